@@ -9,7 +9,7 @@ ARCH   := $(shell uname -m)
 OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
-	otel_gpu/demo/*.[ch])
+	otel_gpu/demo/*.[ch] native/*.[ch])
 # A process for each CPU and one more; the tests of a file stay together (see tests/turns.py).
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
@@ -18,18 +18,18 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-backends check format bpf bpf-host wire semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: $(STAMPS)/venv bpf-host ## Install what is needed, and leave .venv/bin/otel-gpu ready
+setup: $(STAMPS)/venv bpf-host native ## Install what is needed, and leave .venv/bin/otel-gpu ready
 
 demo: setup ## Capture a real workload and send it to a real collector
 	@$(PYTHON_VENV) examples/demo.py
 
 test: ## Run the tests; as root, those that load BPF programs too
-	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf $(STAMPS)/tests-system
+	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf native $(STAMPS)/tests-system
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -81,8 +81,14 @@ bpf: $(STAMPS)/system ## Compile the BPF programs for all kernels and machines
 bpf-host: $(STAMPS)/system
 	@$(MAKE) -sq -C bpf host || $(STEP) bpf-host "BPF programs for this machine" $(MAKE) $(JOBS) -C bpf host
 
-wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h
+native: $(STAMPS)/system ## Compile the libraries that programs load, for this machine
+	@$(MAKE) -sq -C native all || $(STEP) native "libraries for this machine" $(MAKE) -C native all
+
+wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h and native/door.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
+
+door: setup ## Generate what native/door.c has of the probe table and of histograms
+	$(PYTHON_VENV) tools/generate_door.py
 
 semconv: setup ## Generate the names of spans, metrics and attributes
 	$(PYTHON_VENV) tools/generate_semconv.py
@@ -93,6 +99,7 @@ docs: setup ## Generate the pages about configuration and commands, and the dash
 
 check-generated: setup bpf
 	$(PYTHON_VENV) tools/generate_wire.py --check $(OBJECT)
+	$(PYTHON_VENV) tools/generate_door.py --check
 	$(PYTHON_VENV) tools/generate_semconv.py --check
 	$(PYTHON_VENV) tools/generate_docs.py --check
 	$(PYTHON_VENV) -m tools.grafana --check
@@ -108,6 +115,7 @@ wheel: setup ## Build a wheel with the BPF objects inside
 
 clean: ## Remove what was built; .venv stays
 	-$(MAKE) --no-print-directory -C bpf clean
+	-$(MAKE) --no-print-directory -C native clean
 	rm -rf $(STAMPS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

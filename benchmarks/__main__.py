@@ -12,6 +12,9 @@ from benchmarks.host import describe_host
 
 NAMES = (
     "call_overhead",
+    "door",
+    "collectives",
+    "found_steps",
     "context_switch",
     "counting",
     "agent_cpu",
@@ -31,6 +34,7 @@ NAMES = (
     "on_cpu",
     "blocks",
     "busy_threads",
+    "thread_context",
 )
 
 

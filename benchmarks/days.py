@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Aggregate
-from otel_gpu.enrich.activities import Activity, PressureActivity, ProcessImage, Series, ThreadTime
+from otel_gpu.decode.readings import Aggregate
+from otel_gpu.enrich.activities import Activity, PressureActivity, Series
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
 from tests.activities import (
     H100,
     SECOND,

@@ -4,7 +4,8 @@
  *
  * The empty pair is what a uprobe and a uretprobe cost by themselves. The counting
  * programs add to a histogram many times in one hit, so that the map and not the
- * probe is what gets measured: shared and atomic, or one value per CPU.
+ * probe is what gets measured: shared and atomic, or one value per CPU. So do those that look
+ * for something.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -43,6 +44,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct time_spent);
 } spent SEC(".maps");
+
+/* As the agent has it: how many processes publish the context of their threads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} publishers SEC(".maps");
 
 static const struct histogram empty_histogram;
 
@@ -86,6 +95,19 @@ static long add_per_cpu(__u32 index, void *unused)
 	return 0;
 }
 
+static long ask_for_publishers(__u32 index, void *unused)
+{
+	__u32 key = 0;
+	const __u32 *number = bpf_map_lookup_elem(&publishers, &key);
+
+	return number && *number;
+}
+
+static long ask_nothing(__u32 index, void *unused)
+{
+	return index > ADDITIONS;
+}
+
 static void note(__u64 start_ns)
 {
 	__u32 key = 0;
@@ -113,6 +135,26 @@ int count_per_cpu(void *ctx)
 	__u64 start_ns = bpf_ktime_get_ns();
 
 	bpf_loop(ADDITIONS, add_per_cpu, NULL, 0);
+	note(start_ns);
+	return 0;
+}
+
+SEC("uprobe")
+int look_for_publishers(void *ctx)
+{
+	__u64 start_ns = bpf_ktime_get_ns();
+
+	bpf_loop(ADDITIONS, ask_for_publishers, NULL, 0);
+	note(start_ns);
+	return 0;
+}
+
+SEC("uprobe")
+int look_for_nothing(void *ctx)
+{
+	__u64 start_ns = bpf_ktime_get_ns();
+
+	bpf_loop(ADDITIONS, ask_nothing, NULL, 0);
 	note(start_ns);
 	return 0;
 }

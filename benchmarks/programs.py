@@ -15,7 +15,10 @@ from otel_gpu.capture.objects import BpfObject
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / ".output" / "benchmarks"
 SOURCE = HERE / "programs.bpf.c"
-UPROBES = ("empty_enter", "empty_exit", "count_shared", "count_per_cpu")
+UPROBES = (
+    *("empty_enter", "empty_exit", "count_shared", "count_per_cpu"),
+    *("look_for_publishers", "look_for_nothing"),
+)
 API = "cudaStreamSynchronize"
 
 

@@ -13,7 +13,7 @@ from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.config import Config
-from otel_gpu.probe_table import probes_of
+from otel_gpu.probe_symbols import probes_of
 from tests.kernel.agent import ROOT
 from tests.stubs.build import stub_libraries
 

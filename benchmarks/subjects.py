@@ -21,8 +21,8 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Meter(Subject):
     """A running ``timed`` program: makes calls on request and says how long they took."""
 
-    def __init__(self, library: Path) -> None:
-        super().__init__((workload("timed"), library))
+    def __init__(self, library: Path, *more: Path) -> None:
+        super().__init__((workload("timed"), library, *more))
 
     def nanoseconds_per_call(self, calls: int) -> float:
         """Make calls and return the mean time of one."""

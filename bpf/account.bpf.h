@@ -86,12 +86,15 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 	shortest->call_api = 0;
 	shortest->call_depth = 0;
 	shortest->resource = thread->resource;
+	if (shortest->start_ktime_ns == thread->off_ktime_ns)
+		shortest->context = thread->context;
 	if (thread->depth) {
 		struct open_call *call = &thread->calls[(thread->depth - 1) % MAX_DEPTH];
 
 		shortest->call_start_ktime_ns = call->start_ktime_ns;
 		shortest->call_api = call->api;
 		shortest->call_depth = thread->depth - 1;
+		shortest->context.span_id = 0;
 	}
 	__builtin_memcpy(shortest->culprit_comm, thread->culprit_comm, COMM_BYTES);
 }
@@ -132,13 +135,35 @@ static __always_inline void send_interval(const struct thread *thread, const str
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
-/* Send what was kept of a call or gap that becomes a span itself. */
+/* Say in which span a wait was that hangs below no call or gap. Returns whether it was in one. */
+static __always_inline bool send_wait_context(const struct thread *thread,
+					      const struct published_context *context,
+					      __u64 start_ktime_ns, __u64 end_ktime_ns)
+{
+	if (!context->span_id)
+		return false;
+	send_published(&events, COUNTER_LOST_RING_FULL, thread, context, start_ktime_ns,
+		       end_ktime_ns);
+	return true;
+}
+
+/*
+ * Send what was kept of a call or gap that becomes a span itself. What was in another span of the
+ * application than all of the gap hangs below that one.
+ */
 static __always_inline void send_intervals(const struct thread *thread, __u64 root_start_ktime_ns,
-					   const char *comm)
+					   __u64 gap_span_id, const char *comm)
 {
 	for (int i = 0; i < MAX_INTERVALS; i++) {
-		if (thread->intervals[i].start_ktime_ns)
-			send_interval(thread, &thread->intervals[i], root_start_ktime_ns, comm);
+		const struct interval *kept = &thread->intervals[i];
+		bool is_apart;
+
+		if (!kept->start_ktime_ns)
+			continue;
+		is_apart = kept->context.span_id != gap_span_id &&
+			   send_wait_context(thread, &kept->context, kept->start_ktime_ns,
+					     kept->end_ktime_ns);
+		send_interval(thread, kept, is_apart ? 0 : root_start_ktime_ns, comm);
 	}
 }
 

@@ -3,6 +3,7 @@
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
 #include "events.h"
+#include "../native/door.h"
 
 const volatile struct settings settings SEC(".rodata.settings");
 
@@ -12,6 +13,7 @@ ANCHOR(enum, record_kind);
 ANCHOR(enum, counter);
 ANCHOR(enum, api_family);
 ANCHOR(enum, api_layer);
+ANCHOR(enum, verbs_status);
 ANCHOR(enum, launch_shape);
 ANCHOR(enum, copy_kind);
 ANCHOR(enum, sample_moment);
@@ -42,6 +44,28 @@ ANCHOR(struct, memory_record);
 ANCHOR(struct, block_stack_record);
 ANCHOR(enum, out_of_memory_source);
 ANCHOR(struct, out_of_memory_record);
+ANCHOR(struct, thread_context_record);
+ANCHOR(struct, thread_context_place);
+ANCHOR(enum, step_source);
+ANCHOR(enum, step_kind);
+ANCHOR(struct, step_record);
+ANCHOR(struct, told_step);
+ANCHOR(enum, annotation_flag);
+ANCHOR(struct, annotation_record);
+ANCHOR(struct, round_record);
+ANCHOR(struct, rhythm_call);
+ANCHOR(struct, rhythm);
+ANCHOR(struct, told_range);
+ANCHOR(struct, published_range);
+ANCHOR(enum, range_kind);
+ANCHOR(struct, range_record);
+ANCHOR(enum, collective_operation);
+ANCHOR(enum, communicator_flag);
+ANCHOR(struct, communicator_key);
+ANCHOR(struct, collective);
+ANCHOR(struct, communicator);
+ANCHOR(enum, nccl_call);
+ANCHOR(enum, stream_work);
 ANCHOR(struct, interpreter);
 ANCHOR(enum, python_status);
 ANCHOR(enum, python_frame_flag);
@@ -60,6 +84,7 @@ ANCHOR(struct, fork_record);
 ANCHOR(struct, exec_record);
 ANCHOR(struct, exit_record);
 ANCHOR(struct, library_record);
+ANCHOR(struct, door_record);
 ANCHOR(struct, device_record);
 ANCHOR(struct, handle_record);
 ANCHOR(struct, clock_record);
@@ -74,6 +99,7 @@ ANCHOR(struct, process);
 ANCHOR(struct, threshold_key);
 ANCHOR(struct, look_key);
 ANCHOR(struct, file_key);
+ANCHOR(enum, published);
 ANCHOR(struct, open_call);
 ANCHOR(struct, cpu_time);
 ANCHOR(struct, wait_link);
@@ -88,3 +114,16 @@ ANCHOR(struct, held);
 ANCHOR(struct, chain_key);
 ANCHOR(struct, failed_request);
 ANCHOR(struct, kernel_stack);
+ANCHOR(enum, door_loss);
+ANCHOR(enum, door_clock);
+ANCHOR(enum, door_control_flag);
+ANCHOR(struct, door_header);
+ANCHOR(struct, door_control);
+ANCHOR(struct, door_key);
+ANCHOR(struct, door_series);
+ANCHOR(struct, door_common);
+ANCHOR(struct, door_open_call);
+ANCHOR(struct, door_place);
+ANCHOR(struct, door_slot);
+ANCHOR(struct, door_call);
+ANCHOR(struct, door_gap);

@@ -41,6 +41,10 @@ enum {
 	BPF_RB_AVAIL_DATA = 0,
 };
 
+enum {
+	BPF_F_MMAPABLE = 1 << 10,
+};
+
 enum bpf_func_id {
 	BPF_FUNC_loop = 181,
 };

@@ -22,7 +22,7 @@
 
 #define COMM_BYTES	  16
 #define PATH_BYTES	  256
-#define MAX_APIS	  192 /* rows of the probe table */
+#define MAX_APIS	  256 /* rows of the probe table */
 #define MAX_DEPTH	  8   /* open CUDA calls of one thread; deeper ones are lost */
 #define MAX_INTERVALS	  4   /* kept of a call or gap: its longest */
 #define MAX_PLACES	  8   /* of a thread on a CPU, counted before they are in the account */
@@ -44,6 +44,15 @@
 #define FUNCTION_BYTES	  1024	/* of the name of a kernel */
 #define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
 #define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
+#define STEP_NAME_BYTES	  32
+#define ANNOTATION_BYTES  512
+#define MAX_RHYTHMS	  64	/* threads whose steps are looked for at one time */
+#define RHYTHM_AREAS	  8	/* of them, those whose calls are kept */
+#define RHYTHM_CALLS	  32768 /* kept of each of those */
+#define RHYTHM_HISTORY	  4	/* calls by which the beginning or the end of a step is known */
+#define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
+#define RANGE_NAME_BYTES  64
+#define DOOR_VIEW_WORDS	  30 /* of a slot of a door: open calls, and what is before them */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -55,15 +64,22 @@ enum record_kind {
 	RECORD_DEVICE = 7,
 	RECORD_GAP = 8,
 	/* Resolved by the agent as they arrive: never in a recording. */
-	RECORD_SAMPLE = 9,  /* struct sample_record */
-	RECORD_CODE = 10,   /* struct code_record */
-	RECORD_LOOK = 12,   /* struct look_record; a sample_record follows it at once */
-	RECORD_HANDLE = 15, /* struct handle_record */
+	RECORD_SAMPLE = 9,	    /* struct sample_record */
+	RECORD_CODE = 10,	    /* struct code_record */
+	RECORD_LOOK = 12,	    /* struct look_record; a sample_record follows it at once */
+	RECORD_HANDLE = 15,	    /* struct handle_record */
+	RECORD_THREAD_CONTEXT = 16, /* struct thread_context_record */
+	RECORD_ROUND = 19,	    /* struct round_record */
+	RECORD_DOOR = 21,	    /* struct door_record */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
 	/* Of a framework's allocator: in a recording too. */
 	RECORD_BLOCK_STACK = 13,   /* struct block_stack_record */
 	RECORD_OUT_OF_MEMORY = 14, /* struct out_of_memory_record */
+	/* Of the program's own work: in a recording too. Found ones are made by the agent. */
+	RECORD_STEP = 17,	/* struct step_record */
+	RECORD_ANNOTATION = 18, /* struct annotation_record; the agent says whose it is */
+	RECORD_RANGE = 20,	/* struct range_record */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -84,6 +100,10 @@ enum record_kind {
 	RECORD_MEMORY_MAP = 272, /* JSON: segments and blocks of a device when a request failed */
 	RECORD_FUNCTION = 273,	 /* JSON: the name of a kernel that was launched */
 	RECORD_DEVICES = 274,	 /* JSON: what the devices of the host say of themselves */
+	RECORD_COMMUNICATORS = 275, /* struct memory_record, then its communicators */
+	RECORD_DEVICE_FAULT = 276,  /* JSON: an error that the driver logged about a device */
+	RECORD_FABRIC = 277,	    /* JSON: counters of network adapters that do RDMA */
+	RECORD_RAS = 278,	    /* JSON: what NCCL's own service says of a job */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */
@@ -128,7 +148,14 @@ enum counter {
 	COUNTER_OUT_OF_MEMORY_WITHHELD = 36, /* failed requests, over the rate */
 	COUNTER_LOST_SIZE = 37, /* a copy or allocation whose arguments do not say its bytes */
 	COUNTER_LOST_ELAPSED_TIME = 38, /* negative, too long for a duration, or not a number */
-	COUNTER_COUNT = 40,
+	COUNTER_LOST_COMMUNICATORS_FULL = 39, /* of NCCL: one that is not counted */
+	COUNTER_LOST_STEP = 40, /* that a program told, over its rate, or too long to be true */
+	COUNTER_LOST_ANNOTATION = 41,  /* over the rate, too long, or of nobody who is watched */
+	COUNTER_RHYTHMS_WITHHELD = 42, /* a thread whose steps are not looked for */
+	COUNTER_ROUNDS_WITHHELD = 43,  /* over the rate of their thread: steps that are not known */
+	COUNTER_LOST_RANGE = 44,       /* of NVTX: too many, or too long to be true */
+	COUNTER_RANGES_WITHHELD = 45,  /* of NVTX: the program said them to nobody, over its rate */
+	COUNTER_COUNT = 46,
 };
 
 enum api_family {
@@ -155,11 +182,20 @@ enum api_family {
 	FAMILY_KERNEL_ALIAS = 21, /* the same by another handle, or by an address of the host */
 	FAMILY_QUERY = 22,	  /* asks whether work is done; "not yet" is no failure */
 	FAMILY_ELAPSED_TIME = 23, /* says how long a device took from one event to another */
+	FAMILY_COLLECTIVE = 24,	  /* has all ranks do something together, or two of them */
+	FAMILY_COMMUNICATOR = 25, /* makes, ends or asks about what does collectives */
+	FAMILY_REGISTER = 26,	  /* lets a network adapter use memory */
+	FAMILY_DEREGISTER = 27,	  /* ends that */
+	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see verbs.bpf.c */
+	FAMILY_ASYNC_ACK = 29,	  /* acknowledges it */
 };
 
 enum api_layer {
 	LAYER_RUNTIME = 1,
 	LAYER_DRIVER = 2,
+	/* Those below are no memory's; see memory_key. */
+	LAYER_NCCL = 8,
+	LAYER_VERBS = 9,
 };
 
 /* What the address in an allocation_key is, where it is none of a layer's addresses. */
@@ -209,6 +245,38 @@ enum physical_memory {
 	PHYSICAL_UNMAP = 6,
 };
 
+/* What a call of NCCL does, as far as it is followed. */
+enum nccl_call {
+	NCCL_OTHER = 0,
+	NCCL_COLLECTIVE = 1, /* or a send or receive */
+	NCCL_END_GROUP = 2,
+	NCCL_GET_ID = 3,
+	NCCL_INIT_RANK = 4, /* the id by value: on arm64 its address */
+	NCCL_INIT_RANK_SCALABLE = 5,
+	NCCL_INIT_ALL = 6,
+	NCCL_SPLIT = 7,
+	NCCL_SHRINK = 8,
+	NCCL_GROW = 9,
+	NCCL_DESTROY = 10,
+	NCCL_ABORT = 11,
+	NCCL_ASYNC_ERROR = 12,
+	NCCL_COUNT = 13,
+	NCCL_USER_RANK = 14,
+	NCCL_DEVICE = 15,
+};
+
+/* What a call says about work on a stream or event being done. The event is in the function slot. */
+enum stream_work {
+	WORK_NONE = 0,
+	WORK_RECORDED = 1,    /* the event is over when the stream has come so far */
+	WORK_AWAITED = 2,     /* the stream goes on when the event is over */
+	WORK_EVENT_OVER = 3,  /* if it succeeds */
+	WORK_STREAM_OVER = 4, /* if it succeeds */
+	WORK_DEVICE_OVER = 5, /* if it succeeds */
+	WORK_EVENT_GONE = 6,
+	WORK_STREAM_GONE = 7,
+};
+
 /* cudaMemcpyKind, plus "not a copy" and the pairs that driver calls name. */
 enum copy_kind {
 	COPY_HOST_TO_HOST = 0,
@@ -243,6 +311,7 @@ enum metric {
 	METRIC_COPY_SIZE = 5,	  /* bytes */
 	METRIC_FORK = 6,	  /* count of forks in buckets[0] */
 	METRIC_ELAPSED_TIME = 7,  /* ns on the device, between two events of the program */
+	METRIC_ASYNC_EVENT = 8,	  /* count in buckets[0]; copy_kind holds enum ibv_event_type */
 };
 
 enum switch_type {
@@ -287,6 +356,8 @@ enum process_flag {
 	PROCESS_NO_SPANS = 4,	  /* aggregates only */
 	PROCESS_HAS_CUDA = 8,	  /* a library of it was seen, in this image or one before */
 	PROCESS_FORKED = 16,	  /* and not executed since: it inherits pointers, and no memory */
+	PROCESS_HAS_COMMUNICATORS =
+		32, /* a communicator of it was seen, in this image or a parent */
 };
 
 struct record_header {
@@ -299,6 +370,11 @@ struct record_header {
 	__u32 tid;
 };
 
+/*
+ * Of collectives: the address is the communicator's id, the function its handle, the grid holds
+ * count (low, high) and datatype | reduction << 8 | operation << 16, the block root and number
+ * (low, high; 0: it was captured, or has none).
+ */
 struct cuda_call_record {
 	struct record_header header; /* ktime_ns is the return of the call */
 	__u64 start_ktime_ns;
@@ -334,7 +410,7 @@ struct stall_record {
 	__u64 start_ktime_ns;	     /* when it left the CPU */
 	__u64 runnable_ktime_ns;     /* when it could run again; start if preempted */
 	__u64 call_start_ktime_ns;   /* innermost open call; 0: in none */
-	__u64 root_start_ktime_ns;   /* outermost open call; 0: in none */
+	__u64 root_start_ktime_ns;   /* outermost open call, or the gap; 0: in none */
 	__u64 user_stack;	     /* id of its merged stack, 0: none; see sample_record */
 	__u32 culprit_pid;	     /* who had the CPU that it waited for; 0: idle or unknown */
 	__u32 culprit_tid;
@@ -569,6 +645,18 @@ struct library_record {
 	char path[PATH_BYTES];
 };
 
+/* Of the image_ktime_ns of a process whose door the agent cannot read. */
+#define DOOR_REFUSED_BIT 63
+#define DOOR_REFUSED	 (1ULL << DOOR_REFUSED_BIT)
+
+/* A process counts its own hot calls from now on, or says that it cannot. */
+struct door_record {
+	struct record_header header;
+	__u64 memory;  /* where it counts them: its address; 0: nowhere */
+	__u32 stopped; /* 1: the process waits for SIGCONT */
+	__u32 padding;
+};
+
 struct device_record {
 	struct record_header header;
 	__s32 device; /* index as the process sees it */
@@ -673,6 +761,245 @@ struct out_of_memory_record {
 	char comm[COMM_BYTES];
 };
 
+/*
+ * In which span of its application a thread was, at the start of an outermost call, of a gap, of a
+ * fork, or of a wait outside calls; sent before what it is of. See thread_context.bpf.h.
+ */
+struct thread_context_record {
+	struct record_header header;
+	__u64 start_ktime_ns; /* of what it is of */
+	__u8 trace_id[16];
+	__u8 span_id[8];
+	__u8 trace_flags;
+	__u8 padding[7];
+};
+
+/* Who says that a thread made a step. */
+enum step_source {
+	STEP_TOLD = 1,	/* the program */
+	STEP_FOUND = 2, /* the agent: its calls repeat themselves */
+};
+
+enum step_kind {
+	STEP_UNKNOWN = 0,
+	STEP_TRAINING = 1,
+	STEP_EVALUATION = 2,
+	STEP_PREFILL = 3,
+	STEP_DECODE = 4,
+};
+
+/* One turn of what a thread does again and again; its tid is that thread, its ktime the end. */
+struct step_record {
+	struct record_header header;
+	__u64 start_ktime_ns;
+	__u64 number;	      /* as the program counts; of a found one: from 1, of its thread */
+	__u64 loader_wait_ns; /* of it, for the data loader, as the program says; else 0 */
+	__u8 trace_id[16];    /* of the program's own span of it; zeros: it has none */
+	__u8 span_id[8];
+	__u8 trace_flags;
+	__u8 source;		 /* enum step_source */
+	__u8 confidence_percent; /* of one that the program tells: 100 */
+	__u8 step_kind;		 /* enum step_kind */
+	__u8 padding[4];
+	char name[STEP_NAME_BYTES]; /* may be empty */
+	char comm[COMM_BYTES];
+};
+
+/*
+ * Steps of programs that do not tell them. The agent looks for what a thread calls again and again,
+ * in calls that are kept of it, and says by which calls a step begins and ends. From then on each
+ * round is reported, which the agent makes a step.
+ */
+struct round_record {
+	struct record_header header; /* ktime_ns is the return of its last call */
+	__u64 start_ktime_ns;	     /* the return of the last call before it */
+	__u32 word;		     /* stands for all its calls, in their order */
+	__u32 rhythm;		     /* whose it is: the index */
+	char comm[COMM_BYTES];
+};
+
+struct rhythm_call {
+	__u64 start_ktime_ns;
+	__u32 gap_ns; /* since the return of the call before; the most that fits */
+	__u16 symbol; /* tells calls apart */
+	__u8 api;
+	__u8 copy_kind;
+};
+
+/* Both sides have it mapped, or at hand; each writes what is its own. */
+struct rhythm {
+	/* The agent's. A history has 16 bits of each call, of the latest the lowest. */
+	__u64 starts[RHYTHM_PATTERNS]; /* histories by which steps begin; 0: none */
+	__u64 ends[RHYTHM_PATTERNS];
+	__u64 start_mask; /* of so many calls; 0: rounds are not reported */
+	__u64 end_mask;
+	__u32 start_calls;
+	__u32 area;  /* where calls are kept, from 1; 0: they are not */
+	__u32 folds; /* the same call again at once is no other call */
+	/* The kernel side's. */
+	__u32 tid; /* 0: it is nobody's; the agent sets it free */
+	__u32 pid;
+	__u32 kept; /* calls in the area; the agent begins anew */
+	__u64 image_ktime_ns;
+	__u64 made; /* calls */
+	__u64 history;
+	__u64 returns_ktime_ns[RHYTHM_HISTORY]; /* before each of the latest calls */
+	__u64 start_ktime_ns;			/* of the round; 0: it is in none */
+	__u64 arrival_ktime_ns;			/* rate limit: theoretical arrival time */
+	__u64 last_return_ktime_ns;		/* when the thread has ended */
+	__u32 distinct;				/* calls in the history since it began */
+	__u32 word;
+	__u16 before;	/* symbol of the last call */
+	__u8 is_over;	/* the last call was the last one of a round */
+	__u8 has_ended; /* the thread has */
+	__u32 padding;
+};
+
+/* What a program passes to otel_gpu_step() of native/libotel_gpu_marks.c; any values. */
+struct told_step {
+	__u64 start_ktime_ns;
+	__u64 end_ktime_ns;
+	__u64 now_ktime_ns; /* a moment before the call; its clock may not be ours */
+	__u64 number;
+	__u64 loader_wait_ns;
+	__u8 trace_id[16];
+	__u8 span_id[8];
+	__u8 trace_flags;
+	__u8 step_kind;
+	__u8 padding[6];
+	char name[STEP_NAME_BYTES];
+};
+
+/* In place of a pid: the process that annotates itself. */
+#define ANNOTATE_SELF 4294967295
+
+enum annotation_flag {
+	ANNOTATION_SAME_NAMESPACE = 1, /* pids of the caller are those of the agent */
+};
+
+/* What somebody says of a process: KEY=VALUE, with a NUL behind each. */
+struct annotation_record {
+	struct record_header
+		header;		/* its process is the caller; in a recording, who it is about */
+	__u32 asked_pid;	/* as the caller counts; 0: the process that ran it */
+	__u32 uid;		/* of the caller */
+	__u32 annotation_flags; /* enum annotation_flag */
+	__u32 text_bytes;
+	char text[ANNOTATION_BYTES];
+	char comm[COMM_BYTES];
+};
+
+enum range_kind {
+	RANGE_PUSHED = 0,
+	RANGE_STARTED = 1, /* it may end in another thread than it began in */
+	RANGE_MARKED = 2,  /* a moment */
+};
+
+/* A range that the program marked with NVTX; its tid is the thread in which it ended. */
+struct range_record {
+	struct record_header header; /* ktime_ns is its end */
+	__u64 start_ktime_ns;
+	__u8 trace_id[16];
+	__u8 span_id[8];
+	__u8 parent_span_id[8]; /* zeros: none */
+	__u32 start_tid;
+	__u8 trace_flags;
+	__u8 range_kind;
+	__u8 padding[2];
+	char name[RANGE_NAME_BYTES];
+	char domain[RANGE_NAME_BYTES]; /* empty: the default one */
+	char comm[COMM_BYTES];
+};
+
+/* What native/libotel_gpu_nvtx.c passes to otel_gpu_nvtx_range(); any values. */
+struct told_range {
+	__u64 start_ns; /* by the program's clock, which may not be ours */
+	__u64 end_ns;
+	__u64 now_ns;
+	__u8 trace_id[16];
+	__u64 span_id; /* big-endian */
+	__u64 parent_span_id;
+	__u64 left_out;		 /* of this thread since the last one, for their number */
+	__u64 published_address; /* of the thread's struct published_range */
+	__u32 start_tid;
+	__u8 trace_flags;
+	__u8 range_kind;
+	__u8 padding[2];
+	char name[RANGE_NAME_BYTES];
+	char domain[RANGE_NAME_BYTES];
+};
+
+/*
+ * Collectives. Calls queue work on a stream, which the device does later together with the other
+ * ranks; the order of calls on a communicator is what has to agree on all of them. So each rank
+ * counts them: its n-th call is part of the n-th collective. Calls that are captured into a graph
+ * are apart, as replays of it are not seen. Sends and receives have no number that ranks share.
+ */
+#define RECENT_COLLECTIVES	  16 /* of a communicator, by number: n is at n % RECENT_COLLECTIVES */
+#define MAX_COLLECTIVE_OPERATIONS 16
+
+enum collective_operation {
+	COLLECTIVE_NONE = 0,
+	COLLECTIVE_ALL_REDUCE = 1,
+	COLLECTIVE_BROADCAST = 2,
+	COLLECTIVE_REDUCE = 3,
+	COLLECTIVE_ALL_GATHER = 4,
+	COLLECTIVE_REDUCE_SCATTER = 5,
+	COLLECTIVE_ALL_TO_ALL = 6,
+	COLLECTIVE_GATHER = 7,
+	COLLECTIVE_SCATTER = 8,
+	COLLECTIVE_SEND = 9,
+	COLLECTIVE_RECEIVE = 10,
+};
+
+enum communicator_flag {
+	COMMUNICATOR_LATE = 1, /* made before it was watched: numbers are not those of others */
+	COMMUNICATOR_ABORTED = 2,
+	COMMUNICATOR_DESTROYED = 4,
+};
+
+struct communicator_key {
+	__u64 image_ktime_ns;
+	__u64 handle; /* ncclComm_t */
+	__u32 pid;
+	__u32 generation; /* of this handle in this image: an address is used again */
+};
+
+/* What all ranks have to say alike of one collective. */
+struct collective {
+	__u64 number;	       /* from 1 */
+	__u64 count;	       /* elements, as the call has them */
+	__u64 called_ktime_ns; /* return of the call that queued it */
+	__s32 root;	       /* -1: none */
+	__u8 operation;	       /* enum collective_operation */
+	__u8 datatype;	       /* ncclDataType_t */
+	__u8 reduction;	       /* ncclRedOp_t; 255: none */
+	__u8 padding;
+};
+
+/* One rank of a communicator, in one process: cumulative. */
+struct communicator {
+	__u64 id;	 /* the same on all ranks; 0: not known */
+	__u64 called;	 /* collectives: the number of the last one */
+	__u64 completed; /* the number up to which the program learned that they are done */
+	__u64 completed_ktime_ns; /* when it learned that; 0: it never asked */
+	__u64 completions;	  /* collectives that waited_ns is of */
+	__u64 waited_ns;	  /* from the call to when the program learned that it is done */
+	__u64 captured;		  /* calls, into graphs */
+	__u64 failed;		  /* calls; ncclInProgress is no failure */
+	__u64 made_ktime_ns;
+	__s32 rank;
+	__s32 rank_count;  /* 0: not known */
+	__s32 device;	   /* as the process sees it; -1: not known */
+	__s32 async_error; /* ncclResult_t that the program was last told; 0: none */
+	__u32 flags;	   /* enum communicator_flag */
+	__u32 padding;
+	__u64 calls[MAX_COLLECTIVE_OPERATIONS]; /* by enum collective_operation */
+	__u64 bytes
+		[MAX_COLLECTIVE_OPERATIONS]; /* count * size of the datatype, as the call has it */
+	struct collective recent[RECENT_COLLECTIVES];
+};
+
 struct clock_record {
 	struct record_header header;
 	__u64 unix_ns; /* CLOCK_REALTIME at header.ktime_ns */
@@ -744,6 +1071,20 @@ struct api_descriptor {
 	__u8 properties_slot; /* a CUmemAllocationProp, which says where the memory is */
 	__u8 physical;	      /* enum physical_memory */
 	__u8 size_form;	      /* enum size_form */
+	__u8 stream_work;     /* enum stream_work */
+	__u8 nccl;	      /* enum nccl_call, if the layer is NCCL */
+	__u8 operation;	      /* enum collective_operation */
+	__u8 communicator_slot;
+	__u8 datatype_slot;
+	__u8 reduction_slot;
+	__u8 root_slot;	      /* or peer */
+	__u8 returns_pointer; /* and not a status; none: it failed */
+	__u8 door;	      /* 1: the door counts it, in a process that has one */
+};
+
+/* Statuses of verbs: a number of errno(3), -1 where only errno says why, or beyond these. */
+enum verbs_status {
+	VERBS_EVENT_STATUS = 1000, /* plus the enum ibv_event_type of an asynchronous event */
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
@@ -772,7 +1113,7 @@ struct settings {
 	__u32 pid_namespace_inode; /* 0: the initial namespace */
 	__u32 sample_moments;	   /* enum sample_moment; 0: no user stacks */
 	__u32 block_mode;	   /* enum block_mode */
-	__u32 padding;
+	__u32 finds_steps;
 	struct api_descriptor apis[MAX_APIS];
 };
 
@@ -780,9 +1121,10 @@ struct process {
 	__u64 image_ktime_ns;
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
-	__u32 resources; /* that were first met in its waits */
-	__u32 gil_tid;	 /* the last thread that waited for the GIL and got it */
-	__u32 padding;
+	__u32 resources;	     /* that were first met in its waits */
+	__u32 gil_tid;		     /* the last thread that waited for the GIL and got it */
+	__u32 communicators;	     /* that were made in it */
+	__u64 step_arrival_ktime_ns; /* rate limit of the steps that it tells */
 };
 
 /*
@@ -821,6 +1163,13 @@ struct interpreter {
 	__u32 bytes_data;
 };
 
+/* Where the threads of a process keep the pointer to their context. */
+struct thread_context_place {
+	__u64 image_ktime_ns;
+	__s64 offset; /* from the thread pointer, or from where the module's storage begins */
+	__u64 module; /* number of the module whose storage it is in; 0: the static one */
+};
+
 struct threshold_key {
 	__u64 image_ktime_ns;
 	__u32 pid;
@@ -841,6 +1190,11 @@ struct file_key {
 	__u32 padding;
 };
 
+enum published {
+	PUBLISHED = 1,		  /* by the door of its process, which ends it */
+	PUBLISHED_AND_PROBED = 2, /* a probe at the function itself saw it begin */
+};
+
 struct open_call {
 	__u64 start_ktime_ns;
 	__u64 stack_pointer;
@@ -859,9 +1213,32 @@ struct open_call {
 	__u16 variant;
 	__u8 copy_kind;
 	__u8 choices;
-	__u8 is_on_host;  /* an allocation that takes no memory of a device */
-	__u8 has_no_size; /* its arguments have one that cannot be read from them */
-	__u8 padding[4];
+	__u8 is_on_host;   /* an allocation that takes no memory of a device */
+	__u8 has_no_size;  /* its arguments have one that cannot be read from them */
+	__s32 status;	   /* as it returned */
+	__u8 is_published; /* enum published; 0: only probes know of it */
+	__u8 padding[7];
+};
+
+/* What OTEP 4947 has in its record, and may leave out. */
+struct published_context {
+	__u8 trace_id[16];
+	__u64 span_id; /* big-endian */
+	__u8 valid;
+	__u8 trace_flags;
+	__u16 attributes_bytes;
+	__u32 padding; /* not of the record, which has 28 bytes */
+};
+
+/* The innermost range of a thread that is a span, as native/libotel_gpu_nvtx.c publishes it. */
+struct published_range {
+	__u8 trace_id[16];
+	__u64 span_id; /* big-endian */
+	__u8 valid;
+	__u8 trace_flags;
+	__u16 attributes_bytes;
+	__u32 padding;
+	__u64 within_span_id; /* of the application, where it was pushed; 0: none */
 };
 
 /* One time off the CPU, kept until the call or gap around it is chosen or not. */
@@ -886,6 +1263,7 @@ struct interval {
 	__u32 resource;
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
+	struct published_context context; /* of a wait outside calls */
 };
 
 /* Time of a thread on a CPU, by context and API. */
@@ -961,11 +1339,16 @@ struct thread {
 	__u64 slices_ns;    /* blocked in them; 0: there are none */
 	__u64 off_ktime_ns; /* 0: on a CPU */
 	__u64 runnable_ktime_ns;
-	__u64 blocked_ns;	    /* total since the thread was watched */
-	__u64 run_queue_ns;	    /* total since the thread was watched */
-	__u64 last_return_ktime_ns; /* of its outermost CUDA call; 0: none yet */
-	__u64 clone_ktime_ns;	    /* entry of the fork that it is in */
-	__u64 gap_blocked_ns;	    /* the totals above at the start of the gap */
+	__u64 blocked_ns;	      /* total since the thread was watched */
+	__u64 run_queue_ns;	      /* total since the thread was watched */
+	__u64 last_return_ktime_ns;   /* of its outermost CUDA call; 0: none yet */
+	__u64 clone_ktime_ns;	      /* entry of the fork that it is in */
+	__u64 context_ktime_ns;	      /* start of the outermost call whose context was sent */
+	__u64 noted_ktime_ns;	      /* start of the outermost call that the context below is of */
+	__u64 gap_span_id;	      /* of the application, where the gap began; 0: none */
+	__u64 rhythm_return_ktime_ns; /* of its last call that counts in its rhythm */
+	__u64 ranges_address;	      /* of what it publishes of ranges of NVTX; 0: nothing */
+	__u64 gap_blocked_ns;	      /* the totals above at the start of the gap */
 	__u64 gap_run_queue_ns;
 	__u64 argument;	  /* of the system call that it left the CPU in */
 	__u64 runtime_ns; /* on CPUs, by the scheduler, when it left the CPU */
@@ -978,6 +1361,8 @@ struct thread {
 	__u64 device_free_bytes; /* what it was last told */
 	__u64 device_total_bytes;
 	__u64 device_ktime_ns; /* when; 0: it did not ask */
+	__u64 door_slot;       /* where it counts its own calls: its address; 0: it does not */
+	__u64 door_view[DOOR_VIEW_WORDS]; /* the beginning of it, when it was last looked at */
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;
@@ -1008,13 +1393,20 @@ struct thread {
 	__u32 slices_place; /* as in struct cpu_time */
 	__s32 slices_kernel_stack;
 	__s32 slices_system_call;
-	__u32 waits_for_io; /* for a device, as the kernel says */
-	__u16 last_api;	    /* of its last outermost call */
+	__u32 waits_for_io;	 /* for a device, as the kernel says */
+	__u32 collectives_epoch; /* of the host, when the following was looked up */
+	__u32 has_communicators;
+	__u32 rhythm;	    /* index, from 1; 0: none, NO_RHYTHM: there was no room */
+	__u32 until_rhythm; /* calls before it asks for one again */
+	__u32 in_rhythm;    /* the outermost open call counts in its rhythm */
+	__u32 padding;
+	__u16 last_api; /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
-	char comm[COMM_BYTES]; /* when it last left a CPU */
+	char comm[COMM_BYTES];		  /* when it last left a CPU */
+	struct published_context context; /* then; its span is 0 in none */
 	struct kept_waits kept[MAX_KEPT];
 	struct cpu_time on_cpu[MAX_PLACES];
 	struct wait_link links[MAX_LINKS];
@@ -1037,6 +1429,56 @@ struct stream_key {
 	__u64 stream;
 	__u32 pid;
 	__u32 padding;
+};
+
+/* A stream that is being captured into a graph. */
+struct capture {
+	__u64 origin;	/* the stream whose capture it is part of; its own handle: it began there */
+	__u64 ktime_ns; /* when that began */
+};
+
+/* A communicator, and what only the kernel side needs of it. */
+struct kept_communicator {
+	struct communicator communicator;
+	__u64 magic; /* as NCCL names the connections of its ranks; it makes the ids of larger ones */
+	__u32 children; /* that were split off */
+	__u32 padding;
+};
+
+/* The collectives of a communicator that are done when a stream or event is, up to a number. */
+struct collective_work {
+	__u64 handle; /* 0: none */
+	__u64 number;
+	__u64 ktime_ns; /* when it came to be there */
+	__u32 generation;
+	__u32 padding;
+};
+
+#define MAX_STREAM_WORK 4 /* communicators that are used on one stream */
+
+struct stream_works {
+	struct capture capture; /* of an event: that of its stream; origin 0: none */
+	struct collective_work works[MAX_STREAM_WORK];
+};
+
+/* Communicators that a thread has asked for, and that are not there until later. */
+#define MAX_UNBORN 8
+
+struct unborn {
+	__u64 where; /* the handle will be; 0: none */
+	__u64 id;
+	__s32 rank;
+	__s32 rank_count;
+};
+
+struct unborn_list {
+	struct unborn unborn[MAX_UNBORN];
+};
+
+#define MAX_DEVICE_COMMUNICATORS 16 /* of a process, that a wait for a device is about */
+
+struct communicator_list {
+	struct communicator_key keys[MAX_DEVICE_COMMUNICATORS];
 };
 
 struct allocation {

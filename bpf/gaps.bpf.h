@@ -8,14 +8,37 @@ static __always_inline bool is_launch(const volatile struct api_descriptor *api)
 	return api->family == FAMILY_LAUNCH || api->family == FAMILY_GRAPH_LAUNCH;
 }
 
+/* A gap is in a span that it begins and ends in. */
+static __noinline int note_gap_context(struct thread *thread)
+{
+	struct published_context context = {};
+
+	thread->gap_span_id = read_context(thread, &context) ? context.span_id : 0;
+	return 0;
+}
+
+/* Returns the id of that span; 0: it is in none. */
+static __noinline __u64 send_gap_context(struct thread *thread, __u64 now_ktime_ns)
+{
+	struct published_context context = {};
+
+	if (!thread->gap_span_id || !read_context(thread, &context) ||
+	    context.span_id != thread->gap_span_id)
+		return 0;
+	send_published(&events, COUNTER_LOST_RING_FULL, thread, &context,
+		       thread->last_return_ktime_ns, now_ktime_ns);
+	return context.span_id;
+}
+
 static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u32 choices,
 				     __u64 now_ktime_ns)
 {
+	__u64 span_id = send_gap_context(thread, now_ktime_ns);
 	struct gap_record *record;
 	char comm[COMM_BYTES];
 
 	bpf_get_current_comm(comm, sizeof(comm));
-	send_intervals(thread, 0, comm);
+	send_intervals(thread, thread->last_return_ktime_ns, span_id, comm);
 	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
@@ -39,6 +62,29 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
+/* Send a gap that is long, for this thread. */
+static __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+{
+	__u64 gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
+	struct threshold_key series = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.copy_kind = COPY_NONE,
+	};
+	__u64 *threshold_ns;
+
+	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
+		return 0;
+	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);
+	if (gap_ns < (threshold_ns ? *threshold_ns : settings.stall_floor_ns))
+		return 0;
+	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
+		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
+	else
+		count(COUNTER_SPANS_WITHHELD_RATE);
+	return 0;
+}
+
 /* The gap ends that began when the thread's last outermost call returned. */
 static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
 {
@@ -50,26 +96,12 @@ static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __
 		.copy_kind = COPY_NONE,
 		.metric = METRIC_LAUNCH_GAP,
 	};
-	struct threshold_key series = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.copy_kind = COPY_NONE,
-	};
-	__u64 *threshold_ns;
 
 	if (!thread->last_return_ktime_ns)
 		return;
 	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
 		add_duration(&key, gap_ns, 0);
-	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
-		return;
-	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);
-	if (gap_ns < (threshold_ns ? *threshold_ns : settings.stall_floor_ns))
-		return;
-	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
-		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
-	else
-		count(COUNTER_SPANS_WITHHELD_RATE);
+	choose_gap(thread, next_api, now_ktime_ns);
 }
 
 #endif

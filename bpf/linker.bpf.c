@@ -98,7 +98,10 @@ struct scan {
 static __noinline long scan_character(__u32 at, struct scan *scan)
 {
 	const __u64 cuda = 0x6164756362696cULL;	       /* "libcuda", little-endian */
+	const __u64 nccl = 0x6c63636e62696cULL;	       /* "libnccl" */
 	const __u64 allocator = 0x732e30316362696cULL; /* "libc10.s" */
+	const __u64 verbs = 0x726576626962696cULL;     /* "libibver" */
+	const __u64 own = 0x5f6c65746f62696cULL;       /* "libotel_" */
 	__u32 zero = 0;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	__u64 word;
@@ -106,15 +109,17 @@ static __noinline long scan_character(__u32 at, struct scan *scan)
 	if (!walk || at >= PATH_BYTES || !walk->path[at])
 		return 1;
 	word = *(__u64 *)&walk->path[at];
-	if ((word & 0x00ffffffffffffffULL) == cuda || word == allocator)
+	if ((word & 0x00ffffffffffffffULL) == cuda || (word & 0x00ffffffffffffffULL) == nccl ||
+	    word == allocator || word == verbs || word == own)
 		scan->has_cuda = 1;
 	scan->name_hash = (scan->name_hash ^ (__u8)walk->path[at]) * 1099511628211ULL;
 	return 0;
 }
 
 /*
- * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...), or is it PyTorch's
- * libc10.so, whose blocks are followed? That it has not so far is an argument, so that no verifier takes it for known: see unknown_zero().
+ * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...), "libnccl" or
+ * "libibverbs", or is it PyTorch's libc10.so, whose blocks are followed, or one of ours? That it has not so far is an
+ * argument, so that no verifier takes it for known: see unknown_zero().
  */
 __noinline int scan_path(__u32 has_cuda)
 {

@@ -82,7 +82,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, struct stream_key);
-	__type(value, __u32);
+	__type(value, struct capture);
 } captures __weak SEC(".maps");
 
 struct {
@@ -151,6 +151,30 @@ struct {
 	__type(key, __u32);
 	__type(value, struct interpreter);
 } interpreters __weak SEC(".maps");
+
+/* pid -> where its threads keep the context that they publish; written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct thread_context_place);
+} thread_contexts __weak SEC(".maps");
+
+/* How many processes are in that map: most hosts have none, whose calls look no further. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} publishers __weak SEC(".maps");
+
+/* pid -> image_ktime_ns of a process that counts its own hot calls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} doors __weak SEC(".maps");
 
 static __always_inline void count_many(enum counter counter, __u64 times)
 {

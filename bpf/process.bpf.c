@@ -10,6 +10,9 @@
 #include "chains.bpf.h"
 #include "paths.bpf.h"
 #include "out_of_memory.bpf.h"
+#include "thread_context.bpf.h"
+#include "rounds.bpf.h"
+#include "account.bpf.h"
 
 #define SIGSTOP 19
 
@@ -50,6 +53,68 @@ static __always_inline void await_cpu(struct thread *thread)
 	thread->booked |= OFF_CPU;
 }
 
+/* A child has the memory of its parent, and may publish before the agent hears of it. */
+static __always_inline void inherit_place(__u32 pid, __u64 image_ktime_ns, __u32 child_pid,
+					  __u64 child_image_ktime_ns)
+{
+	const struct thread_context_place *known = bpf_map_lookup_elem(&thread_contexts, &pid);
+	struct thread_context_place place;
+
+	if (!known || known->image_ktime_ns != image_ktime_ns)
+		return;
+	place = *known;
+	place.image_ktime_ns = child_image_ktime_ns;
+	bpf_map_update_elem(&thread_contexts, &child_pid, &place, BPF_ANY);
+}
+
+/* Beside the record of a fork, which goes another way. */
+static __noinline int send_fork_context(struct thread *thread, __u64 start_ktime_ns,
+					__u64 now_ktime_ns)
+{
+	struct published_context context = {};
+
+	if (read_context(thread, &context))
+		send_published(&lifecycle, COUNTER_LOST_LIFECYCLE_RING_FULL, thread, &context,
+			       start_ktime_ns, now_ktime_ns);
+	return 0;
+}
+
+/*
+ * A gap that no call ends is none. What its thread waited for in spans of its application has its
+ * place in them, as what a thread does that serves one request behind its last call.
+ */
+static __noinline int send_last_waits(const struct thread *thread, struct process *process,
+				      __u64 now_ktime_ns)
+{
+	char comm[COMM_BYTES];
+
+	if (thread->depth || process->flags & PROCESS_NO_SPANS)
+		return 0;
+	bpf_get_current_comm(comm, sizeof(comm));
+	for (int i = 0; i < MAX_INTERVALS; i++) {
+		const struct interval *kept = &thread->intervals[i];
+
+		if (!kept->start_ktime_ns || !kept->context.span_id ||
+		    kept->end_ktime_ns - kept->start_ktime_ns < settings.stall_floor_ns)
+			continue;
+		if (!admit(process, now_ktime_ns)) {
+			count(COUNTER_SPANS_WITHHELD_RATE);
+			continue;
+		}
+		send_wait_context(thread, &kept->context, kept->start_ktime_ns, kept->end_ktime_ns);
+		send_interval(thread, kept, 0, comm);
+	}
+	return 0;
+}
+
+/* What its trace begins with: the outermost call around it, or itself. */
+static __always_inline __u64 start_of_fork(const struct thread *thread, __u64 now_ktime_ns)
+{
+	if (thread->depth)
+		return thread->calls[0].start_ktime_ns;
+	return thread->clone_ktime_ns ? thread->clone_ktime_ns : now_ktime_ns;
+}
+
 SEC(TRACEPOINT "sched_process_fork")
 int sched_process_fork(__u64 *ctx)
 {
@@ -72,9 +137,13 @@ int sched_process_fork(__u64 *ctx)
 	child_process = watch_process(child_pid, process->flags | PROCESS_FORKED);
 	if (!child_process)
 		return 0;
+	inherit_place(pid, process->image_ktime_ns, child_pid, child_process->image_ktime_ns);
 	await_cpu(watch_thread(child_process, child_pid, child_tid));
 	count_fork(pid, process->image_ktime_ns);
 
+	thread = find_thread(tid_of(parent));
+	if (thread)
+		send_fork_context(thread, start_of_fork(thread, now_ktime_ns), now_ktime_ns);
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
@@ -89,7 +158,6 @@ int sched_process_fork(__u64 *ctx)
 	record->child_pid = child_pid;
 	record->padding = 0;
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, child->comm);
-	thread = find_thread(tid_of(parent));
 	if (thread) {
 		if (thread->clone_ktime_ns)
 			record->start_ktime_ns = thread->clone_ktime_ns;
@@ -101,6 +169,20 @@ int sched_process_fork(__u64 *ctx)
 		thread->clone_ktime_ns = 0;
 	}
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+/* The thread ends, or becomes another program. */
+static __noinline int leave_rhythm(struct thread *thread)
+{
+	struct rhythm *rhythm = rhythm_of(thread);
+
+	if (!rhythm)
+		return 0;
+	if (rhythm->is_over)
+		send_round(rhythm, thread->rhythm - 1, thread->rhythm_return_ktime_ns);
+	rhythm->last_return_ktime_ns = thread->rhythm_return_ktime_ns;
+	rhythm->has_ended = 1;
 	return 0;
 }
 
@@ -123,12 +205,14 @@ int sched_process_exec(__u64 *ctx)
 	old_image_ktime_ns = process->image_ktime_ns;
 	process->image_ktime_ns = bpf_ktime_get_ns();
 	process->resources = 0;
-	process->flags &= ~PROCESS_FORKED;
+	process->communicators = 0;
+	process->flags &= ~(PROCESS_FORKED | PROCESS_HAS_COMMUNICATORS);
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
 	if (!settings.pid_namespace_inode && old_tid != tid)
 		bpf_map_delete_elem(&threads, &old_tid);
 	thread = find_thread(tid);
 	if (thread) {
+		leave_rhythm(thread);
 		pass_on_cpu(thread, process->image_ktime_ns, 0);
 		end_account(thread);
 	}
@@ -165,14 +249,19 @@ int sched_process_exit(__u64 *ctx)
 	struct task_struct *task = (struct task_struct *)ctx[0];
 	__u32 pid = pid_of(task), tid = tid_of(task);
 	struct thread *thread = find_thread(tid);
-	struct process *process;
+	struct process *process = find_process(pid);
 	struct exit_record *record;
 	__u64 image_ktime_ns;
 
+	if (thread && process)
+		send_last_waits(thread, process, bpf_ktime_get_ns());
 	if (thread) {
-		if (thread->depth)
+		/* What only a door knows of cannot be looked at any more. */
+		if (thread->depth &&
+		    thread->calls[(thread->depth - 1) % MAX_DEPTH].is_published != PUBLISHED)
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		send_failed_call(thread);
+		leave_rhythm(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);
 		bpf_map_delete_elem(&threads, &tid);
@@ -181,9 +270,11 @@ int sched_process_exit(__u64 *ctx)
 	if (!process || READ_KERNEL(task, signal, live.counter))
 		return 0;
 	image_ktime_ns = process->image_ktime_ns;
+	bpf_map_delete_elem(&thread_contexts, &pid);
 	/* Two last threads may both come here; one of them deletes. */
 	if (bpf_map_delete_elem(&processes, &pid))
 		return 0;
+	bpf_map_delete_elem(&doors, &pid);
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);

@@ -55,15 +55,6 @@ static __always_inline bool is_thread_state(user_memory memory,
 	       thread_pointer - thread_id <= MAX_PTHREAD_BYTES;
 }
 
-static __always_inline __u64 thread_pointer_of(struct task_struct *task)
-{
-#if defined(__TARGET_ARCH_x86)
-	return READ_KERNEL(task, thread.fsbase);
-#else
-	return READ_KERNEL(task, thread.uw.tp_value);
-#endif
-}
-
 /*
  * Before Linux kernel commit ab5cfac139ab ("bpf: verify callbacks as if they are called unknown
  * number of times") (in v6.7), the verifier looks at a callback as it is called for the first

@@ -26,8 +26,10 @@
 #include "samples.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
+#include "thread_context.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"
+#include "door.bpf.h"
 #include "kernel_stacks.bpf.h"
 #include "resources.bpf.h"
 
@@ -102,6 +104,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	bool voluntary = !preempt && task_state(prev) != 0;
 
 	count(COUNTER_SCHEDULER_SWITCHES);
+	sync_door(thread);
 	notice_running(thread, prev, now_ktime_ns);
 	READ_COMM(thread->comm, prev);
 	thread->runnable_ktime_ns = 0;
@@ -141,6 +144,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 			thread->stall_flags |= STALL_THROTTLED;
 	}
 	sample_stall(thread, prev, now_ktime_ns);
+	note_context(thread);
 	return now_ktime_ns;
 }
 

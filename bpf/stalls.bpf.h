@@ -35,6 +35,7 @@ static __noinline int send_long_stall(struct thread *thread, struct task_struct 
 		return 0;
 	}
 	interval.user_stack = send_stall_sample(thread);
+	send_wait_context(thread, &thread->context, interval.start_ktime_ns, now_ktime_ns);
 	__builtin_memcpy(interval.culprit_comm, thread->culprit_comm, COMM_BYTES);
 	__builtin_memcpy(interval.waker_comm, thread->waker_comm, COMM_BYTES);
 	send_interval(thread, &interval, 0, task->comm);

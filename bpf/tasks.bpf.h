@@ -45,6 +45,15 @@ static __always_inline __u32 pid_of(struct task_struct *task)
 	return number_in_agent_namespace(READ_KERNEL(task, group_leader));
 }
 
+static __always_inline __u64 thread_pointer_of(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	return READ_KERNEL(task, thread.fsbase);
+#else
+	return READ_KERNEL(task, thread.uw.tp_value);
+#endif
+}
+
 static __always_inline struct process *find_process(__u32 pid)
 {
 	return bpf_map_lookup_elem(&processes, &pid);

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import otel_gpu
 from otel_gpu.capture._libbpf import Libbpf as CLibbpf
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
+from otel_gpu.capture.kernel_log import PATH
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
 from otel_gpu.capture.loaders import choose_loader
 from otel_gpu.checks import Finding, missing, named, ok, warning
@@ -28,13 +29,21 @@ from otel_gpu.reachability import check_endpoints
 OLDEST_KERNEL = (5, 15)
 
 # From include/uapi/linux/capability.h.
-_CAPABILITIES = {"DAC_READ_SEARCH": 2, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+_CAPABILITIES = {
+    "DAC_READ_SEARCH": 2,
+    "SYS_PTRACE": 19,
+    "SYS_ADMIN": 21,
+    "SYSLOG": 34,
+    "PERFMON": 38,
+    "BPF": 39,
+}
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
 # counted as locked memory; OLDEST_KERNEL is past that, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _CLOCK_PERIOD_NS = 1_000_000_000
 _PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
 _MAP_TYPE_RINGBUF = 27
+_SHOWN_ADAPTERS = 8
 
 
 class Libbpf(NamedTuple):
@@ -65,6 +74,7 @@ def examine_host(
     *,
     load_libbpf: Callable[[], Libbpf | str] | None = None,
     open_clock: Callable[[], int] | None = None,
+    kernel_log: str = PATH,
 ) -> Iterator[Finding]:
     """Check everything that a capture started now would need, in that order."""
     yield from named(
@@ -83,6 +93,8 @@ def examine_host(
         bpf_stats=_check_bpf_stats(host),
         protobuf=_check_protobuf(),
         nvml=_check_nvml(),
+        kernel_log=_check_kernel_log(host, kernel_log),
+        rdma=_check_rdma(host),
     )
     yield from check_endpoints(environ)
 
@@ -330,6 +342,40 @@ def _check_nvml() -> Finding:
     except importlib.metadata.PackageNotFoundError:
         return ok("what devices say of themselves is not read: pip install 'otel-gpu[nvml]'")
     return ok(f"nvidia-ml-py {version}")
+
+
+def _check_kernel_log(host: Host, path: str) -> Finding:
+    if not path:
+        return ok("devices.kernel_log is empty: it is not read")
+    lost = "errors of devices (XIDs) are read from NVML, which does not say whose work it was"
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        known = capabilities(host)
+        without = "" if known is None or "SYSLOG" in known else ", without CAP_SYSLOG"
+        return ok(f"{path}: {error.strerror}{without}: {lost}")
+    if _check_pid_namespace(host).status != "ok":
+        return ok(
+            f"{path}; errors of devices are of no process, as its pids are of the initial namespace"
+        )
+    return ok(path)
+
+
+def _check_rdma(host: Host) -> Finding:
+    # Counters themselves are not read: an adapter that hangs is waited for.
+    root = host.sys / "class" / "infiniband"
+    try:
+        adapters = sorted(path.name for path in root.iterdir())
+    except FileNotFoundError:
+        return ok("this host has no network adapter that does RDMA")
+    except OSError as error:
+        return warning(
+            f"{root}: {error.strerror}", "set fabric.root to where the host's is mounted"
+        )
+    if not adapters:
+        return ok("this host has no network adapter that does RDMA")
+    more = f" and {len(adapters) - _SHOWN_ADAPTERS} more" if adapters[_SHOWN_ADAPTERS:] else ""
+    return ok(f"counters of {', '.join(adapters[:_SHOWN_ADAPTERS])}{more} in {root}")
 
 
 def capabilities(host: Host) -> frozenset[str] | None:

@@ -119,10 +119,29 @@ class DevicesConfig:
     Attributes:
         enabled: Read them. That needs the extra: `pip install otel-gpu[nvml]`.
         interval_s: How often. Reading wakes a device that nobody uses.
+        kernel_log: The kernel's log, in which NVIDIA's driver says which device failed, and whose
+            work it was; empty: it is not read.
     """
 
     enabled: bool = _option(default=True)
-    interval_s: float = _option(5.0, bounds=(1.0, 3_600.0))
+    interval_s: float = _option(2.0, bounds=(1.0, 3_600.0))
+    kernel_log: str = _option("/dev/kmsg")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FabricConfig:
+    """
+    Counters of the network adapters that do RDMA (InfiniBand, RoCE, EFA).
+
+    Attributes:
+        enabled: Read them. A host without such adapters has none.
+        interval_s: How often.
+        root: Where the kernel shows them; in a container, where the host's is mounted.
+    """
+
+    enabled: bool = _option(default=True)
+    interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
+    root: str = _option("/sys/class/infiniband")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +224,43 @@ class MemoryConfig:
     sample_bytes: int = _option(1_048_576, bounds=(4_096, 1_099_511_627_776))
     stacks_per_second: int = _option(100, bounds=(1, 100_000))
     blocks_per_second: int = _option(10_000, bounds=(100, 10_000_000))
+
+
+def _check_ras(address: str) -> str | None:
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16
+    return None if not address or (host and is_port) else "must be host:port, or empty"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NcclConfig:
+    """
+    Collectives of NCCL.
+
+    Attributes:
+        pending_seconds: A rank that has called nothing more for so long, and does not know what it called
+            to be done, is reported in a log record.
+        ras: Where NCCL's own service (RAS, 2.24 and later) is asked which ranks do not answer:
+            `host:port`, by default of NCCL `localhost:28028`. Empty: it is not asked.
+        ras_interval_s: How often. One question is of the whole job.
+    """
+
+    pending_seconds: float = _option(2.0, bounds=(0.1, 86_400.0))
+    ras: str = _option("", check=_check_ras)
+    ras_interval_s: float = _option(30.0, bounds=(1.0, 3_600.0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepsConfig:
+    """
+    Steps of training loops and servers.
+
+    Attributes:
+        find: Whether steps of programs that do not tell them are found in what their threads call
+            again and again.
+    """
+
+    find: bool = _option(default=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,10 +370,13 @@ class Config:
 
     capture: CaptureConfig = dataclasses.field(default_factory=CaptureConfig)
     devices: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
+    fabric: FabricConfig = dataclasses.field(default_factory=FabricConfig)
     spans: SpansConfig = dataclasses.field(default_factory=SpansConfig)
     stacks: StacksConfig = dataclasses.field(default_factory=StacksConfig)
     samples: SamplesConfig = dataclasses.field(default_factory=SamplesConfig)
     memory: MemoryConfig = dataclasses.field(default_factory=MemoryConfig)
+    nccl: NcclConfig = dataclasses.field(default_factory=NcclConfig)
+    steps: StepsConfig = dataclasses.field(default_factory=StepsConfig)
     histograms: HistogramsConfig = dataclasses.field(default_factory=HistogramsConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     explain: ExplainConfig = dataclasses.field(default_factory=ExplainConfig)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from otel_gpu.config import Config
-from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
@@ -122,6 +121,9 @@ def process(
     part ends everything with its first error. ``rejected`` counts what cannot be decoded, by
     reason. Without ``faults``, an error in decode or enrich is raised.
     """
+    # An import has no records.
+    from otel_gpu.decode.decoder import decode  # noqa: PLC0415
+
     records = itertools.chain.from_iterable(batches)
     process_events(decode(records, rejected, faults), enricher, observers, faults)
 

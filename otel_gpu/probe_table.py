@@ -1,9 +1,10 @@
 """
-The probe table: every CUDA API that is watched, and how its arguments lie.
+The probe table: every API of CUDA, NCCL and verbs that is watched, and how its arguments lie.
 
 A row names the base symbol. Libraries export it in several spellings (`_v2` for a
-changed signature, `_ptsz` and `_ptds` for per-thread default streams); each one
-that a mapped library exports gets a probe, and all count as the same API.
+changed signature, `_ptsz` and `_ptds` for per-thread default streams, `Config` for one
+argument more); each one that a mapped library exports gets a probe, and all count as the
+same API.
 
 Slots are argument positions from 1 as the platform's calling convention sees them:
 a ``dim3`` passed by value takes two. Row numbers are on the wire and in recordings,
@@ -11,8 +12,7 @@ so they are never reused; new rows go at the end of their block.
 """
 
 import functools
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -20,7 +20,7 @@ from otel_gpu import wire
 
 class Api(NamedTuple):
     """
-    One CUDA API.
+    One API.
 
     ``number`` identifies it on the wire; ``family`` and ``layer`` are enumerators
     of ``bpf/events.h``; the ``*_slot`` fields say where its arguments are (0: none).
@@ -45,11 +45,53 @@ class Api(NamedTuple):
     properties_slot: int = 0
     physical: int = wire.PHYSICAL_NONE
     size_form: int = wire.SIZE_OF_SLOTS
+    stream_work: int = wire.WORK_NONE
+    nccl: int = wire.NCCL_OTHER
+    operation: int = wire.COLLECTIVE_NONE
+    communicator_slot: int = 0
+    datatype_slot: int = 0
+    reduction_slot: int = 0
+    root_slot: int = 0
+    returns_pointer: int = 0
+
+    @property
+    def door(self) -> int:
+        """``counted_by_door``, as the kernel side has it."""
+        return int(self.counted_by_door)
 
     @property
     def layer_name(self) -> str:
-        """``runtime`` (libcudart) or ``driver`` (libcuda)."""
-        return "runtime" if self.layer == wire.LAYER_RUNTIME else "driver"
+        """``runtime`` (libcudart), ``driver`` (libcuda), ``nccl``, or ``verbs`` (libibverbs)."""
+        return LAYER_NAMES.get(self.layer, "driver")
+
+    @property
+    def counted_by_door(self) -> bool:
+        """
+        Whether a program's door counts it, and no probe.
+
+        Of the others the kernel side has to know more than how long they took.
+        """
+        return (
+            self.layer in (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
+            and self.family in _DOOR_FAMILIES
+            and self.size_form == wire.SIZE_OF_SLOTS
+        )
+
+
+_DOOR_FAMILIES = frozenset(
+    {
+        *(wire.FAMILY_LAUNCH, wire.FAMILY_GRAPH_LAUNCH, wire.FAMILY_SYNCHRONIZE),
+        *(wire.FAMILY_COPY, wire.FAMILY_MEMSET, wire.FAMILY_EVENT, wire.FAMILY_QUERY),
+        *(wire.FAMILY_SET_DEVICE, wire.FAMILY_GET_DEVICE),
+    }
+)
+
+LAYER_NAMES: Mapping[int, str] = {
+    wire.LAYER_RUNTIME: "runtime",
+    wire.LAYER_DRIVER: "driver",
+    wire.LAYER_NCCL: "nccl",
+    wire.LAYER_VERBS: "verbs",
+}
 
 
 def _api(layer: int, number: int, name: str, family: int, **slots: int) -> Api:
@@ -60,6 +102,16 @@ def _api(layer: int, number: int, name: str, family: int, **slots: int) -> Api:
 
 _runtime = functools.partial(_api, wire.LAYER_RUNTIME)
 _driver = functools.partial(_api, wire.LAYER_DRIVER)
+_nccl = functools.partial(_api, wire.LAYER_NCCL, family=wire.FAMILY_COMMUNICATOR)
+
+
+def _collective(number: int, name: str, operation: int, **slots: int) -> Api:
+    # "size" is of the elements.
+    called = {"nccl": wire.NCCL_COLLECTIVE, "operation": operation}
+    return _api(wire.LAYER_NCCL, number, name, wire.FAMILY_COLLECTIVE, **called, **slots)
+
+
+_verbs = functools.partial(_api, wire.LAYER_VERBS)
 
 _OUT1 = {"address": 1, "address_is_output": 1}
 _DIM3 = {"launch_shape": wire.LAUNCH_DIM3, "function": 1, "stream": 8}
@@ -89,6 +141,21 @@ _CU_COPY_2D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_2D}
 _CU_COPY_3D = {"size": 1, "size_form": wire.SIZE_OF_CU_COPY_3D}
 _CU_ARRAY = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY, **_OUT1}
 _CU_ARRAY_3D = {"size": 2, "size_form": wire.SIZE_OF_CU_ARRAY_3D, **_OUT1}
+# Events are in the slot of functions.
+_RECORD = {"function": 1, "stream": 2, "stream_work": wire.WORK_RECORDED}
+_WAIT_EVENT = {"stream": 1, "function": 2, "stream_work": wire.WORK_AWAITED}
+_EVENT_OVER = {"function": 1, "stream_work": wire.WORK_EVENT_OVER}
+_STREAM_OVER = {"stream": 1, "stream_work": wire.WORK_STREAM_OVER}
+_DEVICE_OVER = {"stream_work": wire.WORK_DEVICE_OVER}
+_EVENT_GONE = {"function": 1, "stream_work": wire.WORK_EVENT_GONE}
+_STREAM_GONE = {"stream": 1, "stream_work": wire.WORK_STREAM_GONE}
+_REDUCES = {"size": 3, "datatype": 4, "reduction": 5, "communicator": 6, "stream": 7}
+_ROOTED = {"size": 3, "datatype": 4, "root": 5, "communicator": 6, "stream": 7}
+_GATHERS = {"size": 3, "datatype": 4, "communicator": 5, "stream": 6}
+_TO_PEER = {"size": 2, "datatype": 3, "root": 4, "communicator": 5, "stream": 6}
+ASYNC_EVENT_API = 242
+"""The number of the call that waits for what a network adapter has to say."""
+_REGISTER = {"size": 3, "returns_pointer": 1}
 
 APIS: tuple[Api, ...] = (
     # The runtime has the numbers below 100,
@@ -96,10 +163,10 @@ APIS: tuple[Api, ...] = (
     _runtime(2, "cudaLaunchKernelExC", wire.FAMILY_LAUNCH, **_CONFIG),
     _runtime(3, "cudaLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_DIM3),
     _runtime(4, "cudaGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function=1, stream=2),
-    _runtime(5, "cudaStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream=1),
-    _runtime(6, "cudaDeviceSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _runtime(7, "cudaEventSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _runtime(8, "cudaStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream=1),
+    _runtime(5, "cudaStreamSynchronize", wire.FAMILY_SYNCHRONIZE, **_STREAM_OVER),
+    _runtime(6, "cudaDeviceSynchronize", wire.FAMILY_SYNCHRONIZE, **_DEVICE_OVER),
+    _runtime(7, "cudaEventSynchronize", wire.FAMILY_SYNCHRONIZE, **_EVENT_OVER),
+    _runtime(8, "cudaStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, **_WAIT_EVENT),
     _runtime(10, "cudaMalloc", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
     _runtime(11, "cudaMallocManaged", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
     _runtime(12, "cudaMallocHost", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
@@ -135,12 +202,12 @@ APIS: tuple[Api, ...] = (
     _runtime(50, "cudaStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _runtime(51, "cudaStreamCreateWithFlags", wire.FAMILY_STREAM, **_OUT1),
     _runtime(52, "cudaStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
-    _runtime(53, "cudaStreamDestroy", wire.FAMILY_STREAM, stream=1),
+    _runtime(53, "cudaStreamDestroy", wire.FAMILY_STREAM, **_STREAM_GONE),
     _runtime(54, "cudaEventCreate", wire.FAMILY_EVENT),
     _runtime(55, "cudaEventCreateWithFlags", wire.FAMILY_EVENT),
-    _runtime(56, "cudaEventDestroy", wire.FAMILY_EVENT),
-    _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, stream=2),
-    _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
+    _runtime(56, "cudaEventDestroy", wire.FAMILY_EVENT, **_EVENT_GONE),
+    _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, **_RECORD),
+    _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, **_RECORD),
     _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device=1),
     _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device=1),
     _runtime(62, "cudaGetDeviceProperties", wire.FAMILY_DEVICE_PROPERTIES, address=1, device=2),
@@ -150,8 +217,8 @@ APIS: tuple[Api, ...] = (
     _runtime(72, "cudaGetFuncBySymbol", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
     _runtime(73, "cudaLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
     _runtime(80, "cudaMemcpyBatchAsync", wire.FAMILY_COPY, **_LIST),
-    _runtime(81, "cudaStreamQuery", wire.FAMILY_QUERY, stream=1),
-    _runtime(82, "cudaEventQuery", wire.FAMILY_QUERY),
+    _runtime(81, "cudaStreamQuery", wire.FAMILY_QUERY, **_STREAM_OVER),
+    _runtime(82, "cudaEventQuery", wire.FAMILY_QUERY, **_EVENT_OVER),
     _runtime(83, "cudaEventElapsedTime", wire.FAMILY_ELAPSED_TIME, address=1),
     _runtime(84, "cudaLaunchHostFunc", wire.FAMILY_OTHER, stream=1),
     _runtime(85, "cudaStreamAddCallback", wire.FAMILY_OTHER, stream=1),
@@ -160,10 +227,10 @@ APIS: tuple[Api, ...] = (
     _driver(101, "cuLaunchKernelEx", wire.FAMILY_LAUNCH, **_CONFIG),
     _driver(102, "cuLaunchCooperativeKernel", wire.FAMILY_LAUNCH, **_SCALARS),
     _driver(103, "cuGraphLaunch", wire.FAMILY_GRAPH_LAUNCH, function=1, stream=2),
-    _driver(104, "cuStreamSynchronize", wire.FAMILY_SYNCHRONIZE, stream=1),
-    _driver(105, "cuCtxSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _driver(106, "cuEventSynchronize", wire.FAMILY_SYNCHRONIZE),
-    _driver(107, "cuStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, stream=1),
+    _driver(104, "cuStreamSynchronize", wire.FAMILY_SYNCHRONIZE, **_STREAM_OVER),
+    _driver(105, "cuCtxSynchronize", wire.FAMILY_SYNCHRONIZE, **_DEVICE_OVER),
+    _driver(106, "cuEventSynchronize", wire.FAMILY_SYNCHRONIZE, **_EVENT_OVER),
+    _driver(107, "cuStreamWaitEvent", wire.FAMILY_SYNCHRONIZE, **_WAIT_EVENT),
     _driver(110, "cuMemAlloc", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
     _driver(111, "cuMemAllocManaged", wire.FAMILY_ALLOCATE, size=2, **_OUT1),
     _driver(112, "cuMemAllocHost", wire.FAMILY_HOST_ALLOCATE, size=2, **_OUT1),
@@ -209,13 +276,13 @@ APIS: tuple[Api, ...] = (
     _driver(155, "cuStreamBeginCaptureToGraph", wire.FAMILY_GRAPH, **_BEGINS),
     _driver(160, "cuStreamCreate", wire.FAMILY_STREAM, **_OUT1),
     _driver(161, "cuStreamCreateWithPriority", wire.FAMILY_STREAM, **_OUT1),
-    _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, stream=1),
+    _driver(162, "cuStreamDestroy", wire.FAMILY_STREAM, **_STREAM_GONE),
     _driver(163, "cuEventCreate", wire.FAMILY_EVENT),
-    _driver(164, "cuEventDestroy", wire.FAMILY_EVENT),
-    _driver(165, "cuEventRecord", wire.FAMILY_EVENT, stream=2),
-    _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, stream=2),
-    _driver(167, "cuStreamQuery", wire.FAMILY_QUERY, stream=1),
-    _driver(168, "cuEventQuery", wire.FAMILY_QUERY),
+    _driver(164, "cuEventDestroy", wire.FAMILY_EVENT, **_EVENT_GONE),
+    _driver(165, "cuEventRecord", wire.FAMILY_EVENT, **_RECORD),
+    _driver(166, "cuEventRecordWithFlags", wire.FAMILY_EVENT, **_RECORD),
+    _driver(167, "cuStreamQuery", wire.FAMILY_QUERY, **_STREAM_OVER),
+    _driver(168, "cuEventQuery", wire.FAMILY_QUERY, **_EVENT_OVER),
     _driver(169, "cuEventElapsedTime", wire.FAMILY_ELAPSED_TIME, address=1),
     _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
     _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
@@ -231,53 +298,78 @@ APIS: tuple[Api, ...] = (
     _driver(181, "cuLibraryGetKernel", wire.FAMILY_KERNEL, **_BY_NAME),
     _driver(182, "cuKernelGetFunction", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
     _driver(183, "cuMemcpy2DAsync", wire.FAMILY_COPY, stream=2, **_CU_COPY_2D),
+    # NCCL has those from 192.
+    _collective(192, "ncclAllReduce", wire.COLLECTIVE_ALL_REDUCE, **_REDUCES),
+    _collective(193, "ncclBroadcast", wire.COLLECTIVE_BROADCAST, **_ROOTED),
+    _collective(194, "ncclBcast", wire.COLLECTIVE_BROADCAST, **_TO_PEER),
+    _collective(
+        195,
+        "ncclReduce",
+        wire.COLLECTIVE_REDUCE,
+        root=6,
+        **{**_REDUCES, "communicator": 7, "stream": 8},
+    ),
+    _collective(196, "ncclAllGather", wire.COLLECTIVE_ALL_GATHER, **_GATHERS),
+    _collective(197, "ncclReduceScatter", wire.COLLECTIVE_REDUCE_SCATTER, **_REDUCES),
+    _collective(198, "ncclAlltoAll", wire.COLLECTIVE_ALL_TO_ALL, **_GATHERS),
+    _collective(199, "ncclGather", wire.COLLECTIVE_GATHER, **_ROOTED),
+    _collective(200, "ncclScatter", wire.COLLECTIVE_SCATTER, **_ROOTED),
+    _collective(201, "ncclSend", wire.COLLECTIVE_SEND, **_TO_PEER),
+    _collective(202, "ncclRecv", wire.COLLECTIVE_RECEIVE, **_TO_PEER),
+    _nccl(203, "ncclGroupEnd", family=wire.FAMILY_COLLECTIVE, nccl=wire.NCCL_END_GROUP),
+    _nccl(204, "ncclGetUniqueId", nccl=wire.NCCL_GET_ID),
+    _nccl(205, "ncclCommInitRank", nccl=wire.NCCL_INIT_RANK),
+    _nccl(206, "ncclCommInitRankScalable", nccl=wire.NCCL_INIT_RANK_SCALABLE),
+    _nccl(207, "ncclCommInitAll", nccl=wire.NCCL_INIT_ALL),
+    _nccl(208, "ncclCommSplit", nccl=wire.NCCL_SPLIT),
+    _nccl(209, "ncclCommShrink", nccl=wire.NCCL_SHRINK),
+    _nccl(210, "ncclCommGrow", nccl=wire.NCCL_GROW),
+    _nccl(211, "ncclCommFinalize"),
+    _nccl(212, "ncclCommDestroy", nccl=wire.NCCL_DESTROY),
+    _nccl(213, "ncclCommAbort", nccl=wire.NCCL_ABORT),
+    _nccl(214, "ncclCommRevoke"),
+    # Whoever only asks does not feed a device.
+    _nccl(215, "ncclCommGetAsyncError", family=wire.FAMILY_QUERY, nccl=wire.NCCL_ASYNC_ERROR),
+    _nccl(216, "ncclCommCount", family=wire.FAMILY_QUERY, nccl=wire.NCCL_COUNT),
+    _nccl(217, "ncclCommUserRank", family=wire.FAMILY_QUERY, nccl=wire.NCCL_USER_RANK),
+    _nccl(218, "ncclCommCuDevice", family=wire.FAMILY_QUERY, nccl=wire.NCCL_DEVICE),
+    _nccl(219, "ncclMemAlloc"),
+    _nccl(220, "ncclMemFree"),
+    _nccl(221, "ncclCommRegister"),
+    _nccl(222, "ncclCommDeregister"),
+    _nccl(223, "ncclCommWindowRegister"),
+    _nccl(224, "ncclCommWindowDeregister"),
+    _nccl(225, "ncclCommSuspend"),
+    _nccl(226, "ncclCommResume"),
+    # Verbs have those from 230. What moves data is inline in the program, and in no library.
+    _verbs(230, "ibv_reg_mr", wire.FAMILY_REGISTER, **_REGISTER),
+    _verbs(231, "ibv_reg_mr_iova", wire.FAMILY_REGISTER, **_REGISTER),
+    _verbs(232, "ibv_reg_mr_iova2", wire.FAMILY_REGISTER, **_REGISTER),
+    _verbs(233, "ibv_reg_dmabuf_mr", wire.FAMILY_REGISTER, **_REGISTER),
+    _verbs(234, "ibv_dereg_mr", wire.FAMILY_DEREGISTER, address=1),
+    _verbs(235, "ibv_create_qp", wire.FAMILY_OTHER, returns_pointer=1),
+    _verbs(236, "ibv_modify_qp", wire.FAMILY_OTHER),
+    _verbs(237, "ibv_destroy_qp", wire.FAMILY_OTHER),
+    _verbs(238, "ibv_create_cq", wire.FAMILY_OTHER, returns_pointer=1),
+    _verbs(239, "ibv_destroy_cq", wire.FAMILY_OTHER),
+    _verbs(240, "ibv_open_device", wire.FAMILY_OTHER, returns_pointer=1),
+    _verbs(241, "ibv_close_device", wire.FAMILY_OTHER),
+    _verbs(ASYNC_EVENT_API, "ibv_get_async_event", wire.FAMILY_ASYNC_EVENT),
+    _verbs(243, "ibv_ack_async_event", wire.FAMILY_ASYNC_ACK),
 )
 
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}
-_API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 
-# Spellings in the order of their wire number (``cuda_call_record.variant``).
-VARIANTS: tuple[str, ...] = (
-    *("", "_v2", "_v3", "_ptsz", "_ptds"),
-    *("_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"),
+# From which number on the rows are of a layer.
+_FIRST_APIS = (
+    (230, wire.LAYER_VERBS),
+    (192, wire.LAYER_NCCL),
+    (100, wire.LAYER_DRIVER),
+    (0, wire.LAYER_RUNTIME),
 )
-_FIRST_DRIVER_API = 100
-_SPELLING = re.compile(r"^((?:__)?cu\w+?)((?:_v[0-9]+)?(?:_ptsz|_ptds)?)$")
-
-
-class Probe(NamedTuple):
-    """A symbol to probe: where it is in its file, and which API it is."""
-
-    symbol: str
-    file_offset: int
-    api: Api
-    variant: int
 
 
 def unknown_api(number: int) -> Api:
     """Return an API that is not in this table, from a recording of a later version."""
-    layer = wire.LAYER_DRIVER if number >= _FIRST_DRIVER_API else wire.LAYER_RUNTIME
+    layer = next(layer for first, layer in _FIRST_APIS if number >= first)
     return Api(number, f"unknown_api_{number}", layer, wire.FAMILY_OTHER)
-
-
-def api_of_symbol(symbol: str) -> tuple[Api, int] | None:
-    """Return the API that an exported symbol implements and its variant number; None: no row's."""
-    match = _SPELLING.match(symbol)
-    api = _API_BY_NAME.get(match[1]) if match else None
-    if match is None or api is None or match[2] not in VARIANTS:
-        return None
-    return api, VARIANTS.index(match[2])
-
-
-def probes_of(symbols: Iterable[tuple[str, int]]) -> list[Probe]:
-    """
-    Choose which of a library's exported functions, as (name, file offset), to probe.
-
-    Aliases share an offset; the shortest name wins, so nothing counts twice.
-    """
-    chosen: dict[int, Probe] = {}
-    for symbol, file_offset in sorted(symbols, key=lambda pair: (len(pair[0]), pair[0])):
-        found = api_of_symbol(symbol)
-        if found is not None and file_offset not in chosen:
-            chosen[file_offset] = Probe(symbol, file_offset, *found)
-    return sorted(chosen.values(), key=lambda probe: probe.file_offset)

@@ -23,6 +23,9 @@ MAX_SERIES_PER_RECORD = 256
 MAX_HOLDERS_PER_RECORD = 4096
 """Of the devices or holders in one record of them."""
 
+MAX_COMMUNICATORS_PER_RECORD = 256
+"""A quarter of a megabyte."""
+
 Entry = tuple[bytes, bytes]
 """Key and value of one entry of a map."""
 
@@ -83,10 +86,12 @@ def times_record(ktime_ns: int, entries: Sequence[Entry]) -> bytes:
     return _entries_record(wire.RECORD_TIMES, wire.TIMES_RECORD, ktime_ns, entries)
 
 
-def memory_records(kind: int, ktime_ns: int, entries: Sequence[Entry]) -> Iterator[bytes]:
-    """Build MEMORY or HOLDERS records: keys and values as the kernel has them."""
-    for start in range(0, len(entries), MAX_HOLDERS_PER_RECORD):
-        piece = entries[start : start + MAX_HOLDERS_PER_RECORD]
+def memory_records(
+    kind: int, ktime_ns: int, entries: Sequence[Entry], most: int = MAX_HOLDERS_PER_RECORD
+) -> Iterator[bytes]:
+    """Build records of a kind, of ``most`` keys and values each, as the kernel has them."""
+    for start in range(0, len(entries), most):
+        piece = entries[start : start + most]
         yield _entries_record(kind, wire.MEMORY_RECORD, ktime_ns, piece)
 
 
@@ -111,6 +116,36 @@ def open_call_record(ktime_ns: int, *, comm: bytes, **fields: int) -> bytes:
     """
     comm = comm[: wire.COMM_BYTES - 1]
     return _record(wire.RECORD_OPEN_CALL, wire.OPEN_CALL_RECORD, ktime_ns, comm=comm, **fields)
+
+
+def step_record(end_ktime_ns: int, *, name: bytes = b"", comm: bytes = b"", **fields: int) -> bytes:
+    """
+    Build a record of a step that the agent found, which ended at ``end_ktime_ns``.
+
+    ``name`` is cut to 31 bytes and ``comm`` to 15; ``fields`` are others of ``struct step_record``.
+    """
+    texts = {
+        "name": name[: wire.STEP_NAME_BYTES - 1],
+        "comm": comm[: wire.COMM_BYTES - 1],
+        "source": wire.STEP_FOUND,
+    }
+    return _record(wire.RECORD_STEP, wire.STEP_RECORD, end_ktime_ns, **texts, **fields)
+
+
+def thread_context_record(ktime_ns: int, thread: Mapping[str, Any], start_ktime_ns: int) -> bytes:
+    """Build a record of the span that a thread was in when it last left a CPU: ``struct thread``."""
+    return _record(
+        wire.RECORD_THREAD_CONTEXT,
+        wire.THREAD_CONTEXT_RECORD,
+        ktime_ns,
+        pid=thread["pid"],
+        tid=thread["tid"],
+        image_ktime_ns=thread["image_ktime_ns"],
+        start_ktime_ns=start_ktime_ns,
+        trace_id=thread["context.trace_id"],
+        span_id=thread["context.span_id"].to_bytes(8, "little"),
+        trace_flags=thread["context.trace_flags"],
+    )
 
 
 def _record(kind: int, layout: CStruct, ktime_ns: int, **fields: Any) -> bytes:  # noqa: ANN401

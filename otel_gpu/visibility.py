@@ -2,7 +2,7 @@
 What can be seen of observed processes, and what cannot.
 
 Probes sit on exported functions of the CUDA libraries, ``libcudart`` (runtime) and
-``libcuda`` (driver). A program whose CUDA runtime is linked in statically exports no
+``libcuda`` (driver), and of ``libnccl``. A program whose CUDA runtime is linked in statically exports no
 such function: its runtime calls are invisible, and only the driver calls that they
 make are seen. These checks find that out before somebody wonders about a gap.
 """
@@ -12,18 +12,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from otel_gpu import wire
 from otel_gpu.capture.interpreters import diagnose
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
-from otel_gpu.probe_table import APIS, probes_of
+from otel_gpu.probe_symbols import layer_of_library, probes_of
+from otel_gpu.probe_table import APIS, LAYER_NAMES
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.stacks.elf_image import ElfImage
 
 _DELETED = " (deleted)"
 # The runtime's own table of error names: a file with this text holds a CUDA runtime.
 _RUNTIME_TEXT = b"cudaErrorCudartUnloading\0"
+# A variable that NCCL asks for: a file with this text holds NCCL.
+_NCCL_TEXT = b"\0NCCL_P2P_LEVEL\0"
 _MAX_SCANNED_BYTES = 512 << 20
 _WINDOW_BYTES = 4 << 20
 _ELF_32_BIT = b"\x7fELF\x01"
@@ -74,7 +76,9 @@ def examine_process(pid: int) -> Iterator[Finding]:
     for finding in map(check_library, libraries) if libraries else [none]:
         yield from named(library=finding)
     yield from named(
-        static_runtime=check_static_runtime(files), python_frames=check_python_frames(pid, files)
+        static_runtime=check_static_runtime(files),
+        static_nccl=check_static_nccl(files),
+        python_frames=check_python_frames(pid, files),
     )
 
 
@@ -105,11 +109,11 @@ def check_mount_namespace(home: Path) -> Finding:
 
 def check_library(library: MappedFile) -> Finding:
     """How much of the probe table a mapped CUDA library exports."""
-    layer = wire.LAYER_RUNTIME if "cudart" in library.name else wire.LAYER_DRIVER
+    layer = layer_of_library(library.name)
     total = sum(api.layer == layer for api in APIS)
-    where = f"{library.path} ({'runtime' if layer == wire.LAYER_RUNTIME else 'driver'})"
+    where = f"{library.path} ({LAYER_NAMES[layer]})"
     try:
-        probes = probes_of(_exported_functions(library))
+        probes = probes_of(_exported_functions(library), library.name)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return warning(
@@ -134,20 +138,32 @@ def check_library(library: MappedFile) -> Finding:
 def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
     """Whether a CUDA runtime hides where no probe sits."""
     names = {mapped.name for mapped in files if mapped.is_cuda_library}
-    inside = [file.path for file in files if not file.is_cuda_library and _holds_runtime(file)]
+    inside = _files_with(_RUNTIME_TEXT, files)
     if inside:
         return warning(
             "these files hold a CUDA runtime of their own: " + ", ".join(inside),
             "of calls into it, only the driver calls below are seen; link with -cudart shared "
             "to see both",
         )
-    if names and not any("cudart" in name for name in names):
+    has_driver = any(name.startswith("libcuda.") for name in names)
+    if has_driver and not any("cudart" in name for name in names):
         return warning(
             "libcuda is mapped and libcudart is not: driver calls are seen, and what stands above "
             "them is not",
             "nothing to do for a program that uses the driver API directly",
         )
     return ok("no file holds a CUDA runtime of its own")
+
+
+def check_static_nccl(files: Iterable[MappedFile]) -> Finding:
+    """Whether NCCL hides where no probe sits."""
+    inside = _files_with(_NCCL_TEXT, files)
+    if inside:
+        return warning(
+            "these files hold NCCL of their own: " + ", ".join(inside),
+            "of its collectives, only the CUDA calls inside are seen; link with libnccl.so to see both",
+        )
+    return ok("no file holds NCCL of its own")
 
 
 def check_python_frames(pid: int, files: Iterable[MappedFile]) -> Finding:
@@ -180,13 +196,17 @@ def _exported_functions(library: MappedFile) -> list[tuple[str, int]]:
         os.close(descriptor)
 
 
-def _holds_runtime(file: MappedFile) -> bool:
+def _files_with(text: bytes, files: Iterable[MappedFile]) -> list[str]:
+    return [file.path for file in files if not file.is_cuda_library and _holds(text, file)]
+
+
+def _holds(text: bytes, file: MappedFile) -> bool:
     try:
         image = ElfImage(file.open())
     except (OSError, ValueError):
         return False
     with closing(image):
-        return any(_RUNTIME_TEXT in window for window in _read_only_data(image))
+        return any(text in window for window in _read_only_data(image))
 
 
 def _read_only_data(image: ElfImage) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 """
-GENERATED from bpf/events.h by tools/generate_wire.py. Do not edit.
+GENERATED from bpf/events.h and native/door.h by tools/generate_wire.py. Do not edit.
 
 Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
-the header's order; arrays of numbers give one value per element, arrays of structs come as bytes.
+the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
 from otel_gpu.c_struct import CStruct
@@ -10,7 +10,7 @@ from otel_gpu.c_struct import CStruct
 WIRE_VERSION = 2
 COMM_BYTES = 16
 PATH_BYTES = 256
-MAX_APIS = 192
+MAX_APIS = 256
 MAX_DEPTH = 8
 MAX_INTERVALS = 4
 MAX_PLACES = 8
@@ -32,7 +32,33 @@ STATE_NONE = 255
 FUNCTION_BYTES = 1024
 FILE_SYSTEM_BYTES = 16
 ADDRESS_BYTES = 16
+STEP_NAME_BYTES = 32
+ANNOTATION_BYTES = 512
+MAX_RHYTHMS = 64
+RHYTHM_AREAS = 8
+RHYTHM_CALLS = 32768
+RHYTHM_HISTORY = 4
+RHYTHM_PATTERNS = 4
+RANGE_NAME_BYTES = 64
+DOOR_VIEW_WORDS = 30
+DOOR_REFUSED_BIT = 63
+ANNOTATE_SELF = 4294967295
+RECENT_COLLECTIVES = 16
+MAX_COLLECTIVE_OPERATIONS = 16
+MAX_STREAM_WORK = 4
+MAX_UNBORN = 8
+MAX_DEVICE_COMMUNICATORS = 16
 STACK_OF_ONE_BIT = 63
+DOOR_MAGIC = 8245931919627612263
+DOOR_VERSION = 1
+DOOR_SLOTS = 256
+DOOR_SLOT_SERIES = 64
+DOOR_COMMON_SERIES = 1024
+DOOR_CONTROL_OFFSET = 4096
+DOOR_COMMON_OFFSET = 8192
+DOOR_SLOTS_OFFSET = 1646592
+DOOR_SLOT_BYTES = 110592
+DOOR_BYTES = 29958144
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -47,9 +73,15 @@ RECORD_SAMPLE = 9
 RECORD_CODE = 10
 RECORD_LOOK = 12
 RECORD_HANDLE = 15
+RECORD_THREAD_CONTEXT = 16
+RECORD_ROUND = 19
+RECORD_DOOR = 21
 RECORD_CPU_SAMPLE = 11
 RECORD_BLOCK_STACK = 13
 RECORD_OUT_OF_MEMORY = 14
+RECORD_STEP = 17
+RECORD_ANNOTATION = 18
+RECORD_RANGE = 20
 RECORD_CAPTURE = 256
 RECORD_CLOCK = 257
 RECORD_PROCESS = 258
@@ -69,6 +101,10 @@ RECORD_HOLDERS = 271
 RECORD_MEMORY_MAP = 272
 RECORD_FUNCTION = 273
 RECORD_DEVICES = 274
+RECORD_COMMUNICATORS = 275
+RECORD_DEVICE_FAULT = 276
+RECORD_FABRIC = 277
+RECORD_RAS = 278
 
 # enum counter
 COUNTER_LOST_RING_FULL = 0
@@ -110,7 +146,14 @@ COUNTER_BLOCK_STACKS_WITHHELD = 35
 COUNTER_OUT_OF_MEMORY_WITHHELD = 36
 COUNTER_LOST_SIZE = 37
 COUNTER_LOST_ELAPSED_TIME = 38
-COUNTER_COUNT = 40
+COUNTER_LOST_COMMUNICATORS_FULL = 39
+COUNTER_LOST_STEP = 40
+COUNTER_LOST_ANNOTATION = 41
+COUNTER_RHYTHMS_WITHHELD = 42
+COUNTER_ROUNDS_WITHHELD = 43
+COUNTER_LOST_RANGE = 44
+COUNTER_RANGES_WITHHELD = 45
+COUNTER_COUNT = 46
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -136,10 +179,18 @@ FAMILY_KERNEL = 20
 FAMILY_KERNEL_ALIAS = 21
 FAMILY_QUERY = 22
 FAMILY_ELAPSED_TIME = 23
+FAMILY_COLLECTIVE = 24
+FAMILY_COMMUNICATOR = 25
+FAMILY_REGISTER = 26
+FAMILY_DEREGISTER = 27
+FAMILY_ASYNC_EVENT = 28
+FAMILY_ASYNC_ACK = 29
 
 # enum api_layer
 LAYER_RUNTIME = 1
 LAYER_DRIVER = 2
+LAYER_NCCL = 8
+LAYER_VERBS = 9
 
 # enum memory_key
 MEMORY_HANDLE = 3
@@ -178,6 +229,34 @@ PHYSICAL_RELEASE = 4
 PHYSICAL_MAP = 5
 PHYSICAL_UNMAP = 6
 
+# enum nccl_call
+NCCL_OTHER = 0
+NCCL_COLLECTIVE = 1
+NCCL_END_GROUP = 2
+NCCL_GET_ID = 3
+NCCL_INIT_RANK = 4
+NCCL_INIT_RANK_SCALABLE = 5
+NCCL_INIT_ALL = 6
+NCCL_SPLIT = 7
+NCCL_SHRINK = 8
+NCCL_GROW = 9
+NCCL_DESTROY = 10
+NCCL_ABORT = 11
+NCCL_ASYNC_ERROR = 12
+NCCL_COUNT = 13
+NCCL_USER_RANK = 14
+NCCL_DEVICE = 15
+
+# enum stream_work
+WORK_NONE = 0
+WORK_RECORDED = 1
+WORK_AWAITED = 2
+WORK_EVENT_OVER = 3
+WORK_STREAM_OVER = 4
+WORK_DEVICE_OVER = 5
+WORK_EVENT_GONE = 6
+WORK_STREAM_GONE = 7
+
 # enum copy_kind
 COPY_HOST_TO_HOST = 0
 COPY_HOST_TO_DEVICE = 1
@@ -206,6 +285,7 @@ METRIC_RUN_QUEUE = 4
 METRIC_COPY_SIZE = 5
 METRIC_FORK = 6
 METRIC_ELAPSED_TIME = 7
+METRIC_ASYNC_EVENT = 8
 
 # enum switch_type
 SWITCH_VOLUNTARY = 1
@@ -241,6 +321,7 @@ PROCESS_STOP_ON_LOAD = 2
 PROCESS_NO_SPANS = 4
 PROCESS_HAS_CUDA = 8
 PROCESS_FORKED = 16
+PROCESS_HAS_COMMUNICATORS = 32
 
 # enum python_status
 PYTHON_NONE = 0
@@ -268,9 +349,70 @@ BLOCKS_ALL = 3
 OUT_OF_MEMORY_FRAMEWORK = 1
 OUT_OF_MEMORY_CALL = 2
 
+# enum step_source
+STEP_TOLD = 1
+STEP_FOUND = 2
+
+# enum step_kind
+STEP_UNKNOWN = 0
+STEP_TRAINING = 1
+STEP_EVALUATION = 2
+STEP_PREFILL = 3
+STEP_DECODE = 4
+
+# enum annotation_flag
+ANNOTATION_SAME_NAMESPACE = 1
+
+# enum range_kind
+RANGE_PUSHED = 0
+RANGE_STARTED = 1
+RANGE_MARKED = 2
+
+# enum collective_operation
+COLLECTIVE_NONE = 0
+COLLECTIVE_ALL_REDUCE = 1
+COLLECTIVE_BROADCAST = 2
+COLLECTIVE_REDUCE = 3
+COLLECTIVE_ALL_GATHER = 4
+COLLECTIVE_REDUCE_SCATTER = 5
+COLLECTIVE_ALL_TO_ALL = 6
+COLLECTIVE_GATHER = 7
+COLLECTIVE_SCATTER = 8
+COLLECTIVE_SEND = 9
+COLLECTIVE_RECEIVE = 10
+
+# enum communicator_flag
+COMMUNICATOR_LATE = 1
+COMMUNICATOR_ABORTED = 2
+COMMUNICATOR_DESTROYED = 4
+
+# enum verbs_status
+VERBS_EVENT_STATUS = 1000
+
+# enum published
+PUBLISHED = 1
+PUBLISHED_AND_PROBED = 2
+
 # enum memory_kind
 MEMORY_BLOCK = 0
 MEMORY_SEGMENT = 1
+
+# enum door_loss
+DOOR_LOST_SERIES_FULL = 0
+DOOR_LOST_DEPTH_EXCEEDED = 1
+DOOR_LOST_NO_RETURN = 2
+DOOR_LOST_SLOTS_FULL = 3
+DOOR_LOST_COPIES_FULL = 4
+DOOR_LOSSES = 8
+
+# enum door_clock
+DOOR_CLOCK_SYSTEM = 0
+DOOR_CLOCK_CYCLES = 1
+
+# enum door_control_flag
+DOOR_FULL = 1
+DOOR_NO_CALLS = 2
+DOOR_STREAM_WORK = 4
 
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
@@ -334,6 +476,7 @@ EXEC_RECORD = CStruct(
 )
 EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
 LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
+DOOR_RECORD = CStruct("memory:Q stopped:I 4x", RECORD_HEADER)
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 HANDLE_RECORD = CStruct("handle:Q same_as:Q name:1024s", RECORD_HEADER)
 DEVICE_KEY = CStruct("image_ktime_ns:Q pid:I device:i")
@@ -353,8 +496,50 @@ OUT_OF_MEMORY_RECORD = CStruct(
     "device_ktime_ns:Q root_start_ktime_ns:Q user_stack:Q device:i source:H api:H comm:16s",
     RECORD_HEADER,
 )
+THREAD_CONTEXT_RECORD = CStruct(
+    "start_ktime_ns:Q trace_id:16s span_id:8s trace_flags:B 7x",
+    RECORD_HEADER,
+)
+STEP_RECORD = CStruct(
+    "start_ktime_ns:Q number:Q loader_wait_ns:Q trace_id:16s span_id:8s trace_flags:B source:B "
+    "confidence_percent:B step_kind:B 4x name:32s comm:16s",
+    RECORD_HEADER,
+)
+ROUND_RECORD = CStruct("start_ktime_ns:Q word:I rhythm:I comm:16s", RECORD_HEADER)
+RHYTHM_CALL = CStruct("start_ktime_ns:Q gap_ns:I symbol:H api:B copy_kind:B")
+RHYTHM = CStruct(
+    "starts:4Q ends:4Q start_mask:Q end_mask:Q start_calls:I area:I folds:I tid:I pid:I kept:I "
+    "image_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
+    "last_return_ktime_ns:Q distinct:I word:I before:H is_over:B has_ended:B 4x"
+)
+TOLD_STEP = CStruct(
+    "start_ktime_ns:Q end_ktime_ns:Q now_ktime_ns:Q number:Q loader_wait_ns:Q trace_id:16s "
+    "span_id:8s trace_flags:B step_kind:B 6x name:32s"
+)
+ANNOTATION_RECORD = CStruct(
+    "asked_pid:I uid:I annotation_flags:I text_bytes:I text:512s comm:16s",
+    RECORD_HEADER,
+)
+RANGE_RECORD = CStruct(
+    "start_ktime_ns:Q trace_id:16s span_id:8s parent_span_id:8s start_tid:I trace_flags:B "
+    "range_kind:B 2x name:64s domain:64s comm:16s",
+    RECORD_HEADER,
+)
+TOLD_RANGE = CStruct(
+    "start_ns:Q end_ns:Q now_ns:Q trace_id:16s span_id:Q parent_span_id:Q left_out:Q "
+    "published_address:Q start_tid:I trace_flags:B range_kind:B 2x name:64s domain:64s"
+)
+COMMUNICATOR_KEY = CStruct("image_ktime_ns:Q handle:Q pid:I generation:I")
+COLLECTIVE = CStruct(
+    "number:Q count:Q called_ktime_ns:Q root:i operation:B datatype:B reduction:B 1x"
+)
+COMMUNICATOR = CStruct(
+    "id:Q called:Q completed:Q completed_ktime_ns:Q completions:Q waited_ns:Q captured:Q failed:Q "
+    "made_ktime_ns:Q rank:i rank_count:i device:i async_error:i flags:I 4x calls:16Q bytes:16Q "
+    "recent:512s"
+)
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
-COUNTERS_RECORD = CStruct("values:40Q", RECORD_HEADER)
+COUNTERS_RECORD = CStruct("values:46Q", RECORD_HEADER)
 OPEN_CALL_RECORD = CStruct(
     "start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q user_stack:Q device:i "
     "api:H depth:B 1x comm:16s",
@@ -368,7 +553,8 @@ AGGREGATES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
 API_DESCRIPTOR = CStruct(
     "family:B layer:B size_slot:B height_slot:B stream_slot:B address_slot:B address_is_output:B "
     "copy_kind_slot:B fixed_copy_kind:B launch_shape:B function_slot:B device_slot:B size_shift:B "
-    "stream_capture:B properties_slot:B physical:B size_form:B"
+    "stream_capture:B properties_slot:B physical:B size_form:B stream_work:B nccl:B operation:B "
+    "communicator_slot:B datatype_slot:B reduction_slot:B root_slot:B returns_pointer:B door:B"
 )
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
@@ -376,9 +562,12 @@ SETTINGS = CStruct(
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
     "sample_bytes:Q block_stack_interval_ns:Q duration_bound_count:I size_bound_count:I "
     "sample_one_in:I watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I "
-    "sample_moments:I block_mode:I 4x apis:3264s"
+    "sample_moments:I block_mode:I finds_steps:I apis:6656s"
 )
-PROCESS = CStruct("image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I 4x")
+PROCESS = CStruct(
+    "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
+    "step_arrival_ktime_ns:Q"
+)
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
     "interpreter_threads:I thread_next:I thread_id:I thread_frame:I c_frame_frame:I frame_code:I "
@@ -386,19 +575,25 @@ INTERPRETER = CStruct(
     "code_first_line:I code_file:I code_name:I code_line_table:I code_instructions:I code_bytes:I "
     "text_length:I text_state:I text_ascii:I text_compact:I bytes_length:I bytes_data:I"
 )
+THREAD_CONTEXT_PLACE = CStruct("image_ktime_ns:Q offset:q module:Q")
 THRESHOLD_KEY = CStruct("image_ktime_ns:Q pid:I api:H copy_kind:B 1x")
 LOOK_KEY = CStruct("pid:I tid:I")
 FILE_KEY = CStruct("inode:Q device:I 4x")
 OPEN_CALL = CStruct(
     "start_ktime_ns:Q stack_pointer:Q size_bytes:Q address:Q stream:Q function:Q blocked_ns:Q "
     "run_queue_ns:Q voluntary_switches:I involuntary_switches:I grid:3I block:3I device:i api:H "
-    "variant:H copy_kind:B choices:B is_on_host:B has_no_size:B 4x"
+    "variant:H copy_kind:B choices:B is_on_host:B has_no_size:B status:i is_published:B 7x"
+)
+PUBLISHED_CONTEXT = CStruct("trace_id:16s span_id:Q valid:B trace_flags:B attributes_bytes:H 4x")
+PUBLISHED_RANGE = CStruct(
+    "trace_id:16s span_id:Q valid:B trace_flags:B attributes_bytes:H 4x within_span_id:Q"
 )
 INTERVAL = CStruct(
     "start_ktime_ns:Q runnable_ktime_ns:Q end_ktime_ns:Q call_start_ktime_ns:Q user_stack:Q "
     "argument:Q culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I cpu:I kernel_stack:i "
     "system_call:i flags:I call_api:H call_depth:B switch_type:B resource:I culprit_comm:16s "
-    "waker_comm:16s"
+    "waker_comm:16s context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
+    "context.attributes_bytes:H 4x"
 )
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
 KEPT_WAITS = CStruct(
@@ -422,25 +617,43 @@ FAILED_REQUEST = CStruct(
 THREAD = CStruct(
     "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
-    "last_return_ktime_ns:Q clone_ktime_ns:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
+    "last_return_ktime_ns:Q clone_ktime_ns:Q context_ktime_ns:Q noted_ktime_ns:Q gap_span_id:Q "
+    "rhythm_return_ktime_ns:Q ranges_address:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
     "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
     "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
-    "device_ktime_ns:Q pid:I tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I "
-    "culprit_tid:I waker_pid:I waker_tid:I device:i depth:I gap_voluntary_switches:I "
-    "gap_involuntary_switches:I kernel_stack:i system_call:i stall_flags:I process_flags:I "
-    "until_sample:I entries:I returns:I next_link:I woken_cpu:I descriptor:i resource:I "
-    "shared_resource:I last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
-    "slices_kernel_stack:i slices_system_call:i waits_for_io:I last_api:H switch_type:B sampled:B "
-    "culprit_comm:16s waker_comm:16s comm:16s kept:192s on_cpu:192s links:576s "
-    "division.from_ktime_ns:Q division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q "
-    "division.small_ns:Q division.run_queue_ns:Q division.floor_ns:Q division.ended:Q "
-    "part.start_ktime_ns:Q part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q "
-    "part.blocked_ns:Q part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i "
-    "part.system_call:i part.state:B part.flags:B 6x intervals:480s calls:896s"
+    "device_ktime_ns:Q door_slot:Q door_view:30Q pid:I tid:I voluntary_switches:I "
+    "involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I device:i depth:I "
+    "gap_voluntary_switches:I gap_involuntary_switches:I kernel_stack:i system_call:i "
+    "stall_flags:I process_flags:I until_sample:I entries:I returns:I next_link:I woken_cpu:I "
+    "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
+    "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
+    "waits_for_io:I collectives_epoch:I has_communicators:I rhythm:I until_rhythm:I in_rhythm:I "
+    "4x last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
+    "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
+    "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
+    "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "
+    "division.run_queue_ns:Q division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q "
+    "part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q "
+    "part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i "
+    "part.state:B part.flags:B 6x intervals:608s calls:960s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
+CAPTURE = CStruct("origin:Q ktime_ns:Q")
+KEPT_COMMUNICATOR = CStruct(
+    "communicator.id:Q communicator.called:Q communicator.completed:Q "
+    "communicator.completed_ktime_ns:Q communicator.completions:Q communicator.waited_ns:Q "
+    "communicator.captured:Q communicator.failed:Q communicator.made_ktime_ns:Q "
+    "communicator.rank:i communicator.rank_count:i communicator.device:i "
+    "communicator.async_error:i communicator.flags:I 4x communicator.calls:16Q "
+    "communicator.bytes:16Q communicator.recent:512s magic:Q children:I 4x"
+)
+COLLECTIVE_WORK = CStruct("handle:Q number:Q ktime_ns:Q generation:I 4x")
+STREAM_WORKS = CStruct("capture.origin:Q capture.ktime_ns:Q works:128s")
+UNBORN = CStruct("where:Q id:Q rank:i rank_count:i")
+UNBORN_LIST = CStruct("unborn:192s")
+COMMUNICATOR_LIST = CStruct("keys:384s")
 ALLOCATION = CStruct("size_bytes:Q physical:Q device:i references:I ktime_ns:Q")
 DEVICE_MEMORY = CStruct(
     "totals.last_ktime_ns:Q totals.allocated_bytes:Q totals.reserved_bytes:Q "
@@ -468,6 +681,32 @@ RESOURCE = CStruct(
     "peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
     "file_system:16s subtype:16s path:256s"
 )
+DOOR_HEADER = CStruct(
+    "magic:Q size_bytes:Q start_ktime_ns:Q version:I pid:I slots_begun:I common_begun:I clock:I "
+    "4x lost:8Q"
+)
+DOOR_CONTROL = CStruct(
+    "generation:I flags:I gap_floor_ns:Q call_floor_ns:Q sample_one_in:I version:I slow_ns:256Q"
+)
+DOOR_KEY = CStruct("status:i device:i metric:H api:H copy_kind:B nested:B 2x")
+DOOR_SERIES = CStruct(
+    "key.status:i key.device:i key.metric:H key.api:H key.copy_kind:B key.nested:B 2x "
+    "aggregate.sum:Q aggregate.min_complement:Q aggregate.max:Q aggregate.size_bytes:Q "
+    "aggregate.buckets:192Q 16x"
+)
+DOOR_COMMON = CStruct("series:1638400s")
+DOOR_OPEN_CALL = CStruct("start_ktime_ns:Q stack_pointer:Q api:H variant:H device:i")
+DOOR_PLACE = CStruct("call_ns:Q gap_ns:Q")
+DOOR_SLOT = CStruct(
+    "tid:I generation:I depth:I device:i last_return_ktime_ns:Q begun_ktime_ns:Q series_begun:I "
+    "until_sample:I last_api:I threads:I calls:192s places:4096s 3856x series:102400s"
+)
+DOOR_CALL = CStruct(
+    "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "
+    "address:Q stream:Q function:Q status:i device:i weight:I grid:3I block:3I depth:I api:H "
+    "variant:H copy_kind:B choices:B 2x"
+)
+DOOR_GAP = CStruct("start_ktime_ns:Q end_ktime_ns:Q device:i previous_api:H next_api:H")
 
 _CONSTANTS = {name: value for name, value in globals().items() if isinstance(value, int)}
 
@@ -480,14 +719,17 @@ def _names(first: str, last: str) -> dict[int, str]:
     }
 
 
-RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_DEVICES")
+RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_RAS")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_ELAPSED_TIME")
-API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_DRIVER")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_ASYNC_ACK")
+API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_VERBS")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")
-METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_ELAPSED_TIME")
+METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_ASYNC_EVENT")
 SWITCH_TYPE_NAMES = _names("SWITCH_VOLUNTARY", "SWITCH_INVOLUNTARY")
 THREAD_STATE_NAMES = _names("STATE_ON_CPU", "STATE_BLOCKED")
 CALL_CONTEXT_NAMES = _names("CONTEXT_GAP", "CONTEXT_OTHER")
 STALL_FLAG_NAMES = _names("STALL_GIL", "STALL_AGENT")
+STEP_SOURCE_NAMES = _names("STEP_TOLD", "STEP_FOUND")
+STEP_KIND_NAMES = _names("STEP_UNKNOWN", "STEP_DECODE")
+RANGE_KIND_NAMES = _names("RANGE_PUSHED", "RANGE_MARKED")

@@ -6,25 +6,26 @@ from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.config import Config
 from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Aggregate,
+    Annotation,
     CpuSample,
     CudaCall,
     Fork,
     Gap,
     OpenCall,
-    SeriesKey,
+    Range,
     Stall,
+    Step,
 )
+from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
-    NO_WAIT,
     AggregatesActivity,
     BlocksActivity,
     CallActivity,
-    CallStack,
     CaptureActivity,
     CountersActivity,
-    DeviceIdentity,
+    DeviceFaultActivity,
     DevicesActivity,
     ExitActivity,
     ForkActivity,
@@ -32,17 +33,19 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     OutOfMemoryActivity,
     ProbesActivity,
-    ProcessImage,
+    RasActivity,
     SampleActivity,
     Series,
     StallActivity,
     StatusActivity,
-    ThreadTime,
     TimesActivity,
 )
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.known_work import Work
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, LineSums, Where
 from otel_gpu.probe_table import APIS
 from otel_gpu.stacks.frames import Frame
@@ -169,9 +172,10 @@ def status(at_s, **info):
     return StatusActivity(T0 + round(at_s * SECOND), info)
 
 
-def probes(at_s, library, symbols, exported):
+def probes(at_s, library, symbols, exported, door=0):
     """Symbols of one library that carry probes."""
     info = {"library": library, "device": 1, "inode": 2, "symbols": symbols, "exported": exported}
+    info["door"] = door
     return ProbesActivity(T0 + round(at_s * SECOND), info)
 
 
@@ -217,6 +221,90 @@ GPU = {
 def devices(at_s, **info):
     """What the devices of the host say."""
     return DevicesActivity(T0 + round(at_s * SECOND), info)
+
+
+RAS = {
+    "id": "ae94423cfbb2ef4a",
+    "size": 4,
+    "answering": 2,
+    "silent": {"unresponsive": 1, "dead": 1},
+    "absent": [
+        {"rank": 2, "host": "10.0.0.2", "pid": 5002, "state": "unresponsive"},
+        {"rank": 3, "host": "10.0.0.2", "pid": 5003, "state": "dead"},
+    ],
+    "errors": {"ncclSystemError": 1},
+    "calls": {"AllReduce": [98, 100]},
+    "behind": [{"rank": 1, "host": "10.0.0.1", "pid": 4001, "operation": "AllReduce", "calls": 98}],
+}
+"""What NCCL's own service may say of a communicator."""
+
+
+def ras(at_s, *communicators, **info):
+    """What NCCL's own service says of a job."""
+    body = {
+        "is_there": True,
+        "address": "localhost:28028",
+        "failed": {},
+        "communicators": [*communicators],
+    }
+    return RasActivity(T0 + round(at_s * SECOND), body | info)
+
+
+def annotation(process, at_s, *pairs):
+    """Something that was said of a process."""
+    ktime_ns = round(at_s * SECOND)
+    event = Annotation(
+        *(ktime_ns, process.image_ktime_ns, process.pid, process.pid, "\n".join(pairs), "sh")
+    )
+    return AnnotationActivity(T0 + ktime_ns, process, event)
+
+
+def step(process, number, start_ktime_ns, duration_ns, **event):
+    """A step of training that the program tells, of the process's first thread."""
+    end_ktime_ns = start_ktime_ns + duration_ns
+    values = {
+        "end_ktime_ns": end_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "start_ktime_ns": start_ktime_ns,
+        "number": number,
+        "loader_wait_ns": 0,
+        "trace_id": b"",
+        "span_id": b"",
+        "trace_flags": 0,
+        "source": wire.STEP_TOLD,
+        "confidence_percent": 100,
+        "kind": wire.STEP_TRAINING,
+        "name": "",
+        "comm": process.comm,
+    }
+    made = Step(**(values | event))
+    return StepActivity(process, made, T0 + start_ktime_ns, T0 + end_ktime_ns, *IDS.of_step(made))
+
+
+def marked_range(process, name, start_ktime_ns, duration_ns, **event):
+    """A range of NVTX that the program's first thread pushed."""
+    end_ktime_ns = start_ktime_ns + duration_ns
+    values = {
+        "end_ktime_ns": end_ktime_ns,
+        "image_ktime_ns": process.image_ktime_ns,
+        "pid": process.pid,
+        "tid": process.pid,
+        "start_ktime_ns": start_ktime_ns,
+        "trace_id": b"T" * 16,
+        "span_id": start_ktime_ns.to_bytes(8),
+        "parent_span_id": b"",
+        "start_tid": process.pid,
+        "trace_flags": 0,
+        "range_kind": wire.RANGE_PUSHED,
+        "name": name,
+        "domain": "",
+        "comm": process.comm,
+    }
+    made = Range(**(values | event))
+    times = (T0 + start_ktime_ns, T0 + end_ktime_ns)
+    return RangeActivity(process, made, *times, *IDS.of_range(made))
 
 
 def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, kernel="", **event):
@@ -481,3 +569,13 @@ def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=No
         stacks or {},
         *IDS.of_out_of_memory(made),
     )
+
+
+def device_fault(at_s, xid=79, *, process=None, bus_id="0000:4e:00", **event):
+    """An error of a device, of a process or of nobody."""
+    ktime_ns = round(at_s * SECOND)
+    key = (process.image_ktime_ns, process.pid) if process else (0, 0)
+    said = {"told_by": "kernel_log", "xid": xid, "bus_id": bus_id, "said_pid": key[1]}
+    said |= {"said_name": process.comm if process else "", "times": 1, "message": ""} | event
+    made = DeviceFault(ktime_ns, *key, **said)
+    return DeviceFaultActivity(T0 + ktime_ns, process, made, *IDS.of_device_fault(made))

@@ -241,8 +241,10 @@ class Census:
         self.found: Counter[str] = Counter()
 
     def write(self, request: ExportTraceServiceRequest | ExportMetricsServiceRequest) -> None:
-        self.memory.append(Memory.read())
         if isinstance(request, ExportMetricsServiceRequest):
+            # Always at the same moment of an interval: spans are sent when there are so many, and
+            # what waits for the next reading of metrics is then sometimes more, sometimes less.
+            self.memory.append(Memory.read())
             for of_resource in request.resource_metrics:
                 self._say(of_resource.resource)
             return

@@ -1,7 +1,7 @@
 """Records as the kernel side would send them, from the values that matter to a test."""
 
 from otel_gpu import wire
-from otel_gpu.decode.events import TimesKey
+from otel_gpu.decode.readings import TimesKey
 
 _LAYOUTS = {
     wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,
@@ -15,13 +15,20 @@ _LAYOUTS = {
     wire.RECORD_DEVICE: wire.DEVICE_RECORD,
     wire.RECORD_BLOCK_STACK: wire.BLOCK_STACK_RECORD,
     wire.RECORD_OUT_OF_MEMORY: wire.OUT_OF_MEMORY_RECORD,
+    wire.RECORD_THREAD_CONTEXT: wire.THREAD_CONTEXT_RECORD,
+    wire.RECORD_STEP: wire.STEP_RECORD,
+    wire.RECORD_ANNOTATION: wire.ANNOTATION_RECORD,
+    wire.RECORD_RANGE: wire.RANGE_RECORD,
 }
 _DEFAULTS = {
     wire.RECORD_STALL: {"kernel_stack": -1, "system_call": -1},
     wire.RECORD_GAP: {"device": -1, "choices": wire.CHOICE_SLOW},
     wire.RECORD_CPU_SAMPLE: {"kernel_stack": -1, "context": wire.CONTEXT_OTHER},
 }
-_TEXT_FIELDS = {"comm", "culprit_comm", "waker_comm", "path", "name", "uuid"}
+_TEXT_FIELDS = {
+    *("comm", "culprit_comm", "waker_comm", "path", "name", "uuid", "domain", "text"),
+    *("trace_id", "span_id", "parent_span_id"),
+}
 _DIMENSIONS = {"grid", "block"}
 _BLANKS = {
     kind: dict.fromkeys(layout.fields, 0)

@@ -1,12 +1,13 @@
 """
-What a wheel holds beside Python: BPF objects, and a libbpf. Hatchling calls this when it builds one.
+What a wheel holds beside Python: BPF objects, what programs load of us, and a libbpf. Hatchling calls
+this when it builds one.
 
-The objects are compiled for all architectures. libbpf and what it needs are copies, byte by byte,
+The objects are compiled for all architectures, the libraries of ``native/`` for this one. libbpf and what it needs are copies, byte by byte,
 of this machine's Debian packages, each with its licence and with where its source is. The wheel's
-tag names the architecture and the oldest glibc that these copies run with.
+tag names the architecture and the oldest glibc that all of them run with.
 
 ``OTEL_GPU_WHEEL_LIBBPF=none`` makes a wheel without libbpf, for distributions that have their own;
-it is the same on every architecture.
+it is the same on every architecture, and so without libraries: instrumented programs publish nothing.
 """
 
 import hashlib
@@ -59,6 +60,10 @@ class BpfBuildHook(BuildHookInterface[Any]):
         folder = Path(self.root) / ".output" / "_lib"
         glibc = bundle(folder)
         build_data["force_include"][str(folder)] = "otel_gpu/_lib"
+        subprocess.run(["make", "-C", str(Path(self.root) / "native")], check=True)
+        build_data["artifacts"].append("/otel_gpu/_native/*.so")
+        for library in (Path(self.root) / "otel_gpu" / "_native").glob("*.so"):
+            glibc = max([glibc, *glibc_versions(library)])
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_{platform.machine()}"
 

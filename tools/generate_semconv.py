@@ -118,7 +118,9 @@ def read_registry() -> Registry:
     for section in _SECTIONS:
         for item in registry[section].values():
             named = item.get("attributes", ())
-            item["attributes"] = [a for n in named for a in registry["groups"].get(n, [n])]
+            written = [a for n in named for a in registry["groups"].get(n, [n])]
+            # Groups may have some in common.
+            item["attributes"] = list(dict.fromkeys(written))
     _check(registry)
     return registry
 

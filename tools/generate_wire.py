@@ -1,8 +1,8 @@
 """
-Generate ``otel_gpu/wire.py`` from ``bpf/events.h``.
+Generate ``otel_gpu/wire.py`` from ``bpf/events.h`` and ``native/door.h``.
 
 The types come from the BTF of the compiled object, so Python sees exactly what
-the kernel side was compiled to; the constants come from the header's ``#define``
+the kernel side was compiled to; the constants come from the headers' ``#define``
 lines. ``--check`` compares instead of writing, and fails on any difference.
 """
 
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "bpf" / "events.h"
+HEADERS = (ROOT / "bpf" / "events.h", ROOT / "native" / "door.h")
 TARGET = ROOT / "otel_gpu" / "wire.py"
 
 PREAMBLE = '''"""
-GENERATED from bpf/events.h by tools/generate_wire.py. Do not edit.
+GENERATED from bpf/events.h and native/door.h by tools/generate_wire.py. Do not edit.
 
 Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
-the header's order; arrays of numbers give one value per element, arrays of structs come as bytes.
+the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
 from otel_gpu.c_struct import CStruct
@@ -56,6 +56,8 @@ NAMED = {
         "switch_type",
     ),
     *("thread_state", "call_context", "stall_flag"),
+    *("step_source", "step_kind"),
+    "range_kind",
 }
 
 _LINE_CHARACTERS = 100
@@ -173,11 +175,12 @@ def main() -> None:
         check=True,
         capture_output=True,
     )
-    text = generate(json.loads(dump.stdout)["types"], HEADER.read_text())
+    header = "".join(path.read_text() for path in HEADERS)
+    text = generate(json.loads(dump.stdout)["types"], header)
     if not args.check:
         TARGET.write_text(text)
     elif TARGET.read_text() != text:
-        sys.exit("otel_gpu/wire.py differs from bpf/events.h: run `make wire`")
+        sys.exit("otel_gpu/wire.py differs from its headers: run `make wire`")
 
 
 if __name__ == "__main__":

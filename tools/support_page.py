@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from otel_gpu import options, wire
+from otel_gpu import options
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
 from otel_gpu.doctor import OLDEST_KERNEL
-from otel_gpu.probe_table import APIS
+from otel_gpu.probe_table import APIS, LAYER_NAMES
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
 
@@ -41,10 +41,18 @@ _NOT_SEEN = """\
 ## What cannot be seen
 
 - Functions that are not exported: a CUDA runtime that is linked in statically (the driver calls below it are
-  seen), inlined wrappers.
+  seen), inlined wrappers; NCCL that is linked into another library, as in builds of PyTorch with `USE_STATIC_NCCL`, in
+  JAX and TensorFlow.
+- Communication that goes past NCCL (custom all-reduces of inference engines, NVSHMEM, symmetric memory), and collectives
+  in the replays of CUDA graphs: the calls that were captured are counted apart.
 - 32-bit programs.
 - Work on the device: only the host's side of each call is observed, and what a program measures itself between its CUDA
   events (`gpu.cuda.event.elapsed`).
+- RDMA's transfers: `ibv_post_send`, `ibv_post_recv` and `ibv_poll_cq` are inline in programs and go to a function of the
+  driver, as do calls of a vendor's own library (`mlx5dv_…`, `efadv_…`) and of `libibverbs` linked in statically. What is seen is how they are
+  prepared, what adapters say by events, and what they count for all processes together.
+- Transfers that pass by NCCL: those of kernels themselves (NVSHMEM, DeepEP, GIN, symmetric memory) and a program's own
+  collectives, such as vLLM's.
 - Processes outside the agent's pid namespace.
 
 `otel-gpu doctor --pid PID` says which of these concern one process.
@@ -83,10 +91,7 @@ def _versions() -> Iterator[str]:
     jaeger = _required("tests/backends/jaeger/go.mod", "github.com/jaegertracing/jaeger")
     kubernetes = _required("tests/deploy/validate/go.mod", "k8s.io/kubernetes")
     runtime = locked["nvidia-cuda-runtime"]
-    layers = {
-        name: sum(api.layer == layer for api in APIS)
-        for name, layer in (("runtime", wire.LAYER_RUNTIME), ("driver", wire.LAYER_DRIVER))
-    }
+    layers = {name: sum(api.layer == layer for api in APIS) for layer, name in LAYER_NAMES.items()}
     loaders = options.OPTIONS["capture.loader"].choices[1:]
     rows = [
         ("kernel", f"{_dotted(OLDEST_KERNEL)} and newer", "that of the host"),
@@ -104,6 +109,16 @@ def _versions() -> Iterator[str]:
             f"{layers['driver']} APIs, all spellings",
             f"a stand-in, {_soname('cuda.c')}",
         ),
+        (
+            "NCCL",
+            f"{layers['nccl']} APIs, all spellings",
+            f"a stand-in, {_soname('nccl.c')}; where it is given one, the real one",
+        ),
+        (
+            "verbs",
+            f"{layers['verbs']} calls of libibverbs, their default versions",
+            "a stand-in, libibverbs.so.1",
+        ),
         *(
             (name, ranges[package], locked[package])
             for name, package in (
@@ -117,6 +132,11 @@ def _versions() -> Iterator[str]:
         ("Collector", "`collector-config/`", f"{collector}, built with the components of these"),
         ("Jaeger", "2", f"Go module {jaeger}"),
         ("Prometheus", "with native histograms or without", "Debian's package: 2.42 in Debian 12"),
+        (
+            "ClickHouse",
+            "`gateway-clickhouse.yaml`",
+            _text("tests/backends/clickhouse/requirements.txt").split()[-1],
+        ),
         ("Tempo", "`tempo.yaml`", "3.1.0-dev, commit ad33aa8; in CI, other receivers of OTLP"),
         ("Kubernetes", "`deploy/kubernetes`", f"API server's validation, {kubernetes}; no cluster"),
     ]

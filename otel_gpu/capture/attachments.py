@@ -15,19 +15,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from otel_gpu import wire
+from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
+    ACKNOWLEDGE_EVENT,
     ENTER_CALL,
+    ENTER_DOOR,
+    ENTER_EVENT_WAIT,
     ENTER_FORK,
     EXIT_CALL,
+    EXIT_EVENT_WAIT,
     LIBRARY_LIST_CHANGED,
+    NOTE_RANGES,
+    REPORT_ANNOTATION,
     REPORT_BLOCK,
     REPORT_OUT_OF_MEMORY,
+    REPORT_RANGE,
+    REPORT_STEP,
+    SHOW_CALL,
+    SHOW_GAP,
     Programs,
 )
 from otel_gpu.errors import BpfError
-from otel_gpu.probe_table import Probe, probes_of
+from otel_gpu.probe_symbols import Probe, probes_of
+from otel_gpu.probe_table import ASYNC_EVENT_API, Api
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -42,6 +55,28 @@ _REPORTS = {
     "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE": REPORT_OUT_OF_MEMORY,
     "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE": REPORT_OUT_OF_MEMORY,
 }
+_MARKS = {
+    "otel_gpu_annotate": REPORT_ANNOTATION,
+    "otel_gpu_step": REPORT_STEP,
+    "otel_gpu_nvtx_range": REPORT_RANGE,
+    "otel_gpu_nvtx_thread": NOTE_RANGES,
+}
+_DOOR = {
+    DOOR_THREAD: ENTER_DOOR,
+    "otel_gpu_door_call": SHOW_CALL,
+    "otel_gpu_door_gap": SHOW_GAP,
+}
+_WAITS, _ACKNOWLEDGED = {wire.FAMILY_ASYNC_EVENT}, {wire.FAMILY_ASYNC_ACK}
+_EVENT_FAMILIES = _WAITS | _ACKNOWLEDGED
+# Whether at the return, the program, and of which families; none: of all calls that are no events.
+# Returns first: an entry without its return would stay open for ever.
+_PROGRAMS: tuple[tuple[bool, str, set[int]], ...] = (
+    (True, EXIT_CALL, set()),
+    (False, ENTER_CALL, set()),
+    (True, EXIT_EVENT_WAIT, _WAITS),
+    (False, ENTER_EVENT_WAIT, _WAITS),
+    (False, ACKNOWLEDGE_EVENT, _ACKNOWLEDGED),
+)
 _U64 = (1 << 64) - 1
 
 _logger = logging.getLogger(__name__)
@@ -49,10 +84,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _File:
+    is_program: bool = False
     is_cuda: bool = False
     links: list[Link] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
+    # Of these, who counts hot calls itself. While nobody else is there, those carry no probe.
+    door_users: set[int] = field(default_factory=set)
+    hot: list[Probe] = field(default_factory=list)
+    hot_links: list[Link] = field(default_factory=list)
+    only_doors_since_s: float | None = None
+    said: dict[str, Any] = field(default_factory=dict)
     # Of a library to which blocks are reported: itself, where the function is, and the probe.
     report_fd: int = -1
     report_offsets: list[int] = field(default_factory=list)
@@ -66,9 +108,13 @@ class Attachments:
         self._programs = programs
         self._files: dict[FileId, _File] = {}
 
-    def examine(self, pid: int, files: Iterable[MappedFile]) -> Iterator[dict[str, Any]]:
+    def examine(
+        self, pid: int, files: Iterable[MappedFile], *, has_door: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """
         Put probes into everything that a process maps and that wants them.
+
+        A process that has a door counts hot calls itself: its libraries get no probes there.
 
         Yields:
             What RECORD_PROBES says, per library that is new.
@@ -84,8 +130,11 @@ class Attachments:
             if known is None or not (known.users or known.links):
                 if not (
                     mapped.is_cuda_library
+                    or mapped.is_verbs_library
                     or mapped.is_dynamic_linker
                     or mapped.is_c_library
+                    or mapped.is_marks_library
+                    or mapped.is_door
                     or (mapped.is_allocator and self._programs.blocks.are_followed)
                     or mapped.path == executable
                 ):
@@ -93,9 +142,14 @@ class Attachments:
                 if len(self._files) >= MAX_FILES:
                     _logger.warning("%s of process %d gets no probe: too many", mapped.path, pid)
                     continue
-                known = self._files[mapped.file] = _File()
-                yield from self._attach(mapped, known)
+                known = _File(is_program=mapped.path == executable)
+                self._files[mapped.file] = known
+                yield from self._attach(mapped, known, has_door=has_door)
             known.users.add(pid)
+            if has_door:
+                known.door_users.add(pid)
+            elif known.hot and not known.hot_links:
+                yield from self._take_in_left_out(mapped, known)
 
     def reporters(self) -> dict[FileId, set[int]]:
         """Return the processes that may report blocks, by the library that they report them to."""
@@ -123,16 +177,20 @@ class Attachments:
         for file in self._files.values():
             if parent_pid in file.users:
                 file.users.add(child_pid)
+            if parent_pid in file.door_users:
+                file.door_users.add(child_pid)
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
         for file in self._files.values():
             file.users.discard(pid)
+            file.door_users.discard(pid)
 
     def keep(self, pids: Collection[int]) -> None:
         """Forget all other processes: the end of one that is not watched is not reported."""
         for file in self._files.values():
             file.users.intersection_update(pids)
+            file.door_users.intersection_update(pids)
 
     def detach_unused(self, now_s: float | None = None) -> None:
         """Let go of files that no process has mapped for a while."""
@@ -141,10 +199,11 @@ class Attachments:
         for key, file in list(self._files.items()):
             if file.users:
                 file.unused_since_s = None
+                self._leave_to_doors(file, now_s)
             elif file.unused_since_s is None:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
-                self._programs.bpf.detach([*file.links, *file.report_links])
+                self._programs.bpf.detach([*file.links, *file.hot_links, *file.report_links])
                 if file.report_fd >= 0:
                     os.close(file.report_fd)
                 del self._files[key]
@@ -152,7 +211,20 @@ class Attachments:
         if detached:
             self._programs.forget_known()
 
-    def _attach(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
+    def _leave_to_doors(self, file: _File, now_s: float) -> None:
+        if not (file.hot and file.hot_links) or file.users - file.door_users:
+            file.only_doors_since_s = None
+        elif file.only_doors_since_s is None:
+            file.only_doors_since_s = now_s
+        elif now_s - file.only_doors_since_s >= UNUSED_LIMIT_S:
+            self._programs.bpf.detach(file.hot_links)
+            file.hot_links = []
+            left_out = len(file.hot)
+            file.said |= {"symbols": file.said["symbols"] - left_out, "door": left_out}
+
+    def _attach(
+        self, mapped: MappedFile, file: _File, *, has_door: bool
+    ) -> Iterator[dict[str, Any]]:
         try:
             fd = mapped.open()
         except OSError as error:
@@ -166,9 +238,13 @@ class Attachments:
                     self._attach_linker(symbols, path, file)
                 if mapped.is_c_library:
                     self._attach_forks(symbols, path, file)
+                if mapped.is_marks_library:
+                    self._attach_marks(symbols, path, file)
                 if mapped.is_allocator:
                     self._attach_reports(symbols, fd, file)
-                yield from self._attach_calls(symbols, path, mapped, file)
+                if mapped.is_door and self._attach_door(symbols, path, file):
+                    return
+                yield from self._attach_calls(symbols, path, mapped, file, has_door=has_door)
             except (ValueError, OSError, BpfError) as error:
                 _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
 
@@ -187,6 +263,11 @@ class Attachments:
             ENTER_FORK, path, [(offset, 0) for offset in sorted(offsets)]
         )
 
+    def _attach_marks(self, symbols: ElfSymbols, path: str, file: _File) -> None:
+        for name, offset in symbols.functions:
+            if program := _MARKS.get(name):
+                file.links += self._programs.bpf.attach_uprobes(program, path, [(offset, 0)])
+
     def _attach_reports(self, symbols: ElfSymbols, fd: int, file: _File) -> None:
         found = {name: offset for name, offset in symbols.functions if name in _REPORTS}
         failures = [(found[name], 0) for name in found if _REPORTS[name] == REPORT_OUT_OF_MEMORY]
@@ -203,36 +284,68 @@ class Attachments:
         path = f"/proc/self/fd/{file.report_fd}"
         file.report_links = self._programs.bpf.attach_uprobes(REPORT_BLOCK, path, places)
 
+    def _attach_door(self, symbols: ElfSymbols, path: str, file: _File) -> bool:
+        """Say whether it is one: what it exports besides leads to the functions of the same name."""
+        found = {name: offset for name, offset in symbols.functions if name in _DOOR}
+        for name, offset in found.items() if self._programs.doors.suits else ():
+            file.links += self._programs.bpf.attach_uprobes(_DOOR[name], path, [(offset, 0)])
+        return DOOR_THREAD in found
+
     def _attach_calls(
-        self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File
+        self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File, *, has_door: bool
     ) -> Iterator[dict[str, Any]]:
-        probes = probes_of(symbols.functions)
+        probes = probes_of(symbols.functions, mapped.name)
         if not probes:
             return
-        failed = self._attach_all(path, probes, mapped, file)
-        file.is_cuda = len(failed) < len(probes)
-        yield {
+        # What a program has in itself, it calls without asking the dynamic linker.
+        hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
+        left_out = hot if has_door else []
+        placed = [probe for probe in probes if probe not in left_out]
+        failed = self._attach_all(path, placed, mapped, file)
+        file.hot = [probe for probe in hot if probe.symbol not in failed]
+        file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
+        file.said = {
             "library": mapped.path,
             "device": mapped.file.device,
             "inode": mapped.file.inode,
             "build_id": symbols.build_id,
-            "symbols": len(probes) - len(failed),
+            "symbols": len(probes) - len(failed) - len(left_out),
             "exported": len(probes),
             "failed": failed,
+            "door": len(left_out),
         }
+        yield file.said
+
+    def _take_in_left_out(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
+        """Somebody uses the file who has no door."""
+        try:
+            fd = mapped.open()
+        except OSError as error:
+            _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+            return
+        with os.fdopen(fd):
+            path = f"/proc/self/fd/{fd}"
+            failed = self._attach_all(path, file.hot, mapped, file)
+            file.hot = [probe for probe in file.hot if probe.symbol not in failed]
+        file.said |= {
+            "symbols": file.said["symbols"] + file.said["door"] - len(failed),
+            "failed": [*file.said["failed"], *failed],
+            "door": 0,
+        }
+        yield file.said
 
     def _attach_all(
         self, path: str, probes: list[Probe], mapped: MappedFile, file: _File
     ) -> list[str]:
         """Probe these functions, and return the symbols of those that carry none."""
         try:
-            file.links += self._attach_pairs(path, probes)
+            self._attach_kinds(path, probes, file)
         except BpfError as error:
             # It may be about one function, which is not to cost us the others.
             failed = []
             for probe in probes:
                 try:
-                    file.links += self._attach_pairs(path, [probe])
+                    self._attach_kinds(path, [probe], file)
                 except BpfError:
                     failed.append(probe.symbol)
             _logger.warning(
@@ -242,13 +355,38 @@ class Attachments:
             return failed
         return []
 
+    def _attach_kinds(self, path: str, probes: list[Probe], file: _File) -> None:
+        links = self._attach_pairs(path, [probe for probe in probes if not probe.api.door])
+        try:
+            file.hot_links += self._attach_pairs(
+                path, [probe for probe in probes if probe.api.door]
+            )
+        except BpfError:
+            self._programs.bpf.detach(links)
+            raise
+        file.links += links
+
     def _attach_pairs(self, path: str, probes: list[Probe]) -> list[Link]:
         bpf = self._programs.bpf
-        places = [(probe.file_offset, probe.api.number | probe.variant << 16) for probe in probes]
-        # Returns first: an entry without its return would stay open for ever.
-        links = bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
+        links: list[Link] = []
         try:
-            return links + bpf.attach_uprobes(ENTER_CALL, path, places)
+            for on_return, program, families in _PROGRAMS:
+                places = [
+                    (probe.file_offset, _counted_as(probe.api) | probe.variant << 16)
+                    for probe in probes
+                    if (probe.api.family in families) or (not families and _is_call(probe.api))
+                ]
+                links += bpf.attach_uprobes(program, path, places, on_return=on_return)
         except BpfError:
             bpf.detach(links)
             raise
+        return links
+
+
+def _counted_as(api: Api) -> int:
+    # An event is of the call that waits for it, wherever it is seen.
+    return ASYNC_EVENT_API if api.family in _EVENT_FAMILIES else api.number
+
+
+def _is_call(api: Api) -> bool:
+    return api.family not in _EVENT_FAMILIES

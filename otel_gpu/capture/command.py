@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from otel_gpu.errors import CommandError
 
@@ -31,8 +31,11 @@ class Command:
         CommandError: There is no such program, or it may not be executed.
     """
 
-    def __init__(self, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+    ) -> None:
         self.arguments = list(arguments)
+        self._environment = environment
         name = self.arguments[0]
         found = shutil.which(name, mode=os.F_OK)
         if found is None:
@@ -67,7 +70,8 @@ class Command:
             # Python ignores these; the command expects the defaults.
             for number in (signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
-            os.execvp(self.arguments[0], self.arguments)  # noqa: S606 -- the user's own command
+            # S606: it is the user's own command.
+            os.execvpe(self.arguments[0], self.arguments, self._environment)  # noqa: S606
         except OSError as error:
             os.write(failure_write, str(error.errno).encode())
         finally:

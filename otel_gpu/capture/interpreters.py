@@ -8,21 +8,21 @@ kernel side also finds the frames of a thread. They are believed once their layo
 true of this very process, or of another one that runs the same file.
 """
 
-import contextlib
 import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
+from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
-from otel_gpu.stacks.python_memory import Read, check
+from otel_gpu.stacks.python_memory import check
 from otel_gpu.stacks.samples import Image
 
 # With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
@@ -194,7 +194,7 @@ class Interpreters:
         if known.is_settled:
             self._report(pid, known)
             return
-        with _memory(pid) as read:
+        with memory_of(pid) as read:
             verdict = check(known.layout, known.start, read)
         failures = known.failures + (verdict.kind == "bad")
         self._known[pid] = settled = known._replace(
@@ -245,7 +245,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     if place.layout == UNKNOWN:
         return Diagnosis("unknown", "", place.reason)
     for _ in range(_MAX_LOOKS_AT_ONCE):
-        with _memory(pid) as read:
+        with memory_of(pid) as read:
             verdict = check(place.layout, start, read)
         if verdict.kind != "bad":
             break
@@ -269,26 +269,6 @@ def _locate(
         if place is not None and start is not None:
             return place, start, mapped.file
     return None
-
-
-@contextlib.contextmanager
-def _memory(pid: int) -> Iterator[Read]:
-    try:
-        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        yield lambda _address, _size_bytes: b""
-        return
-
-    def read(address: int, size_bytes: int) -> bytes:
-        try:
-            return os.pread(fd, size_bytes, address)
-        except (OSError, OverflowError):
-            return b""
-
-    try:
-        yield read
-    finally:
-        os.close(fd)
 
 
 def _find(mapped: MappedFile) -> _Place | None:

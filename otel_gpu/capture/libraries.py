@@ -15,17 +15,21 @@ from otel_gpu.stacks.elf_image import ElfImage, Section
 _SYMBOL = struct.Struct("<IBBHQQ")
 _TYPE_MASK = 0xF
 _FUNCTION = 2
+_HIDDEN_VERSION = 0x8000
 _MAX_TABLE_BYTES = 512 << 20
 _PREFIXES = (
     *(
         b"cu",
+        b"nccl",
+        b"ibv_",
         b"__cudaGetKernel\0",
         b"_dl_debug_state\0",
         b"_r_debug\0",
         b"_PyRuntime\0",
+        b"otel_gpu_door_",
         b"Py_Version\0",
     ),
-    *(b"fork\0", b"vfork\0", b"posix_spawn", b"_ZN3c1027report"),
+    *(b"fork\0", b"vfork\0", b"posix_spawn", b"_ZN3c1027report", b"otel_gpu_"),
 )
 
 
@@ -69,18 +73,37 @@ class ElfSymbols:
             return
         data = self._content(table)
         whole = len(data) - len(data) % _SYMBOL.size
-        for name_offset, info, _other, section, value, size in _SYMBOL.iter_unpack(data[:whole]):
-            if not section or not text.startswith(_PREFIXES, name_offset):
-                continue
-            name = text[name_offset : text.find(b"\0", name_offset)].decode(errors="replace")
-            if name in self.addresses:
-                continue
-            self.addresses[name] = value
-            self.sizes[name] = size
-            if info & _TYPE_MASK == _FUNCTION:
-                file_offset = self.file_offset(value)
-                if file_offset is not None:
-                    self.functions.append((name, file_offset))
+        hidden = self._hidden_versions() if table.name == ".dynsym" else frozenset()
+        later = []
+        rows = enumerate(_SYMBOL.iter_unpack(data[:whole]))
+        wanted = ((n, row) for n, row in rows if row[3] and text.startswith(_PREFIXES, row[0]))
+        for number, row in wanted:
+            if number in hidden:
+                later.append(row)
+            else:
+                self._add_symbol(text, row)
+        # Of several versions of a function the default one, which the others call.
+        for row in later:
+            self._add_symbol(text, row)
+
+    def _hidden_versions(self) -> frozenset[int]:
+        """Return which dynamic symbols are of a version that only programs linked with it use."""
+        section = self._image.section_header(".gnu.version")
+        data = self._content(section) if section is not None else b""
+        versions = struct.unpack(f"<{len(data) // 2}H", data[: len(data) & ~1])
+        return frozenset(n for n, version in enumerate(versions) if version & _HIDDEN_VERSION)
+
+    def _add_symbol(self, text: bytes, row: tuple[int, ...]) -> None:
+        name_offset, info, _other, _section, value, size = row
+        name = text[name_offset : text.find(b"\0", name_offset)].decode(errors="replace")
+        if name in self.addresses:
+            return
+        self.addresses[name] = value
+        self.sizes[name] = size
+        if info & _TYPE_MASK == _FUNCTION:
+            file_offset = self.file_offset(value)
+            if file_offset is not None:
+                self.functions.append((name, file_offset))
 
     def file_offset(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from."""

@@ -14,22 +14,28 @@ Nothing is set, enabled or reset. What a device cannot say is left out.
 # Reading also wakes a device that nobody uses: more than once a second it would never rest.
 
 import importlib
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
+
+from otel_gpu.capture.kernel_log import Xid
+from otel_gpu.capture.nvml_events import XidEvents
+from otel_gpu.capture.patient_reader import PatientReader
 
 MAX_DEVICES: Final = 64
 """Devices that are read, MIG devices apart."""
 MAX_PARTS: Final = 256
 """Processes, and MIG devices, that are listed of one device."""
 
-LATE_S: Final = 5.0
-"""A reading that takes longer is late."""
+MAX_XIDS: Final = 256
+"""That wait to be taken; the oldest go first."""
+
 
 _OPEN_AGAIN_S = 60.0
+# At the longest, until it is seen that a capture ends.
+_WAIT_S = 0.5
 _NS_PER_S = 10**9
 _WHOLE_PERCENT = 100
 # Of field values: why the clocks were limited, which is counted in nanoseconds, by the name of its field.
@@ -65,14 +71,15 @@ GPM_METRICS: Final[Mapping[int, str]] = {
 """Of NVML's GPM: names of activities that are shares of the time, by their number."""
 
 
-class NvmlDevices:
+class NvmlDevices(PatientReader):
     """
-    Reads the devices again and again, in a thread of its own.
+    Reads the devices again and again.
 
     Args:
         interval_s: How often.
         load: Returns the bindings; ImportError: they are not installed.
         clock: A monotonic clock in seconds.
+        wants_xids: Whether it waits for XIDs as well.
     """
 
     def __init__(
@@ -80,27 +87,18 @@ class NvmlDevices:
         interval_s: float,
         load: Callable[[], ModuleType] = lambda: importlib.import_module("pynvml"),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        wants_xids: bool = False,
     ) -> None:
+        super().__init__("otel-gpu-nvml", clock)
+        self._wants_xids = wants_xids
+        self._xids: deque[Xid] = deque(maxlen=MAX_XIDS)
+        self._events: XidEvents | None = None
+        self._devices: _Devices | None = None
         self._interval_s = interval_s
         self._load = load
-        self._clock = clock
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
         self._reading: dict[str, Any] | None = None
         self._failed: Counter[str] = Counter()
-        self._begun_s: float | None = None
-        self._late = 0
-        self._is_late = False
-        # A daemon: at the end, one that does not come back is left where it is.
-        self._thread = threading.Thread(target=self._run, name="otel-gpu-nvml", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End soon; a call that does not come back is not waited for."""
-        self._stop.set()
 
     def take(self) -> dict[str, Any] | None:
         """
@@ -110,34 +108,46 @@ class NvmlDevices:
         """
         with self._lock:
             reading, self._reading = self._reading, None
-            is_late = self._begun_s is not None and self._clock() - self._begun_s > LATE_S
-            # One reading is late once.
-            self._late += is_late and not self._is_late
-            is_news = reading is not None or is_late != self._is_late
-            self._is_late = is_late
-            if not is_news:
+            is_news, lateness = self._lateness()
+            if reading is None and not is_news:
                 return None
-            return {
-                **(reading or {}),
-                "late": self._late,
-                "is_late": is_late,
-                "failed": dict(self._failed),
-            }
+            return {**(reading or {}), **lateness, "failed": dict(self._failed)}
 
-    def _run(self) -> None:
+    def take_xids(self) -> Sequence[Xid]:
+        """Return the XIDs that came since the last time."""
+        with self._lock:
+            found = tuple(self._xids)
+            self._xids.clear()
+            return found
+
+    def _turn(self) -> float | None:
         try:
             nvml = self._load()
         except ImportError:
-            return
-        devices = _Devices(nvml, self._count_failure)
-        while not self._stop.is_set():
-            with self._lock:
-                self._begun_s = self._clock()
-            reading = devices.read()
-            with self._lock:
-                self._begun_s = None
-                self._reading = reading or self._reading
-            self._stop.wait(self._interval_s if reading else _OPEN_AGAIN_S)
+            return None
+        self._devices = self._devices or _Devices(nvml, self._count_failure)
+        with self._asking():
+            reading = self._devices.read()
+        with self._lock:
+            self._reading = reading or self._reading
+        self._rest(nvml, reading)
+        return 0.0
+
+    def _rest(self, nvml: ModuleType, reading: dict[str, Any] | None) -> None:
+        time_s = self._interval_s if reading else _OPEN_AGAIN_S
+        until_s = self._clock() + time_s
+        gpus = reading["gpus"] if reading and self._wants_xids else ()
+        if self._events is not None and any(gpu["is_lost"] for gpu in gpus):
+            # NVML was shut, and its events went with it.
+            self._events = None
+        elif self._events is None and gpus:
+            self._events = XidEvents(nvml, len(gpus))
+        while not self._stop.is_set() and (left_s := until_s - self._clock()) > 0:
+            if self._events is None or not self._events.is_open:
+                self._stop.wait(left_s)
+            elif (xid := self._events.wait(min(left_s, _WAIT_S))) is not None:
+                with self._lock:
+                    self._xids.append(xid)
 
     def _count_failure(self, name: str) -> None:
         with self._lock:

@@ -4,11 +4,13 @@ import contextlib
 import itertools
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
 from otel_gpu.capture.blocks import Blocks, let_blocks_grow
+from otel_gpu.capture.communicators import Communicators, let_communicators_grow
+from otel_gpu.capture.doors import Doors, add
 from otel_gpu.capture.loaders import (
     KernelFunction,
     choose_loader,
@@ -17,9 +19,11 @@ from otel_gpu.capture.loaders import (
 )
 from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.objects import BpfMap, Link
+from otel_gpu.capture.rhythm_maps import RhythmMaps, limit_rhythms
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
+from otel_gpu.capture.thread_contexts import ContextPlaces
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.procfs.mapped_files import FileId, thread_ids
@@ -31,9 +35,28 @@ ENTER_FORK = "enter_fork"
 LIBRARY_LIST_CHANGED = "library_list_changed"
 REPORT_BLOCK = "report_block"
 REPORT_OUT_OF_MEMORY = "report_out_of_memory"
+REPORT_STEP = "report_step"
+REPORT_ANNOTATION = "report_annotation"
+REPORT_RANGE = "report_range"
+NOTE_RANGES = "note_ranges"
+ENTER_EVENT_WAIT = "enter_event_wait"
+EXIT_EVENT_WAIT = "exit_event_wait"
+ACKNOWLEDGE_EVENT = "acknowledge_event"
+ENTER_DOOR = "enter_door"
+SHOW_CALL = "show_call"
+SHOW_GAP = "show_gap"
 _UPROBES = (
     *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
-    *(REPORT_BLOCK, REPORT_OUT_OF_MEMORY),
+    *(
+        REPORT_BLOCK,
+        REPORT_OUT_OF_MEMORY,
+        REPORT_STEP,
+        REPORT_ANNOTATION,
+        REPORT_RANGE,
+        NOTE_RANGES,
+    ),
+    *(ENTER_EVENT_WAIT, EXIT_EVENT_WAIT, ACKNOWLEDGE_EVENT),
+    *(ENTER_DOOR, SHOW_CALL, SHOW_GAP),
 )
 _TRACEPOINTS = (
     "sched_process_fork",
@@ -74,6 +97,9 @@ class Programs:
 
     Attributes:
         blocks: What is kept of the blocks that frameworks hand out.
+        communicators: What is kept of NCCL's communicators.
+        doors: What programs count themselves.
+        rhythms: What is kept of threads whose steps are looked for.
         looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
         switch_program: The name of the program that is attached to sched_switch.
 
@@ -107,6 +133,8 @@ class Programs:
             ("aggregates", capture.max_series),
             ("thresholds", capture.max_series),
             ("interpreters", capture.max_processes),
+            ("thread_contexts", capture.max_processes),
+            ("doors", capture.max_processes),
             ("thread_times", capture.max_times),
             ("folded_times", capture.max_times // _TIMES_PER_FOLDED),
         ):
@@ -114,6 +142,8 @@ class Programs:
         if has_kernel_function(KernelFunction.ALLOCATES):
             self.bpf.let_grow("threads")
             let_blocks_grow(self.bpf)
+            let_communicators_grow(self.bpf)
+        limit_rhythms(self.bpf, are_wanted=config.steps.find)
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.
@@ -136,6 +166,7 @@ class Programs:
         self._seen_libraries = self.bpf.map("seen_libraries")
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], object] | None = None
+        self._booked_ktime_ns = 0
         self.looks: Looks | None = None
         self._stacks = self.bpf.map("stacks")
         self._resources = self.bpf.map("resources")
@@ -145,7 +176,11 @@ class Programs:
         self._captures = self.bpf.map("captures")
         self._ticks_per_sample = self.bpf.map("ticks_per_sample")
         self.blocks = Blocks(self.bpf, config)
+        self.communicators = Communicators(self.bpf)
+        self.rhythms = RhythmMaps(self.bpf)
         self._lost = [0] * wire.COUNTER_COUNT
+        self.contexts = ContextPlaces(self.bpf, self._lost)
+        self.doors = Doors(self.bpf, config, self._lost)
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
     def __enter__(self) -> Self:
@@ -170,12 +205,18 @@ class Programs:
         let_all_go_on(self.lifecycle.read())
         self.events.close()
         self.lifecycle.close()
+        self.rhythms.close()
+        self.doors.close()
         self.bpf.close()
 
     @property
     def processes_fd(self) -> int:
         """The map of watched processes, by pid."""
         return self._processes.fd
+
+    def lose(self, counter: int) -> None:
+        """Count something that the agent itself could not use."""
+        self._lost[counter] += 1
 
     def watch(self, pid: int, flags: int) -> int:
         """
@@ -252,12 +293,13 @@ class Programs:
 
     def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
         """
-        Return whose every allocation or block is that was not freed, and every capture.
+        Return whose every allocation, block, capture or communicator is that was not freed.
 
         As ((pid, image_ktime_ns), map, key).
         """
         found = []
-        for bpf_map in (self._allocations, self._captures, *self.blocks.maps):
+        maps = (self._allocations, self._captures, *self.blocks.maps, *self.communicators.maps)
+        for bpf_map in maps:
             for key, _ in bpf_map.entries():
                 image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
                 found.append(((pid, image_ktime_ns), bpf_map, key))
@@ -288,9 +330,23 @@ class Programs:
             for key, _ in list(known.entries()):
                 known.delete(key)
 
-    def read_aggregates(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield every series as (key, value)."""
-        return self._aggregates.entries()
+    def read_aggregates(
+        self, images: Collection[tuple[int, int]] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """
+        Yield every series as (key, value), whoever counted it.
+
+        What programs counted themselves is read for these images only, as (pid, image_ktime_ns).
+        """
+        counted_by_doors = self.doors.read(images)
+        if not counted_by_doors:
+            yield from self._aggregates.entries()
+            return
+        # Each once: an entry that moves meanwhile comes twice.
+        for key, value in dict(self._aggregates.entries()).items():
+            other = counted_by_doors.pop(key, None)
+            yield key, value if other is None else add(value, other)
+        yield from counted_by_doors.items()
 
     def forget_aggregate(self, key: bytes) -> None:
         """Free a series of a process image that ended."""
@@ -304,10 +360,15 @@ class Programs:
         """
         if self._book_passing is not None:
             self._book_passing()
+        self._booked_ktime_ns = time.monotonic_ns()
 
     def read_times(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every entry of the time account as (key, value)."""
-        return itertools.chain.from_iterable(times.entries() for times in self._times)
+        entries = itertools.chain.from_iterable(times.entries() for times in self._times)
+        if not self.doors.images():
+            return entries
+        # Each once: an entry that moves meanwhile comes twice.
+        return self.doors.divide_times(dict(entries).items(), self._booked_ktime_ns)
 
     def forget_times(self, key: bytes) -> None:
         """Free an entry of a process image that ended."""
@@ -384,5 +445,10 @@ class Programs:
         """
         for _, _, values in self._threads.read_batches():
             for thread in wire.THREAD.all_named(values):
-                if depth := min(thread["depth"], wire.MAX_DEPTH):
-                    yield thread, list(wire.OPEN_CALL.all_named(thread["calls"]))[:depth]
+                calls = list(wire.OPEN_CALL.all_named(thread["calls"]))
+                calls = calls[: min(thread["depth"], wire.MAX_DEPTH)]
+                if calls and thread["door_slot"]:
+                    image = (thread["pid"], thread["image_ktime_ns"])
+                    calls = self.doors.still_open(image, thread["door_slot"], calls)
+                if calls:
+                    yield thread, calls

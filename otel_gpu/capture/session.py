@@ -11,36 +11,33 @@ import itertools
 import os
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
-from otel_gpu.capture.blocks import STACK_OF_ONE
 from otel_gpu.capture.command import Command
+from otel_gpu.capture.completion import Completion
 from otel_gpu.capture.early_calls import EarlyCalls
-from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.host import (
     describe_host,
     give_back_memory,
     read_clocks,
     resident_bytes,
 )
-from otel_gpu.capture.kernel_stacks import without_kernel_stack
 from otel_gpu.capture.layout import layout_description
-from otel_gpu.capture.nvml import NvmlDevices
+from otel_gpu.capture.lifecycle import Lifecycle
 from otel_gpu.capture.on_cpu import OnCpuSampling
-from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.stops import let_all_go_on
+from otel_gpu.capture.surroundings import Surroundings
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
-from otel_gpu.stacks.user_stacks import CALL_TOKEN, NO_TOKEN, SAMPLE_KINDS, UserStacks
+from otel_gpu.stacks.user_stacks import UserStacks
 
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
@@ -50,24 +47,9 @@ _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
 _DROP_INTERVAL_S = 1.0
 _TICKS_INTERVAL_S = 0.5
+# Who waits for a rank is to be known within two seconds.
+_COMMUNICATORS_INTERVAL_S = 0.5
 _MAX_BATCH = 4096
-_CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
-_STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
-_BLOCK_KIND = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
-_FAILURE_KIND = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
-_CPU_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
-_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
-_STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnable_ktime_ns")
-_KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
-    wire.STALL_RECORD.fields.index, _STALL_FIELDS
-)
-# Of the handlers of records of the lifecycle ring, for errors.
-_PLACES = {
-    wire.RECORD_FORK: "after_fork",
-    wire.RECORD_EXEC: "after_exec",
-    wire.RECORD_EXIT: "after_exit",
-    wire.RECORD_LIBRARY: "after_library",
-}
 
 
 class Session:
@@ -120,17 +102,22 @@ class Session:
             early_calls=self._early_calls,
         )
         self._on_cpu = OnCpuSampling(programs, config)
-        self._pressure = Pressure()
-        self._devices = NvmlDevices(config.devices.interval_s)
+        self._surroundings = Surroundings(config, lambda: self._watchlist.images)
+        completion = Completion(
+            programs, self._user_stacks, self._snapshots, self._watchlist, self._faults
+        )
+        self._lifecycle = Lifecycle(
+            programs,
+            self._user_stacks,
+            self._snapshots,
+            self._watchlist,
+            completion,
+            self._faults,
+            note_ended=self._surroundings.faults.note_ended,
+        )
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self._handlers: Mapping[int, Callable[[bytes], Iterable[bytes]]] = {
-            wire.RECORD_FORK: self._watchlist.after_fork,
-            wire.RECORD_EXEC: self._watchlist.after_exec,
-            wire.RECORD_EXIT: self._watchlist.after_exit,
-            wire.RECORD_LIBRARY: self._watchlist.after_library,
-        }
 
     def stop(self) -> None:
         """End the capture soon; safe in a signal handler."""
@@ -158,12 +145,12 @@ class Session:
                 if deadline_s is not None:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
                 poller.poll(wait_s)
-                turn = itertools.chain(self._clock(), self._read_rings(), schedule.run_due())
+                turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
                 yield from _pieces(turn)
-        yield from _pieces(itertools.chain(self._clock(), self._read_rings()))
+        yield from _pieces(itertools.chain(self._clock(), self._lifecycle.read()))
         # Apart, so that the last status knows the errors that those records led to.
         yield from _pieces(self._end())
-        self._devices.close()
+        self._surroundings.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
@@ -176,6 +163,8 @@ class Session:
         with self._faults.at("stacks"):
             self._snapshots.stacks.prepare()
         self._programs.attach()
+        with self._faults.at("probes"):
+            yield from self._watchlist.listen()
         if self._command:
             yield from self._watchlist.add_command(self._command.pid)
             self._adjust_sampling()
@@ -190,9 +179,8 @@ class Session:
             yield from self._look()
         # Counters of cgroups tell of what is between two readings: this is the first one.
         with self._faults.at("pressure"):
-            yield from self._read_pressure()
-        if self._config.devices.enabled:
-            self._devices.start()
+            yield from self._surroundings.pressure()
+        self._surroundings.start()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()
 
@@ -227,7 +215,10 @@ class Session:
         schedule.every(_POLL_S, "stacks", self._user_stacks.release)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
+        schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
         schedule.every(_POLL_S, "looks", self._look)
+        schedule.every(_POLL_S, "device_faults", self._surroundings.faults.read)
+        schedule.every(_TICKS_INTERVAL_S, "devices", self._surroundings.devices)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
@@ -268,121 +259,17 @@ class Session:
             yield from self._user_stacks.release(is_last=True)
         with self._faults.at("open_calls"):
             yield from self._snapshots.open_calls()
+        with self._faults.at("device_faults"):
+            yield from self._surroundings.faults.read(is_last=True)
         with self._faults.at("snapshot"):
             yield from self._snapshot()
         with self._faults.at("culprits"):
             yield from self._snapshots.culprits.introduce_some()
 
-    def _read_rings(self) -> Iterator[bytes]:
-        # Where the calls end is noted first: then no call in this batch can belong to a
-        # process whose fork or exec is not in it.
-        lifecycle: Sequence[bytes] = ()
-        with self._faults.at("rings"):
-            try:
-                until = self._programs.events.position()
-                lifecycle = tuple(self._programs.lifecycle.read())
-                yield from self._handle(lifecycle, until)
-            except BaseException:
-                let_all_go_on(lifecycle)
-                raise
-
-    def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
-        headers = [header_of(record) for record in lifecycle]
-        replaced = {
-            (header.pid, _old_image_of(record))
-            for header, record in zip(headers, lifecycle, strict=True)
-            if header.kind == wire.RECORD_EXEC
-        }
-        ended = {
-            (header.pid, header.image_ktime_ns)
-            for header in headers
-            if header.kind == wire.RECORD_EXIT
-        }
-        # An image's last series come before its end, but after all that names it.
-        yield from self._last_readings(replaced)
-        exits = []
-        for header, record in zip(headers, lifecycle, strict=True):
-            if header.kind == wire.RECORD_EXIT:
-                exits.append(record)
-            elif header.kind == wire.RECORD_HANDLE:
-                with self._faults.at("stacks"):
-                    self._user_stacks.kernels.take(record)
-            else:
-                yield record
-            handler = self._handlers.get(header.kind)
-            if handler is not None:
-                with self._faults.at(_PLACES[header.kind]):
-                    yield from handler(record)
-        with self._faults.at("stacks"):
-            self._user_stacks.processes.ask_due()
-        records = self._watchlist.notice(self._programs.events.read(until))
-        yield from self._resolve_stacks(records)
-        yield from self._last_readings(ended)
-        yield from exits
-
-    def _last_readings(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        if images:
-            with self._faults.at("last_aggregates"):
-                yield from self._snapshots.last_aggregates(images)
-            with self._faults.at("last_times"):
-                yield from self._snapshots.last_times(images)
-            with self._faults.at("last_memory"):
-                yield from self._snapshots.last_memory(images)
-
-    def _resolve_stacks(self, records: Iterable[bytes]) -> Iterator[bytes]:
-        user_stacks = self._user_stacks
-        for record in records:
-            try:
-                kind = record[:2]
-                if kind == _CALL_KIND:
-                    yield from user_stacks.kernels.name(record)
-                    if record[CALL_TOKEN] == NO_TOKEN:
-                        yield record
-                        continue
-                if kind in SAMPLE_KINDS:
-                    user_stacks.take(record)
-                    continue
-                resolved: Iterable[bytes]
-                if kind == _STALL_KIND:
-                    resolved = (*self._tell(record), *user_stacks.resolve(record))
-                elif kind == _CPU_SAMPLE_KIND:
-                    *told, sample = self._snapshots.stacks.place(record)
-                    seen = self._watchlist.after_tick(record)
-                    resolved = (*seen, *told, *user_stacks.resolve(sample))
-                elif kind == _BLOCK_KIND:
-                    resolved = self._place_blocks(record)
-                elif kind == _FAILURE_KIND:
-                    resolved = (
-                        *user_stacks.resolve(record),
-                        *self._snapshots.memory_map(record),
-                    )
-                else:
-                    resolved = user_stacks.resolve(record)
-            except Exception as error:  # noqa: BLE001 -- costs nothing until it happens
-                self._faults.add("stacks", error)
-                resolved = user_stacks.without_stack(without_kernel_stack(record))
-            yield from resolved
-
-    def _place_blocks(self, record: bytes) -> Iterable[bytes]:
-        """Return where blocks of one key are allocated; nowhere, if the key is of several places."""
-        fields = wire.BLOCK_STACK_RECORD.named(record)
-        stack = fields["stack"]
-        if stack & STACK_OF_ONE or self._user_stacks.tells_stacks_apart(record):
-            return self._user_stacks.resolve(record)
-        self._programs.blocks.break_chain((fields["pid"], fields["image_ktime_ns"]), stack)
-        return self._user_stacks.without_stack(record)
-
-    def _tell(self, record: bytes) -> Iterator[bytes]:
-        """Yield what a stall names by numbers, where that was not said before."""
-        stall = wire.STALL_RECORD.unpack(record)
-        yield from self._snapshots.stacks.tell(stall[_KERNEL_STACK])
-        yield from self._snapshots.resources.tell(stall[_RESOURCE])
-        self._snapshots.culprits.note(stall[_CULPRIT], stall[_END] - stall[_RUNNABLE])
-
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.
         ended = self._watchlist.find_ended()
-        yield from self._last_readings(ended)
+        yield from self._lifecycle.last_readings(ended)
         for pid, image_ktime_ns in ended:
             self._watchlist.forget(pid, image_ktime_ns)
             yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
@@ -406,8 +293,12 @@ class Session:
             ("aggregates", self._snapshots.aggregates),
             ("times", self._snapshots.times),
             ("memory", self._snapshots.memory),
-            ("pressure", self._read_pressure),
-            ("devices", self._read_devices),
+            ("communicators", self._snapshots.communicators),
+            ("steps", self._snapshots.steps.read),
+            ("pressure", self._surroundings.pressure),
+            ("devices", self._surroundings.devices),
+            ("fabric", self._surroundings.fabric),
+            ("ras", self._surroundings.ras),
             ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._read_counters),
         ):
@@ -421,7 +312,11 @@ class Session:
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),
                 "stacks": {**self._user_stacks.counts, **self._early_calls.counts},
+                "steps": self._snapshots.steps.counts,
                 "blocks": self._watchlist.block_windows.counts,
+                "devices": self._surroundings.faults.counts,
+                "doors": dict(self._programs.doors.lost),
+                "door_calls": self._programs.doors.calls,
                 **self._status(),
                 **self._faults.status(),
             },
@@ -432,14 +327,6 @@ class Session:
 
     def _read_counters(self) -> Iterator[bytes]:
         yield self._snapshots.counters()
-
-    def _read_pressure(self) -> Iterator[bytes]:
-        info = self._pressure.read(list(self._watchlist.images))
-        yield json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
-
-    def _read_devices(self) -> Iterator[bytes]:
-        if (info := self._devices.take()) is not None:
-            yield json_record(wire.RECORD_DEVICES, time.monotonic_ns(), info)
 
 
 def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -452,7 +339,3 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
     yield list(itertools.islice(records, _MAX_BATCH))
     while piece := list(itertools.islice(records, _MAX_BATCH)):
         yield piece
-
-
-def _old_image_of(record: bytes) -> int:
-    return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")

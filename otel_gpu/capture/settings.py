@@ -37,9 +37,9 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
     return wire.SETTINGS.pack(
         *_filled_up(durations),
         *_filled_up(sizes),
-        _nanoseconds(config.spans.slow_floor_us, 1_000),
-        _nanoseconds(config.spans.stall_floor_ms, 1_000_000),
-        _nanoseconds(config.spans.call_stall_floor_ms, 1_000_000),
+        nanoseconds(config.spans.slow_floor_us, 1_000),
+        nanoseconds(config.spans.stall_floor_ms, 1_000_000),
+        nanoseconds(config.spans.call_stall_floor_ms, 1_000_000),
         interval_ns,
         1_000_000_000,
         config.capture.ring_buffer_bytes // _WAKEUP_FRACTION,
@@ -59,6 +59,7 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         _pid_namespace_inode(),
         wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
         block_mode(config),
+        int(config.steps.find),
         _pack_apis(),
     )
 
@@ -78,7 +79,8 @@ def _filled_up(bounds: tuple[int, ...]) -> tuple[int, ...]:
     return bounds + (_NEVER_NS,) * (wire.MAX_BOUNDS + 1 - len(bounds))
 
 
-def _nanoseconds(value: float, unit_ns: int) -> int:
+def nanoseconds(value: float, unit_ns: int) -> int:
+    """Return an amount of a unit in nanoseconds, within what the kernel side can compare."""
     return min(_NEVER_NS, max(0, round(value * unit_ns)))
 
 
@@ -88,6 +90,11 @@ def _pack_apis() -> bytes:
         values = (getattr(api, field) for field in wire.API_DESCRIPTOR.fields)
         wire.API_DESCRIPTOR.pack_into(table, api.number * wire.API_DESCRIPTOR.size, *values)
     return bytes(table)
+
+
+def is_in_initial_pid_namespace() -> bool:
+    """Whether the agent's process ids are those of the kernel."""
+    return not _pid_namespace_inode()
 
 
 def _pid_namespace_inode() -> int:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 
 from otel_gpu import wire
 from otel_gpu.capture.blocks import is_over
+from otel_gpu.capture.communicators import is_ended
 from otel_gpu.capture.culprits import Culprits
+from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
@@ -15,12 +17,14 @@ from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.records import (
+    MAX_COMMUNICATORS_PER_RECORD,
     Entry,
     aggregates_records,
     counters_record,
     json_record,
     memory_records,
     open_call_record,
+    thread_context_record,
     times_record,
 )
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -32,7 +36,7 @@ _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
-# Of those of holders: image_ktime_ns, stack, pid.
+# Of those of holders and communicators: image_ktime_ns, stack or handle, pid.
 _HOLDER_IMAGE = struct.Struct("<QQI")
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
 
@@ -45,8 +49,10 @@ class _Reading:
         read: Callable[[], Iterator[Entry]],
         free: Callable[[bytes], None],
         image: Callable[[bytes], tuple[int, int]],
+        read_of: Callable[[Collection[tuple[int, int]]], Iterator[Entry]] | None = None,
     ) -> None:
         self._read = read
+        self._read_of = read_of or (lambda _: read())
         self._free = free
         self._image = image
         self.latest: dict[bytes, bytes] = {}
@@ -66,7 +72,7 @@ class _Reading:
 
     def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
         """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
-        last = [entry for entry in self._read() if self._image(entry[0]) in ended]
+        last = [entry for entry in self._read_of(ended) if self._image(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
             if key in self.latest:
@@ -103,15 +109,20 @@ class Snapshots:
         self._bounds_ns = duration_bounds_ns(config)
         self._floor_ns = round(config.spans.slow_floor_us * 1_000)
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
-        self._series = _Reading(programs.read_aggregates, programs.forget_aggregate, _image)
+        self._series = _Reading(
+            programs.read_aggregates, programs.forget_aggregate, _image, programs.read_aggregates
+        )
         self._times = _Reading(programs.read_times, programs.forget_times, _image)
         blocks = programs.blocks
         self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
         self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)
+        ranks = programs.communicators
+        self._communicators = _Reading(ranks.read, ranks.forget, _holder_image)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self.stacks = KernelStacks(programs)
         self.resources = Resources(programs, watched)
         self.culprits = Culprits(watched)
+        self.steps = FoundSteps(programs.rhythms, programs.watched)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""
@@ -127,8 +138,9 @@ class Snapshots:
         yield from self._pack_times(time.monotonic_ns(), self._times.changed())
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the time account of images that ended, and free it."""
+        """Yield the time account of images that ended, and free it, with what they counted themselves."""
         yield from self._pack_times(time.monotonic_ns(), self._times.last(ended))
+        self._programs.doors.close(ended)
 
     def memory(self) -> Iterator[bytes]:
         """Yield what changed of the memory that frameworks hand out, and of who holds it."""
@@ -159,6 +171,18 @@ class Snapshots:
         entries = [(key, nothing) for key, _ in gone]
         yield from memory_records(wire.RECORD_HOLDERS, time.monotonic_ns(), entries)
 
+    def communicators(self) -> Iterator[bytes]:
+        """Yield how far ranks are with collectives, of the communicators that changed."""
+        changed = self._communicators.changed()
+        yield from _communicators_records(changed)
+        for key, communicator in changed:
+            if is_ended(communicator):
+                self._communicators.drop(key)
+
+    def last_communicators(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the communicators of images that ended, and free them."""
+        yield from _communicators_records(self._communicators.last(ended))
+
     def memory_map(self, record: bytes) -> Iterator[bytes]:
         """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
         failed = wire.OUT_OF_MEMORY_RECORD.named(record)
@@ -173,12 +197,17 @@ class Snapshots:
 
     def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield and free what is left of images that are not among those that live."""
-        readings = (self._series, self._times, self._memory, self._holders)
-        ended = set().union(*(reading.images() for reading in readings)) - set(living)
+        readings = (
+            *(self._series, self._times, self._memory, self._holders),
+            self._communicators,
+        )
+        found = set().union(*(reading.images() for reading in readings))
+        ended = (found | self._programs.doors.images()) - set(living)
         if ended:
             yield from self.last_aggregates(ended)
             yield from self.last_times(ended)
             yield from self.last_memory(ended)
+            yield from self.last_communicators(ended)
 
     def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
         for key, value in entries:
@@ -200,6 +229,7 @@ class Snapshots:
                 self._programs.set_threshold(*name, threshold_ns)
         for name in self._thresholds.keys() - current.keys():
             self._programs.forget_threshold(*name)
+        self._programs.doors.set_thresholds(current)
         self._thresholds = current
 
     def counters(self) -> bytes:
@@ -215,6 +245,8 @@ class Snapshots:
             if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
                 continue
             sample = self._programs.stall_sample(tid) or b""
+            if thread["context.span_id"] and thread["noted_ktime_ns"] == root_start_ktime_ns:
+                yield thread_context_record(now_ktime_ns, thread, root_start_ktime_ns)
             comm = read_file(f"/proc/{pid}/task/{tid}/comm", wire.COMM_BYTES).rstrip(b"\n")
             for depth, call in enumerate(calls):
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
@@ -253,3 +285,8 @@ def _holder_image(key: bytes) -> tuple[int, int]:
 def _image(key: bytes) -> tuple[int, int]:
     image_ktime_ns, pid = _IMAGE.unpack_from(key)
     return pid, image_ktime_ns
+
+
+def _communicators_records(entries: list[Entry]) -> Iterator[bytes]:
+    kind, most = wire.RECORD_COMMUNICATORS, MAX_COMMUNICATORS_PER_RECORD
+    return memory_records(kind, time.monotonic_ns(), entries, most)

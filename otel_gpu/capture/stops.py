@@ -16,6 +16,7 @@ from otel_gpu.capture.headers import header_of
 _LAYOUTS = {
     wire.RECORD_EXEC: wire.EXEC_RECORD,
     wire.RECORD_LIBRARY: wire.LIBRARY_RECORD,
+    wire.RECORD_DOOR: wire.DOOR_RECORD,
 }
 
 

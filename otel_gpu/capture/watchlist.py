@@ -7,6 +7,7 @@ at /proc now and then.
 """
 
 import contextlib
+import ctypes
 import os
 import struct
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from otel_gpu import wire
+from otel_gpu.capture.annotations import Annotations
 from otel_gpu.capture.attachments import Attachments
 from otel_gpu.capture.block_windows import BlockWindows
 from otel_gpu.capture.early_calls import EarlyCalls
@@ -24,9 +26,19 @@ from otel_gpu.capture.leftovers import Image, Leftovers
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.stops import let_go_on
+from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
-from otel_gpu.procfs.mapped_files import FileId, all_pids, cgroup_pids, child_pids, mapped_files
+from otel_gpu.native_library import MARKS, native_library
+from otel_gpu.procfs.mapped_files import (
+    FileId,
+    all_pids,
+    cgroup_pids,
+    child_pids,
+    is_marks_library,
+    is_verbs_library,
+    mapped_files,
+)
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -54,6 +66,7 @@ class Watchlist:
 
     Attributes:
         block_windows: When reports of blocks are seen.
+        annotations: Finds whose annotations are.
     """
 
     def __init__(
@@ -78,9 +91,16 @@ class Watchlist:
         self._attachments = Attachments(programs)
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         self._interpreters = Interpreters(programs, in_advance=True)
+        self._thread_contexts = ThreadContexts(programs.contexts)
         self._introductions = Introductions(programs)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
+        self.annotations = Annotations(
+            self._images,
+            self._attachments.uses_cuda,
+            lambda: programs.lose(wire.COUNTER_LOST_ANNOTATION),
+            watch_all=watch_all,
+        )
         self._scanned: set[int] = set()
         # How many ticks have met an image.
         self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
@@ -106,6 +126,16 @@ class Watchlist:
         # What is known of it before its exec is what is known of the agent: nothing.
         self._images[pid] = self._programs.watch(pid, self._flags)
 
+    def listen(self) -> Iterator[bytes]:
+        """Have annotations be heard that come from programs of this very installation."""
+        try:
+            ctypes.CDLL(str(native_library(MARKS)))
+        except OSError:
+            return
+        marks = [one for one in mapped_files(os.getpid()) if one.is_marks_library]
+        for info in self._attachments.examine(os.getpid(), marks):
+            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=os.getpid())
+
     def add_tree(self, pid: int) -> Iterator[bytes]:
         """Watch a process and its descendants."""
         if pid in self._images or not Path(f"/proc/{pid}").exists():
@@ -120,8 +150,10 @@ class Watchlist:
         fields = wire.FORK_RECORD.named(record)
         child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
         self._images[child_pid] = image_ktime_ns
+        self.annotations.after_fork(fields["pid"], child_pid)
         self._attachments.inherit(fields["pid"], child_pid)
         self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
+        self._thread_contexts.inherit(fields["pid"], child_pid, image_ktime_ns)
         parent = (fields["pid"], fields["image_ktime_ns"])
         self._user_stacks.processes.inherit(parent, (child_pid, image_ktime_ns))
         # Most children exec at once, which says more; the others are read when there is time.
@@ -137,6 +169,7 @@ class Watchlist:
             self._images[pid] = fields["image_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
+            self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
             yield from self._probes(pid)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
@@ -152,9 +185,22 @@ class Watchlist:
             return
         with _held(pid, stopped=bool(fields["stopped"])):
             yield from self._probes(pid)
-        if self._watch_all and pid not in self._images:
+        # Who uses the network alone, or says what it does, is not watched for that.
+        path = fields["path"].split(b"\0")[0].decode(errors="replace")
+        is_other = is_verbs_library(path) or is_marks_library(path)
+        wants = not is_other or self._attachments.uses_cuda(pid)
+        if self._watch_all and pid not in self._images and wants:
             yield from self._watch(pid)
             yield from self._probes(pid)
+
+    def after_door(self, record: bytes) -> Iterator[bytes]:
+        """Take in a RECORD_DOOR, and let the process go on if it stands still."""
+        fields = wire.DOOR_RECORD.named(record)
+        image = pid, image_ktime_ns = fields["pid"], fields["image_ktime_ns"]
+        with _held(pid, stopped=bool(fields["stopped"])):
+            self._add_newcomer(pid, image_ktime_ns)
+            if not self._programs.doors.open(image, fields["memory"]):
+                yield from self._probes(pid)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
         """
@@ -170,9 +216,10 @@ class Watchlist:
             yield from self._probes(pid)
 
     def after_exit(self, record: bytes) -> Iterable[bytes]:
-        """Take in a RECORD_EXIT."""
+        """Take in a RECORD_EXIT: there is nothing to ask the process any more."""
         header = header_of(record)
-        self.forget(header.pid, header.image_ktime_ns)
+        self._introductions.give_up(header.pid, header.image_ktime_ns)
+        self._user_stacks.processes.end((header.pid, header.image_ktime_ns))
         return ()
 
     def forget(self, pid: int, image_ktime_ns: int) -> None:
@@ -185,6 +232,7 @@ class Watchlist:
             self._scanned.discard(pid)
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
+            self._thread_contexts.forget(pid)
 
     def notice(self, records: Iterable[bytes]) -> Iterator[bytes]:
         """
@@ -201,7 +249,9 @@ class Watchlist:
             yield record
         for raw in images:
             image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
-            self._add_newcomer(pid, image_ktime_ns)
+            # Who only annotates others is not watched for that.
+            if image_ktime_ns:
+                self._add_newcomer(pid, image_ktime_ns)
 
     def introduce_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""
@@ -279,9 +329,14 @@ class Watchlist:
         # whose libraries were seen already asks again. The files are listed once for all three, as
         # a process may stand still meanwhile.
         mapped = list(mapped_files(pid))
+        image = (pid, self._images.get(pid, 0))
+        has_door = self._programs.doors.has_door(image, mapped)
         if pid in self._images:
+            if has_door:
+                self._programs.doors.examine(image)
             self._interpreters.examine(pid, self._images[pid], mapped)
-        for info in self._attachments.examine(pid, mapped):
+            self._thread_contexts.examine(pid, self._images[pid], mapped)
+        for info in self._attachments.examine(pid, mapped, has_door=has_door):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from otel_gpu.capture.command import Command
+from otel_gpu.capture.door_library import with_door
 from otel_gpu.capture.guard import Guard
 from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.programs import Programs
@@ -53,9 +54,10 @@ def start_command(args: Namespace) -> Iterator[Started]:
     with ExitStack() as stack:
         command = guard = None
         if args.command:
+            environment = with_door(os.environ) if args.door else os.environ
             guard = Guard()
             stack.callback(guard.dismiss)
-            command = Command(args.command)
+            command = Command(args.command, environment)
             stack.callback(command.close)
             stack.enter_context(signals_handled())
         try:

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from otel_gpu.capture.door_library import library_path
 from otel_gpu.commands import UsageError, add_file, add_pids
 
 
@@ -14,6 +15,11 @@ def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
     parser.add_argument(
         "--all", action="store_true", help="watch every process that uses a CUDA library"
     )
+    parser.add_argument(
+        "--door",
+        action="store_true",
+        help="have the command count its hot calls itself, which costs it less than probes do",
+    )
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this long")
     add_file(parser, "--record", "also write a recording, for replay and parse")
 
@@ -24,6 +30,11 @@ def check_targets(args: Namespace) -> None:
     if sum(chosen) != 1:
         message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
         raise UsageError(message, hint="one of: -- COMMAND, --pid PID, --cgroup FOLDER, --all")
+    if args.door and not args.command:
+        raise UsageError(
+            "--door is for a command",
+            hint=f"start others with LD_PRELOAD={library_path()}",
+        )
     for pid in args.pid:
         if not Path(f"/proc/{pid}").exists():
             raise UsageError(f"there is no process {pid}", hint="see `ps -e`")

@@ -16,7 +16,7 @@ from otel_gpu.commands import Output, UsageError
 from otel_gpu.commands._reports import write_result
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Stack, UserStack
+from otel_gpu.decode.referents import Stack, UserStack
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason

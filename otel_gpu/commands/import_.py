@@ -8,7 +8,7 @@ The file is not changed.
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
     parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
     add_file(parser, "file", "the capture to import")
+    more = "others that belong to it: of a Flight Recorder, those of the other ranks"
+    add_file(parser, "others", more, nargs="*")
     host = "of a file with captures of several hosts, the one to import"
     parser.add_argument("--host", default="", metavar="NAME", help=host)
     memory = "the memory of the device in GiB, which a memory snapshot does not say"
@@ -60,6 +62,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         # The endpoint is for what is meant to be sent.
         environ = os.environ if args.otlp else os.environ | _NOT_SENT
         _note_destination(args, config, out)
+    name = f"{args.file} and {len(args.others)} more" if args.others else str(args.file)
     with (
         open_capture(args.kind, args.file, config, **_choices(args)) as capture,
         _open_keepers(config, environ, args.store) as keepers,
@@ -71,14 +74,14 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
         complete = True
         if keepers is not None:
-            keepers.conclude_import(str(args.file), tally.notes, tally.rejected)
+            keepers.conclude_import(name, tally.notes, tally.rejected)
             complete = keepers.close(out)
-    report = collector.finish(str(args.file), tally.notes)
+    report = collector.finish(name, tally.notes)
     if args.json:
         out.json({"import": _document(tally), "report": make_document(report)})
     else:
         console = out.stderr_console if to_stdout else out.stdout_console
-        for line in _lines(args.file, tally):
+        for line in _lines(name, tally):
             # Not folded: it may be searched.
             console.print(line, soft_wrap=True)
         console.print()
@@ -106,13 +109,16 @@ def _open_keepers(
     return open_keepers(config, environ, store)
 
 
-def _choices(args: Namespace) -> dict[str, str | int]:
-    given: dict[str, str | int] = {
+def _choices(args: Namespace) -> dict[str, str | int | Sequence[Path]]:
+    given: dict[str, str | int | Sequence[Path]] = {
         "host": args.host,
         "device_bytes": round(args.device_gib * _BYTES_PER_GIB),
+        "others": args.others,
     }
     given = {name: value for name, value in given.items() if value}
     if unknown := given.keys() - KINDS[args.kind].choices:
+        if "others" in unknown:
+            raise UsageError(f"{args.kind} is one file", hint="import them one by one")
         flag = "--host" if "host" in unknown else "--device-gib"
         raise UsageError(f"{flag} says nothing about {args.kind}")
     return given
@@ -125,9 +131,9 @@ def _document(tally: Tally) -> dict[str, Any]:
     return counts | {"notes": list(tally.notes)}
 
 
-def _lines(path: Path, tally: Tally) -> Iterator[str]:
+def _lines(source: str, tally: Tally) -> Iterator[str]:
     said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
-    yield printable(f"{path}: {said}")
+    yield printable(f"{source}: {said}")
     for name in ("taken", "left_out", "rejected"):
         for what, count in getattr(tally, name).most_common():
             if count:

@@ -16,6 +16,12 @@ from typing import Any, NoReturn
 from otel_gpu import wire
 from otel_gpu.decode.device_bodies import SHAPE as DEVICES_SHAPE
 from otel_gpu.decode.device_bodies import check_devices
+from otel_gpu.decode.device_faults import SHAPE as DEVICE_FAULT_SHAPE
+from otel_gpu.decode.device_faults import check_device_fault
+from otel_gpu.decode.fabric_bodies import SHAPE as FABRIC_SHAPE
+from otel_gpu.decode.fabric_bodies import check_fabric
+from otel_gpu.decode.ras_bodies import SHAPE as RAS_SHAPE
+from otel_gpu.decode.ras_bodies import check_ras
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
 
 _MAX_DEPTH = 16
@@ -65,6 +71,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "symbols": int,
         "exported": int,
         "failed": [str],
+        "door": int,
     },
     wire.RECORD_STATUS: {
         "cpu_ns": int,
@@ -73,6 +80,10 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "dropped": (Mapping, int),
         "stacks": (Mapping, int),
         "blocks": (Mapping, int),
+        "steps": (Mapping, int),
+        "devices": (Mapping, int),
+        "doors": (Mapping, int),
+        "door_calls": int,
         "errors": (Mapping, int),
         "skipped": (Mapping, int),
         "off": (Mapping, int),
@@ -87,6 +98,9 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "cgroups": (Mapping, dict),
     },
     wire.RECORD_DEVICES: DEVICES_SHAPE,
+    wire.RECORD_DEVICE_FAULT: DEVICE_FAULT_SHAPE,
+    wire.RECORD_FABRIC: FABRIC_SHAPE,
+    wire.RECORD_RAS: RAS_SHAPE,
     wire.RECORD_RESOURCE: {
         "resource": int,
         "kind": str,
@@ -124,6 +138,9 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_STACK: ("kernel_stack", "functions"),
     wire.RECORD_PRESSURE: (),
     wire.RECORD_DEVICES: (),
+    wire.RECORD_DEVICE_FAULT: ("told_by", "xid", "bus_id"),
+    wire.RECORD_FABRIC: (),
+    wire.RECORD_RAS: ("address",),
     wire.RECORD_RESOURCE: ("resource", "kind"),
     wire.RECORD_CULPRIT: (),
     wire.RECORD_FUNCTION: ("function", "name"),
@@ -243,7 +260,7 @@ def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN4
 
 def _check_counts(body: Mapping[str, Any]) -> None:
     numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
-    for name in ("rejected", "dropped", "stacks", "blocks", "errors", "skipped", "off"):
+    for name in ("rejected", "dropped", "stacks", "blocks", "steps", "errors", "skipped", "off"):
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
         raise TypeError("body counts what cannot be counted")
@@ -331,6 +348,9 @@ def _check_layout(layout: Any, bounds_field: str) -> None:  # noqa: ANN401 - any
 _CHECKS: Mapping[int, Callable[[Mapping[str, Any]], None]] = {
     wire.RECORD_CAPTURE: _check_layouts,
     wire.RECORD_DEVICES: check_devices,
+    wire.RECORD_DEVICE_FAULT: check_device_fault,
+    wire.RECORD_FABRIC: check_fabric,
+    wire.RECORD_RAS: check_ras,
     wire.RECORD_RESOURCE: _check_resource,
     wire.RECORD_STATUS: _check_counts,
     wire.RECORD_MEMORY_MAP: _check_memory_map,

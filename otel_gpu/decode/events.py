@@ -9,11 +9,29 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from otel_gpu import wire
 from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
+from otel_gpu.decode.communicators import Communicators
 from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.memory import MemorySnapshot
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.decode.readings import (
+    Aggregates,
+    Counters,
+    Devices,
+    FabricRead,
+    Pressure,
+    Ras,
+    Status,
+    Times,
+)
+from otel_gpu.decode.referents import (
+    CulpritSeen,
+    FunctionSeen,
+    ProcessSeen,
+    ResourceSeen,
+    Stack,
+    UserStack,
+)
 
 CPU_UNKNOWN: Final = (1 << 32) - 1
 """``cpu`` of a call or a stall from a capture that does not say where it ran."""
@@ -188,13 +206,6 @@ class Clock(NamedTuple):
     unix_ns: int
 
 
-class Counters(NamedTuple):
-    """The kernel side's counters, by ``enum counter``, since capture began."""
-
-    ktime_ns: int
-    values: tuple[int, ...]
-
-
 class OpenCall(NamedTuple):
     """
     A CUDA call that has been open for longer than the configured limit.
@@ -222,48 +233,6 @@ class OpenCall(NamedTuple):
         return self.start_ktime_ns < self.image_ktime_ns
 
 
-class SeriesKey(NamedTuple):
-    """What one aggregate counts; ``api`` holds a switch type for thread metrics."""
-
-    image_ktime_ns: int
-    pid: int
-    status: int
-    device: int
-    metric: int
-    api: int
-    copy_kind: int
-    nested: int
-
-
-class Aggregate(NamedTuple):
-    """
-    One series' histogram, cumulative since the process image began.
-
-    ``buckets`` has one count per bucket of the capture's layout, ``sum`` and
-    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes). ``unplaced``
-    counts what is in the sum and in no bucket: other tools keep no histograms.
-    """
-
-    sum: int
-    min: int
-    max: int
-    size_bytes: int
-    buckets: tuple[int, ...]
-    unplaced: int = 0
-
-    @property
-    def counted(self) -> int:
-        """How many there were, in buckets or not."""
-        return sum(self.buckets) + self.unplaced
-
-
-class Aggregates(NamedTuple):
-    """All series that the kernel side holds, read at one moment."""
-
-    ktime_ns: int
-    series: tuple[tuple[SeriesKey, Aggregate], ...]
-
-
 class CpuSample(NamedTuple):
     """
     A watched thread was on a CPU at a tick of the sampling clock.
@@ -285,119 +254,81 @@ class CpuSample(NamedTuple):
     comm: str
 
 
-class Stack(NamedTuple):
-    """The kernel functions of one stack, innermost first (from JSON)."""
-
-    ktime_ns: int
-    kernel_stack: int
-    functions: tuple[str, ...]
-
-
-class UserStack(NamedTuple):
+class ThreadContext(NamedTuple):
     """
-    Python and native frames of one user stack, innermost first (from JSON).
+    In which span of its own application a thread was, at ``start_ktime_ns`` of what it did.
 
-    ``stack`` is the id that calls and stalls name it by. ``complete``, ``native`` and
-    ``python`` are those of ``capture.stacks.frames.MergedStack``.
+    ``trace_flags`` are those of W3C Trace Context: 1 is sampled.
     """
-
-    ktime_ns: int
-    stack: int
-    frames: tuple[Frame, ...]
-    complete: bool
-    native: str
-    python: str
-
-
-class FunctionSeen(NamedTuple):
-    """The name of a kernel that a process launches by a handle or an address (from JSON)."""
 
     ktime_ns: int
     image_ktime_ns: int
     pid: int
-    function: int
+    tid: int
+    start_ktime_ns: int
+    trace_id: bytes
+    span_id: bytes
+    trace_flags: int
+
+
+class Step(NamedTuple):
+    """
+    One turn of what a thread does again and again, as the program says or as the agent found.
+
+    ``source`` and ``kind`` are ``enum step_source`` and ``enum step_kind``. ``span_id`` is that of
+    the program's own span of the step; empty: it has none.
+    """
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    number: int
+    loader_wait_ns: int
+    trace_id: bytes
+    span_id: bytes
+    trace_flags: int
+    source: int
+    confidence_percent: int
+    kind: int
     name: str
+    comm: str
 
 
-class TimesKey(NamedTuple):
-    """What one entry of the time account is about; see ``bpf/events.h``."""
+class Annotation(NamedTuple):
+    """What somebody said of a process: ``text`` has a ``KEY=VALUE`` in each line."""
 
+    ktime_ns: int
     image_ktime_ns: int
     pid: int
-    kernel_stack: int
-    system_call: int
-    state: int
-    context: int
-    flags: int
-    end_state: int = wire.STATE_NONE
-    who_pid: int = 0
-    who_tid: int = 0
-    end_pid: int = 0
-    end_tid: int = 0
-    end_kernel_stack: int = -1
-    end_system_call: int = -1
-    resource: int = 0
-    api: int = 0
-    end_flags: int = 0
-    is_folded: int = 0
+    tid: int
+    text: str
+    comm: str
 
 
-class TimesEntry(NamedTuple):
+class Range(NamedTuple):
     """
-    One entry of the time account, cumulative.
+    A range that a program marked with NVTX; ``tid`` is the thread in which it ended.
 
-    ``time_ns`` is booked while it passes, ``ended_ns`` when a wait ends: the whole of it.
+    Its ids come from the program, as do those of what its thread was in. ``range_kind`` is an ``enum
+    range_kind``. ``parent_span_id`` may be empty: it was in nothing.
     """
 
-    key: TimesKey
-    time_ns: int
-    count: int  # type: ignore[assignment] # as above
-    ended_ns: int = 0
-    who_comm: str = ""
-    end_comm: str = ""
-
-
-class Times(NamedTuple):
-    """Entries of the time account that changed since they were last read."""
-
-    ktime_ns: int
-    entries: tuple[TimesEntry, ...]
-
-
-class ResourceSeen(NamedTuple):
-    """
-    What a resource is: something behind a file descriptor that a thread waited for (from JSON).
-
-    ``resource`` is the id that stalls and times name it by; ``info`` has what of these is known:
-    ``kind``, ``name``, ``file_system``, ``mount``, ``source``, ``is_remote``, ``is_incoming``,
-    ``peers`` and ``retransmits``.
-    """
-
-    ktime_ns: int
-    resource: int
-    info: Mapping[str, Any]
-
-
-class CulpritSeen(NamedTuple):
-    """What /proc said about a process that is not watched, and kept others waiting (from JSON)."""
-
-    ktime_ns: int
+    end_ktime_ns: int
+    image_ktime_ns: int
     pid: int
-    info: Mapping[str, Any]
-
-
-class Pressure(NamedTuple):
-    """What the host and the watched cgroups said of their load (from JSON)."""
-
-    ktime_ns: int
-    info: Mapping[str, Any]
-
-
-class Devices(NamedTuple):
-    """What the devices of the host say of themselves (from JSON)."""
-
-    ktime_ns: int
-    info: Mapping[str, Any]
+    tid: int
+    start_ktime_ns: int
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+    start_tid: int
+    trace_flags: int
+    range_kind: int
+    name: str
+    domain: str
+    comm: str
 
 
 class MemoryRead(NamedTuple):
@@ -420,31 +351,15 @@ class Capture(NamedTuple):
 
     Of a capture that another tool made, ``info["unknown"]`` lists what it cannot tell:
     ``thread_states`` (whether threads ran, waited for a CPU or were blocked),
-    ``distributions`` (not all that was counted is in a bucket), ``freed_bytes``.
+    ``distributions`` (not all that was counted is in a bucket), ``freed_bytes``, ``calls``.
     """
 
     ktime_ns: int
     info: Mapping[str, Any]
 
 
-class ProcessSeen(NamedTuple):
-    """What /proc said about one process image while it lived (from JSON)."""
-
-    ktime_ns: int
-    image_ktime_ns: int
-    pid: int
-    facts: Mapping[str, Any]
-
-
 class Probes(NamedTuple):
     """Which symbols of one library carry probes (from JSON)."""
-
-    ktime_ns: int
-    info: Mapping[str, Any]
-
-
-class Status(NamedTuple):
-    """The agent's own figures: CPU time, user-space counters (from JSON)."""
 
     ktime_ns: int
     info: Mapping[str, Any]
@@ -462,8 +377,16 @@ Event = (
     | CulpritSeen
     | Times
     | Pressure
+    | ThreadContext
+    | Step
+    | Annotation
+    | Range
     | Devices
+    | DeviceFault
+    | FabricRead
+    | Ras
     | Memory
+    | Communicators
     | Holders
     | BlockStack
     | OutOfMemory

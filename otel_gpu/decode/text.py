@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast, get_args
 
 from otel_gpu import wire
-from otel_gpu.decode import events
+from otel_gpu.decode import events, readings, referents
 from otel_gpu.decode.blocks import Holders, Memory, MemoryMap
 from otel_gpu.decode.events import Event
 from otel_gpu.probe_table import API_BY_NUMBER
@@ -25,9 +25,9 @@ _WORD_START = re.compile(r"(?<=.)(?=[A-Z])")
 KIND_NAMES: Mapping[type, str] = {
     kind: _WORD_START.sub("_", kind.__name__).lower() for kind in get_args(Event)
 } | {
-    events.ProcessSeen: "process",
-    events.ResourceSeen: "resource",
-    events.CulpritSeen: "culprit",
+    referents.ProcessSeen: "process",
+    referents.ResourceSeen: "resource",
+    referents.CulpritSeen: "culprit",
 }
 SERIES_KIND = "series"
 TIME_KIND = "time"
@@ -55,7 +55,7 @@ def describe(event: Event) -> Iterator[str]:
         yield from (describe_entry(ktime_ns, entry) for entry in entries)
         return
     match event:
-        case events.Counters():
+        case readings.Counters():
             named = (
                 f"{_shorten(wire.COUNTER_NAMES, number)}={value}"
                 for number, value in enumerate(event.values)
@@ -63,9 +63,9 @@ def describe(event: Event) -> Iterator[str]:
             yield " ".join([head, *named])
         case MemoryMap():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} info={_format_json(event.info)}"
-        case events.Stack():
+        case referents.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
-        case events.UserStack():
+        case referents.UserStack():
             yield (
                 f"{head} stack={_format_stack_id(event.stack)} "
                 f"complete={json.dumps(event.complete)} native={json.dumps(event.native)} "
@@ -74,14 +74,15 @@ def describe(event: Event) -> Iterator[str]:
         case (
             events.Capture()
             | events.Probes()
-            | events.Status()
-            | events.Pressure()
-            | events.Devices()
-            | events.ResourceSeen()
-            | events.CulpritSeen()
+            | readings.Status()
+            | readings.Pressure()
+            | readings.Devices()
+            | readings.Ras()
+            | referents.ResourceSeen()
+            | referents.CulpritSeen()
         ):
             yield f"{head} info={_format_json(event.info)}"
-        case events.ProcessSeen():
+        case referents.ProcessSeen():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
         case _:
             yield " ".join([head, *_pairs(event)])
@@ -98,7 +99,7 @@ def _pairs(event: Any, *names: str) -> Iterator[str]:  # noqa: ANN401 - any Name
             yield f"{name}={_FORMATS.get(name, _format_any)(getattr(event, name))}"
 
 
-def _describe_series(ktime_ns: int, entry: tuple[events.SeriesKey, events.Aggregate]) -> str:
+def _describe_series(ktime_ns: int, entry: tuple[readings.SeriesKey, readings.Aggregate]) -> str:
     key, aggregate = entry
     api_name = "switch_type" if key.metric in _THREAD_METRICS else "api"
     buckets = (f"{number}:{n}" for number, n in enumerate(aggregate.buckets) if n)
@@ -120,7 +121,7 @@ def _describe_entry(kind: str, ktime_ns: int, entry: tuple[Any, Any]) -> str:
     return " ".join([f"{kind} {ktime_ns} {key.pid}/0", *_pairs(key), *_pairs(value)])
 
 
-def _describe_time(ktime_ns: int, entry: events.TimesEntry) -> str:
+def _describe_time(ktime_ns: int, entry: readings.TimesEntry) -> str:
     key = entry.key
     names = ("image_ktime_ns", "state", "context", "api", "kernel_stack", "system_call", "flags")
     who = ("who_pid", "who_tid", "end_state", "end_pid", "end_tid", "end_kernel_stack")
@@ -187,8 +188,8 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 }
 # Events that list entries: what they are called, and how one is shown.
 _TABLES: Mapping[type, tuple[str, Callable[[int, Any], str]]] = {
-    events.Aggregates: ("series", _describe_series),
-    events.Times: ("entries", _describe_time),
+    readings.Aggregates: ("series", _describe_series),
+    readings.Times: ("entries", _describe_time),
     Memory: ("devices", functools.partial(_describe_entry, DEVICE_KIND)),
     Holders: ("holders", functools.partial(_describe_entry, HOLDER_KIND)),
 }

@@ -10,118 +10,20 @@ out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
-from otel_gpu import wire
 from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.decode.communicators import Communicator
 from otel_gpu.decode.device import DeviceTrace
-from otel_gpu.decode.events import (
-    Aggregate,
-    CpuSample,
-    CudaCall,
-    Fork,
-    Gap,
-    OpenCall,
-    SeriesKey,
-    Stall,
-)
+from otel_gpu.decode.device_faults import DeviceFault
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
 from otel_gpu.decode.memory import MemorySnapshot
+from otel_gpu.decode.readings import Aggregate, SeriesKey
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.probe_table import Api
-from otel_gpu.stacks.frames import Frame
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProcessImage:
-    """
-    One program that ran under one pid; compared by identity.
-
-    Attributes:
-        pid: In the agent's pid namespace.
-        image_ktime_ns: With ``pid``, the key of this image everywhere.
-        comm: The kernel's 15-character name; always known.
-        attributes: OTel resource attributes of the process, in emission order:
-            ``service.name``, ``service.instance.id``, ``process.*``,
-            ``container.id``, ``k8s.*``, ``host.*``.
-        start_unix_ns: When the image began.
-    """
-
-    pid: int
-    image_ktime_ns: int
-    comm: str
-    start_unix_ns: int
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def service_name(self) -> str:
-        """The name under which backends list this process."""
-        return str(self.attributes["service.name"])
-
-
-ImageKey = tuple[int, int]
-"""A process image: its pid, and when it began by the kernel's clock."""
-
-
-def key_of(process: ProcessImage) -> ImageKey:
-    """Return what tells a process image from all others, also from those of the same pid."""
-    return process.pid, process.image_ktime_ns
-
-
-class DeviceIdentity(NamedTuple):
-    """A CUDA device as OBI names it; None where it was not observed."""
-
-    index: int  # type: ignore[assignment] # OBI's word; this tuple is never searched
-    uuid: str | None
-    model: str | None
-
-
-class CallStack(NamedTuple):
-    """
-    Where a thread was in its program: Python and native frames, innermost first.
-
-    Attributes:
-        id: Of its content: equal stacks have equal ids, everywhere.
-        frames: A frame of kind ``cut`` stands for others that were left out.
-        complete: Whether nothing is missing at the outer end.
-        native: How native frames were found; see ``capture.stacks.frames.MergedStack``.
-        python: The same for frames of Python.
-        place: The innermost frame of the program's own code; None where it is not known.
-    """
-
-    id: int
-    frames: tuple[Frame, ...]
-    complete: bool
-    native: str
-    python: str
-    place: Frame | None
-
-
-class Who(NamedTuple):
-    """
-    Who a process, or a thread of one, is; empty where that is not known.
-
-    Attributes:
-        pid: The process.
-        tid: The thread; 0: what is said holds for the process.
-        comm: The kernel's name.
-        command: The command line, without what looks like a secret.
-        container: The id of its container.
-        pod: The uid of its Kubernetes pod.
-        unit: The systemd unit that it belongs to.
-        owner: The name of its user.
-        function: Of a thread: what it runs, if it has no name of its own.
-    """
-
-    pid: int
-    tid: int = 0
-    comm: str = ""
-    command: str = ""
-    container: str = ""
-    pod: str = ""
-    unit: str = ""
-    owner: str = ""
-    function: str = ""
 
 
 class CallActivity(NamedTuple):
@@ -138,37 +40,6 @@ class CallActivity(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes
-
-
-class Resource(NamedTuple):
-    """
-    What a thread waited for, in a system call about a file descriptor.
-
-    Attributes:
-        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd`` or ``other``.
-        name: A path, or an address and port: of the peer, or of what is listened on. Empty: it is
-            not known, or it stands for many: all files of a file system, say.
-        file_system: Its type (``ext4``, ``nfs4``, ``fuse.sshfs``, ``overlay``); else empty.
-        mount: Where the process sees that file system; else empty.
-        is_remote: Whether another host, or network namespace, is behind it.
-        is_incoming: Whether it is listened on, or was connected from the other end.
-        peers: The watched processes that have the other end of a pipe or of a socket of this host.
-        source: What is mounted: a device, or ``host:/folder``; else empty.
-    """
-
-    kind: str
-    name: str
-    file_system: str = ""
-    mount: str = ""
-    is_remote: bool = False
-    is_incoming: bool = False
-    peers: tuple[int, ...] = ()
-    source: str = ""
-
-    @property
-    def is_network(self) -> bool:
-        """Whether it is a connection that this host made to another one."""
-        return self.is_remote and not self.is_incoming and self.kind in ("tcp", "udp")
 
 
 class StallActivity(NamedTuple):
@@ -227,67 +98,6 @@ class SampleActivity(NamedTuple):
     stack: CallStack | None
 
 
-class Culprit(NamedTuple):
-    """Who had the CPU, held the lock, or kept somebody waiting."""
-
-    pid: int
-    tid: int
-    comm: str
-
-
-class Wait(NamedTuple):
-    """
-    In what a thread spent time, and who kept it from going on.
-
-    Attributes:
-        api: Number of the API of its outermost open call, or of the call before its gap; 0: none.
-        who: Who had the CPU that it waited for, or ended its wait.
-        end: The last one of those who waited for each other; may be ``who`` itself.
-        end_state: What that one did meanwhile: an enumerator of ``thread_state``.
-        end_reason: What it was blocked on, if it was; empty: it was not.
-        resource: What the system call that the thread waited in was about.
-    """
-
-    api: int
-    who: Culprit | None
-    end: Culprit | None
-    end_state: int
-    end_reason: str
-    resource: Resource | None
-
-
-NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
-"""Nothing is known but the time."""
-
-TimeKind = tuple[int, int, str, Wait]
-"""What an entry of the time account is about: state, context, reason, and what is known of the wait."""
-
-
-class ThreadTime(NamedTuple):
-    """
-    Time of the threads of one process, cumulative.
-
-    ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
-    where the state is blocked. ``time_ns`` grows while the time passes, when it is not known yet
-    who will end a wait; ``ended_ns`` grows by the whole of a wait when it ends. So over all waits of
-    one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
-    """
-
-    process: ProcessImage
-    state: int
-    context: int
-    reason: str
-    time_ns: int
-    count: int  # type: ignore[assignment] # as above
-    ended_ns: int = 0
-    wait: Wait = NO_WAIT
-
-    @property
-    def kind(self) -> TimeKind:
-        """What tells it from others of its process: all but the figures."""
-        return self.state, self.context, self.reason, self.wait
-
-
 class TimesActivity(NamedTuple):
     """The time account at one moment."""
 
@@ -317,8 +127,40 @@ class PressureActivity(NamedTuple):
     info: Mapping[str, Any]
 
 
+class ContextActivity(NamedTuple):
+    """In which span of its own application a thread was; what that is of comes after it."""
+
+    unix_ns: int
+    event: ThreadContext
+
+
 class DevicesActivity(NamedTuple):
     """What the devices of the host said of themselves at one moment."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
+class DeviceFaultActivity(NamedTuple):
+    """An error of a device; ``process`` is the watched one whose work it was, if it is known."""
+
+    unix_ns: int
+    process: ProcessImage | None
+    event: DeviceFault
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+
+
+class FabricActivity(NamedTuple):
+    """What the network adapters that do RDMA said at one moment."""
+
+    unix_ns: int
+    info: Mapping[str, Any]
+
+
+class RasActivity(NamedTuple):
+    """What NCCL's own service said of a job at one moment."""
 
     unix_ns: int
     info: Mapping[str, Any]
@@ -344,6 +186,25 @@ class BlocksActivity(NamedTuple):
     device: DeviceIdentity | None
     totals: MemoryTotals | None
     holders: tuple[tuple[int, Holder, CallStack | None], ...]
+
+
+class CommunicatorActivity(NamedTuple):
+    """
+    How far one rank is with the collectives of one communicator.
+
+    ``handle`` tells the communicators of a process apart, also those that had the same address.
+    ``recent_unix_ns`` are the calls of ``communicator.recent`` and ``stacks`` where they were made,
+    ``completed_unix_ns`` is when the program learned of the latest end (0: it never asked).
+    """
+
+    unix_ns: int
+    process: ProcessImage
+    handle: tuple[int, int]
+    device: DeviceIdentity | None
+    communicator: Communicator
+    recent_unix_ns: tuple[int, ...]
+    completed_unix_ns: int
+    stacks: tuple[CallStack | None, ...] = ()
 
 
 class OutOfMemoryActivity(NamedTuple):
@@ -485,9 +346,17 @@ Activity = (
     | ResourceActivity
     | PressureActivity
     | DevicesActivity
+    | ContextActivity
+    | StepActivity
+    | AnnotationActivity
+    | RangeActivity
+    | DeviceFaultActivity
+    | FabricActivity
+    | RasActivity
     | DeviceTraceActivity
     | MemoryActivity
     | BlocksActivity
+    | CommunicatorActivity
     | OutOfMemoryActivity
     | ForkActivity
     | OpenCallActivity

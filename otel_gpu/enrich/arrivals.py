@@ -11,18 +11,22 @@ names what the capture named.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Aggregate,
+    Annotation,
     CpuSample,
     CudaCall,
     Fork,
     Gap,
     OpenCall,
-    SeriesKey,
+    Range,
     Stall,
+    Step,
 )
-from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.blocks import BlocksRead, Failed
+from otel_gpu.enrich.communicators import CommunicatorRead
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
 
 PATIENCE_NS = 3_000_000_000
@@ -32,7 +36,21 @@ NAMELESS_PATIENCE_NS = 60_000_000_000
 MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
-Waiting = BlocksRead | CpuSample | CudaCall | Failed | Fork | Gap | OpenCall | Stall
+Waiting = (
+    Annotation
+    | BlocksRead
+    | CommunicatorRead
+    | CpuSample
+    | CudaCall
+    | DeviceFault
+    | Failed
+    | Fork
+    | Gap
+    | OpenCall
+    | Range
+    | Stall
+    | Step
+)
 
 
 @dataclass(slots=True)

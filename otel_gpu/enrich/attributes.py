@@ -134,6 +134,9 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
         "service.instance.id": said.get("service.instance.id")
         or _instance_id(pid, image_ktime_ns, facts, host),
     }
+    # What another tool recorded may not say which processes they were.
+    if pid >= 0:
+        attributes["process.pid"] = pid
     attributes.update(_observe_process(pid, facts))
     attributes.update(_observe_place(facts))
     attributes.update(host.attributes)
@@ -144,7 +147,6 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
 
 
 def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
-    yield "process.pid", pid
     if facts.ppid is not None:
         yield "process.parent_pid", facts.ppid
     if facts.vpid not in (None, pid):
@@ -152,7 +154,7 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
     if facts.exe:
         yield "process.executable.name", facts.exe.rpartition("/")[2] or facts.exe
         yield "process.executable.path", facts.exe
-    elif facts.comm:
+    elif facts.comm and pid >= 0:
         yield "process.executable.name", facts.comm
     if facts.command_args:
         # Masked when it was captured; a recording may come from elsewhere.

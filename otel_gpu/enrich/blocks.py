@@ -14,7 +14,7 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.enrich.activities import CallStack, ImageKey
+from otel_gpu.enrich.identities import CallStack, ImageKey
 from otel_gpu.enrich.stack_table import StackTable
 
 MAX_BLOCK_STACKS: Final = 65_536

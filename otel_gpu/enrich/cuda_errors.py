@@ -9,6 +9,7 @@ libraries are named right too; a number of a newer one is shown as a number.
 from collections.abc import Mapping
 
 from otel_gpu import wire
+from otel_gpu.enrich.verbs_results import verbs_error
 
 RUNTIME_ERRORS: Mapping[int, str] = {
     0: "cudaSuccess",
@@ -262,6 +263,17 @@ DRIVER_ERRORS: Mapping[int, str] = {
 }
 
 
+NCCL_ERRORS: Mapping[int, str] = {
+    1: "ncclUnhandledCudaError",
+    2: "ncclSystemError",
+    3: "ncclInternalError",
+    4: "ncclInvalidArgument",
+    5: "ncclInvalidUsage",
+    6: "ncclRemoteError",
+    7: "ncclInProgress",
+}
+
+
 def error_name(layer: int, status: int) -> str:
     """
     Return the symbolic name of a result, as ``error.type`` carries it.
@@ -270,6 +282,10 @@ def error_name(layer: int, status: int) -> str:
         layer: An ``api_layer`` of ``bpf/events.h``.
         status: What the call returned.
     """
+    if layer == wire.LAYER_NCCL:
+        return NCCL_ERRORS.get(status) or f"ncclResult_{status}"
+    if layer == wire.LAYER_VERBS:
+        return verbs_error(status)
     if layer == wire.LAYER_RUNTIME:
         return RUNTIME_ERRORS.get(status) or f"cudaError_{status}"
     return DRIVER_ERRORS.get(status) or f"CUDA_ERROR_{status}"

@@ -20,7 +20,19 @@ from struct import Struct
 from typing import Any, Final
 
 from otel_gpu.decode.blocks import OutOfMemory
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.decode.device_faults import DeviceFault
+from otel_gpu.decode.events import (
+    CpuSample,
+    CudaCall,
+    Fork,
+    Gap,
+    OpenCall,
+    Range,
+    Stall,
+    Step,
+    ThreadContext,
+)
+from otel_gpu.recent import Recent
 
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""
@@ -36,7 +48,13 @@ _FORK = b"\4"
 _OPEN = b"\5"
 _GAP = b"\6"
 _OUT_OF_MEMORY = b"\7"
+_DEVICE_FAULT = b"\x08"
+_STEP = b"\x09"
+_RANGE = b"\x0a"
 
+# A context comes right before what it is of.
+MAX_AROUND = 4096
+"""Spans of the application that are remembered."""
 _NO_TRACE = bytes(16)
 _NO_SPAN = bytes(8)
 # To copy one is faster than to make one.
@@ -45,7 +63,7 @@ _copy_span_hash = blake2b(digest_size=8).copy
 
 _Ids = tuple[bytes, bytes, bytes]
 _Of = CudaCall | Stall | Gap | Fork | OpenCall
-_By = _Of | CpuSample | OutOfMemory
+_By = _Of | CpuSample | DeviceFault | OutOfMemory | Step | Range
 
 
 def capture_seed(unix_ns: int, info: Mapping[str, Any]) -> bytes:
@@ -65,9 +83,9 @@ class SpanIds:
     """
     The ids of the spans of one capture: trace id, span id, and its parent's or empty.
 
-    One trace holds an outermost CUDA call, or a gap, and all that happened inside it. A
-    stall or a fork outside both is a trace of its own. A stall does not say which gap it
-    lies in: the gap comes after it.
+    One trace holds an outermost CUDA call, or a gap, and all that happened inside it; where the
+    application says in which span it is, that is in the application's own trace. A
+    stall or a fork outside both is in the application's span around it, or a trace of its own.
 
     Args:
         seed: ``capture_seed`` of the capture.
@@ -75,6 +93,15 @@ class SpanIds:
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
+        # Trace and span of the application, by image, pid, tid and start.
+        self._around: Recent[tuple[int, int, int, int], tuple[bytes, bytes]] = Recent(MAX_AROUND)
+
+    def learn(self, event: ThreadContext) -> None:
+        """Take the application's own span as the parent of what follows it, in its trace."""
+        # What a process publishes may be no ids.
+        if _are_ids(event.trace_id, event.span_id):
+            key = event.image_ktime_ns, event.pid, event.tid, event.start_ktime_ns
+            self._around[key] = event.trace_id, event.span_id
 
     def of_call(self, event: CudaCall) -> _Ids:
         """Return the ids of a call; its parent is the call around it."""
@@ -92,18 +119,23 @@ class SpanIds:
         span_id = hashing.digest()
         if trace_id == _NO_TRACE or span_id == _NO_SPAN:
             trace_id, span_id = self._trace(event, root), self._span(event, start, _CALL)
-        return trace_id, span_id, self._parent(event, parent) if parent else b""
+        parent_id = self._parent(event, parent) if parent else b""
+        if self._around and (found := self._around.get((image, pid, tid, root or start))):
+            trace_id, parent_id = found[0], parent_id or found[1]
+        return trace_id, span_id, parent_id
 
     def of_gap(self, event: Gap) -> _Ids:
-        """Return the ids of a gap, which is a root."""
-        return self._trace(event, 0), self._span(event, event.start_ktime_ns, _GAP), b""
+        """Return the ids of a gap; its parent is the application's span around it."""
+        start = event.start_ktime_ns
+        return self._trace(event, 0), self._span(event, start, _GAP), self._outside(event, start)
 
     def of_fork(self, event: Fork) -> _Ids:
-        """Return the ids of a fork; its parent is the call around it."""
+        """Return the ids of a fork; its parent is the call, or the application's span, around it."""
         return (
             self._trace(event, event.root_start_ktime_ns),
             self._span(event, event.start_ktime_ns, _FORK, event.child_pid),
-            self._parent(event, event.call_start_ktime_ns),
+            self._parent(event, event.call_start_ktime_ns)
+            or self._outside(event, event.start_ktime_ns),
         )
 
     def of_open_call(self, event: OpenCall) -> _Ids:
@@ -123,14 +155,47 @@ class SpanIds:
             self._parent(event, root),
         )
 
+    def of_device_fault(self, event: DeviceFault) -> _Ids:
+        """Return the ids of what a driver said of a device, which is a root."""
+        # Several may be told of in one moment; there is no other time to tell them apart by.
+        span_id = self._span(event, event.ktime_ns, _DEVICE_FAULT, event.xid)
+        return self._trace_of(event, event.ktime_ns), span_id, b""
+
+    def of_step(self, event: Step) -> _Ids:
+        """Return the ids of a step, which is a root: those of the program's own span, if it has one."""
+        if _are_ids(event.trace_id, event.span_id):
+            return event.trace_id, event.span_id, b""
+        start = event.start_ktime_ns
+        # No call of that moment is in its trace.
+        span_id = self._span(event, start, _STEP)
+        hashing = _copy_trace_hash()
+        hashing.update(self._name(event, start) + _STEP)
+        return hashing.digest(), span_id, b""
+
+    def of_range(self, event: Range) -> _Ids:
+        """Return the ids of a range, which the program made, and gave to what is in it."""
+        if _are_ids(event.trace_id, event.span_id):
+            return event.trace_id, event.span_id, event.parent_span_id
+        start = event.start_ktime_ns
+        return self._trace_of(event, start), self._span(event, start, _RANGE), b""
+
     def of_stall(self, event: Stall) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return the ids of a stall: trace, off the CPU, in the run queue, the call around it."""
+        """
+        Return the ids of a stall: trace, off the CPU, in the run queue, and the parent of both.
+
+        That is the call around it, or the gap, or the application's span where it is in neither.
+        """
         start, runnable = event.start_ktime_ns, event.runnable_ktime_ns
+        root = event.root_start_ktime_ns
+        if event.call_start_ktime_ns:
+            parent_id = self._parent(event, event.call_start_ktime_ns)
+        else:
+            parent_id = self._span(event, root, _GAP) if root else self._outside(event, start)
         return (
-            self._trace(event, event.root_start_ktime_ns),
+            self._trace(event, root),
             self._span(event, start, _BLOCKED) if runnable > start else b"",
             self._span(event, start, _RUN_QUEUE) if event.end_ktime_ns > runnable else b"",
-            self._parent(event, event.call_start_ktime_ns),
+            parent_id,
         )
 
     def around_sample(self, event: CpuSample) -> tuple[bytes, bytes]:
@@ -141,7 +206,16 @@ class SpanIds:
     def _trace(self, event: _Of, root_ktime_ns: int) -> bytes:
         return self._trace_of(event, root_ktime_ns or event.start_ktime_ns)
 
+    def _outside(self, event: _By, start_ktime_ns: int) -> bytes:
+        """Return the id of the application's span around something; empty: it is in none."""
+        key = event.image_ktime_ns, event.pid, event.tid, start_ktime_ns
+        return self._around.get(key, (b"", b""))[1]
+
     def _trace_of(self, event: _By, root_ktime_ns: int) -> bytes:
+        if self._around:
+            key = event.image_ktime_ns, event.pid, event.tid, root_ktime_ns
+            if found := self._around.get(key):
+                return found[0]
         hashing = _copy_trace_hash()
         hashing.update(self._name(event, root_ktime_ns) + _TRACE)
         digest = hashing.digest()
@@ -159,6 +233,10 @@ class SpanIds:
 
     def _parent(self, event: _By, call_ktime_ns: int) -> bytes:
         return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""
+
+
+def _are_ids(trace_id: bytes, span_id: bytes) -> bool:
+    return (len(trace_id), len(span_id)) == (16, 8) and any(trace_id) and any(span_id)
 
 
 def chain_span_id(chain_id: str, trace_id: bytes, effect_span_id: bytes) -> bytes:

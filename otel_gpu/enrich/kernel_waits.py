@@ -1,6 +1,6 @@
 """Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
 
-from otel_gpu.decode.events import Stack
+from otel_gpu.decode.referents import Stack
 from otel_gpu.enrich.reasons import find_reason
 
 MAX_STACKS = 16_384

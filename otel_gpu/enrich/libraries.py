@@ -42,7 +42,6 @@ _NAMES: Mapping[str, str] = {
 }
 # Behind the name: a hash of auditwheel's or a version before ".so", or CPython's tag.
 _TAIL = r"(?:-[0-9a-f]{8}|-\d[\d.]*)?(?:\.(?:cpython-|abi3|pypy).*|\.so.*)?"
-_PATTERNS = tuple((layer, re.compile(f"(?:{names}){_TAIL}")) for layer, names in _NAMES.items())
 # Of CPython, installed or in its sources, and not of what was installed into it.
 _STANDARD_LIBRARY = re.compile(
     r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?!(?:site|dist)-packages/).*|<frozen .*>", re.DOTALL
@@ -50,10 +49,16 @@ _STANDARD_LIBRARY = re.compile(
 _REMEMBERED_NAMES = 4096
 
 
+# When first asked for: most starts never are.
+@functools.cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((layer, re.compile(f"(?:{names}){_TAIL}")) for layer, names in _NAMES.items())
+
+
 @functools.lru_cache(maxsize=_REMEMBERED_NAMES)
 def layer_of(module: str) -> str:
     """Return what the library with this file name is; ``PROGRAM`` for all that is not known."""
-    for layer, pattern in _PATTERNS:
+    for layer, pattern in _patterns():
         if pattern.fullmatch(module):
             return layer
     return PROGRAM

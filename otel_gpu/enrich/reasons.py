@@ -217,19 +217,18 @@ _BY_NUMBER: Mapping[str, Mapping[int, str]] = {
 
 class _Pattern(NamedTuple):
     reason: str
-    functions: re.Pattern[str]
-    inside: re.Pattern[str] | None
+    functions: str
+    inside: str | None
 
 
+# When first asked for: most starts ask for none, and all of them take longer than a whole import.
+@functools.cache
 def _compile(functions: str) -> re.Pattern[str]:
     # Compilers name the parts of a function that they split "schedule.part.0".
     return re.compile(rf"(?:{functions})(?:\..*)?")
 
 
-_PATTERNS = tuple(
-    _Pattern(rule.reason, _compile(rule.functions), _compile(rule.inside) if rule.inside else None)
-    for rule in RULES
-)
+_PATTERNS = tuple(_Pattern(rule.reason, rule.functions, rule.inside or None) for rule in RULES)
 
 
 def find_reason(
@@ -275,8 +274,8 @@ def _from_stack(functions: tuple[str, ...]) -> str | None:
 
 def _from_frame(function: str, inner: Sequence[str]) -> str | None:
     for reason, pattern, inside in _PATTERNS:
-        if pattern.fullmatch(function) and (
-            inside is None or any(inside.fullmatch(frame) for frame in inner)
+        if _compile(pattern).fullmatch(function) and (
+            inside is None or any(map(_compile(inside).fullmatch, inner))
         ):
             return reason
     return None

@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from otel_gpu.decode.events import ResourceSeen
-from otel_gpu.enrich.activities import Resource
+from otel_gpu.decode.referents import ResourceSeen
+from otel_gpu.enrich.identities import Resource
 from otel_gpu.enrich.reasons import IPC, NETWORK, UNKNOWN
 
 MAX_RESOURCES = 16_384

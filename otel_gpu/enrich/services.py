@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,7 +38,7 @@ def name_service(
     listed = parse_resource_attributes(environment.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     if listed.get("service.name"):
         return listed["service.name"]
-    program = PurePosixPath(exe or next(iter(command_args), "")).name.strip()
+    program = _last_parts(exe or next(iter(command_args), ""))[1].strip()
     if is_python(program):
         return find_python_program(command_args) or program
     return program or comm or UNKNOWN_SERVICE
@@ -102,11 +101,18 @@ def parse_resource_attributes(text: str) -> dict[str, str]:
 def _script_name(path: str) -> str | None:
     if path in ("", "-"):
         return None
-    script = PurePosixPath(path)
+    folder, script = _last_parts(path)
     # A package that is run by its path is called as the package.
-    if script.name == "__main__.py" and script.parent.name:
-        return script.parent.name
-    return script.name or None
+    if script == "__main__.py" and folder:
+        return folder
+    return script or None
+
+
+def _last_parts(path: str) -> tuple[str, str]:
+    # Not pathlib: it interns each part, and CPython's table of interned strings, which never
+    # shrinks, would grow by a megabyte on a host whose programs come and go.
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return parts[-2] if len(parts) > 1 else "", parts[-1] if parts else ""
 
 
 def _first_value_option(argument: str) -> tuple[str, str]:

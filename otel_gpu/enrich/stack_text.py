@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.enrich import libraries
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import layer_of
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from otel_gpu.enrich import libraries
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import is_standard_library, layer_of
 from otel_gpu.enrich.services import is_python
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame

@@ -3,18 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.events import TimesEntry, TimesKey
-from otel_gpu.enrich.activities import Culprit, ImageKey, Wait
+from otel_gpu.decode.readings import TimesEntry, TimesKey
+from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
+from otel_gpu.enrich.thread_times import ThreadTime, TimeKind, Wait
 
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
-
-Kind = tuple[int, int, str, Wait]
-"""State, context, reason, and who kept the threads from going on."""
-Sums = tuple[int, int, int]
-"""Time in nanoseconds, how often it was spent, and how much of it has ended."""
 
 
 class TimeAccounts:
@@ -51,10 +47,10 @@ class TimeAccounts:
             images.add(image)
         return images
 
-    def sums(self, image: ImageKey) -> Iterator[tuple[Kind, Sums]]:
+    def times(self, process: ProcessImage) -> Iterator[ThreadTime]:
         """Yield what the entries of each kind are together."""
-        totals: dict[Kind, Sums] = {}
-        for entry in self._entries.get(image, {}).values():
+        totals: dict[TimeKind, tuple[int, int, int]] = {}
+        for entry in self._entries.get(key_of(process), {}).values():
             kind = self._kind(entry)
             time_ns, count, ended_ns = totals.get(kind, (0, 0, 0))
             totals[kind] = (
@@ -62,13 +58,14 @@ class TimeAccounts:
                 count + entry.count,
                 ended_ns + entry.ended_ns,
             )
-        yield from totals.items()
+        for (state, context, reason, wait), sums in totals.items():
+            yield ThreadTime(process, state, context, reason, *sums, wait)
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
         self._size -= len(self._entries.pop(image, ()))
 
-    def _kind(self, entry: TimesEntry) -> Kind:
+    def _kind(self, entry: TimesEntry) -> TimeKind:
         key = entry.key
         reason = end_reason = ""
         resource = self._resources.find(key.resource)

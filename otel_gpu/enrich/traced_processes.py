@@ -6,7 +6,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from otel_gpu.decode.device import DeviceTrace
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
 from otel_gpu.procfs.jobs import RANK, WORLD_SIZE
 

@@ -13,8 +13,9 @@ and no further. A program's own function ends the search, for what lies behind i
 the program and not the wait.
 """
 
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu.enrich import libraries
@@ -120,19 +121,21 @@ _HOW = frozenset({libraries.C_LIBRARY, libraries.PYTHON, libraries.PYTHON_MODULE
 
 class _Pattern(NamedTuple):
     rule: UserRule
-    functions: re.Pattern[str]
-    files: re.Pattern[str] | None
+    functions: str
+    files: str | None
 
 
 _PATTERNS = tuple(
     _Pattern(
         rule,
         # As in the kernel, a compiler may have split a function in parts.
-        re.compile(rf"(?:{rule.functions})(?:\..*)?", re.DOTALL),
-        re.compile(rf"(?:.*/)?{rule.files}") if rule.files else None,
+        rf"(?s:(?:{rule.functions})(?:\..*)?)",
+        rf"(?:.*/)?{rule.files}" if rule.files else None,
     )
     for rule in USER_RULES
 )
+# When first asked for: most starts never are.
+_compile: Callable[[str], re.Pattern[str]] = functools.cache(re.compile)
 
 
 def find_user_rules(frames: Sequence[Frame]) -> tuple[UserRule, ...]:
@@ -191,6 +194,8 @@ def _match(frame: Frame, layer: str) -> UserRule | None:
     for rule, functions, files in _PATTERNS:
         if (files is not None) != is_python or (rule.layer and rule.layer != layer):
             continue
-        if functions.fullmatch(name) and (files is None or files.fullmatch(frame.file)):
+        if _compile(functions).fullmatch(name) and (
+            files is None or _compile(files).fullmatch(frame.file)
+        ):
             return rule
     return None

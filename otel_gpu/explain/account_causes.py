@@ -8,7 +8,7 @@ have no lines before it is known which of them are told of together.
 
 from collections.abc import Collection, Iterable, Iterator
 
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
 from otel_gpu.explain.places import Places, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND

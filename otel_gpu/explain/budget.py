@@ -72,8 +72,7 @@ class ChainBudget:
         second = max(self._settled, (effect.start_unix_ns + effect.duration_ns) // _NS_PER_SECOND)
         entries = self._seconds.setdefault(second, [])
         self._number += 1
-        is_failure = chain.failure is not None
-        heapq.heappush(entries, _Entry(is_failure, effect.excess_ns, -self._number, chain))
+        heapq.heappush(entries, _Entry(chain.is_failure, effect.excess_ns, -self._number, chain))
         self._traces[effect.trace_id] = self._traces.pop(effect.trace_id, 0) + 1
         if len(self._traces) > _MAX_TRACES:
             self._traces.popitem(last=False)

@@ -26,11 +26,13 @@ moment goes to one cause, and what is left is said to be unexplained.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu import wire
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
-from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.activities import CallActivity, StallActivity
+from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
+from otel_gpu.explain.collectives import Collectives
+from otel_gpu.explain.delays import cut_delays, kinds_at
+from otel_gpu.explain.device_causes import DeviceCauses
 from otel_gpu.explain.pieces import (
     Piece,
     clear_cause,
@@ -41,11 +43,11 @@ from otel_gpu.explain.pieces import (
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.sweep import Sweep, ThreadWindow
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.explain.wakers import Wakers, is_for_network
+from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
-from otel_gpu.ledger.samples import EVERYWHERE, Samples
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.ledger.samples import Samples
 
 
 class Subject(NamedTuple):
@@ -53,7 +55,9 @@ class Subject(NamedTuple):
     What is explained: a call or a gap, with its totals.
 
     ``place`` is one of ``rules``' places; ``span`` is the evidence that the whole of
-    it gives. ``usual_ns`` is the median of its series, 0 if not known.
+    it gives. ``usual_ns`` is the median of its series, 0 if not known. ``device`` is the one that
+    it was about, as ``process`` sees it. ``is_open``: it has not ended. ``is_polling``: it is a gap
+    between two looks whether the device is done.
     """
 
     pid: int
@@ -65,14 +69,11 @@ class Subject(NamedTuple):
     place: str
     usual_ns: int
     span: Evidence
-
-
-class _Window(NamedTuple):
-    pid: int
-    tid: int
-    start_ktime_ns: int
-    end_ktime_ns: int
-    place: str
+    image_ktime_ns: int = 0
+    is_open: bool = False
+    is_polling: bool = False
+    process: ProcessImage | None = None
+    device: DeviceIdentity | None = None
 
 
 class Causes:
@@ -89,11 +90,14 @@ class Causes:
         quotas: Quotas,
         settings: Settings,
         samples: Samples | None = None,
+        devices: DeviceCauses | None = None,
+        collectives: Collectives | None = None,
     ) -> None:
+        self._devices = devices or DeviceCauses(DeviceStates())
         self._timeline = timeline
         self._samples = Samples() if samples is None else samples
-        self._quotas = quotas
-        self._wakers = Wakers(timeline)
+        self._collectives = collectives or Collectives(timeline, settings)
+        self._sweep = Sweep(timeline, quotas, self._samples)
         self._settings = settings
         self.knows_states = True
 
@@ -108,105 +112,19 @@ class Causes:
             stalls: Those of its own thread.
         """
         duration_ns = max(0, subject.end_ktime_ns - subject.start_ktime_ns)
-        window = _Window(
+        window = ThreadWindow(
             subject.pid, subject.tid, subject.start_ktime_ns, subject.end_ktime_ns, subject.place
         )
-        off_cpu = self._sweep(window, stalls)
+        off_cpu = self._sweep.cut(window, stalls)
+        delays = self._collectives.delays(
+            (subject.pid, subject.image_ktime_ns), *window[2:4], is_open=subject.is_open
+        )
+        kinds = kinds_at(subject.place, is_polling=subject.is_polling)
         rest = self._find_rest(subject, off_cpu, duration_ns)
-        causes = self._group([*off_cpu, *rest], duration_ns, 0, frozenset({subject.tid}))
+        pieces = self._devices.split(subject, cut_delays([*off_cpu, *rest], delays, kinds))
+        causes = self._group(pieces, duration_ns, 0, frozenset({subject.tid}))
         unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
         return rank(causes, subject.usual_ns), unexplained_ns
-
-    def _sweep(self, window: _Window, stalls: Iterable[StallActivity]) -> list[Piece]:
-        """Cut the stalls in a window into pieces; no moment is in two of them."""
-        pieces: list[Piece] = []
-        cursor = window.start_ktime_ns
-        for stall in stalls:
-            event = stall.event
-            start = max(event.start_ktime_ns, cursor)
-            end = min(event.end_ktime_ns, window.end_ktime_ns)
-            if end <= start:
-                continue
-            runnable = min(max(event.runnable_ktime_ns, start), end)
-            if runnable > start:
-                pieces += self._cut_blocked(stall, start, runnable, _place_of(event, window.place))
-            if end > runnable:
-                pieces.append(self._cut_run_queue(stall, runnable, end))
-            cursor = end
-        return pieces
-
-    def _cut_blocked(
-        self, stall: StallActivity, start: int, end: int, place: str
-    ) -> Iterable[Piece]:
-        event, reason = stall.event, stall.reason
-        if event.flags & STALL_STATE_UNKNOWN:
-            yield Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
-            return
-        kind = rules.blocked_kind(reason, place)
-        if kind == "stopped" and event.flags & wire.STALL_AGENT:
-            kind = "capture"
-        waker = self._wakers.find(stall)
-        blocked = evidence.of_blocked(stall, waker)
-        if kind in ("mmap_lock", "page_fault"):
-            fork = self._fork_meanwhile(event, start, end)
-            if fork is not None:
-                yield fork
-                forked_ns = fork.time_ns
-                if end - start > forked_ns:
-                    yield Piece(kind, end - start - forked_ns, None, blocked)
-                return
-        # A wait for the device is over when the device says so, whoever passes that on.
-        is_followed = (
-            waker is not None
-            and (waker.pid == event.pid or self._timeline.is_watched(waker.pid))
-            and reason in rules.FOLLOWED_REASONS
-            and kind in (*rules.REPEATED_KINDS, "unexplained")
-        )
-        # Who let a stopped thread go on is who stopped it.
-        culprit = waker if is_followed or kind == "stopped" else None
-        is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
-        lines = NO_LINES
-        if kind == "gil" and culprit is None:
-            # Who had it is not known: one of those that worked meanwhile.
-            lines = self._samples.of_others(event.pid, event.tid, start, end)
-        yield Piece(
-            kind,
-            end - start,
-            culprit,
-            blocked,
-            start,
-            end,
-            is_followed,
-            is_repeated,
-            stall.resource,
-            lines,
-        )
-
-    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> Piece:
-        event = stall.event
-        culprit = evidence.culprit_of(stall)
-        is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
-        kind = "preemption" if is_preempted and culprit is not None else "run_queue"
-        if self._quotas.is_throttled(stall):
-            kind, culprit = "cpu_quota", None
-        piece = Piece(kind, end - start, culprit, evidence.of_run_queue(stall))
-        if culprit is None or not self._timeline.is_watched(culprit.pid):
-            return piece
-        # Threads of one process that have the CPU in turn are one hog.
-        return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
-
-    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> Piece | None:
-        for fork in self._timeline.forks(event.pid, start, end):
-            other = fork.event
-            if other.tid == event.tid:
-                continue
-            forked_ns = end - start
-            if other.end_ktime_ns > other.start_ktime_ns:
-                forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
-            if forked_ns > 0:
-                culprit = Culprit(other.pid, other.tid, other.comm)
-                return Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
-        return None
 
     def _find_rest(
         self, subject: Subject, off_cpu: list[Piece], duration_ns: int
@@ -294,6 +212,7 @@ class Causes:
                     via,
                     clear_resource((piece.resource, piece.time_ns) for piece in group),
                     merge(piece.lines for piece in group),
+                    longest.trouble,
                 )
             )
         return causes
@@ -310,15 +229,30 @@ class Causes:
             other = piece.culprit
             if piece.is_followed and other is not None and other.tid not in path:
                 tids.add(other.tid)
-                pieces += self._see(other, piece.start_ktime_ns, piece.end_ktime_ns)
+                pieces += self._see_device(other, piece.start_ktime_ns, piece.end_ktime_ns)
         return rank(self._group(pieces, duration_ns, depth + 1, frozenset(tids)), 0)
+
+    def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+        """Yield what a thread was doing in a window, and what its device is to blame for."""
+        window = ((other.pid, other.tid), start, end)
+        start_unix_ns = start + self._timeline.unix_offset_ns
+        span = evidence.of_unseen(other, start, start_unix_ns, end - start, "device")
+        did: list[CallActivity | StallActivity] = [*self._timeline.calls(*window)]
+        did += self._timeline.stalls(*window)
+        return self._devices.split_of(other, span, did, list(self._see_rank(other, start, end)))
+
+    def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+        """Yield what a thread was doing in a window, in which its rank may have waited for another one."""
+        pieces = list(self._see(other, start, end))
+        image = self._collectives.communicators.image_of(other.pid)
+        return cut_delays(pieces, self._collectives.delays(image, start, end)) if image else pieces
 
     def _see(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what a thread was doing in a window."""
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
         calls = self._timeline.calls(thread, start, end)
-        pieces = self._sweep(_Window(*thread, start, end, rules.GAP), stalls)
+        pieces = self._sweep.cut(ThreadWindow(*thread, start, end, rules.GAP), stalls)
         for piece in pieces:
             # Where no thread kept it waiting, it kept the other one waiting itself.
             if piece.culprit is None and not is_run_queue(piece) and piece.kind != "unexplained":
@@ -363,13 +297,3 @@ class Causes:
             # Off the CPU for too short a time to be sent; or on it, where no account tells.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
             yield Piece("unexplained", left_ns, None, span, lines=lines)
-
-
-def _place_of(event: Stall, around: str) -> str:
-    """Return where a stall was: the innermost call says it if that waits for the device."""
-    if around in (rules.FIRST_CALL, rules.CHURN, rules.LAUNCH, rules.FULL_QUEUE):
-        return around
-    api = API_BY_NUMBER.get(event.call_api) if event.call_start_ktime_ns else None
-    if api is not None and (around == rules.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
-        return rules.place_of(api.family)
-    return around

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallStack, ProcessImage, Resource, Who, key_of
-from otel_gpu.enrich.activities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
+from otel_gpu.enrich.identities import CallStack, ProcessImage, Resource, Who, key_of
+from otel_gpu.enrich.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 from otel_gpu.ledger.lines import NO_LINES, Lines
 from otel_gpu.ledger.lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.ledger.memory import Holder
@@ -33,6 +33,9 @@ class EffectKind(StrEnum):
     HUNG_CALL = "hung_call"
     FAILED_CALL = "failed_call"
     OUT_OF_MEMORY = "out_of_memory"
+    DEVICE_FAULT = "device_fault"
+    NETWORK_EVENT = "network_event"
+    HUNG_COLLECTIVE = "hung_collective"
 
 
 class CauseKind(StrEnum):
@@ -67,6 +70,15 @@ class CauseKind(StrEnum):
     OFF_CPU = "off_cpu"
     UNEXPLAINED = "unexplained"
     HOST_WORK = "host_work"
+    GPU_CLOCKS = "gpu_clocks"
+    GPU_FAULT = "gpu_fault"
+    COLLECTIVE_WAIT = "collective_wait"
+    COLLECTIVE_MISMATCH = "collective_mismatch"
+    COLLECTIVE_STUCK = "collective_stuck"
+
+
+COUNTERS = "counters"
+"""The kind of evidence of which it is known that something was counted, and not how long it took."""
 
 
 class Evidence(NamedTuple):
@@ -74,10 +86,11 @@ class Evidence(NamedTuple):
     One measured interval that a cause rests on.
 
     ``kind`` is ``run_queue``, ``blocked``, ``off_cpu`` (one or the other of these, it is
-    not known which), ``call``, ``gap``, ``fork``, ``unseen`` or ``account``. A ``call`` or
-    ``gap`` that is the effect itself stands for its totals: time of which the state is
+    not known which), ``call``, ``gap``, ``fork``, ``unseen``, ``account``, ``device`` or ``counters``. A ``call``
+    or ``gap`` that is the effect itself stands for its totals: time of which the state is
     known and the interval is not. ``unseen`` is another thread's window of which not all
-    was seen, ``account`` one of which only totals tell. ``span_id`` is the
+    was seen, ``account`` one of which only totals tell, ``device`` what a device said of itself;
+    ``counters`` is one in which counters of the host rose, and ``reason`` says which. ``span_id`` is the
     exported span's, where there is one, else
     empty. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
     it was. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
@@ -96,6 +109,27 @@ class Evidence(NamedTuple):
     is_cpu_idle: bool = False
 
 
+class DeviceTrouble(NamedTuple):
+    """
+    What was wrong with a device.
+
+    Attributes:
+        device: Its UUID, else where it is on the bus.
+        xid: NVIDIA's number of the error; 0: none was said.
+        uncorrected: Errors of its memory that could not be corrected.
+        reason: Why its clocks were limited; empty: that is not what was wrong.
+        clock_mhz: How fast they were; 0: not known.
+        clock_limit_mhz: How fast they can be; 0: not known.
+    """
+
+    device: str
+    xid: int = 0
+    uncorrected: int = 0
+    reason: str = ""
+    clock_mhz: int = 0
+    clock_limit_mhz: int = 0
+
+
 class Cause(NamedTuple):
     """
     A part of an effect's time that something is to blame for.
@@ -105,7 +139,7 @@ class Cause(NamedTuple):
     is the file, the address and the like that was waited for, where that is known. ``lines`` say
     which lines a thread was at work on meanwhile: of time that is its own work or is unexplained the
     thread itself, of a wait for a CPU the culprit, and of one for the GIL, if nobody knows who held it,
-    the other threads of the process.
+    the other threads of the process. ``trouble`` is what was wrong with the device.
     """
 
     kind: str
@@ -116,10 +150,22 @@ class Cause(NamedTuple):
     via: tuple["Cause", ...] = ()
     resource: Resource | None = None
     lines: Lines = NO_LINES
+    trouble: DeviceTrouble | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether counters say that it happened, and nothing says how long it took."""
+        return not self.time_ns and any(one.kind == COUNTERS for one in self.evidence)
 
 
 OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
 """Kinds of causes whose ``lines`` are of the thread itself, and not of its culprit."""
+
+
+COLLECTIVE = frozenset(
+    {CauseKind.COLLECTIVE_WAIT, CauseKind.COLLECTIVE_MISMATCH, CauseKind.COLLECTIVE_STUCK}
+)
+"""Kinds of causes that ranks of one communicator have in common."""
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:
@@ -136,9 +182,12 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 
 class Effect(NamedTuple):
     """
-    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call`` or ``out_of_memory``.
+    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``out_of_memory``,
+    ``device_fault``, ``network_event`` or ``hung_collective``.
 
-    ``api`` is empty where a framework says that memory ran out.
+    ``api`` is empty where a framework says that memory ran out, and where a driver says that a device failed; it is
+    what a network adapter said of an event that is a failure, and what a collective does where that hangs and no
+    call does.
     ``excess_ns`` is over the series' own median for the same kind and size class.
     ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
     program it was. What ``began_before_capture`` took at least so long.
@@ -229,6 +278,11 @@ class Chain(NamedTuple):
     unexplained_ns: int
     severity: str
     failure: Failure | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is told of before what was slow, as it took no time and is worse."""
+        return self.failure is not None or self.effect.kind == EffectKind.DEVICE_FAULT
 
 
 class Incident(NamedTuple):

@@ -26,11 +26,12 @@ account of its threads' time says all the same how long it waited, and for whom.
 # waits for requests keeps nobody from anything.
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import ImageKey, ProcessImage, ThreadTime
+from otel_gpu.enrich.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.account_causes import NOBODY, OWN, AccountCauses
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.places import Places
@@ -45,6 +46,7 @@ from otel_gpu.probe_table import API_BY_NUMBER
 
 _NS_PER_S = 1_000_000_000
 _MAX_CAUSES = 256
+_MAX_GONE = 256
 _MAJORITY = 0.5
 _DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
 
@@ -92,6 +94,17 @@ class Finding(NamedTuple):
     process: ProcessImage
     end_unix_ns: int
     chronic: tuple[Chronic, ...]
+
+
+class FindLate(Protocol):
+    """Finds for whom an image waited in a stretch of time; False: nobody does."""
+
+    def __bool__(self) -> bool: ...
+
+    def find(
+        self, figures: Figures, around: Mapping[ImageKey, Figures], start: int, end: int, /
+    ) -> Iterable[Chronic]:
+        """Yield for whom, by its figures and those of all, from begin to end."""
 
 
 FindMore = Callable[[Figures, int, int], Iterable[Chronic]]
@@ -239,14 +252,24 @@ class ChronicCauses:
         ledger: Is to be told of every reading after ``observe`` was.
         settings: The limits.
         more: Says what else an image lost in a stretch, by its figures, its begin and its end.
+        late: Says for whom it waited.
 
     Attributes:
         places: Where threads were, since the stretch began.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, more: FindMore | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        more: FindMore | None = None,
+        late: FindLate | None = None,
+    ) -> None:
         self._ledger = ledger
         self._more = more
+        self._late = late
+        # Of images that ended in this stretch.
+        self._gone: dict[ImageKey, Figures] = {}
         self._settings = settings
         self.places = Places(settings.max_processes)
         self._begin: Mark = {}
@@ -273,6 +296,8 @@ class ChronicCauses:
         figures = self._ledger.figures_of(image, self._begin)
         if figures is not None and figures.times and self._begin_unix_ns is not None:
             self._look([figures], self._read_unix_ns)
+            if len(self._gone) < _MAX_GONE:
+                self._gone[image] = figures
         self.places.forget(image[0])
 
     def close(self) -> None:
@@ -288,11 +313,13 @@ class ChronicCauses:
     def _end_stretch(self) -> None:
         self._look(self._ledger.figures(self._begin).values(), self._read_unix_ns)
         self._begin, self._begin_unix_ns = self._ledger.mark(), self._read_unix_ns
+        self._gone.clear()
         self.places.age()
 
     def _look(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
         figures = tuple(figures)
         resources = resources_of(figures)
+        around: dict[ImageKey, Figures] | None = None
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
             found = find_chronic(
@@ -301,5 +328,8 @@ class ChronicCauses:
             chronic = tuple(found)
             if self._more is not None:
                 chronic += tuple(self._more(one, self._begin_unix_ns, end_unix_ns))
+            if self._late:
+                around = around or {**self._gone, **self._ledger.figures(self._begin)}
+                chronic += tuple(self._late.find(one, around, self._begin_unix_ns, end_unix_ns))
             if one.times or chronic:
                 self._found.append(Finding(one.process, end_unix_ns, chronic))

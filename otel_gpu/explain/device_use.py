@@ -1,8 +1,10 @@
 """How a program used one device: its time, its steps, why it was idle, and what bounds it."""
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, count
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceModel, DeviceTrace
@@ -22,7 +24,7 @@ from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
 from otel_gpu.ledger.host_regions import Region, find_regions
-from otel_gpu.ledger.host_time import HostTime
+from otel_gpu.ledger.host_time import HostTime, rows_by_start
 from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
 from otel_gpu.ledger.spans import Spans
@@ -135,8 +137,9 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     links = link(trace)
     kinds = kinds_of(trace.names, trace.activities)
     lost, lost_rows = _lost(trace)
-    host = host_spans(trace)
-    host_time = HostTime(trace)
+    ordered = rows_by_start(trace)
+    host = host_spans(trace, ordered)
+    host_time = HostTime(trace, ordered)
     regions = find_regions(trace)
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
@@ -196,10 +199,11 @@ def _middle(steps: Sequence[Step]) -> Step:
 def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
     launching = [_LAUNCH.fullmatch(name) is not None for name in trace.names]
     is_graph = [_GRAPH.fullmatch(name) is not None for name in trace.names]
-    rows = without_work(trace, launching)
-    graphs = sum(is_graph[trace.host.names[row]] for row in rows)
-    calls = sum(launching[name] for name in trace.host.names)
-    return Lost(len(rows) - graphs, graphs, calls), rows
+    names = trace.host.names
+    launches = array("I", compress(count(), map(launching.__getitem__, names)))
+    rows = without_work(trace, launches)
+    graphs = sum(is_graph[names[row]] for row in rows)
+    return Lost(len(rows) - graphs, graphs, len(launches)), rows
 
 
 def _regions(
@@ -217,8 +221,9 @@ def _places(
     trace: DeviceTrace, gaps: Gaps
 ) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
     totals: Counter[IdlePlace] = Counter()
-    for gap in gaps.totals():
-        totals[place_of(trace, gap)] += gap.duration_ns
+    names = trace.names
+    for (cause, name, python), time_ns in gaps.by_place(trace.host.names).items():
+        totals[IdlePlace(cause, names[name], names[python])] += time_ns
     named = (
         NamedGap(gap.start_ns, gap.duration_ns, place_of(trace, gap))
         for gap in gaps.longest(MAX_GAPS)

@@ -17,12 +17,14 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
+from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.baselines import Baseline, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
-from otel_gpu.explain.chains import Effect
+from otel_gpu.explain.chains import Effect, EffectKind
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import LOW
+from otel_gpu.probe_table import ASYNC_EVENT_API
 
 # What is an effect for being longer than is usual.
 _COMPARED = frozenset({"slow_call", "slow_gap"})
@@ -106,6 +108,11 @@ class Effects:
             self._place_of(candidate, baseline),
             usual_ns,
             evidence.of_whole(activity, candidate.end_unix_ns),
+            event.image_ktime_ns,
+            isinstance(event, OpenCall),
+            isinstance(activity, GapActivity) and _is_polling(activity),
+            activity.process,
+            activity.device,
         )
         return effect, subject
 
@@ -126,7 +133,8 @@ class Effects:
         if isinstance(event, OpenCall):
             return "hung_call"
         if isinstance(event, CudaCall) and event.status:
-            return "failed_call"
+            is_event = event.api == ASYNC_EVENT_API
+            return EffectKind.NETWORK_EVENT if is_event else EffectKind.FAILED_CALL
         if duration_ns <= self._settings.slow_floor_ns:
             return None
         if median_ns is None:
@@ -156,6 +164,15 @@ def _baseline_of(event: CudaCall | Gap | OpenCall) -> Baseline | None:
     return of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
 
 
+def _is_polling(gap: GapActivity) -> bool:
+    return wire.FAMILY_QUERY in (gap.previous_api.family, gap.next_api.family)
+
+
 def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> str:
     # A gap is named by the call that it delayed.
-    return activity.next_api.name if isinstance(activity, GapActivity) else activity.api.name
+    if isinstance(activity, GapActivity):
+        return activity.next_api.name
+    # The call is there for what it says, and only for that.
+    if isinstance(activity, CallActivity) and activity.event.api == ASYNC_EVENT_API:
+        return error_name(activity.api.layer, activity.event.status)
+    return activity.api.name

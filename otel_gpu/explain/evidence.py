@@ -6,12 +6,12 @@ from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
-    CallStack,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
     StallActivity,
 )
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.chains import Culprit, Evidence
 
 

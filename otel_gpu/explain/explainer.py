@@ -6,20 +6,23 @@ the live capture explained. Its memory is bounded, and what it gives up is count
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     BlocksActivity,
     CallActivity,
-    CallStack,
     CaptureActivity,
+    CommunicatorActivity,
+    DeviceFaultActivity,
+    DevicesActivity,
     ExitActivity,
+    FabricActivity,
     ForkActivity,
     GapActivity,
-    ImageKey,
     MemoryActivity,
     OpenCallActivity,
     OutOfMemoryActivity,
@@ -27,22 +30,22 @@ from otel_gpu.enrich.activities import (
     SampleActivity,
     StallActivity,
     TimesActivity,
-    key_of,
 )
+from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import (
-    Cause,
-    CauseKind,
     Chain,
-    EffectKind,
     Incident,
-    stack_of_cause,
 )
 from otel_gpu.explain.chronic import ChronicCauses
+from otel_gpu.explain.collectives import Collectives
+from otel_gpu.explain.device_causes import DeviceCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
+from otel_gpu.explain.fabric_causes import FabricCauses
+from otel_gpu.explain.hangs import Hangs
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.out_of_memory import (
     failure_chain,
@@ -52,12 +55,14 @@ from otel_gpu.explain.out_of_memory import (
     recorded_chain,
 )
 from otel_gpu.explain.quotas import Quotas
+from otel_gpu.explain.reasoning import Reasoning
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.severity import LOW, MEDIUM, judge, lost_to_host_ns
+from otel_gpu.explain.stragglers import Stragglers
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.ledger.balance import sum_taken, taken_by
 from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.memory_history import History, walk_back
 from otel_gpu.ledger.memory_places import Places
 from otel_gpu.ledger.samples import Samples
@@ -79,6 +84,7 @@ class Explainer:
     Attributes:
         settings: The limits.
         blocks: What allocators hold, of the whole stream.
+        communicators: How far ranks are with their collectives, of the whole stream.
         churn: Which calls took memory of devices and gave it back.
         histories: What led to the last memory snapshot of each device.
         now_unix_ns: How late it is, as far as the stream says.
@@ -92,14 +98,39 @@ class Explainer:
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
         self._samples = Samples(self.settings.max_samples)
-        self._causes = Causes(self._timeline, self._quotas, self.settings, self._samples)
+        self._device_states = DeviceStates()
+        self._device_causes = DeviceCauses(self._device_states)
+        self._collectives = Collectives(self._timeline, self.settings)
+        self.communicators = self._collectives.communicators
+        self._causes = Causes(
+            self._timeline,
+            self._quotas,
+            self.settings,
+            self._samples,
+            self._device_causes,
+            self._collectives,
+        )
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
+        self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
         self.churn = AllocatorChurn(self.settings)
-        self._chronic = ChronicCauses(self._baselines.ledger, self.settings, self.churn.find)
+        self._endings = Endings()
+        self._fabric = FabricCauses(self.settings.max_processes)
+        self._reasoning = Reasoning(
+            self._effects,
+            self._causes,
+            self._device_causes,
+            self._fabric,
+            self._endings,
+            self.settings,
+        )
+        stragglers = Stragglers(self.communicators, self.settings)
+        self._chronic = ChronicCauses(
+            self._baselines.ledger, self.settings, self.churn.find, stragglers
+        )
+        stragglers.places = self._chronic.places
         self._hung = self._incidents.hung
         self.blocks = Blocks()
         self.histories: dict[int, History] = {}
-        self._endings = Endings()
         # Those of which an effect may still settle.
         self._settling = Endings()
         self._pending: deque[Candidate] = deque()
@@ -111,7 +142,11 @@ class Explainer:
             BlocksActivity: self._observe_blocks,
             CallActivity: self._observe_call,
             CaptureActivity: self._observe_capture,
+            DeviceFaultActivity: self._observe_device_fault,
+            DevicesActivity: self._observe_devices,
+            CommunicatorActivity: self._observe_communicator,
             ExitActivity: self._observe_exit,
+            FabricActivity: self._observe_fabric,
             ForkActivity: self._observe_fork,
             GapActivity: self._observe_gap,
             MemoryActivity: self._observe_memory,
@@ -134,6 +169,7 @@ class Explainer:
         """Return the chains that still wait: nothing follows. Incidents are closed."""
         while self._pending:
             self._settle(self._pending.popleft())
+        self.communicators.finish(self.now_unix_ns)
         self._chronic.close()
         self._take_chronic(None)
         self._incidents.close()
@@ -188,10 +224,12 @@ class Explainer:
         process = activity.process
         for endings in (self._settling, self._endings):
             endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
+        self.communicators.end(process)
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         self._causes.knows_states = not activity.lacks("thread_states")
+        self._collectives.has_no_calls = activity.lacks("calls")
         self._baselines.learn_layout(activity)
         self._chronic.begin(activity.unix_ns)
         self._advance(activity.unix_ns)
@@ -199,8 +237,12 @@ class Explainer:
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
         for series in activity.series:
             self._timeline.know(series.process)
+            if series.api is not None and series.api.layer == wire.LAYER_VERBS:
+                self._fabric.know_user(series.process)
         self._baselines.observe(activity)
+        self._collectives.observe_aggregates(activity)
         self._advance(activity.unix_ns)
+        self._ready += self._hangs.find(activity.unix_ns)
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
 
     def _observe_times(self, activity: TimesActivity) -> None:
@@ -215,6 +257,10 @@ class Explainer:
         self._quotas.observe(activity)
         self._advance(activity.unix_ns)
         self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
+
+    def _observe_fabric(self, activity: FabricActivity) -> None:
+        self._fabric.observe(activity)
+        self._advance(activity.unix_ns)
 
     def _observe_stall(self, activity: StallActivity) -> None:
         self._timeline.add_stall(activity)
@@ -255,16 +301,23 @@ class Explainer:
             self._wait(activity, activity.end_unix_ns, is_first=False)
         self._advance(activity.end_unix_ns)
 
+    def _observe_communicator(self, activity: CommunicatorActivity) -> None:
+        self._fabric.know_user(activity.process)
+        self._collectives.observe(activity)
+        self._advance(activity.unix_ns)
+
     def _observe_open_call(self, activity: OpenCallActivity) -> None:
         event = activity.event
         self._timeline.know(activity.process)
+        self._collectives.observe_open_call(activity)
+        self._hangs.leave_to_call(key_of(activity.process))
         self._advance(activity.seen_unix_ns)
         if event.root_start_ktime_ns not in (0, event.start_ktime_ns):
             return
         key = (event.pid, event.tid, event.start_ktime_ns)
         is_known = self._incidents.is_hung(key)
         candidate = Candidate(activity, activity.seen_unix_ns, is_first=False, stalls=())
-        chain = self._explain(candidate)
+        chain = self._reasoning.explain(candidate)
         if chain is not None:
             self._incidents.add_hung(key, chain)
             if not is_known:
@@ -282,6 +335,17 @@ class Explainer:
             find_failures(snapshot, history, Places(snapshot.stacks)), 1
         ):
             self._add(recorded_chain(failure, number))
+
+    def _observe_devices(self, activity: DevicesActivity) -> None:
+        self._device_states.observe(activity)
+        self._advance(activity.unix_ns)
+
+    def _observe_device_fault(self, activity: DeviceFaultActivity) -> None:
+        self._device_states.observe_fault(activity)
+        if activity.process is not None:
+            self._timeline.know(activity.process)
+            self._add(self._device_causes.chain_of(activity, activity.process))
+        self._advance(activity.unix_ns)
 
     def _observe_out_of_memory(self, activity: OutOfMemoryActivity) -> None:
         self._timeline.know(activity.process)
@@ -316,34 +380,6 @@ class Explainer:
             self._settle(self._pending.popleft())
 
     def _settle(self, candidate: Candidate) -> None:
-        chain = self._explain(candidate)
+        chain = self._reasoning.explain(candidate)
         if chain is not None:
             self._add(chain)
-
-    def _explain(self, candidate: Candidate) -> Chain | None:
-        judged = self._effects.judge(candidate)
-        if judged is None:
-            return None
-        effect, subject = judged
-        event = candidate.activity.event
-        life_ns = self._endings.life_ns((event.pid, event.image_ktime_ns))
-        # Where it cannot matter, its causes need not be found.
-        least = MEDIUM if effect.excess_ns >= self.settings.medium_lost_ns else LOW
-        if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
-            return None
-        causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
-        if effect.kind == EffectKind.SLOW_GAP:
-            effect = effect._replace(stack=_worked_at(causes))
-        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self.settings)
-        if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):
-            return None
-        chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
-        return Chain(chain_id, effect, causes, unexplained_ns, severity)
-
-
-def _worked_at(causes: Iterable[Cause]) -> CallStack | None:
-    """Return where a thread was in a gap that it mostly worked in; of any other, waits say it."""
-    longest = max(causes, key=lambda cause: cause.time_ns, default=None)
-    if longest is None or longest.kind != CauseKind.HOST_WORK:
-        return None
-    return stack_of_cause(longest)

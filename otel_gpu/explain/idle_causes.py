@@ -27,6 +27,9 @@ NOISE_NS: Final = 5_000
 class IdleCause(StrEnum):
     """What a device waited for."""
 
+    # That of Enum is a function of Python.
+    __hash__ = str.__hash__
+
     DATA_LOADER = "data_loader"
     SYNC = "sync"
     ALLOCATOR = "allocator"
@@ -53,6 +56,10 @@ _OF_DOING: Mapping[int, IdleCause] = {
     Doing.PYTHON: IdleCause.PYTHON,
     Doing.NOTHING: IdleCause.HOST_OTHER,
 }
+
+
+# What is appended at once to columns that few gaps have anything in.
+_NO_ROWS: Final = array("i", (NO_ROW,)) * 256
 
 
 class Gap(NamedTuple):
@@ -91,18 +98,21 @@ class Gaps:
         return len(self._starts_ns)
 
     def __iter__(self) -> Iterator[Gap]:
+        # There is room for more in the last two.
         columns = (self._starts_ns, self._ends_ns, self._causes, self._named, self._pythons)
-        for start_ns, end_ns, cause, named, python in zip(*columns, strict=True):
+        for start_ns, end_ns, cause, named, python in zip(*columns, strict=False):
             yield Gap(start_ns, end_ns, _CAUSES[cause], named, python)
 
     def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
         """Add one; returns its number."""
+        number = len(self._starts_ns)
+        if number == len(self._named):
+            self._named.extend(_NO_ROWS)
+            self._pythons.extend(_NO_ROWS)
         self._starts_ns.append(start_ns)
         self._ends_ns.append(end_ns)
         self._causes.append(_NUMBERS[cause])
-        self._named.append(NO_ROW)
-        self._pythons.append(NO_ROW)
-        return len(self._starts_ns) - 1
+        return number
 
     def settle(self, number: int, cause: IdleCause, named: int, python: int) -> None:
         """Say what one was due to."""
@@ -110,14 +120,21 @@ class Gaps:
         self._named[number] = named
         self._pythons[number] = python
 
-    def totals(self) -> Iterator[Gap]:
-        """Yield one gap for all that are due to the same call: from 0, and as long as they together."""
+    def by_place(self, names: "array[int]") -> Mapping[tuple[IdleCause, int, int], int]:
+        """
+        Return how long the device waited for what, in nanoseconds, in order of the first of each.
+
+        By cause and the numbers of two names, of what the thread did and of the function of Python; ``names`` are of
+        the rows of the host.
+        """
+        # The last one is of NO_ROW.
+        known = names + array("I", (0,))
         totals: dict[tuple[int, int, int], int] = {}
-        keys = zip(self._causes, self._named, self._pythons, strict=True)
-        for key, start_ns, end_ns in zip(keys, self._starts_ns, self._ends_ns, strict=True):
-            totals[key] = totals.get(key, 0) + end_ns - start_ns
-        for (cause, named, python), time_ns in totals.items():
-            yield Gap(0, time_ns, _CAUSES[cause], named, python)
+        named, pythons = (map(known.__getitem__, rows) for rows in (self._named, self._pythons))
+        keys = zip(self._causes, named, pythons, strict=False)
+        for key, length_ns in zip(keys, map(sub, self._ends_ns, self._starts_ns), strict=True):
+            totals[key] = totals.get(key, 0) + length_ns
+        return {(_CAUSES[cause], *places): time_ns for (cause, *places), time_ns in totals.items()}  # type: ignore[misc]
 
     def longest(self, count: int) -> list[Gap]:
         """Return the longest ones, the longest first."""
@@ -137,28 +154,23 @@ class Gaps:
     def by_cause(self) -> Counter[IdleCause]:
         """Return how long the device waited for what, in nanoseconds."""
         found: Counter[IdleCause] = Counter()
-        for start_ns, end_ns, cause in zip(
-            self._starts_ns, self._ends_ns, self._causes, strict=True
-        ):
-            found[_CAUSES[cause]] += end_ns - start_ns
+        lengths_ns = map(sub, self._ends_ns, self._starts_ns)
+        totals: dict[int, int] = {}
+        for cause, length_ns in zip(self._causes, lengths_ns, strict=True):
+            totals[cause] = totals.get(cause, 0) + length_ns
+        found.update({_CAUSES[cause]: time_ns for cause, time_ns in totals.items()})
         return found
 
 
-class _Question(NamedTuple):
-    """What did a thread do in a stretch? ``rest_ns`` is the launch that followed."""
-
-    start_ns: int
-    end_ns: int
-    rest_ns: int
-    gap: int
-
+_Question = tuple[int, int, int, int]
+"""What did a thread do in a stretch? Its start and end, the launch that followed, and the number of the gap."""
 
 _NOTHING: Final = int(Doing.NOTHING)
 
 Spent = dict[tuple[int, int, int], int]
 """How long a thread did what, as segments say it."""
 
-_NO_QUESTION: Final = _Question(1 << 63, 1 << 63, 0, -1)
+_NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, -1)
 
 
 def find_gaps(
@@ -182,14 +194,17 @@ def find_gaps(
     questions: dict[int, list[_Question]] = {}
     lost_ns = sorted(host.starts_ns[row] for row in lost)
     for start_ns, end_ns, last, following in _bounds(trace, timeline):
+        if end_ns - start_ns < NOISE_NS:
+            gaps.add(start_ns, end_ns, _NOISE)
+            continue
         call = links[following]
         cause = _certain(trace, start_ns, end_ns, call)
-        if cause is not _NOISE and _was_lost(trace, lost_ns, links[last], call, start_ns):
+        if lost_ns and _was_lost(trace, lost_ns, links[last], call, start_ns):
             cause = IdleCause.NOT_RECORDED
         number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
             called_ns = min(host.starts_ns[call], end_ns)
-            asked = _Question(start_ns, called_ns, end_ns - called_ns, number)
+            asked = start_ns, called_ns, end_ns - called_ns, number
             questions.setdefault(host.threads[call], []).append(asked)
     for thread in host_time.threads:
         _answer(host_time, thread, questions.get(thread, []), gaps)
@@ -198,21 +213,21 @@ def find_gaps(
 
 def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, int, int]]:
     """Yield start and end of gaps, and the activities before and after each."""
-    activities = trace.activities
-    reached_ns, last = timeline.start_ns, timeline.rows[0] if timeline.rows else 0
-    for row in timeline.rows:
-        start_ns = activities.starts_ns[row]
+    rows, activities = timeline.rows, trace.activities
+    reached_ns, last = timeline.start_ns, rows[0] if rows else 0
+    starts_ns, durations_ns = (
+        map(column.__getitem__, rows) for column in (activities.starts_ns, activities.durations_ns)
+    )
+    for row, start_ns, duration_ns in zip(rows, starts_ns, durations_ns, strict=True):
         if start_ns > reached_ns:
             yield reached_ns, start_ns, last, row
-        end_ns = start_ns + activities.durations_ns[row]
+        end_ns = start_ns + duration_ns
         if end_ns > reached_ns or row == last:
             reached_ns, last = end_ns, row
 
 
 def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleCause | None:
     """Return the cause of a gap that does not depend on what a thread did; None: it does."""
-    if end_ns - start_ns < NOISE_NS:
-        return _NOISE
     if call == NO_ROW:
         return IdleCause.NO_LAUNCH
     called_ns = trace.host.starts_ns[call]
@@ -227,7 +242,7 @@ def _was_lost(
     trace: DeviceTrace, lost_ns: Sequence[int], last: int, call: int, start_ns: int
 ) -> bool:
     """Say whether something was enqueued between two calls of which nothing was recorded."""
-    if not lost_ns or call == NO_ROW:
+    if call == NO_ROW:
         return False
     after_ns = trace.host.starts_ns[last] if last != NO_ROW else start_ns
     at = bisect_right(lost_ns, after_ns)
@@ -238,10 +253,11 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
     """Walk through a thread, and settle the gaps that it ended."""
     waiting = iter(questions)
     asked = next(waiting, _NO_QUESTION)
-    from_ns, to_ns = asked.start_ns, asked.end_ns
+    from_ns, to_ns, _, _ = asked
     spent: Spent = {}
-    for start_ns, end_ns, doing, named, python in host_time.walk(thread):
-        # Nearly all segments end before the next question.
+
+    def take(start_ns: int, end_ns: int, doing: int, named: int, python: int) -> int:
+        nonlocal asked, from_ns, to_ns, spent
         while end_ns > from_ns:
             if to_ns > start_ns:
                 key = doing, named, python
@@ -252,17 +268,28 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
                     break
             _settle(asked, spent, gaps)
             asked, spent = next(waiting, _NO_QUESTION), {}
-            from_ns, to_ns = asked.start_ns, asked.end_ns
+            from_ns, to_ns, _, _ = asked
+        return from_ns
+
+    host_time.walk(thread, from_ns, take)
     while asked is not _NO_QUESTION:
         _settle(asked, spent, gaps)
         asked, spent = next(waiting, _NO_QUESTION), {}
 
 
 def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
+    start_ns, end_ns, rest_ns, gap = asked
+    if spent:
+        longest = max(spent, key=spent.__getitem__)
+        # Nearly all: whatever else it did took less.
+        if 2 * spent[longest] > end_ns - start_ns and spent[longest] >= rest_ns:
+            doing, named, python = longest
+            gaps.settle(gap, _OF_DOING[doing], named, python)
+            return
     # None: nothing but the latency of the launch.
     totals: dict[int | None, int] = {
-        None: asked.rest_ns,
-        _NOTHING: asked.end_ns - asked.start_ns - sum(spent.values()),
+        None: rest_ns,
+        _NOTHING: end_ns - start_ns - sum(spent.values()),
     }
     for (doing, _, _), time_ns in spent.items():
         totals[doing] = totals.get(doing, 0) + time_ns
@@ -273,4 +300,4 @@ def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
         if doing == most and time_ns > longest_ns:
             longest_ns, place = time_ns, (named, python)
     cause = IdleCause.LAUNCH_LATENCY if most is None else _OF_DOING[most]
-    gaps.settle(asked.gap, cause, *place)
+    gaps.settle(gap, cause, *place)

@@ -6,13 +6,21 @@ keeps of each is bounded; its sums are not estimates. A chronic cause is an inci
 the two relate is in ``chronic.py``.
 """
 
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from otel_gpu.enrich.activities import ProcessImage, key_of
-from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Cause, Chain, Incident
+from otel_gpu.enrich.identities import ProcessImage, key_of
+from otel_gpu.explain.advice import ADAPTER_ADVICE, FAILED_ADVICE, advice_of
+from otel_gpu.explain.chains import (
+    COLLECTIVE,
+    Cause,
+    CauseKind,
+    Chain,
+    EffectKind,
+    Incident,
+)
 from otel_gpu.explain.chronic import Chronic, Finding
 from otel_gpu.explain.claims import Claims, claimed
 from otel_gpu.explain.memory_advice import advise
@@ -34,7 +42,12 @@ _MAX_CAUSES = 32
 _RANK = {"high": 0, "medium": 1, "low": 2}
 
 _Key = tuple[int, int, str, int]
-"""pid and image_ktime_ns, kind of the leading cause, its culprit's pid."""
+"""
+pid and image_ktime_ns, kind of the leading cause, its culprit's pid.
+
+What the ranks of a communicator wait for together is one incident: it has no pid, and the second number
+tells it from others of its kind.
+"""
 
 OpenKey = tuple[int, int, int]
 """pid, tid and start_ktime_ns of a call that has not returned."""
@@ -50,8 +63,12 @@ class _Group:
     chains: dict[str, Chain] = field(default_factory=dict)
     effects: int = 0
     failures: int = 0
+    # That a network adapter said.
+    adapter_events: int = 0
     # Requests for memory that failed, and what to do about the last one.
     out_of_memory: int = 0
+    # How bad what a device's driver said is at least.
+    floor: str = LOW
     memory_advice: tuple[str, ...] = ()
     duration_ns: int = 0
     excess_ns: int = 0
@@ -178,7 +195,7 @@ class Incidents:
 
     def all(self) -> list[Incident]:
         """Return all incidents, open ones too, the worst first."""
-        hung = map(self._describe_one, self._hung.values())
+        hung = self._describe_hung()
         groups = map(self._describe, self._open.values())
         return sorted([*self._closed, *groups, *hung], key=worst_first)
 
@@ -193,9 +210,12 @@ class Incidents:
         group.process = effect.process
         group.effects += 1
         group.failures += effect.kind == "failed_call"
+        group.adapter_events += effect.kind == "network_event"
         if chain.failure is not None:
             group.out_of_memory += 1
             group.memory_advice = tuple(advise(chain.failure))
+        if effect.kind == EffectKind.DEVICE_FAULT:
+            group.floor = min(group.floor, chain.severity, key=_RANK.__getitem__)
         group.duration_ns += effect.duration_ns
         group.excess_ns += effect.excess_ns
         group.lost_ns += explained_ns(effect, chain.causes)
@@ -208,10 +228,20 @@ class Incidents:
             del group.chains[least.id]
             self.given_up["chains"] += 1
 
-    def _describe_one(self, chain: Chain) -> Incident:
-        group = self._begin(_key_of(chain), chain.effect.start_unix_ns)
-        self._add_to(group, chain)
-        return self._describe(group)
+    def _describe_hung(self) -> Iterator[Incident]:
+        together: dict[_Key, _Group] = {}
+        for chain in self._hung.values():
+            key = _key_of(chain)
+            is_shared = key[2] in COLLECTIVE
+            group = together.get(key) if is_shared else None
+            if group is None:
+                group = self._begin(key, chain.effect.start_unix_ns)
+            self._add_to(group, chain)
+            if is_shared:
+                together[key] = group
+            else:
+                yield self._describe(group)
+        yield from map(self._describe, together.values())
 
     def _close(self, key: _Key) -> None:
         incident = self._describe(self._open.pop(key))
@@ -237,6 +267,9 @@ class Incidents:
         causes = (*leading, *others)
         failed = 0 < group.failures == group.effects
         advice = _advise_failed(causes) if failed else _advise(causes, kind)
+        if group.adapter_events:
+            advice = iter((ADAPTER_ADVICE,))
+        pid = pid or (group.process.pid if group.process else 0)
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
             self._judge(group),
@@ -253,11 +286,12 @@ class Incidents:
         )
 
     def _judge(self, group: _Group) -> str:
-        if group.out_of_memory:
+        if group.out_of_memory or group.adapter_events:
             return HIGH
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         severity = judge(group.lost_to_host_ns, group.excess_ns, window_ns, settings)
+        severity = min(severity, group.floor, key=_RANK.__getitem__)
         if group.account is None:
             return severity
         chronic = judge_chronic(group.account_ns, group.feeders_ns, settings)
@@ -271,7 +305,10 @@ def leading_cause(chain: Chain) -> Cause | None:
     if 2 * lost_to_host_ns(effect, chain.causes) >= effect.excess_ns > 0:
         faults = [cause for cause in chain.causes if fault_ns(cause)]
         return max(faults, key=fault_ns)
-    return chain.causes[0] if chain.causes else None
+    if effect.kind == EffectKind.NETWORK_EVENT:
+        return chain.causes[0]
+    # What took no time that is known is not what made it long.
+    return next((cause for cause in chain.causes if not cause.is_counted), None)
 
 
 def _key_of(chain: Chain) -> _Key:
@@ -280,6 +317,10 @@ def _key_of(chain: Chain) -> _Key:
     if cause is None:
         return process.pid, process.image_ktime_ns, "unexplained", 0
     culprit_pid = cause.culprit.pid if cause.culprit else 0
+    if cause.kind in COLLECTIVE:
+        is_told = cause.kind != CauseKind.COLLECTIVE_WAIT and cause.resource is not None
+        name = cause.resource.name if is_told and cause.resource else ""
+        return 0, zlib.crc32(name.encode()), cause.kind, culprit_pid
     return process.pid, process.image_ktime_ns, cause.kind, culprit_pid
 
 
@@ -290,21 +331,21 @@ def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
 def _advise(causes: tuple[Cause, ...], kind: str) -> Iterator[str]:
     """Yield advice for the leading kind, then for what matters of the rest: a tenth of it."""
     leading = causes[0] if causes and causes[0].kind == kind else None
-    yield rules.advice_of(kind) if leading is None else _advice_for(leading)
+    yield advice_of(kind) if leading is None else _advice_for(leading)
     for cause in causes:
         yield from _advise_below(cause)
 
 
 def _advise_failed(causes: tuple[Cause, ...]) -> Iterator[str]:
     """Yield advice for calls that all failed: what they usually take is no matter then."""
-    yield rules.FAILED_ADVICE
+    yield FAILED_ADVICE
     for cause in causes:
         if fault_ns(cause):
             yield from _advise_below(cause)
 
 
 def _advise_below(cause: Cause) -> Iterator[str]:
-    if cause.share >= _ADVISED_SHARE:
+    if cause.share >= _ADVISED_SHARE or cause.is_counted:
         if cause.kind != "unexplained":
             yield _advice_for(cause)
         for other in cause.via:
@@ -320,18 +361,20 @@ def _advice_for(cause: Cause) -> str:
         elif item.kind == "run_queue":
             busy_ns += length_ns
     lines = cause.lines
-    return rules.advice_of(
+    return advice_of(
         cause.kind,
         is_cpu_idle=idle_ns > busy_ns,
         has_lines=lines.first is not None,
         work=lines.work,
+        xid=cause.trouble.xid if cause.trouble else 0,
+        is_counted=cause.is_counted,
     )
 
 
 def worst_first(incident: Incident) -> tuple[int, bool, int, int, str]:
-    """Sort key: by severity, then by lost time; what ran out of memory comes before what was slow."""
+    """Sort key: by severity, then by lost time; what failed comes before what was slow."""
     rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
-    is_slow = not any(chain.failure for chain in incident.chains)
+    is_slow = not any(chain.is_failure for chain in incident.chains)
     return rank_of_severity, is_slow, -incident.lost_ns, incident.start_unix_ns, incident.id
 
 

@@ -30,9 +30,10 @@ from otel_gpu.decode.memory import (
     Segment,
 )
 from otel_gpu.enrich import ids
-from otel_gpu.enrich.activities import CallStack, OutOfMemoryActivity, ProcessImage
+from otel_gpu.enrich.activities import OutOfMemoryActivity
 from otel_gpu.enrich.attributes import VARIABLE_PREFIX
 from otel_gpu.enrich.blocks import blocks_of, segments_of
+from otel_gpu.enrich.identities import CallStack, ProcessImage
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,

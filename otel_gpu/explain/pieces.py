@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import Resource
+from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.explain.chains import Culprit, DeviceTrouble, Evidence
 from otel_gpu.ledger.lines import NO_LINES, Lines
 
 # Of the kept time of a state, for its cause to be that of the rest too.
@@ -29,6 +29,7 @@ class Piece(NamedTuple):
     is_repeated: bool = False
     resource: Resource | None = None
     lines: Lines = NO_LINES
+    trouble: DeviceTrouble | None = None
 
 
 def is_run_queue(piece: Piece) -> bool:

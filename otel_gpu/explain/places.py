@@ -20,11 +20,11 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
-    CallStack,
     GapActivity,
     SampleActivity,
     StallActivity,
 )
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.states import state_of
 from otel_gpu.ledger.lines import Lines, merge
 from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from otel_gpu.enrich.activities import Resource
+from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Cause, Culprit, Evidence
+from otel_gpu.explain.chains import Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest
 from otel_gpu.ledger.lines import LineSums
 
@@ -53,6 +53,8 @@ class CauseSums:
             if known is None:
                 known = self._sums[key] = _Sum()
             known.time_ns += cause.time_ns
+            if known.trouble is None or cause.time_ns > known.longest_ns:
+                known.trouble = cause.trouble
             if cause.time_ns > known.longest_ns:
                 known.longest_ns = cause.time_ns
                 known.culprit = cause.culprit
@@ -82,13 +84,14 @@ class CauseSums:
                 () if known.via is None else rank(known.via.causes(duration_ns), 0),
                 known.vote.winner(),
                 known.lines.lines(),
+                known.trouble,
             )
             for (kind, _), known in self._sums.items()
         ]
 
 
 class _Sum:
-    __slots__ = ("culprit", "evidence", "lines", "longest_ns", "time_ns", "via", "vote")
+    __slots__ = ("culprit", "evidence", "lines", "longest_ns", "time_ns", "trouble", "via", "vote")
 
     def __init__(self) -> None:
         self.time_ns = 0
@@ -97,6 +100,7 @@ class _Sum:
         self.evidence: list[Evidence] = []
         self.lines = LineSums()
         self.via: CauseSums | None = None
+        self.trouble: DeviceTrouble | None = None
         self.vote = _Vote()
 
 

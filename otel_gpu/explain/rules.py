@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.known_work import ADVICE, Work
 
 # Whose fault time is. Only a fault of the host makes an incident more than low.
 FAULT = "host"
@@ -197,27 +196,38 @@ RULES: tuple[Rule, ...] = (
         "The program's own work on the CPU, between CUDA calls. Profile it, or move it to another "
         "thread or process.",
     ),
+    Rule(
+        "gpu_clocks",
+        FAULT,
+        "The clocks of the device were limited. By heat (sw_thermal, hw_thermal): look at its cooling; by "
+        "power (sw_power_cap, hw_power_brake): at its power limit (nvidia-smi -q -d POWER,PERFORMANCE) and the "
+        "supply; by sync_boost: at the other devices of its group.",
+    ),
+    Rule(
+        "gpu_fault",
+        FAULT,
+        "The device had an error. Look at the kernel's log around that time, and at nvidia-smi -q -d ECC.",
+    ),
+    Rule(
+        "collective_wait",
+        FAULT_OF_CULPRIT,
+        "A rank came late to a collective, and all others waited. What kept it is below: give it the CPU, "
+        "data or device that it lacks, or divide the work evenly among the ranks.",
+    ),
+    Rule(
+        "collective_mismatch",
+        FAULT,
+        "Ranks asked for different things in one collective, which cannot end. Look at the calls of the rank "
+        "that differs: all have to make the same calls of a communicator in the same order.",
+    ),
+    Rule(
+        "collective_stuck",
+        FAULT,
+        "All ranks that are seen called the collective, and it does not end. Look for errors of the device and "
+        "of the network (nvidia-smi, dmesg, counters of the adapters), and at the ranks on other hosts.",
+    ),
 )
 
-# A failed call is a failure first: to what it waited for, advice would be beside the point.
-FAILED_ADVICE = (
-    "The calls failed. Look at what they returned (error.type of their spans), and where they were "
-    "made, before anything else."
-)
-# What to do about a wait for a CPU that no thread had. It is a wait in a run queue all the
-# same; a quota that is known to be behind it has its own kind.
-IDLE_CPU_ADVICE = (
-    "The thread was ready, no other thread had its CPU, and no CPU quota was used up. Likely the "
-    "hypervisor had taken the CPU (see the steal time in /proc/stat), an interrupt kept it, or it "
-    "had to wake from a deep idle state: use CPUs that are not shared with other machines, keep "
-    "interrupts off them, and limit idle states."
-)
-
-# What to do about a program's own work of which the lines are known, and not what they do.
-LINES_ADVICE = (
-    "The program's own work on the CPU, in the lines that are named. Make them faster, do less of it in "
-    "the loop, or move it to another thread or process."
-)
 
 RULE_BY_KIND: Mapping[str, Rule] = {rule.kind: rule for rule in RULES}
 KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
@@ -292,7 +302,7 @@ REPEATED_KINDS = frozenset({"ipc", "lock", "gil"})
 # A wait is nobody's fault as far as the one waited for was itself waiting for the device,
 # or for input from outside.
 _EXCUSES = frozenset({"gpu_wait", "gpu_backpressure"})
-_EXCUSABLE_KINDS = frozenset({"ipc", "lock"})
+_EXCUSABLE_KINDS = frozenset({"ipc", "lock", "collective_wait"})
 
 
 def place_of(family: int) -> str:
@@ -322,22 +332,3 @@ def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
     """
     is_excuse = waited_for in _EXCUSES or (waited_for == "ipc" and not has_culprit)
     return kind in _EXCUSABLE_KINDS and is_excuse
-
-
-def advice_of(
-    kind: str, *, is_cpu_idle: bool = False, has_lines: bool = False, work: str = ""
-) -> str:
-    """
-    Return the advice for a kind of cause.
-
-    Args:
-        kind: The kind.
-        is_cpu_idle: Whether no thread had the CPU that was waited for.
-        has_lines: Whether it is known on which lines the program worked.
-        work: What that work was, if that is known.
-    """
-    if kind == "run_queue" and is_cpu_idle:
-        return IDLE_CPU_ADVICE
-    if kind == "host_work" and has_lines:
-        return ADVICE[Work(work)] if work else LINES_ADVICE
-    return RULE_BY_KIND[kind].advice

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from otel_gpu.ledger.ranks import HANG_NS
+
 _MS = 1_000_000
 _S = 1_000 * _MS
 
@@ -29,6 +31,10 @@ class Settings:
         medium_share: Host share from which severity can be medium.
         medium_lost_ns: Time lost to the host from which it can be medium.
         minimum_budget_ns: With less time of feeder threads there is no verdict.
+        collective_hang_ns: A rank that waits for this long in a collective hangs, if others of this
+            host did not call it or asked for something else,
+        collective_stuck_ns: and if all of them called it from this on, or four times what it took
+            before.
         chronic_window_ns: How long the stretches are in which chronic causes are looked for.
         chronic_share: A cause is chronic from this share of the feeder threads' time on,
         chronic_lost_ns: and from this much lost in each second.
@@ -57,6 +63,8 @@ class Settings:
     medium_share: float = 0.25
     medium_lost_ns: int = 20 * _MS
     minimum_budget_ns: int = 100 * _MS
+    collective_hang_ns: int = HANG_NS
+    collective_stuck_ns: int = 10 * _S
     chronic_window_ns: int = 10 * _S
     chronic_share: float = 0.05
     chronic_lost_ns: int = 50 * _MS

@@ -8,7 +8,7 @@ to wall time.
 from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import ThreadTime
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.probe_table import API_BY_NUMBER
 

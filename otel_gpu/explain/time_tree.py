@@ -29,7 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource, ThreadTime, Who
+from otel_gpu.enrich.identities import Culprit, Resource, Who
+from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import Places

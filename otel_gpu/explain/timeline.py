@@ -10,13 +10,8 @@ from typing import Generic, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Stall
-from otel_gpu.enrich.activities import (
-    CallActivity,
-    ForkActivity,
-    ProcessImage,
-    StallActivity,
-    TimesActivity,
-)
+from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.history import History
 
@@ -141,6 +136,11 @@ class _Tracks(Generic[_T]):
     def count_threads(self, pid: int) -> int:
         """Return of how many threads of a process anything is remembered."""
         return len(self._tids.get(pid, ()))
+
+    def threads(self, pid: int) -> dict[int, int]:
+        """Return of which threads of a process anything is remembered, and how much."""
+        tracks = ((tid, self._tracks[pid, tid]) for tid in self._tids.get(pid, ()))
+        return {tid: len(track.items) - track.begin for tid, track in tracks}
 
     def forget(self, pid: int, image_ktime_ns: int) -> None:
         """Let go of the intervals of a process image."""
@@ -276,6 +276,15 @@ class Timeline:
     def calls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[CallActivity]:
         """Return the chosen outermost calls of a thread in a window, in order."""
         return self._calls.find(thread, start_ktime_ns, end_ktime_ns)
+
+    def busiest_thread(self, pid: int) -> int:
+        """Return the main thread of a process if it does anything, else the one that does most."""
+        counts = Counter(self._calls.threads(pid))
+        if not counts:
+            counts.update(self._stalls.threads(pid))
+        return (
+            pid if pid in counts or not counts else max(counts, key=lambda tid: (counts[tid], -tid))
+        )
 
     def forks(self, pid: int, start_ktime_ns: int, end_ktime_ns: int) -> list[ForkActivity]:
         """Return the forks that a process was in during a window, or just after it."""

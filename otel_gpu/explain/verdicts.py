@@ -1,14 +1,15 @@
 """
 Verdicts: what bounds a process, from where the time of its feeder threads went.
 
-``communication-bound`` is not said: waits for
-collectives cannot be distinguished from other waits for the device before NCCL calls are seen.
+A wait for the device is communication as far as other ranks had not yet called what this one had. How
+long the device takes to communicate once all have is not known from outside, and counts as the GPU's.
 """
 
 from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Verdict
 from otel_gpu.explain.places import Places
@@ -30,9 +31,12 @@ __all__ = [
     "state_of",
 ]
 
-GPU, DATA, CPU, LOCK = "gpu", "data", "cpu", "lock"
+GPU, COMMUNICATION, DATA, CPU, LOCK = "gpu", "communication", "data", "cpu", "lock"
 MEMORY, API, SLEEP, IDLE, OTHER = "memory", "api", "sleep", "idle", "other"
-CLASSES: tuple[str, ...] = (GPU, DATA, CPU, LOCK, MEMORY, API, SLEEP, IDLE, OTHER)
+CLASSES: tuple[str, ...] = (
+    *(GPU, COMMUNICATION, DATA, CPU, LOCK),
+    *(MEMORY, API, SLEEP, IDLE, OTHER),
+)
 MIXED = "mixed"
 UNKNOWN = "unknown"
 
@@ -51,6 +55,7 @@ _CLASS_BY_STATE: Mapping[str, str] = {
 }
 _VERDICTS: Mapping[str, str] = {
     GPU: "gpu-bound",
+    COMMUNICATION: "communication-bound",
     DATA: "data-bound",
     CPU: "cpu-bound",
     LOCK: "lock-bound",
@@ -72,6 +77,7 @@ def find_verdicts(
     settings: Settings,
     places: Places | None = None,
     around: Iterable[Figures] | None = None,
+    lags: Mapping[ImageKey, int] | None = None,
 ) -> list[Verdict]:
     """
     Return what bounds each process that has feeder threads.
@@ -81,10 +87,19 @@ def find_verdicts(
         settings: What matters.
         places: Where their threads were.
         around: What was counted of all processes, if these are not all.
+        lags: For how long other ranks of their communicators came later than they.
     """
     figures = tuple(figures)
     resources = resources_of(figures if around is None else around)
-    found = (find_verdict(one, grow(one.times, places, resources), settings) for one in figures)
+    found = (
+        find_verdict(
+            one,
+            grow(one.times, places, resources),
+            settings,
+            (lags or {}).get(key_of(one.process), 0),
+        )
+        for one in figures
+    )
     return [
         verdict._replace(lines=_lines_of(verdict, places)) if places else verdict
         for verdict in found
@@ -92,12 +107,22 @@ def find_verdicts(
     ]
 
 
-def find_verdict(figures: Figures, tree: Node | None, settings: Settings) -> Verdict | None:
-    """Return what bounds a process, from what was counted of it; None: it has no feeder threads."""
+def find_verdict(
+    figures: Figures, tree: Node | None, settings: Settings, lag_ns: int = 0
+) -> Verdict | None:
+    """
+    Return what bounds a process; None: it has no feeder threads.
+
+    Args:
+        figures: What was counted of it.
+        tree: Where the time of these threads went.
+        settings: What matters.
+        lag_ns: For how long other ranks of its communicators came later than it did.
+    """
     if tree is None:
         return None
     idle = tree.child(IDLE)
-    shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0)
+    shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0, lag_ns)
     verdict = _judge(shares) if tree.time_ns >= settings.minimum_budget_ns else UNKNOWN
     return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree)
 
@@ -128,7 +153,7 @@ def _judge(shares: Mapping[str, float]) -> str:
     return _VERDICTS.get(most, UNKNOWN)
 
 
-def _shares_of(figures: Figures, total_ns: int, idle_ns: int) -> dict[str, float]:
+def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> dict[str, float]:
     classes = dict.fromkeys(CLASSES, 0)
     in_calls_ns = 0
     for time in figures.times:
@@ -149,6 +174,10 @@ def _shares_of(figures: Figures, total_ns: int, idle_ns: int) -> dict[str, float
     classes[API] -= allocating_ns + queueing_ns
     classes[MEMORY] += allocating_ns
     classes[GPU] += queueing_ns
+    # What else it did meanwhile was no wait for them.
+    communication_ns = min(max(0, lag_ns), classes[GPU])
+    classes[GPU] -= communication_ns
+    classes[COMMUNICATION] += communication_ns
     return {name: time_ns / total_ns for name, time_ns in classes.items()}
 
 

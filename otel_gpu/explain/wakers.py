@@ -16,7 +16,8 @@ import re
 from collections.abc import Sequence
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import StallActivity, ThreadTime
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.timeline import Timeline
 

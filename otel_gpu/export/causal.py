@@ -22,17 +22,18 @@ The intervals have the names that they have in their own thread's trace, and the
 looks at one trace has the stalls of all the threads in it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids, stack_text
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.chains import (
     OWN_TIME,
     Cause,
     CauseKind,
     Chain,
     Culprit,
+    DeviceTrouble,
     EffectKind,
     Evidence,
     Incident,
@@ -53,6 +54,7 @@ _SPAN_OF_EVIDENCE = {
 _MAX_SPANS = 64
 _MAX_LINKS = 16
 _MAX_DEPTH = 8
+_HZ_PER_MHZ = 1_000_000
 _MAX_ADVICE = 16
 _MAX_LINES = 5
 # One incident can be thousands of calls; OpenTelemetry's default limit of links.
@@ -118,9 +120,12 @@ class _ChainSpans:
             (semconv.OTEL_GPU_SEVERITY, chain.severity),
             (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
         ]
-        if effect.api:
+        # Where a collective hangs and no call does, it is what that does.
+        if effect.api and effect.kind != EffectKind.HUNG_COLLECTIVE:
             is_gap = effect.kind == EffectKind.SLOW_GAP
             name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
+            if effect.kind == EffectKind.NETWORK_EVENT:
+                name = semconv.ERROR_TYPE
             pairs.append((name, effect.api))
         _add_leading(pairs, leading_cause(chain))
         unexplained_share = chain.unexplained_ns / max(1, effect.duration_ns)
@@ -168,6 +173,9 @@ class _ChainSpans:
         events, _ = self._causes(cause.via, span_id, path, end_unix_ns)
         kept = _each_once(found)
         pairs = _describe_cause(cause)
+        if cause.is_counted:
+            counted = tuple(evidence.reason for evidence in cause.evidence)
+            pairs.append((semconv.OTEL_GPU_CAUSE_COUNTED, counted))
         self._add_lines(pairs, cause)
         _add_links(pairs, kept)
         self._spans[place] = self._span(own, name, times, pairs, kept, events)
@@ -269,8 +277,10 @@ def incident_span(
         add_resource(pairs, leading.resource)
     if incident.advice:
         pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
-    # Those that cost most are worth a click.
+    # Those that cost most are worth a click: the worst of each trace, then the others.
     worst = sorted(chains, key=lambda pair: -pair[0].effect.excess_ns)
+    first = {reference.trace_id: reference for _, reference in reversed(worst)}
+    worst.sort(key=lambda pair: first[pair[1].trace_id] != pair[1])
     links = []
     for chain, reference in worst[:_MAX_INCIDENT_LINKS]:
         kind = (semconv.OTEL_GPU_EFFECT_KIND, chain.effect.kind)
@@ -281,13 +291,6 @@ def incident_span(
     return FinishedSpan(*whole, links=tuple(links), dropped_links=len(worst) - len(links))
 
 
-def evidence_span_ids(causes: Iterable[Cause]) -> Iterator[bytes]:
-    """Yield the ids of the spans that causes were seen in."""
-    for cause in causes:
-        yield from (evidence.span_id for evidence in cause.evidence if evidence.span_id)
-        yield from evidence_span_ids(cause.via)
-
-
 def _describe_cause(cause: Cause) -> Pairs:
     pairs: Pairs = [
         (semconv.OTEL_GPU_CAUSE_KIND, cause.kind),
@@ -296,7 +299,19 @@ def _describe_cause(cause: Cause) -> Pairs:
     ]
     if cause.culprit is not None:
         add_culprit(pairs, *cause.culprit)
+    if cause.trouble is not None:
+        pairs.extend(_describe_trouble(cause.trouble))
     return pairs
+
+
+def _describe_trouble(trouble: DeviceTrouble) -> Pairs:
+    pairs = (
+        (semconv.GPU_XID, trouble.xid),
+        (semconv.GPU_CLOCK_LIMIT_REASON, trouble.reason),
+        (semconv.GPU_CLOCK_FREQUENCY_READ, trouble.clock_mhz * _HZ_PER_MHZ),
+        (semconv.GPU_CLOCK_LIMIT_READ, trouble.clock_limit_mhz * _HZ_PER_MHZ),
+    )
+    return [pair for pair in pairs if pair[1]]
 
 
 def _add_leading(pairs: Pairs, cause: Cause | None) -> None:

@@ -1,9 +1,21 @@
 """What the attributes of spans say of calls, devices, waits and threads."""
 
+from collections.abc import Iterator
+
 from otel_gpu import wire
 from otel_gpu.decode.blocks import OutOfMemory
+from otel_gpu.decode.communicators import (
+    DATATYPES,
+    NO_REDUCTION,
+    OPERATIONS,
+    REDUCTIONS,
+    asked_by,
+    name_of,
+)
 from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
-from otel_gpu.enrich.activities import Resource, StallActivity
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.identities import Resource
+from otel_gpu.explain import collective_names
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
 from otel_gpu.export.measures import switch_attributes
@@ -31,6 +43,25 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
     pairs.extend(stack)
     add_thread(pairs, event.tid, event.comm)
     return tuple(pairs)
+
+
+def describe_collective(call: CudaCall) -> Iterator[tuple[str, int | str]]:
+    """Yield what a call of NCCL asks for, and of which communicator."""
+    if call.address:
+        yield semconv.GPU_NCCL_COMM, f"{call.address:016x}"
+    asked = asked_by(call.grid, call.block)
+    if asked is None or asked[1].operation not in OPERATIONS:
+        return
+    number, signature = asked
+    yield semconv.GPU_NCCL_OPERATION, OPERATIONS[signature.operation]
+    if number:
+        yield semconv.GPU_NCCL_NUMBER, number
+    yield semconv.GPU_NCCL_ELEMENTS, signature.elements
+    yield semconv.GPU_NCCL_DATATYPE, name_of(DATATYPES, signature.datatype)
+    if signature.reduction != NO_REDUCTION:
+        yield semconv.GPU_NCCL_REDUCTION, name_of(REDUCTIONS, signature.reduction)
+    if signature.root >= 0:
+        yield semconv.GPU_NCCL_ROOT, signature.root
 
 
 def describe_run_queue_wait(event: Stall) -> Attributes:
@@ -80,6 +111,8 @@ def add_resource(pairs: Pairs, resource: Resource) -> None:
             pairs.append((semconv.NETWORK_PEER_ADDRESS, address.strip("[]")))
             if port.isdecimal():
                 pairs.append((semconv.NETWORK_PEER_PORT, int(port)))
+    elif kind == collective_names.RESOURCE:
+        pairs.append((semconv.OTEL_GPU_RESOURCE_NAME, name))
     elif name:
         pairs.append((semconv.FILE_PATH, name))
     if resource.file_system:

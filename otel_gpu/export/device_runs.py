@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from otel_gpu.enrich.activities import DeviceTraceActivity, ProcessImage
+from otel_gpu.enrich.activities import DeviceTraceActivity
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.traced_processes import traced_process
 from otel_gpu.explain.device_use import DeviceUse, examine
 from otel_gpu.export.device_measures import measure_run

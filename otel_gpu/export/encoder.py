@@ -33,6 +33,9 @@ from otel_gpu.export.attributes import AttributeEncoder, field, text_field, vari
 from otel_gpu.export.finished import STATUS_UNSET, FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.export.queue import Pending
 
+# Severities, by their numbers in OTLP.
+INFO, WARN, ERROR = 9, 13, 17
+
 # Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
 _MAX_HEADERS = 256
 # Bit 8: it is known whether the parent is remote, and it is not.
@@ -45,7 +48,10 @@ _NOTHING_ELSE = (STATUS_UNSET, "", (), (), 0, 0, 0)
 _PLAIN_END = b"\x7a\x00" + _SPAN_FLAGS + _LOCAL_FLAGS
 # Of log records. The body is there and null, as the standard encoder has it: events are
 # attributes. The flags: sampled, as its span is.
-_SEVERITY_AND_BODY = b"\x10\x09" + text_field(b"\x1a", "INFO") + b"\x2a\x00"
+_SEVERITIES_AND_BODY = {
+    number: b"\x10" + varint(number) + text_field(b"\x1a", name) + b"\x2a\x00"
+    for number, name in ((INFO, "INFO"), (WARN, "WARN"), (ERROR, "ERROR"))
+}
 _LOG_FLAGS = b"\x45\x01\x00\x00\x00"
 
 _pack_times = Struct("<BQBQ").pack
@@ -127,12 +133,13 @@ def _status(code: int, message: str) -> bytes:
 
 
 class SpanLog(NamedTuple):
-    """A log record, where it comes from, and the ids of the span that it belongs to."""
+    """A log record, where it comes from, and the ids of the span that it belongs to, if to any."""
 
     origin: Origin
     trace_id: bytes
     span_id: bytes
     log: SpanEvent
+    severity: int = INFO
 
 
 class LogEncoder:
@@ -143,15 +150,14 @@ class LogEncoder:
 
     def encode(self, item: SpanLog) -> bytes:
         """Return a log record as one ``log_records`` field of ``ScopeLogs``."""
-        _, trace_id, span_id, log = item
+        _, trace_id, span_id, log, severity = item
+        span = _LOG_FLAGS + field(b"\x4a", trace_id) + field(b"\x52", span_id) if trace_id else b""
         parts = [
             _time(b"\x09", log.unix_ns),
-            _SEVERITY_AND_BODY,
+            _SEVERITIES_AND_BODY[severity],
             self._attributes.encode(log.attributes),
             _count(b"\x38", log.dropped_attributes),
-            _LOG_FLAGS,
-            field(b"\x4a", trace_id),
-            field(b"\x52", span_id),
+            span,
             # A replay gives the same bytes each time, so no clock is asked.
             _time(b"\x59", log.unix_ns),
             text_field(b"\x62", log.name),

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 from opentelemetry.sdk.metrics import Exemplar
 
-from otel_gpu.enrich.activities import CallActivity, DeviceIdentity
-from otel_gpu.export import semconv
-from otel_gpu.export.measures import call_attributes
+from otel_gpu.enrich.activities import CallActivity
+from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.export.measures import duration_of
 from otel_gpu.export.points import Attributes
 
 # Per process image. With at most 64 octaves each, of which calls fill a dozen.
@@ -54,8 +54,9 @@ class ExemplarReservoir:
             newer = sorted(offer for offer in octaves.values() if offer[0] > number)
             if newer:
                 _, first = newer[0]
-                attributes = call_attributes(first.api, copy_kind, status, devices.get(device))
-                key = (semconv.METRIC_GPU_CUDA_CALL_DURATION.name, attributes)
+                of_device = devices.get(device)
+                instrument, attributes = duration_of(first.api, copy_kind, status, of_device)
+                key = (instrument.name, attributes)
                 found.setdefault(key, []).extend(map(_exemplar, newer))
         return found
 

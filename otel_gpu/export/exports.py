@@ -9,28 +9,48 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED, OTEL_SERVICE_NAME
+from opentelemetry.sdk.resources import Resource
 
 from otel_gpu import __version__
 from otel_gpu.config import Config
 from otel_gpu.enrich import ids
-from otel_gpu.enrich.activities import Activity, CaptureActivity, DeviceTraceActivity
+from otel_gpu.enrich.activities import (
+    Activity,
+    CaptureActivity,
+    ContextActivity,
+    DeviceFaultActivity,
+    DevicesActivity,
+    DeviceTraceActivity,
+)
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.explain.xids import meaning_of
 from otel_gpu.export import causal, semconv
-from otel_gpu.export.encoder import SpanLog
+from otel_gpu.export.collectives import PendingCollectives
+from otel_gpu.export.device_faults import SEVERITIES, fault_log
+from otel_gpu.export.encoder import INFO, WARN, SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
 from otel_gpu.export.exported import ExportedSpans
 from otel_gpu.export.file import OtlpFile
-from otel_gpu.export.finished import FinishedSpan
+from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.metrics import MetricExports
 from otel_gpu.export.otlp import LOGS, SPANS, Signal
-from otel_gpu.export.resources import Origins, Resources, capture_version
+from otel_gpu.export.resources import (
+    Origins,
+    Resources,
+    agent_resource,
+    capture_version,
+    scope,
+)
 from otel_gpu.export.sender import Sender
 from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
+from otel_gpu.export.steps import annotation_log
 from otel_gpu.faults import Faults
+from otel_gpu.ledger.device_states import DeviceStates
 
 if TYPE_CHECKING:
     from otel_gpu.export.profiles import Profiles
@@ -65,8 +85,10 @@ class Exports:
         self._sampler = TraceSampler.of_environment(environ)
         wants_spans = config.spans.mode != "none"
         wants_logs = wants_spans and config.stacks.mode == LOG
+        self._pending_s = config.nccl.pending_seconds
         value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
         self._stacks = Stacks(config.stacks.mode, value_length)
+        self._environ = environ
         self._resources = Resources(environ)
         self._service_name = setting(environ, OTEL_SERVICE_NAME)[1]
         with ExitStack() as failing:
@@ -95,6 +117,7 @@ class Exports:
         self._puts = [sink.put for sink in self._sinks]
         self._explains = config.explain.enabled and bool(self._sinks)
         self._capture = (ids.NO_SEED, __version__)
+        self._agent: Resource | None = None
         self._begin()
         self._profiles = self._open_profiles()
         self._not_sampled = 0
@@ -103,18 +126,60 @@ class Exports:
     def observe(self, activity: Activity) -> None:
         """Take in one activity, in the order of the stream; while live, without a network's wait."""
         if type(activity) is CaptureActivity:
-            self._close_builders()
+            self._flush_profiles()
             self._capture = (activity.seed, capture_version(activity))
             self._begin()
             self._profiles = self._open_profiles()
+            self._agent = agent_resource(activity, self._environ)
+        if isinstance(activity, ContextActivity | RangeActivity):
+            self._sampler.learn(activity.event)
         if type(activity) is DeviceTraceActivity:
             if self._sinks or self._metrics.is_sent:
                 self._observe_run(activity)
         elif self._sinks:
             self._add(self._builder.spans(activity), self._remember)
+        self._observe_logged(activity)
         if self._profiles is not None and type(activity) in self._profiles.observes:
             self._profiles.observe(activity)
         self._metrics.observe(activity)
+
+    def _observe_logged(self, activity: Activity) -> None:
+        # What log records say that are no span's.
+        if type(activity) is DevicesActivity:
+            self._devices.observe(activity)
+        elif type(activity) is DeviceFaultActivity:
+            self._log_fault(activity)
+        elif type(activity) is AnnotationActivity and self._logs:
+            origin = self._origins.of(activity.process)[semconv.SCOPE_PROCESS]
+            self._log(origin, annotation_log(activity), INFO)
+        if self._logs and type(activity) in self._pending.observes:
+            for process, log in self._pending.observe(activity):
+                self._log(self._origins.of(process)[semconv.SCOPE_NCCL], log, WARN)
+
+    def _log_fault(self, activity: DeviceFaultActivity) -> None:
+        process, span_ids = activity.process, (b"", b"")
+        if process is not None:
+            origin = self._origins.of(process)[semconv.SCOPE_HARDWARE]
+            span_ids = (activity.trace_id, activity.span_id) if self._sinks else span_ids
+        elif self._agent is not None:
+            # Nobody's that is known: the host's.
+            origin = Origin(self._agent, scope(semconv.SCOPE_HARDWARE, self._capture[1]))
+        else:
+            return
+        log = fault_log(activity, self._devices.uuid_at(activity.event.bus_id))
+        severity = SEVERITIES[meaning_of(activity.event.xid).severity]
+        self._log(origin, log, severity, span_ids)
+
+    def _log(
+        self,
+        origin: Origin,
+        log: SpanEvent,
+        severity: int,
+        span_ids: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        bounded = self._limits.apply_to_log(log)
+        for sender in self._logs:
+            sender.put(SpanLog(origin, *span_ids, bounded, severity))
 
     def _observe_run(self, activity: DeviceTraceActivity) -> None:
         # Of imported traces only, and a capture begins without it.
@@ -129,10 +194,6 @@ class Exports:
     def observe_chain(self, chain: Chain) -> None:
         """Take in a causal chain that is kept, after the activities that it was made from."""
         if self._wants(chain):
-            # A link to a stall that is held back leads nowhere.
-            linked = causal.evidence_span_ids(chain.causes)
-            missing = frozenset(span_id for span_id in linked if span_id not in self._exported)
-            self._add(self._builder.hurry(missing), self._remember)
             self._metrics.count(
                 semconv.METRIC_OTEL_GPU_CHAINS, semconv.OTEL_GPU_SEVERITY, chain.severity
             )
@@ -175,7 +236,7 @@ class Exports:
         if self._ended:
             return True
         self._ended = True
-        self._close_builders()
+        self._flush_profiles()
         deadline_s = time.monotonic() + timeout_s
         parts: list[Sender[Any] | MetricExports] = [
             *self._sinks,
@@ -222,6 +283,8 @@ class Exports:
         self._origins = Origins(self._capture[1], self._resources)
         self._builder = SpanBuilder(self._origins, self._limits, self._stacks)
         self._exported = ExportedSpans()
+        self._devices = DeviceStates()
+        self._pending = PendingCollectives(self._pending_s)
         is_asked = self._explains or (self._profile_sinks and self._sinks)
         self._remember = self._exported.add if is_asked else None
 
@@ -243,8 +306,7 @@ class Exports:
             most_bytes=self._export.batch_bytes // 2,
         )
 
-    def _close_builders(self) -> None:
-        self._add(self._builder.close(), self._remember)
+    def _flush_profiles(self) -> None:
         if self._profiles is not None:
             self._profiles.flush()
 
@@ -276,8 +338,7 @@ def _signals(config: Config) -> Iterator[Signal]:
     """Yield what is sent beside metrics."""
     if config.spans.mode != "none":
         yield SPANS
-        if config.stacks.mode == LOG:
-            yield LOGS
+    yield LOGS
     if config.export.profiles:
         try:
             # In development: it may be gone, or another one, in other versions of the package.

@@ -3,14 +3,20 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from otel_gpu.enrich.activities import DevicesActivity
+from otel_gpu.capture.kernel_log import format_bus_id
+from otel_gpu.capture.nvml import MAX_DEVICES
+from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
+from otel_gpu.recent import Recent
 
 _GPU = ((semconv.HW_TYPE, "gpu"),)
 _TASKS = ("general", "encoder", "decoder")
 _FAILED, _OK = "failed", "ok"
 _HZ_PER_MHZ = 1_000_000
+# Kinds of errors that are told apart, of all devices, and what the others are counted as.
+_MAX_XIDS = 1024
+_OTHERS = ("", 0)
 # Figures that are themselves a metric, and what their unit is made of.
 _PLAIN = (
     ("power_mw", semconv.METRIC_HW_POWER, 1e-3, _GPU),
@@ -51,6 +57,9 @@ class HostDevices:
         # By index: one that is lost does not say which it is.
         self._gpus: dict[int, Gpu] = {}
         self._attributes: dict[int, Attributes] = {}
+        # By where devices are: their attributes, and how often each XID was said.
+        self._places: Recent[str, Attributes] = Recent(MAX_DEVICES)
+        self._xids: dict[tuple[str, int], int] = {}
 
     def observe(self, activity: DevicesActivity) -> None:
         """Take in a newer reading."""
@@ -64,10 +73,25 @@ class HostDevices:
         self._gpus = {gpu["index"]: gpu for gpu in info["gpus"]}
         for index, gpu in self._gpus.items():
             if not gpu.get("is_lost"):
-                self._attributes[index] = _identify(gpu, self._driver)
+                found = self._attributes[index] = _identify(gpu, self._driver)
+                if "bus_id" in gpu:
+                    self._places[format_bus_id(gpu["bus_id"])] = found
+
+    def observe_fault(self, activity: DeviceFaultActivity) -> None:
+        """Take in an error that a driver said."""
+        event = activity.event
+        key = (event.bus_id, event.xid)
+        if key not in self._xids and len(self._xids) >= _MAX_XIDS:
+            key = _OTHERS
+        self._xids[key] = self._xids.get(key, 0) + event.times
 
     def measurements(self) -> Iterator[Measurement]:
         """Yield what is known of each device, and of the readings themselves."""
+        for (bus_id, xid), count in self._xids.items():
+            known = self._places.get(bus_id) or ((semconv.HW_ID, bus_id or "others"),)
+            kind = f"xid_{xid}" if bus_id else "xid"
+            attributes = (*known, *_GPU, (semconv.ERROR_TYPE, kind))
+            yield Measurement(semconv.METRIC_HW_ERRORS, attributes, (bus_id, xid), count)
         if not self._gpus and not self._failed and not self._late:
             return
         for index, gpu in self._gpus.items():

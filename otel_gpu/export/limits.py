@@ -11,7 +11,9 @@ from typing import TypeVar
 from opentelemetry.sdk._logs import LogRecordLimits
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG
 from opentelemetry.sdk.trace import SpanLimits, sampling
+from opentelemetry.trace import TraceFlags
 
+from otel_gpu.decode.events import Range, ThreadContext
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import choose, setting, standing_in
 from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent, SpanLink
@@ -119,6 +121,7 @@ class TraceSampler:
 
     def __init__(self, sampler: sampling.Sampler) -> None:
         self._sampler = sampler
+        self._goes_by_parents = isinstance(sampler, sampling.ParentBased)
         self.takes_all = sampler in (sampling.ALWAYS_ON, sampling.DEFAULT_ON)
         self._decisions: dict[bytes, bool] = {}
 
@@ -137,16 +140,32 @@ class TraceSampler:
                 f"{OTEL_TRACES_SAMPLER_ARG}: {argument!r} is not a ratio from 0 to 1"
             ) from error
 
+    def learn(self, context: ThreadContext | Range) -> None:
+        """Do as the application decided for a trace of its own, if the sampler goes by parents."""
+        # Publishers of the first drafts write no flags; who decides against a trace today says at
+        # least that its id is random.
+        if not self._goes_by_parents or not context.trace_flags:
+            return
+        is_sampled = bool(context.trace_flags & TraceFlags.SAMPLED)
+        # Nothing has to be remembered as long as all are.
+        if is_sampled and self.takes_all:
+            return
+        self.takes_all = False
+        self._remember(context.trace_id, is_sampled)
+
     def wants_trace(self, trace_id: bytes, name: str) -> bool:
         """Say whether a trace is to be exported, by one of its spans."""
         if self.takes_all:
             return True
         decision = self._decisions.get(trace_id)
         if decision is None:
-            if len(self._decisions) >= _MAX_DECISIONS:
-                del self._decisions[next(iter(self._decisions))]
             # No sampler that can be chosen looks at anything else.
             result = self._sampler.should_sample(None, int.from_bytes(trace_id), name)
             decision = result.decision is sampling.Decision.RECORD_AND_SAMPLE
-            self._decisions[trace_id] = decision
+            self._remember(trace_id, decision)
         return decision
+
+    def _remember(self, trace_id: bytes, is_sampled: bool) -> None:
+        if len(self._decisions) >= _MAX_DECISIONS:
+            del self._decisions[next(iter(self._decisions))]
+        self._decisions[trace_id] = is_sampled

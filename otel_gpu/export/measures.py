@@ -18,13 +18,19 @@ from functools import lru_cache
 
 from otel_gpu import wire
 from otel_gpu.decode.blocks import MemoryTotals
-from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity, Series, ThreadTime
+from otel_gpu.decode.communicators import OPERATIONS
+from otel_gpu.enrich.activities import OpenCallActivity, Series
 from otel_gpu.enrich.cuda_errors import error_name
+from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.verbs_results import event_name
 from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Layouts, Measurement
+from otel_gpu.export.semconv import Instrument
 from otel_gpu.probe_table import Api
 
+_REGISTERED_SIGN = {wire.FAMILY_REGISTER: 1, wire.FAMILY_DEREGISTER: -1}
 _IN_USE_SIGN = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1, wire.FAMILY_UNMAP: -1}
 
 
@@ -35,8 +41,10 @@ def measure(
     key, aggregate = series.key, series.aggregate
     match key.metric:
         case wire.METRIC_CALL_DURATION if series.api is not None:
-            attributes = call_attributes(series.api, key.copy_kind, key.status, device)
-            yield Measurement(semconv.METRIC_GPU_CUDA_CALL_DURATION, attributes, key, aggregate)
+            instrument, attributes = duration_of(series.api, key.copy_kind, key.status, device)
+            # ncclBcast calls ncclBroadcast, which is the same operation.
+            if not key.nested or series.api.layer != wire.LAYER_NCCL:
+                yield Measurement(instrument, attributes, key, aggregate)
             if key.status == 0 and not key.nested:
                 attributes = device_attributes(device)
                 yield from _outermost(series, series.api, attributes, layouts.knows_freed_bytes)
@@ -55,6 +63,10 @@ def measure(
             run_queue = semconv.METRIC_PROCESS_SCHEDULER_RUN_QUEUE_DURATION
             attributes = switch_attributes(key.api)
             yield Measurement(off_cpu if is_off_cpu else run_queue, attributes, key, aggregate)
+        case wire.METRIC_ASYNC_EVENT:
+            attributes = ((semconv.VERBS_EVENT, event_name(key.copy_kind)),)
+            instrument = semconv.METRIC_VERBS_ASYNC_EVENTS
+            yield Measurement(instrument, attributes, key, aggregate.buckets[0])
         case wire.METRIC_FORK:
             yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
 
@@ -72,6 +84,9 @@ def _outermost(
     if sign and knows_freed_bytes:
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
         yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
+    if sign := _REGISTERED_SIGN.get(api.family):
+        instrument = semconv.METRIC_VERBS_MEMORY_REGISTERED
+        yield Measurement(instrument, (), key, sign * aggregate.size_bytes)
 
 
 def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
@@ -120,6 +135,26 @@ def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> 
     """Return how many requests for memory of one device failed."""
     attributes = device_attributes(device)
     return Measurement(semconv.METRIC_GPU_MEMORY_FAILURES, attributes, number, count)
+
+
+@lru_cache(maxsize=4096)
+def duration_of(
+    api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
+) -> tuple[Instrument, Attributes]:
+    """Return the histogram that calls are in, and what tells one of its points from another."""
+    if api.layer == wire.LAYER_VERBS:
+        instrument = semconv.METRIC_VERBS_CALL_DURATION
+        attributes: Attributes = ((semconv.VERBS_OPERATION, api.name),)
+    elif api.layer == wire.LAYER_NCCL:
+        instrument = semconv.METRIC_GPU_NCCL_CALL_DURATION
+        operation = OPERATIONS.get(api.operation, api.name)
+        attributes = ((semconv.GPU_NCCL_OPERATION, operation), *device_attributes(device))
+    else:
+        attributes = call_attributes(api, copy_kind, status, device)
+        return semconv.METRIC_GPU_CUDA_CALL_DURATION, attributes
+    if status:
+        attributes += ((semconv.ERROR_TYPE, error_name(api.layer, status)),)
+    return instrument, attributes
 
 
 @lru_cache(maxsize=4096)

@@ -11,10 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
-
-from opentelemetry.sdk.metrics import Exemplar
-from opentelemetry.sdk.resources import Resource
+from typing import Any, get_args
 
 from otel_gpu.enrich.activities import (
     Activity,
@@ -22,28 +19,25 @@ from otel_gpu.enrich.activities import (
     BlocksActivity,
     CallActivity,
     CaptureActivity,
+    CommunicatorActivity,
     CountersActivity,
-    DeviceIdentity,
-    DevicesActivity,
     ExitActivity,
-    ImageKey,
     OpenCallActivity,
     OutOfMemoryActivity,
-    ProbesActivity,
-    ProcessImage,
-    StatusActivity,
     TimesActivity,
-    key_of,
 )
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.verdicts import state_of
+from otel_gpu.export.collectives import measure_collectives
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
-from otel_gpu.export.host_devices import HostDevices
+from otel_gpu.export.host_figures import HostFigures, OfHost
 from otel_gpu.export.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.observed_image import ObservedImage
-from otel_gpu.export.points import Attributes, Layouts, Measurement
+from otel_gpu.export.points import Layouts, Measurement
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
-from otel_gpu.export.selftelemetry import SelfTelemetry
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.export.snapshots import Agent, Snapshot
 from otel_gpu.ledger.accounts import Accounts
 from otel_gpu.ledger.differences import without_waits
 
@@ -55,30 +49,6 @@ AGENT: ImageKey = (-1, 0)
 _LAST_SERIES_SNAPSHOTS = 3
 _MAX_RELEASED = 4096
 _CALLS_AT_A_TIME = 128
-
-
-class Agent(NamedTuple):
-    """Who made the capture, and in which layouts it is counted."""
-
-    resource: Resource
-    version: str
-    layouts: Layouts
-    start_unix_ns: int
-
-
-class Snapshot(NamedTuple):
-    """What one Resource has to say now; ``is_final``: nothing will be added, so that it may go."""
-
-    key: ImageKey
-    resource: Resource
-    agent: Agent
-    devices: dict[int, DeviceIdentity]
-    measurements: list[Measurement]
-    exemplars: dict[tuple[str, Attributes], list[Exemplar]]
-    exemplars_seen: int
-    start_unix_ns: int
-    time_unix_ns: int
-    is_final: bool = False
 
 
 class MetricStore:
@@ -99,8 +69,7 @@ class MetricStore:
         self._released: OrderedDict[ImageKey, None] = OrderedDict()
         self._ending: deque[ImageKey] = deque()
         self._final_series = 0
-        self._self = SelfTelemetry()
-        self._host_devices = HostDevices()
+        self._host = HostFigures()
         self._dropped_series: Counter[str] = Counter()
         self._unix_ns = 0
         # Of the aggregates; one reading can be several activities of the same moment.
@@ -116,14 +85,14 @@ class MetricStore:
         self._observers: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
             BlocksActivity: self._observe_blocks,
+            CommunicatorActivity: self._observe_communicator,
             OutOfMemoryActivity: self._observe_failure,
+            StepActivity: self._observe_step,
             TimesActivity: self._observe_times,
             OpenCallActivity: self._observe_open_call,
             ExitActivity: self._observe_exit,
+            **dict.fromkeys(get_args(OfHost), self._observe_host),
             CountersActivity: self._observe_counters,
-            DevicesActivity: self._observe_devices,
-            StatusActivity: self._observe_agent,
-            ProbesActivity: self._observe_agent,
             CaptureActivity: self._observe_capture,
         }
         self.agent: Agent | None = None
@@ -255,9 +224,21 @@ class MetricStore:
             self._touch(image, activity.unix_ns)
             image.hold(activity.number, activity.device, activity.totals)
 
+    def _observe_communicator(self, activity: CommunicatorActivity) -> None:
+        self._advance(activity.unix_ns)
+        if (image := self._image(activity.process)) is not None:
+            self._touch(image, activity.unix_ns)
+            if not image.join(activity):
+                self._dropped_series["communicators"] += 1
+
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
         if (image := self._image(activity.process)) is not None:
             image.hold(activity.event.device, activity.device, None)
+
+    def _observe_step(self, activity: StepActivity) -> None:
+        image = self._image(activity.process)
+        if image is not None and self.agent is not None:
+            image.steps.add(activity, self.agent.layouts.by_unit["s"])
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
@@ -293,7 +274,7 @@ class MetricStore:
     def count(self, instrument: Instrument, attribute: str, value: str) -> None:
         """Count a chain or an incident, by the value of the attribute of its instrument."""
         with self._lock:
-            self._self.explained[instrument, attribute, value] += 1
+            self._host.agent.explained[instrument, attribute, value] += 1
 
     def _observe_calls(self) -> None:
         # More may arrive meanwhile: one thread observes, others collect.
@@ -312,19 +293,15 @@ class MetricStore:
         if image is not None and image.end_unix_ns is None:
             image.hang(call)
 
-    def _observe_agent(self, activity: CountersActivity | StatusActivity | ProbesActivity) -> None:
+    def _observe_host(self, activity: OfHost) -> None:
         self._advance(activity.unix_ns)
-        self._self.observe(activity)
+        self._host.observe(activity)
 
     def _observe_counters(self, activity: CountersActivity) -> None:
-        self._observe_agent(activity)
+        self._observe_host(activity)
         self._snapshots += 1
         for image in [image for _, image in self._images.items() if image.open_calls]:
             image.forget_returned_calls(self._unix_ns)
-
-    def _observe_devices(self, activity: DevicesActivity) -> None:
-        self._advance(activity.unix_ns)
-        self._host_devices.observe(activity)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         if self.agent is None:
@@ -353,10 +330,7 @@ class MetricStore:
             self._released.popitem(last=False)
 
     def _agent_snapshot(self, agent: Agent) -> Snapshot:
-        measurements = [
-            *self._self.measurements(self._dropped_series),
-            *self._host_devices.measurements(),
-        ]
+        measurements = self._host.measurements(self._dropped_series)
         times_unix_ns = (agent.start_unix_ns, self._unix_ns)
         return Snapshot(
             AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
@@ -377,8 +351,10 @@ class MetricStore:
                 *ages,
                 *measure_thread_times(image.times.values()),
                 *image.stalls.measurements(),
+                *image.steps.measurements(),
                 *image.memory_measurements(),
-                *(self._host_devices.of_process(image.process.pid) if is_alive else ()),
+                *measure_collectives(image.communicators, time_unix_ns, is_alive=is_alive),
+                *(self._host.devices.of_process(image.process.pid) if is_alive else ()),
                 *image.of_run,
             ],
             image.exemplars.newer_than(after, image.devices),

@@ -8,11 +8,14 @@ from typing import Final
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.decode.blocks import MemoryTotals
-from otel_gpu.enrich.activities import DeviceIdentity, OpenCallActivity
+from otel_gpu.enrich.activities import CommunicatorActivity, OpenCallActivity
+from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.export.collectives import MAX_COMMUNICATORS, is_ended
 from otel_gpu.export.exemplars import ExemplarReservoir
 from otel_gpu.export.measures import measure_failures, measure_memory
 from otel_gpu.export.points import Measurement
 from otel_gpu.export.stalls import Stalls
+from otel_gpu.export.steps import StepHistograms
 from otel_gpu.ledger.accounts import Account
 
 # Open calls are looked at every second, or every quarter of the limit from which they
@@ -34,9 +37,11 @@ class ObservedImage(Account):
     # Each with how long it is believed without another word, in nanoseconds.
     open_calls: dict[tuple[int, int], tuple[OpenCallActivity, int]] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
+    steps: StepHistograms = field(default_factory=StepHistograms)
     # By the number of the device: what an allocator said last, and how many requests failed.
     memory: dict[int, MemoryTotals] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)
+    communicators: dict[tuple[int, int], CommunicatorActivity] = field(default_factory=dict)
     # Of a process that another tool recorded, which says it all at once.
     of_run: list[Measurement] = field(default_factory=list)
     updated_unix_ns: int = 0
@@ -69,6 +74,17 @@ class ObservedImage(Account):
             self.memory[number] = totals
         if device is not None:
             self.devices[number] = device
+
+    def join(self, activity: CommunicatorActivity) -> bool:
+        """Take in how far a communicator is; False: there is no room for one more."""
+        known = self.communicators
+        if activity.handle not in known and len(known) >= MAX_COMMUNICATORS:
+            ended = (key for key, one in known.items() if is_ended(one.communicator))
+            if (oldest := next(ended, None)) is None:
+                return False
+            del known[oldest]
+        known[activity.handle] = activity
+        return True
 
     def memory_measurements(self) -> Iterator[Measurement]:
         """Yield what its allocators hold, and what they could not have."""

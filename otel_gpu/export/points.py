@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.metrics import export as sdk
 
-from otel_gpu.decode.events import Aggregate
+from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.ledger.differences import aggregate_since

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics.export import AggregationTemporality, DataPointT
 
-from otel_gpu.enrich.activities import ImageKey
+from otel_gpu.enrich.identities import ImageKey
 from otel_gpu.export import semconv
-from otel_gpu.export.metric_store import MetricStore, Snapshot
+from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Attributes, Cell, Given, Measurement
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.export.snapshots import Snapshot
 
 # The SDK's own default limit of attribute sets per metric, the overflow included.
 CARDINALITY_LIMIT = 2000

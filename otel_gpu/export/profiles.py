@@ -12,9 +12,9 @@ from otel_gpu.enrich.activities import (
     CountersActivity,
     ExitActivity,
     GapActivity,
-    ProcessImage,
     SampleActivity,
 )
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.finished import Origin
 from otel_gpu.export.profile_encoder import EncodedProfile, ProfileEncoder, Taken

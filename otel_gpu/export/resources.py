@@ -18,7 +18,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
-from otel_gpu.enrich.activities import CaptureActivity, ProcessImage
+from otel_gpu.enrich.activities import CaptureActivity
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Origin
 
@@ -33,6 +34,10 @@ _SCOPES = (
     semconv.SCOPE_PROCESS,
     semconv.SCOPE_CAUSAL,
     semconv.SCOPE_CPU,
+    semconv.SCOPE_HARDWARE,
+    semconv.SCOPE_NCCL,
+    semconv.SCOPE_VERBS,
+    semconv.SCOPE_NVTX,
 )
 _MAX_CACHED = 256
 

@@ -17,6 +17,9 @@ _WITHHELD: Mapping[int, Instrument] = {
     wire.COUNTER_CPU_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD,
     wire.COUNTER_BLOCK_STACKS_WITHHELD: semconv.METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD,
     wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
+    wire.COUNTER_RHYTHMS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_THREADS_WITHHELD,
+    wire.COUNTER_ROUNDS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_WITHHELD,
+    wire.COUNTER_RANGES_WITHHELD: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
     wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
 }
 
@@ -45,6 +48,8 @@ _DROPPED_STACKS = (
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
 # By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
 _FIGURES = (
+    ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("doors", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
     ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
     ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),
@@ -52,9 +57,10 @@ _FIGURES = (
     ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED, semconv.OTEL_GPU_PLACE),
     ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF, semconv.OTEL_GPU_PLACE),
 )
-_COSTS = (
+_SUMS = (
     ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
     ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
+    ("door_calls", semconv.METRIC_OTEL_GPU_DOOR_CALLS),
 )
 
 
@@ -65,7 +71,7 @@ class SelfTelemetry(AgentReadings):
         super().__init__()
         # Chains and incidents, by the value of the attribute of their instrument.
         self.explained: Counter[tuple[Instrument, str, str]] = Counter()
-        self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int]] = OrderedDict()
+        self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int, int]] = OrderedDict()
 
     def observe(self, activity: Activity) -> None:
         """Take in newer figures."""
@@ -73,7 +79,8 @@ class SelfTelemetry(AgentReadings):
         if isinstance(activity, ProbesActivity):
             info = activity.info
             key = (info.get("device", 0), info.get("inode", 0), info["library"])
-            self._libraries[key] = (info.get("symbols", 0), info.get("exported", 0))
+            figures = (info.get("symbols", 0), info.get("door", 0), info.get("exported", 0))
+            self._libraries[key] = figures
             self._libraries.move_to_end(key)
             if len(self._libraries) > _MAX_LIBRARIES:
                 self._libraries.popitem(last=False)
@@ -89,11 +96,13 @@ class SelfTelemetry(AgentReadings):
         for (instrument, attribute, value), count in self.explained.items():
             yield from _each(instrument, attribute, {value: count})
         yield from self._stacks(self.status.get("stacks", {}))
-        for field, instrument in _COSTS:
+        for field, instrument in _SUMS:
             if field in self.status:
                 yield Measurement(instrument, (), field, self.status[field])
-        coverage = semconv.METRIC_OTEL_GPU_COVERAGE
-        yield from _each(coverage, semconv.OTEL_GPU_LIBRARY_PATH, self._coverage())
+        library = semconv.OTEL_GPU_LIBRARY_PATH
+        counted, by_doors = self._coverage()
+        yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, counted)
+        yield from _each(semconv.METRIC_OTEL_GPU_DOOR_COVERAGE, library, by_doors)
 
     def _stacks(self, counts: Mapping[str, int]) -> Iterator[Measurement]:
         if "resolved" in counts:
@@ -111,15 +120,16 @@ class SelfTelemetry(AgentReadings):
             dropped = {reason: counts[reason] for reason in reasons if reason in counts}
             yield from _each(instrument, semconv.REASON, dropped)
 
-    def _coverage(self) -> dict[str, float]:
+    def _coverage(self) -> tuple[dict[str, float], dict[str, float]]:
         # Containers map one library under one path from several inodes.
-        totals: dict[str, tuple[int, int]] = {}
-        for (_, _, path), (symbols, exported) in self._libraries.items():
-            before = totals.get(path, (0, 0))
-            totals[path] = (before[0] + symbols, before[1] + exported)
-        return {
-            path: symbols / exported for path, (symbols, exported) in totals.items() if exported
-        }
+        totals: dict[str, tuple[int, int, int]] = {}
+        for (_, _, path), (symbols, door, exported) in self._libraries.items():
+            before = totals.get(path, (0, 0, 0))
+            totals[path] = (before[0] + symbols + door, before[1] + door, before[2] + exported)
+        known = {path: figures for path, figures in totals.items() if figures[2]}
+        counted = {path: both / exported for path, (both, _, exported) in known.items()}
+        by_doors = {path: door / exported for path, (_, door, exported) in known.items() if door}
+        return counted, by_doors
 
 
 def _each(

@@ -36,6 +36,9 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 # Scopes
 SCOPE_HARDWARE = "otel_gpu.hardware"
 SCOPE_DEVICE = "otel_gpu.device"
+SCOPE_NCCL = "otel_gpu.nccl"
+SCOPE_VERBS = "otel_gpu.verbs"
+SCOPE_NVTX = "otel_gpu.nvtx"
 SCOPE_CUDA = "otel_gpu.cuda"
 SCOPE_SCHED = "otel_gpu.sched"
 SCOPE_PROCESS = "otel_gpu.process"
@@ -46,6 +49,8 @@ SCOPE_AGENT = "otel_gpu.agent"
 # Attributes
 GPU_CUDA_API = "gpu.cuda.api"
 GPU_CUDA_LAYER = "gpu.cuda.layer"
+VERBS_OPERATION = "verbs.operation"
+VERBS_EVENT = "verbs.event"
 GPU_CUDA_STREAM = "gpu.cuda.stream"
 GPU_CUDA_RESULT = "gpu.cuda.result"
 GPU_CUDA_SIZE = "gpu.cuda.size"
@@ -76,6 +81,7 @@ OTEL_GPU_GAP_VOLUNTARY_SWITCHES = "otel_gpu.gap.voluntary_switches"
 OTEL_GPU_GAP_INVOLUNTARY_SWITCHES = "otel_gpu.gap.involuntary_switches"
 OTEL_GPU_CHOICE = "otel_gpu.choice"
 OTEL_GPU_SAMPLE_WEIGHT = "otel_gpu.sample.weight"
+OTEL_GPU_PARENT_SOURCE = "otel_gpu.parent.source"
 OTEL_GPU_THREAD_TID = "otel_gpu.thread.tid"
 THREAD_NAME = "thread.name"
 PROFILE_FRAME_TYPE = "profile.frame.type"
@@ -83,6 +89,7 @@ CPU_LOGICAL_NUMBER = "cpu.logical_number"
 PROCESS_CONTEXT_SWITCH_TYPE = "process.context_switch.type"
 OTEL_GPU_STALL_REASON = "otel_gpu.stall.reason"
 OTEL_GPU_RESOURCE_KIND = "otel_gpu.resource.kind"
+OTEL_GPU_RESOURCE_NAME = "otel_gpu.resource.name"
 OTEL_GPU_RESOURCE_REMOTE = "otel_gpu.resource.remote"
 FILE_PATH = "file.path"
 SYSTEM_FILESYSTEM_TYPE = "system.filesystem.type"
@@ -117,6 +124,7 @@ OTEL_GPU_CAUSE_TIME = "otel_gpu.cause.time"
 OTEL_GPU_CAUSE_SHARE = "otel_gpu.cause.share"
 OTEL_GPU_CAUSE_SPAN_ID = "otel_gpu.cause.span_id"
 OTEL_GPU_CAUSE_LINES = "otel_gpu.cause.lines"
+OTEL_GPU_CAUSE_COUNTED = "otel_gpu.cause.counted"
 OTEL_GPU_CAUSE_SAMPLES = "otel_gpu.cause.samples"
 OTEL_GPU_CAUSE_WORK = "otel_gpu.cause.work"
 OTEL_GPU_CAUSE_DROPPED = "otel_gpu.cause.dropped"
@@ -127,6 +135,31 @@ OTEL_GPU_INCIDENT_EFFECTS = "otel_gpu.incident.effects"
 OTEL_GPU_INCIDENT_CHRONIC = "otel_gpu.incident.chronic"
 OTEL_GPU_ADVICE = "otel_gpu.advice"
 STATE = "state"
+GPU_NCCL_COMM = "gpu.nccl.comm"
+GPU_NCCL_RANK = "gpu.nccl.rank"
+GPU_NCCL_RANK_COUNT = "gpu.nccl.rank_count"
+GPU_NCCL_OPERATION = "gpu.nccl.operation"
+GPU_NCCL_STATE = "gpu.nccl.state"
+GPU_NCCL_NUMBER = "gpu.nccl.number"
+GPU_NCCL_ELEMENTS = "gpu.nccl.elements"
+GPU_NCCL_DATATYPE = "gpu.nccl.datatype"
+GPU_NCCL_REDUCTION = "gpu.nccl.reduction"
+GPU_NCCL_ROOT = "gpu.nccl.root"
+GPU_NCCL_CALLED = "gpu.nccl.called"
+GPU_NCCL_COMPLETED = "gpu.nccl.completed"
+GPU_NCCL_PENDING_TIME = "gpu.nccl.pending.time"
+GPU_NCCL_RAS_STATE = "gpu.nccl.ras.state"
+GPU_STEP_KIND = "gpu.step.kind"
+GPU_STEP_SOURCE = "gpu.step.source"
+GPU_STEP_NUMBER = "gpu.step.number"
+GPU_STEP_CONFIDENCE = "gpu.step.confidence"
+GPU_STEP_USUAL_TIME = "gpu.step.usual.time"
+GPU_STEP_NAME = "gpu.step.name"
+OTEL_GPU_ANNOTATIONS = "otel_gpu.annotations"
+GPU_STEP_LOADER_WAIT = "gpu.step.loader_wait"
+GPU_NVTX_DOMAIN = "gpu.nvtx.domain"
+GPU_NVTX_RANGE_KIND = "gpu.nvtx.range.kind"
+GPU_NVTX_RANGE_START_TID = "gpu.nvtx.range.start.tid"
 OTEL_GPU_SOURCE_NAME = "otel_gpu.source.name"
 OTEL_GPU_SOURCE_TOOL = "otel_gpu.source.tool"
 OTEL_GPU_VERDICT = "otel_gpu.verdict"
@@ -156,6 +189,13 @@ HW_VENDOR = "hw.vendor"
 HW_MODEL = "hw.model"
 HW_SERIAL_NUMBER = "hw.serial_number"
 HW_DRIVER_VERSION = "hw.driver_version"
+HW_NAME = "hw.name"
+HW_FIRMWARE_VERSION = "hw.firmware_version"
+HW_NETWORK_PHYSICAL_ADDRESS = "hw.network.physical_address"
+NETWORK_INTERFACE_NAME = "network.interface.name"
+RDMA_LINK_LAYER = "rdma.link_layer"
+RDMA_EVENT = "rdma.event"
+RDMA_COUNTER = "rdma.counter"
 HW_PARENT = "hw.parent"
 HW_STATE = "hw.state"
 HW_GPU_TASK = "hw.gpu.task"
@@ -163,6 +203,16 @@ HW_TEMPERATURE_SENSOR = "hw.temperature.sensor"
 NETWORK_IO_DIRECTION = "network.io.direction"
 GPU_LINK = "gpu.link"
 GPU_CLOCK_LIMIT_REASON = "gpu.clock.limit.reason"
+GPU_XID = "gpu.xid"
+GPU_XID_MEANING = "gpu.xid.meaning"
+GPU_BUS_ID = "gpu.bus_id"
+GPU_FAULT_MESSAGE = "gpu.fault.message"
+GPU_FAULT_COUNT = "gpu.fault.count"
+GPU_FAULT_SOURCE = "gpu.fault.source"
+GPU_FAULT_PID = "gpu.fault.pid"
+GPU_FAULT_PROCESS_NAME = "gpu.fault.process_name"
+GPU_CLOCK_FREQUENCY_READ = "gpu.clock.frequency_read"
+GPU_CLOCK_LIMIT_READ = "gpu.clock.limit_read"
 REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
@@ -178,6 +228,13 @@ CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
 }
 OTEL_GPU_CHOICE_VALUES: Mapping[int, str] = _named(wire.CHOICE_NAMES, "choice_")
 PROCESS_CONTEXT_SWITCH_TYPE_VALUES: Mapping[int, str] = _named(wire.SWITCH_TYPE_NAMES, "switch_")
+GPU_STEP_KIND_VALUES: Mapping[int, str] = _named(wire.STEP_KIND_NAMES, "step_")
+GPU_STEP_SOURCE_VALUES: Mapping[int, str] = {wire.STEP_TOLD: "program", wire.STEP_FOUND: "agent"}
+GPU_NVTX_RANGE_KIND_VALUES: Mapping[int, str] = {
+    wire.RANGE_PUSHED: "push",
+    wire.RANGE_STARTED: "start",
+    wire.RANGE_MARKED: "mark",
+}
 REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") | {
     wire.COUNTER_LOST_STACK: "stacks_full",
     wire.COUNTER_LOST_RESOURCE: "resources_full",
@@ -186,7 +243,10 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
     wire.COUNTER_OUT_OF_MEMORY_WITHHELD: "failure_rate",
     wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
+    wire.COUNTER_RANGES_WITHHELD: "range_rate",
     wire.COUNTER_BLOCK_STACKS_WITHHELD: "rate",
+    wire.COUNTER_RHYTHMS_WITHHELD: "threads",
+    wire.COUNTER_ROUNDS_WITHHELD: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
     wire.COUNTER_PROBE_ENTRIES: "entry",
@@ -201,7 +261,9 @@ OTEL_GPU_SPAN_SOURCE_VALUES: Mapping[int, str] = {
 
 # Spans that are not named after an API
 SPAN_OPEN_CALL = "gpu.cuda.call.open"
+SPAN_SLOW_STEP = "gpu.slow_step"
 SPAN_OUT_OF_MEMORY = "gpu.memory.oom"
+SPAN_DEVICE_FAULT = "gpu.device.fault"
 SPAN_LAUNCH_GAP = "gpu.launch_gap"
 SPAN_BLOCKED = "sched.blocked"
 SPAN_RUN_QUEUE_WAIT = "sched.run_queue_wait"
@@ -225,7 +287,10 @@ SPAN_INCIDENT = "gpu.incident"
 # Events of spans, and log records
 EVENT_STACK = "stack"
 EVENT_CAUSE = "gpu.cause"
+LOG_ANNOTATION = "otel_gpu.annotation"
 LOG_STACK = "otel_gpu.stack"
+LOG_DEVICE_FAULT = "gpu.device.fault"
+LOG_PENDING = "gpu.nccl.pending"
 
 # Metrics
 METRIC_GPU_DEVICE_TIME = Instrument("gpu.device.time", "s")
@@ -233,6 +298,8 @@ METRIC_GPU_DEVICE_IDLE_TIME = Instrument("gpu.device.idle.time", "s")
 METRIC_GPU_DEVICE_WORK_DURATION = Instrument("gpu.device.work.duration", "s", "histogram")
 METRIC_GPU_DEVICE_LAUNCH_DELAY = Instrument("gpu.device.launch.delay", "s", "histogram")
 METRIC_GPU_CUDA_CALL_DURATION = Instrument("gpu.cuda.call.duration", "s", "histogram")
+METRIC_GPU_NCCL_CALL_DURATION = Instrument("gpu.nccl.call.duration", "s", "histogram")
+METRIC_GPU_STEP_DURATION = Instrument("gpu.step.duration", "s", "histogram")
 METRIC_GPU_CUDA_LAUNCH_GAP = Instrument("gpu.cuda.launch.gap", "s", "histogram")
 METRIC_GPU_CUDA_THREAD_TIME = Instrument("gpu.cuda.thread.time", "s")
 METRIC_GPU_CUDA_THREAD_STALL_TIME = Instrument("gpu.cuda.thread.stall.time", "s")
@@ -246,8 +313,35 @@ METRIC_GPU_MEMORY_ALLOCATED = Instrument("gpu.memory.allocated", "By", "updownco
 METRIC_GPU_MEMORY_RESERVED = Instrument("gpu.memory.reserved", "By", "updowncounter")
 METRIC_GPU_MEMORY_PEAK = Instrument("gpu.memory.peak", "By", "gauge")
 METRIC_GPU_MEMORY_FAILURES = Instrument("gpu.memory.failures", "{failure}")
+METRIC_VERBS_CALL_DURATION = Instrument("verbs.call.duration", "s", "histogram")
+METRIC_VERBS_MEMORY_REGISTERED = Instrument("verbs.memory.registered", "By", "updowncounter")
+METRIC_VERBS_ASYNC_EVENTS = Instrument("verbs.async.events", "{event}")
+METRIC_GPU_NCCL_COLLECTIVES = Instrument("gpu.nccl.collectives", "{collective}")
+METRIC_GPU_NCCL_BYTES = Instrument("gpu.nccl.bytes", "By")
+METRIC_GPU_NCCL_SEQUENCE = Instrument("gpu.nccl.sequence", "{collective}", "gauge")
+METRIC_GPU_NCCL_SIGNATURE = Instrument("gpu.nccl.signature", "{checksum}", "gauge")
+METRIC_GPU_NCCL_PENDING = Instrument("gpu.nccl.pending", "{collective}", "gauge")
+METRIC_GPU_NCCL_PENDING_AGE = Instrument("gpu.nccl.pending.age", "s", "gauge")
+METRIC_GPU_NCCL_WAIT_TIME = Instrument("gpu.nccl.wait.time", "s")
+METRIC_GPU_NCCL_COMPLETIONS = Instrument("gpu.nccl.completions", "{collective}")
+METRIC_GPU_NCCL_ERRORS = Instrument("gpu.nccl.errors", "{error}")
+METRIC_GPU_NCCL_RAS_COMMUNICATORS = Instrument(
+    "gpu.nccl.ras.communicators", "{communicator}", "gauge"
+)
+METRIC_GPU_NCCL_RAS_RANKS = Instrument("gpu.nccl.ras.ranks", "{rank}", "gauge")
+METRIC_GPU_NCCL_RAS_LAG = Instrument("gpu.nccl.ras.lag", "{call}", "gauge")
+METRIC_GPU_NCCL_RAS_ERRORS = Instrument("gpu.nccl.ras.errors", "{rank}", "gauge")
+METRIC_GPU_NCCL_RAS_TIMEOUTS = Instrument("gpu.nccl.ras.timeouts", "{timeout}", "gauge")
 METRIC_HW_STATUS = Instrument("hw.status", "1", "updowncounter")
 METRIC_HW_ERRORS = Instrument("hw.errors", "{error}")
+METRIC_HW_NETWORK_UP = Instrument("hw.network.up", "1", "updowncounter")
+METRIC_HW_NETWORK_BANDWIDTH_LIMIT = Instrument(
+    "hw.network.bandwidth.limit", "By/s", "updowncounter"
+)
+METRIC_HW_NETWORK_IO = Instrument("hw.network.io", "By")
+METRIC_HW_NETWORK_PACKETS = Instrument("hw.network.packets", "{packet}")
+METRIC_RDMA_EVENTS = Instrument("rdma.events", "{event}")
+METRIC_RDMA_TRANSMIT_WAIT = Instrument("rdma.transmit.wait", "{tick}")
 METRIC_HW_POWER = Instrument("hw.power", "W", "gauge")
 METRIC_HW_ENERGY = Instrument("hw.energy", "J")
 METRIC_HW_TEMPERATURE = Instrument("hw.temperature", "Cel", "gauge")
@@ -293,6 +387,8 @@ METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN = Instrument("otel_gpu.cpu_samples.taken", "{s
 METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD = Instrument("otel_gpu.cpu_samples.withheld", "{sample}")
 METRIC_OTEL_GPU_BLOCK_STACKS_TAKEN = Instrument("otel_gpu.block_stacks.taken", "{stack}")
 METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD = Instrument("otel_gpu.block_stacks.withheld", "{stack}")
+METRIC_OTEL_GPU_STEPS_WITHHELD = Instrument("otel_gpu.steps.withheld", "{step}")
+METRIC_OTEL_GPU_STEPS_THREADS_WITHHELD = Instrument("otel_gpu.steps.threads.withheld", "{thread}")
 METRIC_OTEL_GPU_MEMORY_COVERAGE = Instrument("otel_gpu.memory.coverage", "1", "gauge")
 METRIC_OTEL_GPU_MEMORY_UNPLACED = Instrument("otel_gpu.memory.unplaced", "By")
 METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument("otel_gpu.stacks.resolved", "{stack}")
@@ -311,8 +407,13 @@ METRIC_OTEL_GPU_PROBE_HITS = Instrument("otel_gpu.probe.hits", "{hit}")
 METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument("otel_gpu.overhead.time", "s")
 METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument("otel_gpu.overhead.memory", "By", "gauge")
 METRIC_OTEL_GPU_DEVICES_LATE = Instrument("otel_gpu.devices.late", "{reading}")
+METRIC_OTEL_GPU_FABRIC_LATE = Instrument("otel_gpu.fabric.late", "{reading}")
+METRIC_OTEL_GPU_FABRIC_FAILED = Instrument("otel_gpu.fabric.failed", "{read}")
 METRIC_OTEL_GPU_DEVICES_FAILED = Instrument("otel_gpu.devices.failed", "{call}")
+METRIC_OTEL_GPU_RAS_FAILED = Instrument("otel_gpu.ras.failed", "{question}")
 METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
+METRIC_OTEL_GPU_DOOR_COVERAGE = Instrument("otel_gpu.door.coverage", "1", "gauge")
+METRIC_OTEL_GPU_DOOR_CALLS = Instrument("otel_gpu.door.calls", "{call}")
 
 _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.device.time": "Time of a device by what it did. Sums to the window that was recorded.",
@@ -320,6 +421,8 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.device.work.duration": "Time that each kernel, copy, fill or graph took on the device. Never the time of a call.",
     "gpu.device.launch.delay": "Time from the return of the call that enqueued work to the start of the work on the device.",
     "gpu.cuda.call.duration": "Host time from the entry of a CUDA call to its return. Not time on the device.",
+    "gpu.nccl.call.duration": "Host time from the entry of a call of NCCL to its return. Not time on the device.",
+    "gpu.step.duration": "From the begin of a step of a thread to its end.",
     "gpu.cuda.launch.gap": "Time of a thread between the return of its last CUDA call and the entry of a launch.",
     "gpu.cuda.thread.time": "Time of threads that make CUDA calls, by what they did with it. Sums to wall time.",
     "gpu.cuda.thread.stall.time": "Time that threads that make CUDA calls were kept from going on, by who kept them and what that one did meanwhile.",
@@ -333,8 +436,31 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.memory.reserved": "Bytes of device memory that the allocator took from the device, in use or not.",
     "gpu.memory.peak": "The most bytes of device memory that were in use since watching began, as the allocator says.",
     "gpu.memory.failures": "Requests for device memory that failed.",
-    "hw.status": "1 for the state that a device is in, 0 for the others.",
-    "hw.errors": "ECC errors since the driver was loaded.",
+    "verbs.call.duration": "Host time inside calls of verbs.",
+    "verbs.memory.registered": "Memory that adapters may use, registered since watching began and not given back.",
+    "verbs.async.events": "What adapters said by asynchronous events, such as that a port or queue pair failed.",
+    "gpu.nccl.collectives": "Collectives that were queued, and sends and receives.",
+    "gpu.nccl.bytes": "Their bytes, as the calls have them on this rank.",
+    "gpu.nccl.sequence": "Number of the last collective. The rank with the lowest number of those called is the one that others wait for.",
+    "gpu.nccl.signature": "A checksum of what the last call asks for: operation, elements, type, reduction, root. Ranks with the same number and other checksums disagree.",
+    "gpu.nccl.pending": "Collectives that are queued and that the program does not know to be done.",
+    "gpu.nccl.pending.age": "How long ago the first of them was called, of the last 16.",
+    "gpu.nccl.wait.time": "Time from calls until the program learned that their collectives are done.",
+    "gpu.nccl.completions": "Collectives that the program learned to be done.",
+    "gpu.nccl.errors": "Calls that failed (`_OTHER`), and 1 for the asynchronous error that the program was told last.",
+    "gpu.nccl.ras.communicators": "Communicators of the job, as NCCL's own service counts them.",
+    "gpu.nccl.ras.ranks": "Ranks of a communicator, by whether they answer NCCL's own service.",
+    "gpu.nccl.ras.lag": "By how many calls of an operation the last of the ranks that answer is behind the first. One that stays, while nothing else goes on, is a hang.",
+    "gpu.nccl.ras.errors": "Ranks that NCCL's own service says to have an error.",
+    "gpu.nccl.ras.timeouts": "How often the service did not hear from a process while it made its latest answer.",
+    "hw.status": "1 for the state that a device or port is in, 0 for the others.",
+    "hw.errors": "ECC errors of a device since the driver was loaded (`corrected`, `uncorrected`), and XIDs since the capture began (`xid_79`); errors of a network port since its driver was loaded.",
+    "hw.network.up": "1 for a port that can be used.",
+    "hw.network.bandwidth.limit": "What a port can transmit, and receive.",
+    "hw.network.io": "Bytes through a port.",
+    "hw.network.packets": "Packets through a port.",
+    "rdma.events": "What an adapter counted that a healthy network has little of.",
+    "rdma.transmit.wait": "How long a port had something to send and was not let; how long a tick is, the vendor knows.",
     "hw.power": "Power that a device draws.",
     "hw.energy": "Energy that it took since the driver was loaded.",
     "hw.temperature": "How warm it is.",
@@ -368,7 +494,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.records.lost": "What the kernel side saw and could not count or hand over.",
     "otel_gpu.records.rejected": "Records that could not be understood.",
     "otel_gpu.spans.chosen": "Calls, gaps and stalls that the kernel side handed over to become spans.",
-    "otel_gpu.spans.withheld": "Calls, gaps and stalls that deserved a span and got none, to keep to a limit.",
+    "otel_gpu.spans.withheld": "Calls, gaps, stalls and ranges of NVTX that deserved a span and got none, to keep to a limit.",
     "otel_gpu.times.folded": "Times of threads that were counted without details, such as who was waited for, as the account was full.",
     "otel_gpu.stacks.taken": "User stacks that the kernel side took, of chosen calls, of threads that left the CPU, and of threads that were on one.",
     "otel_gpu.stacks.withheld": "User stacks that were not taken, to keep to a limit.",
@@ -376,6 +502,8 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.cpu_samples.withheld": "Ticks of the sampling clocks that found a watched thread and were not sampled, to keep to the budget of the host. The samples taken stand for them.",
     "otel_gpu.block_stacks.taken": "Stacks of blocks of device memory that the kernel side sent, each for a place that was new.",
     "otel_gpu.block_stacks.withheld": "Stacks of blocks of device memory that were not taken, to keep to a limit. Where these bytes were allocated is not known.",
+    "otel_gpu.steps.withheld": "Steps of threads that make more of them than the agent follows.",
+    "otel_gpu.steps.threads.withheld": "Threads whose steps are not looked for, as there are too many threads.",
     "otel_gpu.memory.coverage": "Share of an allocator's reports whose total was what had been seen until then.",
     "otel_gpu.memory.unplaced": "Bytes of device memory that an allocator handed out of which it is not known where in the program.",
     "otel_gpu.stacks.resolved": "Calls, stalls and samples of threads on a CPU whose stack was found.",
@@ -394,18 +522,27 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.overhead.time": "CPU time of the agent's user-space side.",
     "otel_gpu.overhead.memory": "Resident memory of the agent.",
     "otel_gpu.devices.late": "Readings of the host's devices that took longer than 5 s.",
+    "otel_gpu.fabric.late": "Readings of the host's network adapters that took longer than 5 s.",
+    "otel_gpu.fabric.failed": "Reads of /sys/class/infiniband that failed, by the kernel's name of the error.",
     "otel_gpu.devices.failed": "Calls of NVML that failed, by its own name of the error.",
-    "otel_gpu.coverage": "Share of a library's known CUDA symbols that carry probes.",
+    "otel_gpu.ras.failed": "Questions to NCCL's own service that failed.",
+    "otel_gpu.coverage": "Share of a library's known CUDA symbols whose calls are counted, by probes or by programs themselves.",
+    "otel_gpu.door.coverage": "Share of a library's known CUDA symbols whose calls programs count themselves, without a probe.",
+    "otel_gpu.door.calls": "Calls that programs counted themselves, without a probe.",
 }
 
 _METRIC_SCOPES: Mapping[str, str] = {
     "hw.": SCOPE_HARDWARE,
+    "rdma.": SCOPE_HARDWARE,
     "gpu.clock.": SCOPE_HARDWARE,
     "gpu.sm.": SCOPE_HARDWARE,
     "gpu.tensor.": SCOPE_HARDWARE,
     "gpu.dram.": SCOPE_HARDWARE,
     "gpu.process.": SCOPE_HARDWARE,
     "gpu.device.": SCOPE_DEVICE,
+    "gpu.nccl.": SCOPE_NCCL,
+    "verbs.": SCOPE_VERBS,
+    "gpu.nvtx.": SCOPE_NVTX,
     "gpu.": SCOPE_CUDA,
     "process.scheduler.": SCOPE_SCHED,
     "process.": SCOPE_PROCESS,

@@ -9,7 +9,8 @@ from opentelemetry.trace import StatusCode
 
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall, Gap, Stall
-from otel_gpu.enrich.activities import CallActivity, GapActivity, ProcessImage, StallActivity
+from otel_gpu.enrich.activities import CallActivity, GapActivity, StallActivity
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export import semconv
 from otel_gpu.probe_table import APIS, Api
 

@@ -17,7 +17,7 @@ The agent looks every second or so. A call that hangs for a day would make 86400
 so only the looks at which its age has doubled are reported: 17 for the day.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -29,30 +29,35 @@ from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
     CallActivity,
+    DeviceFaultActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
     OutOfMemoryActivity,
-    ProcessImage,
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
 from otel_gpu.export import descriptions, semconv
 from otel_gpu.export.descriptions import Pairs, add_account, add_thread
+from otel_gpu.export.device_faults import fault_span
 from otel_gpu.export.finished import (
     STATUS_ERROR,
     STATUS_UNSET,
     Attributes,
+    AttributeValue,
     FinishedSpan,
     Origin,
     SharedAttributes,
 )
-from otel_gpu.export.gaps import GapStalls, PlacedStall
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import NO_STACK, Stacks, StackTelemetry
+from otel_gpu.export.steps import describe_slow
+from otel_gpu.ledger.steps import Steps
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _OF_CALL = (
@@ -67,7 +72,11 @@ _OF_GAP = (
     semconv.OTEL_GPU_GAP_VOLUNTARY_SWITCHES,
     semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES,
 )
+# Those of CUDA's are in the scope of most.
+_SCOPES = {wire.LAYER_NCCL: semconv.SCOPE_NCCL, wire.LAYER_VERBS: semconv.SCOPE_VERBS}
 _NO_DIMENSIONS = (0, 0, 0)
+_OF_APPLICATION = (semconv.OTEL_GPU_PARENT_SOURCE, "thread_context")
+_UNNAMED_RANGE = "range"
 _MAX_CACHED = 4096
 # About a kilobyte each.
 _MAX_REPEATED = 2048
@@ -87,53 +96,42 @@ class SpanBuilder:
         # Of the process of the latest call.
         self._process: ProcessImage | None = None
         self._origin: Origin
-        self._gap_stalls = GapStalls()
-        self._held = self._gap_stalls.threads
         # Attributes of calls, and what they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
+        self._steps = Steps()
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: dict[bytes, int] = {}
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
             CallActivity: self._call,
             GapActivity: self._gap,
+            StallActivity: self._stall,
             ForkActivity: self._fork,
             OpenCallActivity: self._open_call,
+            DeviceFaultActivity: self._device_fault,
             OutOfMemoryActivity: self._out_of_memory,
+            StepActivity: self._step,
+            AnnotationActivity: self._note,
+            RangeActivity: self._range,
             ExitActivity: self._exit,
         }
 
     def spans(self, activity: Activity) -> tuple[FinishedSpan, ...]:
-        """Return the spans of one activity; of a stall outside calls they come with a later one."""
-        if type(activity) is StallActivity:
-            if activity.event.call_start_ktime_ns:
-                return self._stalls((PlacedStall(activity, None),))
-            return self._stalls(self._gap_stalls.hold(activity))
-        released = self._stalls(self._gap_stalls.see(activity)) if self._held else ()
+        """Return the spans of one activity."""
         build = self._builders.get(type(activity))
         if build is None:
-            return released
+            return ()
         spans = build(activity)
         if self._limits.may_cut:
             spans = tuple(map(self._limits.apply, spans))
-        return released + spans
-
-    def hurry(self, span_ids: frozenset[bytes]) -> tuple[FinishedSpan, ...]:
-        """Return the spans of stalls that were held back, of which one of these ids is linked to."""
-        return self._stalls(self._gap_stalls.pick(span_ids))
-
-    def close(self) -> tuple[FinishedSpan, ...]:
-        """Return the spans of all that was held back: no activity follows."""
-        return self._stalls(self._gap_stalls.release())
-
-    def _stalls(self, placed: Iterable[PlacedStall]) -> tuple[FinishedSpan, ...]:
-        apply = self._limits.apply
-        return tuple([apply(span) for stall, gap in placed for span in self._stall(stall, gap)])
+        return spans
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
         # Taken apart at once: to ask for each field by its name takes longer than all else here.
         process, event, api, start_unix_ns, end_unix_ns, device, stack, kernel, *ids = activity
         more: tuple[Any, ...] = _NOTHING_MORE
-        if event.blocked_ns or event.run_queue_ns or event.status or stack is not None:
+        is_nccl = api.layer == wire.LAYER_NCCL
+        # Collectives have numbers, so they do not repeat.
+        if event.blocked_ns or event.run_queue_ns or event.status or stack is not None or is_nccl:
             written = self._stacks.of(stack, end_unix_ns)
             attributes = self._describe_call(activity, written.pairs)
             code, message = STATUS_UNSET, ""
@@ -145,7 +143,8 @@ class SpanBuilder:
             # A call repeats: a program makes the same few calls from the same few threads. What
             # is left to say lies in the event from ``stream`` on, but for what is named here.
             # From the second time on the attributes are one object.
-            key = (device, event.tid, event.size_bytes, kernel, event[_STREAM:])
+            has_parent = bool(ids[2])
+            key = (device, event.tid, event.size_bytes, kernel, has_parent, event[_STREAM:])
             known = self._repeated.get(key)
             if known is None:
                 if len(self._repeated) >= _MAX_REPEATED:
@@ -160,7 +159,9 @@ class SpanBuilder:
             self._process = process
             self._origin = self._origins.of(process)[semconv.SCOPE_CUDA]
         times = (start_unix_ns, end_unix_ns)
-        span = (self._origin, *ids, api.name, *times, attributes, *more, event.tid)
+        scope = _SCOPES.get(api.layer)
+        origin = self._origin if scope is None else self._origins.of(process)[scope]
+        span = (origin, *ids, api.name, *times, attributes, *more, event.tid)
         # As FinishedSpan(…), which takes three times as long.
         return (_new_tuple(FinishedSpan, span),)
 
@@ -171,13 +172,10 @@ class SpanBuilder:
             pairs.append((semconv.GPU_CUDA_STREAM, descriptions.signed(event.stream)))
         if event.size_bytes:
             pairs.append((semconv.GPU_CUDA_SIZE, descriptions.signed(event.size_bytes)))
-        if event.function:
-            pairs.append((semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)))
-        if activity.kernel:
-            pairs.append((semconv.GPU_CUDA_KERNEL_NAME, activity.kernel))
-        if event.grid != _NO_DIMENSIONS:
-            pairs.append((semconv.GPU_CUDA_KERNEL_GRID, event.grid))
-            pairs.append((semconv.GPU_CUDA_KERNEL_BLOCK, event.block))
+        is_nccl = activity.api.layer == wire.LAYER_NCCL
+        pairs.extend(
+            descriptions.describe_collective(event) if is_nccl else _describe_kernel(activity)
+        )
         if event.status:
             pairs.append((semconv.GPU_CUDA_RESULT, event.status))
             pairs.append((semconv.ERROR_TYPE, error_name(activity.api.layer, event.status)))
@@ -186,6 +184,8 @@ class SpanBuilder:
             pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
         if event.weight > 1:
             pairs.append((semconv.OTEL_GPU_SAMPLE_WEIGHT, event.weight))
+        if activity.parent_span_id and not event.parent_start_ktime_ns:
+            pairs.append(_OF_APPLICATION)
         pairs.extend(stack)
         add_thread(pairs, event.tid, event.comm, event.cpu)
         return tuple(pairs)
@@ -231,6 +231,35 @@ class SpanBuilder:
         )
         return (span,)
 
+    def _step(self, activity: StepActivity) -> tuple[FinishedSpan, ...]:
+        slow = self._steps.observe(activity)
+        # The program's own span of it is the program's to send.
+        if slow is None or activity.event.span_id:
+            return ()
+        return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_SLOW_STEP, describe_slow(slow))
+
+    def _note(self, activity: AnnotationActivity) -> tuple[FinishedSpan, ...]:
+        self._steps.note(activity)
+        return ()
+
+    def _range(self, activity: RangeActivity) -> tuple[FinishedSpan, ...]:
+        event = activity.event
+        pairs: Pairs = []
+        if event.domain:
+            pairs.append((semconv.GPU_NVTX_DOMAIN, event.domain))
+        if kind := semconv.GPU_NVTX_RANGE_KIND_VALUES.get(event.range_kind):
+            pairs.append((semconv.GPU_NVTX_RANGE_KIND, kind))
+        if event.start_tid != event.tid:
+            pairs.append((semconv.GPU_NVTX_RANGE_START_TID, event.start_tid))
+        add_thread(pairs, event.tid, event.comm)
+        return self._span(activity, semconv.SCOPE_NVTX, event.name or _UNNAMED_RANGE, pairs)
+
+    def _device_fault(self, activity: DeviceFaultActivity) -> tuple[FinishedSpan, ...]:
+        if activity.process is None:
+            return ()
+        origin = self._origins.of(activity.process)[semconv.SCOPE_HARDWARE]
+        return (fault_span(activity, origin),)
+
     def _gap(self, activity: GapActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
         pairs: Pairs = [
@@ -241,34 +270,41 @@ class SpanBuilder:
         add_account(pairs, event, _OF_GAP)
         if event.choices:
             pairs.append((semconv.OTEL_GPU_CHOICE, _choice_names(event.choices)))
+        if activity.parent_span_id:
+            pairs.append(_OF_APPLICATION)
         add_thread(pairs, event.tid, event.comm)
         return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_LAUNCH_GAP, pairs)
 
-    def _stall(self, activity: StallActivity, gap: GapActivity | None) -> Iterator[FinishedSpan]:
+    def _stall(self, activity: StallActivity) -> tuple[FinishedSpan, ...]:
+        return tuple(self._stall_parts(activity))
+
+    def _stall_parts(self, activity: StallActivity) -> Iterator[FinishedSpan]:
         event = activity.event
         origin = self._origins.of(activity.process)[semconv.SCOPE_SCHED]
         trace_id, parent_id = activity.trace_id, activity.parent_span_id
-        if gap is not None:
-            trace_id, parent_id = gap.trace_id, gap.span_id
+        # Where it has a call or a gap around it, that is the parent.
+        inside = event.call_start_ktime_ns or event.root_start_ktime_ns
+        source = (_OF_APPLICATION,) if parent_id and not inside else ()
         runnable_unix_ns = activity.runnable_unix_ns
         if runnable_unix_ns > activity.start_unix_ns:
             is_known = not event.flags & STALL_STATE_UNKNOWN
             name = semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU
             # It is from when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
-            pairs = descriptions.describe_blocked(activity, stack.pairs)
+            pairs = descriptions.describe_blocked(activity, stack.pairs) + source
             times = (activity.start_unix_ns, runnable_unix_ns)
             ids = (trace_id, activity.span_id, parent_id)
             span = FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
             yield span._replace(events=stack.events, logs=stack.logs) if stack.pairs else span
         if activity.end_unix_ns > runnable_unix_ns:
             name = semconv.SPAN_RUN_QUEUE_WAIT
-            pairs = descriptions.describe_run_queue_wait(event)
+            pairs = descriptions.describe_run_queue_wait(event) + source
             times = (runnable_unix_ns, activity.end_unix_ns)
             ids = (trace_id, activity.run_queue_span_id, parent_id)
             yield FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
+        self._steps.note(activity)
         event = activity.event
         child = activity.child.attributes
         pairs: Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
@@ -276,12 +312,14 @@ class SpanBuilder:
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_SERVICE_NAME, name))
         if command := child.get("process.command"):
             pairs.append((semconv.OTEL_GPU_FORK_CHILD_COMMAND, command))
+        if activity.parent_span_id and not event.call_start_ktime_ns:
+            pairs.append(_OF_APPLICATION)
         add_thread(pairs, event.tid, event.comm)
         return self._span(activity, semconv.SCOPE_PROCESS, semconv.SPAN_FORK, pairs)
 
     def _span(
         self,
-        activity: GapActivity | ForkActivity | OpenCallActivity,
+        activity: GapActivity | ForkActivity | OpenCallActivity | StepActivity | RangeActivity,
         scope: str,
         name: str,
         pairs: Pairs,
@@ -303,9 +341,21 @@ class SpanBuilder:
         return (span,)
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
+        self._steps.note(activity)
         self._origins.forget(activity.process)
         self._process = None
         return ()
+
+
+def _describe_kernel(activity: CallActivity) -> Iterator[tuple[str, AttributeValue]]:
+    event = activity.event
+    if event.function:
+        yield semconv.GPU_CUDA_KERNEL_FUNCTION, hex(event.function)
+    if activity.kernel:
+        yield semconv.GPU_CUDA_KERNEL_NAME, activity.kernel
+    if event.grid != _NO_DIMENSIONS:
+        yield semconv.GPU_CUDA_KERNEL_GRID, event.grid
+        yield semconv.GPU_CUDA_KERNEL_BLOCK, event.block
 
 
 @lru_cache(maxsize=len(_CHOICE_NAMES) ** 2)

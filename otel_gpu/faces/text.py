@@ -9,9 +9,17 @@ from rich.padding import Padding
 from rich.text import Text
 
 from otel_gpu.faces import tables
+from otel_gpu.faces.collectives import (
+    MOST_COMMUNICATORS,
+    MOST_RANKS,
+    RANKS,
+    headline,
+    is_hanging,
+)
 from otel_gpu.faces.device_text import advice_lines, device_sections
 from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.memory_text import memory_sections
+from otel_gpu.faces.steps_text import step_lines
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
@@ -20,6 +28,7 @@ from otel_gpu.findings.document import (
     Chain,
     Document,
     Effect,
+    EffectKind,
     Incident,
     Process,
     ProcessImage,
@@ -28,7 +37,16 @@ from otel_gpu.findings.document import (
     stack_of_cause,
 )
 from otel_gpu.findings.notes import NO_CALLS
-from otel_gpu.findings.sentences import lines_of, plain, request_of, sentence_of, work_of
+from otel_gpu.findings.sentences import (
+    counts_of,
+    lines_of,
+    only_met_fault,
+    plain,
+    request_of,
+    sentence_of,
+    work_of,
+)
+from otel_gpu.findings.steps import SlowStep
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import (
     count_of,
@@ -37,6 +55,7 @@ from otel_gpu.findings.words import (
     describe_place,
     describe_resource,
     describe_thread,
+    describe_trouble,
     format_duration,
     format_offset,
     format_share,
@@ -83,6 +102,9 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
         _write_section(console, "Where the time went", _times(document))
     _write_section(console, "Verdict", _verdicts(document))
     _write_section(console, _incident_heading(document), _incidents(document))
+    if document.steps:
+        lines_of_steps = step_lines(document.steps, lambda step: _causes(step, None, "    "))
+        _write_section(console, "Steps", lines_of_steps)
     # A request that failed took no time.
     if worst := worst_of([chain for chain in document.chains if chain.failure is None]):
         _write_section(console, "The worst moment", _moment(worst))
@@ -99,9 +121,21 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
             lines = [Text(tables.balance_line(row)) for row in ([] if fields else rows[:most])]
             drawn = [tables.draw_table(shown, rows[:most])] if fields else lines
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
+    if document.communicators:
+        _write_section(console, "Collectives", _communicators(document))
     slots = document.slots_of(process)
     if any(slot.calls or slot.lost_ns for slot in slots):
         _write_section(console, "Over time", [tables.slot_table(slots)])
+
+
+def _communicators(document: Document) -> Iterator[RenderableType]:
+    for row in document.communicators[:MOST_COMMUNICATORS]:
+        yield Text(headline(row), style="bold red" if is_hanging(row) else "")
+        if row.waiting:
+            yield Text(f"  {printable(row.waiting)}")
+        yield tables.draw_table(RANKS, row.ranks[:MOST_RANKS])
+        yield from _more(len(row.ranks), MOST_RANKS)
+    yield from _more(len(document.communicators), MOST_COMMUNICATORS)
 
 
 def _write_devices(document: Document, console: Console) -> None:
@@ -187,13 +221,17 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     effects = f" in {count_of(count, 'effect')}" if count else ""
     lost = f"{format_duration(incident.lost_ns)} lost by {', '.join(processes)}"
     failures = [chain.failure for chain in incident.chains if chain.failure is not None]
+    is_faulted = only_met_fault(incident)
     if failures:
         lost = f"memory ran out in {', '.join(processes)}"
+    elif is_faulted:
+        lost = f"error of the GPU of {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
     effect = worst.effect if worst else None
-    if failures:
+    if failures or is_faulted:
         # It took no time: what was asked for, and what there was, says more.
-        yield Text(f"   {plain(request_of(failures[-1]))}")
+        if failures:
+            yield Text(f"   {plain(request_of(failures[-1]))}")
         yield Text(f"   <- {plain(sentence_of(incident))}")
         for advice in incident.advice:
             yield Text(f"   do: {printable(advice)}", style="green")
@@ -222,7 +260,7 @@ def _effect_counts(chains: Iterable[Chain]) -> str:
 
 
 def _causes(
-    whole: Chain | Incident, effect: Effect | None, indent: str, *, is_many: bool = False
+    whole: Chain | Incident | SlowStep, effect: Effect | None, indent: str, *, is_many: bool = False
 ) -> Iterator[Text]:
     for cause, _, depth in walk(whole.causes, most=_MAX_CAUSES):
         of = "of which " if depth else ""
@@ -235,6 +273,8 @@ def _causes(
 
 
 def _cause(cause: Cause, effect: Effect | None) -> str:
+    if cause.is_counted:
+        return f"{printable(cause.kind)} meanwhile, {counts_of(cause)}"
     text = f"{printable(cause.kind)} {format_duration(cause.time_ns)} ({format_share(cause.share)})"
     stack, lines = stack_of_cause(cause), plain(lines_of(cause))
     is_own = cause.kind in OWN_TIME
@@ -244,6 +284,8 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
         text += f", in {describe_place(stack.place)}"
     if cause.resource and (name := describe_resource(cause.resource)):
         text += f", of {name}"
+    if cause.trouble:
+        text += f", {describe_trouble(cause.trouble)}"
     if cause.culprit:
         text += f", by {describe_thread(cause.culprit)}"
         if effect and cause.culprit.pid == effect.process.pid:
@@ -255,7 +297,12 @@ def describe_effect(effect: Effect) -> str:
     """One effect in a line."""
     place = effect.stack.place if effect.stack else None
     where = f", in {describe_place(place)}" if place else ""
-    thread = f"{process_name(effect.process)}, thread {effect.tid} {printable(effect.comm)}"
+    thread = process_name(effect.process)
+    if not effect.duration_ns and effect.kind == EffectKind.DEVICE_FAULT:
+        # Of no thread, and it took no time.
+        return f"{describe_kind(effect)} of {thread}"
+    if effect.tid > 0:
+        thread += f", thread {effect.tid} {printable(effect.comm)}"
     more = f"{format_duration(max(0, effect.excess_ns))} more than usual"
     return (
         f"{describe_kind(effect)} of {thread}{where}: {format_duration(effect.duration_ns)}, {more}"

@@ -9,9 +9,19 @@ from otel_gpu.findings.words import describe_kind, describe_place, format_durati
 
 BAR_COLUMNS = 50
 MAX_INTERVALS = 24
-LEGEND = "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ? not seen"
+LEGEND = (
+    "# in a run queue   = blocked   + in a call   . in a gap   * in a fork   ! counted   ? not seen"
+)
 
-_MARKS = {"run_queue": "#", "blocked": "=", "gap": ".", "call": "+", "fork": "*"}
+_MARKS = {
+    "run_queue": "#",
+    "blocked": "=",
+    "gap": ".",
+    "call": "+",
+    "device": "+",
+    "fork": "*",
+    "counters": "!",
+}
 # Also of time off the CPU of which it is not known which of the first two it was.
 _OTHER_MARK = "?"
 _FUNCTIONS = 3
@@ -59,7 +69,7 @@ def _label(interval: Interval) -> str:
     parts = [printable(cause.kind)]
     if evidence.reason and evidence.reason != cause.kind:
         parts[0] += f" ({printable(evidence.reason)})"
-    if cause.time_ns < interval.length_ns:
+    if cause.time_ns < interval.length_ns and not cause.is_counted:
         most = "" if len(cause.evidence) == 1 else "at most "
         parts[0] += f" for {most}{format_duration(cause.time_ns)} of it"
     if interval.thread and interval.thread == evidence.culprit:

@@ -77,6 +77,8 @@ class Board:
         self._names = Names()
         self._host = ""
         self._base: Mark = {}
+        # For how long ranks waited for others when the interval began.
+        self._lags: dict[ImageKey, int] = {}
         self._base_unix_ns = 0
         self._now: _Figures | None = None
 
@@ -110,7 +112,7 @@ class Board:
         """What there is to see at this moment of the stream."""
         self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
-        total = self._figures({})
+        total = self._figures({}, self._explainer.communicators.lags(now_unix_ns))
         now = self._now
         if now is None:
             # The first interval is not over: what there is of it.
@@ -139,18 +141,21 @@ class Board:
         # Readings are not made to the millisecond: two of them are two seconds apart, or not quite.
         length_ns = unix_ns - self._base_unix_ns
         if length_ns >= self._interval_ns * _NEARLY:
-            self._now = self._figures(self._base)._replace(length_ns=length_ns)
+            lags = self._explainer.communicators.lags(unix_ns)
+            since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
+            self._now = self._figures(self._base, since)._replace(length_ns=length_ns)
+            self._lags = lags
             self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
             self._places.age()
 
-    def _figures(self, since: Mark) -> _Figures:
+    def _figures(self, since: Mark, lags: Mapping[ImageKey, int]) -> _Figures:
         figures = self._ledger.figures(since).values()
         rows = api_rows(figures, self._ledger.middles_ns)
         return _Figures(
             {(key_of(row.process), row.api): row for row in rows},
             {
                 key_of(one.process): one
-                for one in find_verdicts(figures, self._settings, self._places)
+                for one in find_verdicts(figures, self._settings, self._places, lags=lags)
             },
         )
 

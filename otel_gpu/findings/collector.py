@@ -1,7 +1,8 @@
 """Collects the document: activities in, everything that a reader can learn out."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.enrich.activities import (
@@ -9,32 +10,38 @@ from otel_gpu.enrich.activities import (
     Activity,
     BlocksActivity,
     CaptureActivity,
+    CommunicatorActivity,
     DeviceTraceActivity,
     ExitActivity,
+    ForkActivity,
     MemoryActivity,
     OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
-    ProcessImage,
+    RasActivity,
 )
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
-from otel_gpu.explain.chains import Chain, Culprit, Failure, Incident
+from otel_gpu.explain.chains import Chain, Failure, Incident
 from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents, worst_first
 from otel_gpu.explain.out_of_memory import ANYBODY, MAX_FAILURES
 from otel_gpu.explain.places import Places
+from otel_gpu.explain.stragglers import find_stragglers
 from otel_gpu.explain.time_tree import resources_of
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.block_rows import Calls, block_notes, block_rows, layer_rows
-from otel_gpu.findings.causes import walk
+from otel_gpu.findings.chain_rows import ChainRows
+from otel_gpu.findings.communicator_rows import communicator_rows
 from otel_gpu.findings.counts import api_rows, balances, event_time_rows, off_cpu_rows
 from otel_gpu.findings.crowd import Crowd
+from otel_gpu.findings.device_faults import NobodysFaults
 from otel_gpu.findings.device_memory import Memory
 from otel_gpu.findings.device_rows import DeviceRows
 from otel_gpu.findings.document import (
     CROWD_PID,
-    Blame,
     Document,
     ImageKey,
     Window,
@@ -45,16 +52,17 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.memory_rows import memory_rows
 from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
+from otel_gpu.findings.ras_notes import RasNotes
 from otel_gpu.findings.slots import Slots, Totals
+from otel_gpu.findings.steps import step_rows
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.allocations import Allocations
 from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.communicators import Communicators
 from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.pressure import Pressure
+from otel_gpu.ledger.steps import Steps
 
-MAX_CHAINS = 1_000
-MAX_BLAMES = 10_000
-MAX_HUNG = 4_096
 MAX_REPLACED = 16_384
 MODES = frozenset({"totals", "large", "all"})
 """Of ``options.MemoryConfig.blocks``, those with which anything is followed."""
@@ -98,10 +106,7 @@ class Collector:
         # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
         self._incidents = Incidents(explainer.settings)
-        self._chains: dict[str, Chain] = {}
-        self._chains_left_out = 0
-        self._hung: dict[tuple[ImageKey, int, int], int] = {}
-        self._blames: dict[tuple[ImageKey, Culprit, str], Blame] = {}
+        self._chains = ChainRows()
         self._images: dict[ImageKey, ProcessImage] = {}
         # In the order in which another program took their place.
         self._replaced: dict[ImageKey, None] = {}
@@ -110,10 +115,32 @@ class Collector:
         self._extent = Extent()
         self._memory: dict[int, MemorySnapshot] = {}
         # What the explainer keeps is of the whole stream.
-        self._blocks = explainer.blocks if window == Window() else Blocks(window)
+        self._blocks = explainer.blocks
+        self._communicators = explainer.communicators
         self._block_mode: str | None = None
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
         self._devices = DeviceRows()
+        self._nobodys_faults = NobodysFaults(window)
+        self._ras = RasNotes()
+        self._steps = Steps(window)
+        self._ways: dict[type, Callable[[Any], object]] = {
+            CaptureActivity: self._observe_capture,
+            ExitActivity: self._observe_exit,
+            PressureActivity: self._pressure.observe,
+            ProbesActivity: self._observe_probes,
+            RasActivity: self._ras.observe,
+            StepActivity: self._steps.observe,
+            **dict.fromkeys((AnnotationActivity, ForkActivity), self._steps.note),
+        }
+        if not pids:
+            self._ways |= {
+                DeviceTraceActivity: lambda activity: self._devices.add(activity.trace),
+                MemoryActivity: self._observe_memory,
+            }
+        if window != Window():
+            self._blocks, self._communicators = Blocks(window), Communicators(window)
+            self._ways |= dict.fromkeys((BlocksActivity, OutOfMemoryActivity), self._blocks.observe)
+            self._ways[CommunicatorActivity] = self._communicators.observe
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -121,28 +148,13 @@ class Collector:
         self._ledger.observe(activity)
         self._agent.observe(activity)
         self._names.observe(activity)
+        self._nobodys_faults.observe(activity)
         end_unix_ns = END_OF[type(activity)](activity)
         if self._window.overlaps(end_unix_ns, end_unix_ns):
             self._places.observe(activity)
-        match activity:
-            case CaptureActivity():
-                self._observe_capture(activity)
-            case DeviceTraceActivity() if not self._pids:
-                self._devices.add(activity.trace)
-            case ExitActivity():
-                self._observe_exit(activity)
-            case MemoryActivity() if not self._pids:
-                # What an allocator holds now takes the place of what it held.
-                self._memory[activity.snapshot.device] = activity.snapshot
-            case BlocksActivity() | OutOfMemoryActivity():
-                if self._blocks is not self._explainer.blocks:
-                    self._blocks.observe(activity)
-            case PressureActivity():
-                self._pressure.observe(activity)
-            case ProbesActivity():
-                self._observe_probes(activity)
-            case _:
-                pass
+        way = self._ways.get(type(activity))
+        if way is not None:
+            way(activity)
         self._take(self._explainer.push(activity))
 
     def _follow(self, growth: Growth) -> None:
@@ -161,14 +173,15 @@ class Collector:
         self._take(self._explainer.close())
         if not self._pids:
             self._crowd.close(self._images.keys())
-        self._leave_out_chains()
         start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
         found = self._ledger.figures()
         incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
         chosen = [one for one in found.values() if self._chooses(one.process)]
         self._names.learn_images(one.process for one in found.values())
-        verdicts = find_verdicts(chosen, self._explainer.settings, self._places, found.values())
+        lags = self._communicators.lags(end_unix_ns)
+        settings = self._explainer.settings
+        verdicts = find_verdicts(chosen, settings, self._places, found.values(), lags)
         feeders = {key_of(verdict.process) for verdict in verdicts}
         # Images that only went on to run another program, as forks do.
         passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()
@@ -183,6 +196,9 @@ class Collector:
         }
         memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
         devices, advice, device_notes = self._devices.finish()
+        communicators, communicator_notes = communicator_rows(
+            self._communicators, end_unix_ns, self._pids
+        )
         apis = api_rows(chosen, self._ledger.middles_ns)
         return Document(
             source,
@@ -192,17 +208,27 @@ class Collector:
             # Without what was freed, what was allocated would seem to be held.
             tuple(balances(chosen)) if self._knows_freed_bytes else (),
             incidents,
-            tuple(sorted(self._chains.values(), key=_chain_order)),
-            tuple(sorted(self._blames.values(), key=_blame_order)),
+            self._chains.rows(),
+            self._chains.blames(),
             tuple(off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)),
             tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
             self._pressure.load(),
             self._agent.losses(self._rejected),
-            (*self._notes(found.values()), *memory_notes, *device_notes, *notes),
+            (
+                *self._notes(found.values()),
+                *self._nobodys_faults.notes(),
+                *self._ras.notes(),
+                *memory_notes,
+                *device_notes,
+                *communicator_notes,
+                *notes,
+            ),
             memory,
             devices,
             advice,
             tuple(event_time_rows(chosen, self._ledger.middles_ns)),
+            communicators,
+            step_rows(self._steps, self._chains.rows(), self._pids),
         )
 
     def _memory_rows(
@@ -237,8 +263,14 @@ class Collector:
         if self._window.start_unix_ns is None:
             self._slots.origin_unix_ns = activity.unix_ns
 
+    def _observe_memory(self, activity: MemoryActivity) -> None:
+        # What an allocator holds now takes the place of what it held.
+        self._memory[activity.snapshot.device] = activity.snapshot
+
     def _observe_exit(self, activity: ExitActivity) -> None:
         process, is_replaced = activity.process, activity.is_replaced
+        self._communicators.end(process)
+        self._steps.note(activity)
         if is_replaced:
             self._replaced[key_of(process)] = None
             if len(self._replaced) > MAX_REPLACED:
@@ -260,7 +292,7 @@ class Collector:
             self._ledger,
             self._agent,
             failed_symbols=self._failed_symbols,
-            chains_left_out=self._chains_left_out,
+            chains_left_out=self._chains.left_out,
             given_up=Counter(self._explainer.given_up) + Counter(samples=self._places.left_out),
             of_calls=not self._devices.traces,
         )
@@ -282,8 +314,6 @@ class Collector:
                 effect.start_unix_ns, end_unix_ns
             ):
                 self._take_chosen(chain, end_unix_ns)
-        if len(self._chains) > 2 * MAX_CHAINS:
-            self._leave_out_chains()
 
     def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
         effect = chain.effect
@@ -294,41 +324,10 @@ class Collector:
             del failed[:-MAX_FAILURES]
         if effect.process is not ANYBODY:
             self._images.setdefault(image, effect.process)
-        self._chains[chain.id] = chain
-        self._blame(image, chain)
         if self._is_part:
             self._incidents.add(chain)
-        # A call that hung is a chain again when it returns: only the difference is lost.
-        call = (image, effect.tid, effect.start_unix_ns)
-        lost_ns = effect.excess_ns - self._hung.pop(call, 0)
-        if effect.kind == "hung_call" and len(self._hung) < MAX_HUNG:
-            self._hung[call] = effect.excess_ns
-        totals = Totals(lost_ns=max(0, lost_ns))
+        totals = Totals(lost_ns=self._chains.add(chain))
         self._slots.spread(image, effect.start_unix_ns, end_unix_ns, totals)
-
-    def _leave_out_chains(self) -> None:
-        if len(self._chains) <= MAX_CHAINS:
-            return
-        ranked = sorted(
-            self._chains.values(),
-            key=lambda chain: (chain.failure is None, -chain.effect.excess_ns, chain.id),
-        )
-        self._chains_left_out += len(ranked) - MAX_CHAINS
-        self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
-
-    def _blame(self, image: ImageKey, chain: Chain) -> None:
-        for cause, _, _ in walk(chain.causes):
-            if cause.culprit is None:
-                continue
-            name = (image, cause.culprit, cause.kind)
-            known = self._blames.get(name)
-            if known is None:
-                if len(self._blames) >= MAX_BLAMES:
-                    continue
-                known = Blame(chain.effect.process, cause.culprit, cause.kind, 0, 0)
-            self._blames[name] = known._replace(
-                time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
-            )
 
     def _all_incidents(
         self, figures: Iterable[Figures], start_unix_ns: int, end_unix_ns: int
@@ -358,21 +357,16 @@ class Collector:
         start_unix_ns = self._ledger.start_unix_ns or start_unix_ns
         end_unix_ns = self._ledger.end_unix_ns or end_unix_ns
         settings, resources = self._explainer.settings, resources_of(figures)
+        lags, times = self._communicators.lags_by(end_unix_ns), (start_unix_ns, end_unix_ns)
+        around = {key_of(one.process): one for one in figures}
         for one in figures:
             if self._chooses(one.process):
-                found = find_chronic(
-                    one, start_unix_ns, end_unix_ns, settings, self._places, resources
-                )
+                found = [
+                    *find_chronic(one, *times, settings, self._places, resources),
+                    *find_stragglers(one, around, lags, times, settings, self._places),
+                ]
                 self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))
 
 
 def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:
     return item[1].pid == CROWD_PID, item[0]
-
-
-def _chain_order(chain: Chain) -> tuple[int, str]:
-    return chain.effect.start_unix_ns, chain.id
-
-
-def _blame_order(blame: Blame) -> tuple[int, int, int, int, str]:
-    return -blame.time_ns, blame.process.pid, blame.culprit.pid, blame.culprit.tid, blame.kind

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Aggregate
+from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.findings.document import (

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CallStack, ImageKey, ProcessImage, Who, key_of
+from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, Who, key_of
 from otel_gpu.explain.chains import (
     OWN_TIME,
     Cause,
@@ -29,8 +29,10 @@ from otel_gpu.explain.chains import (
     Where,
     stack_of_cause,
 )
+from otel_gpu.findings.communicators import Communicator
 from otel_gpu.findings.device_memory import Memory
 from otel_gpu.findings.device_report import Advice, DeviceReport
+from otel_gpu.findings.steps import Steps
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
@@ -49,6 +51,7 @@ __all__ = [
     "Cause",
     "CauseKind",
     "Chain",
+    "Communicator",
     "Context",
     "Culprit",
     "DeviceReport",
@@ -71,6 +74,7 @@ __all__ = [
     "ProcessImage",
     "Severity",
     "Slot",
+    "Steps",
     "ThreadState",
     "Throttled",
     "Where",
@@ -266,6 +270,8 @@ class Document(NamedTuple):
     devices: tuple[DeviceReport, ...] = ()
     advice: tuple[Advice, ...] = ()
     event_times: tuple[EventTime, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    steps: tuple[Steps, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:
@@ -300,7 +306,7 @@ class Document(NamedTuple):
         """Return the part that is about one process; host, losses and notes are of all."""
         key = key_of(process)
 
-        def is_its(row: "Process | Api | EventTime | Balance | Blame | OffCpu") -> bool:
+        def is_its(row: "Process | Api | EventTime | Balance | Blame | OffCpu | Steps") -> bool:
             return key_of(row.process) == key
 
         def lost(chain: Chain) -> bool:
@@ -315,9 +321,15 @@ class Document(NamedTuple):
             chains=tuple(filter(lost, self.chains)),
             blames=tuple(filter(is_its, self.blames)),
             off_cpu=tuple(filter(is_its, self.off_cpu)),
+            steps=tuple(filter(is_its, self.steps)),
             slots=tuple(slot for slot in self.slots if slot.process is process),
             # What a snapshot holds is of nobody that is known.
             memory=tuple(row for row in self.memory if row.pid in (None, process.pid)),
+            communicators=tuple(
+                row
+                for row in self.communicators
+                if any(key_of(rank.process) == key for rank in row.ranks)
+            ),
         )
 
 

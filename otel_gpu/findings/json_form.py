@@ -38,7 +38,17 @@ MAX_FRAMES = 64
 # Named for their unit in Python; the contract was written before.
 _KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
 _ABSENT_WHEN_EMPTY = frozenset(
-    {"via", "stack", "place", "resource", "note", "work", "began_before_capture", "failure"}
+    {
+        "via",
+        "stack",
+        "place",
+        "resource",
+        "note",
+        "work",
+        "began_before_capture",
+        "failure",
+        "trouble",
+    }
 )
 
 
@@ -155,6 +165,7 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
 
 def _causes(document: Document) -> Iterator[Cause]:
     causes = [cause for chain in document.chains for cause in chain.causes]
+    causes += [cause for row in document.steps for step in row.slow for cause in step.causes]
     causes += [cause for incident in document.incidents for cause in incident.causes]
     return (step.cause for step in walk(causes))
 
@@ -167,4 +178,5 @@ def _stacks(document: Document) -> Iterator[CallStack]:
     found = [chain.effect.stack for chain in document.chains]
     found += [interval.stack for interval in _intervals(document)]
     found += [stack_of_cause(cause) for cause in _causes(document)]
+    found += [rank.stack for row in document.communicators for rank in row.ranks]
     return (stack for stack in found if stack is not None)

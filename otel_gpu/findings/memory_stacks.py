@@ -3,13 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.decode.memory import MemorySnapshot
-from otel_gpu.enrich.activities import (
-    Activity,
-    BlocksActivity,
-    ImageKey,
-    MemoryActivity,
-    ProcessImage,
-)
+from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
+from otel_gpu.enrich.identities import ImageKey, ProcessImage
 from otel_gpu.findings.document import CROWD_PID, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow

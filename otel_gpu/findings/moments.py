@@ -13,10 +13,10 @@ from otel_gpu.enrich.activities import (
     ForkActivity,
     GapActivity,
     OpenCallActivity,
-    ProcessImage,
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain import evidence
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.wakers import is_ended_by_threads

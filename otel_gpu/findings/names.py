@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from otel_gpu.enrich.activities import Activity, ProcessImage, Who, WhoActivity
+from otel_gpu.enrich.activities import Activity, WhoActivity
+from otel_gpu.enrich.identities import ProcessImage, Who
 from otel_gpu.enrich.strangers import who_of
 
 MAX_NAMES = 8_192

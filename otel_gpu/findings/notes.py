@@ -3,13 +3,23 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from otel_gpu.decode.events import Aggregate
+from otel_gpu.decode.readings import Aggregate
 from otel_gpu.findings.words import count_of, format_time, printable
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 from otel_gpu.ledger.window import Window
 
 NO_CALLS: Final = "No CUDA call was counted."
+
+# Of threads, as the agent counts them.
+_WITHOUT_STEPS: Final[Mapping[str, str]] = {
+    "no_rounds": "do not repeat themselves",
+    "by_chance": "repeat themselves no more than in any order",
+    "no_edges": "do not tell where a round of them begins and ends",
+    "unsure": "make rounds that are too unlike each other",
+    "too_short": "make rounds of less than a millisecond",
+    "lost": "do not make any more the steps that were found",
+}
 
 # Fewer change nothing that a reader would notice.
 _REPAIRED_SHARE = 0.001
@@ -53,6 +63,7 @@ def write_notes(
     if ledger.window != Window():
         yield _counts_note(ledger)
     yield from _notes_on_the_capture(agent)
+    yield from _notes_on_steps(agent.status.get("steps", {}))
     for library, count in sorted(failed_symbols.items()):
         yield (
             f"{count_of(count, 'symbol')} of {printable(library)} could not be probed: calls of "
@@ -82,6 +93,10 @@ def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
             f"{count_of(withheld, 'span')} withheld by the rate limit: these calls are "
             "counted, but if they were slow, why is not known."
         )
+    if withheld := agent.counters.get("counter_rhythms_withheld", 0):
+        yield f"Steps were not looked for in {count_of(withheld, 'thread')}: there is room for 64 at one time."
+    if withheld := agent.counters.get("counter_rounds_withheld", 0):
+        yield f"{count_of(withheld, 'step')} withheld by the rate limit, of 1,000 in a second of a thread."
     switches = agent.counters.get("counter_scheduler_switches", 0)
     repaired = agent.counters.get("counter_switches_repaired", 0)
     if repaired > _REPAIRED_SHARE * switches:
@@ -92,6 +107,13 @@ def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
             "the scheduler's account to within a tick (1 to 10 ms), so that these times off the "
             "CPU may be that much too long or too short."
         )
+
+
+def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
+    """Say why threads have no steps; those that made few calls are none to look for any in."""
+    for reason, words in _WITHOUT_STEPS.items():
+        if count := threads.get(reason, 0):
+            yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."
 
 
 def _percentiles_note(unplaced_calls: int) -> str:

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.enrich.activities import CallActivity, OpenCallActivity, ProcessImage
+from otel_gpu.enrich.activities import CallActivity, OpenCallActivity
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.stacks.frames import Frame
 
 MAX_OPEN = 4_096

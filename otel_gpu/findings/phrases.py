@@ -17,6 +17,8 @@ GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
 WHO = "{who}"
 IDLE_CPU = "idle_cpu"
 """Of a run queue, where no thread had the CPU: in words of its own."""
+COUNTED = "counted"
+"""Of the network, where adapters counted losses and nothing says how long they took."""
 
 
 class Phrase(NamedTuple):
@@ -103,6 +105,13 @@ PHRASES: Mapping[str, Phrase] = {
         because="It waited for another host",
         which="which waited for another host",
         fault="the network, or the host at its other end",
+    ),
+    COUNTED: Phrase(
+        DATA,
+        "network losses meanwhile",
+        because="What this time went to was not seen; meanwhile the host's adapters counted losses",
+        which="while the host's adapters counted losses",
+        fault="not known; the network may have a part in it",
     ),
     CauseKind.SLEEP: Phrase(
         DATA,
@@ -238,6 +247,42 @@ PHRASES: Mapping[str, Phrase] = {
         which="which was working on a CPU",
         fault="the work of {who}|the program's own work",
     ),
+    CauseKind.GPU_CLOCKS: Phrase(
+        GPU,
+        "GPU clocks limited",
+        because="The clocks of its GPU were limited",
+        which="which waited for a GPU whose clocks were limited",
+        fault="what limits the clocks of the device",
+    ),
+    CauseKind.GPU_FAULT: Phrase(
+        GPU,
+        "GPU error",
+        because="Its GPU had an error",
+        which="whose GPU had an error",
+        fault="the device, or what the program made it do",
+    ),
+    CauseKind.COLLECTIVE_WAIT: Phrase(
+        GPU,
+        "waited for another rank",
+        because="It waited in a collective for {who}|It waited in a collective for another rank",
+        which="which waited in a collective for {who}|which waited in a collective for another rank",
+        fault="{who}, the rank that came last|the rank that came last; which one was not seen",
+    ),
+    CauseKind.COLLECTIVE_MISMATCH: Phrase(
+        GPU,
+        "ranks disagree",
+        because="It waited in a collective for which {who} asked for something else"
+        "|It waited in a collective for which ranks asked for different things",
+        which="which waited in a collective that ranks disagree about",
+        fault="{who}, the rank that asked for something else|the program, whose ranks disagree",
+    ),
+    CauseKind.COLLECTIVE_STUCK: Phrase(
+        GPU,
+        "collective stuck",
+        because="It waited in a collective that does not end",
+        which="which waited in a collective that does not end",
+        fault="the device, the network, or a rank on another host",
+    ),
     CauseKind.OFF_CPU: Phrase(
         OTHER,
         "off the CPU",
@@ -260,6 +305,9 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.HUNG_CALL: "a hanging ",
     EffectKind.FAILED_CALL: "a failed ",
     EffectKind.OUT_OF_MEMORY: "a failed request for memory ",
+    EffectKind.DEVICE_FAULT: "an error of its GPU",
+    EffectKind.NETWORK_EVENT: "what a network adapter said: ",
+    EffectKind.HUNG_COLLECTIVE: "a hanging collective ",
 }
 """What a single effect is called, before the name of its call."""
 
@@ -279,6 +327,8 @@ THREAD_STATES: Mapping[str, str] = {
 VERDICTS: Mapping[str, str] = {
     "gpu-bound": "More than half of its time it waited for the GPU.",
     "cpu-bound": "More than half of its time it worked on a CPU, or waited for one.",
+    "communication-bound": "More than half of its time it waited for other ranks, which came later to a "
+    "collective.",
     "data-bound": "More than half of its time it waited for data.",
     "lock-bound": "More than half of its time it waited for locks that other threads held.",
     "memory-bound": "More than half of its time went to allocating, freeing or paging memory.",
@@ -289,6 +339,7 @@ VERDICTS: Mapping[str, str] = {
 
 CLASSES: Mapping[str, tuple[str, str]] = {
     "gpu": (GPU, "waiting for the GPU"),
+    "communication": (GPU, "waiting for other ranks"),
     "cpu": (CPU, "CPU: working or waiting for one"),
     "lock": (LOCK, "locks"),
     "data": (DATA, "data: disks, other processes"),

@@ -8,6 +8,7 @@ part in its own way.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from otel_gpu.explain import collective_names
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
     Cause,
@@ -22,13 +23,14 @@ from otel_gpu.findings.document import (
     ProcessImage,
     Where,
 )
-from otel_gpu.findings.phrases import IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
+from otel_gpu.findings.phrases import COUNTED, IDLE_CPU, ONE_EFFECT, PHRASES, WHO, Phrase
 from otel_gpu.findings.words import (
     count_of,
     describe_fault,
     describe_place,
     describe_resource,
     describe_thread,
+    describe_trouble,
     describe_where,
     format_duration,
     format_share,
@@ -127,6 +129,8 @@ def sentence_of(incident: Incident) -> Sentence:
         one.effect.kind == EffectKind.FAILED_CALL for one in incident.chains
     ):
         return ("Calls returned an error",)
+    if any(one.effect.kind == EffectKind.NETWORK_EVENT for one in incident.chains):
+        return ("A network adapter, or a queue of it, failed",)
     if not incident.causes:
         return ("What this time went to was not seen",)
     return because(incident.causes[0])
@@ -153,6 +157,12 @@ def request_of(failure: Failure) -> Sentence:
     return tuple(said)
 
 
+def only_met_fault(incident: Incident) -> bool:
+    """Whether a device had an error, and nothing was slow for it."""
+    is_faulted = any(chain.effect.kind == EffectKind.DEVICE_FAULT for chain in incident.chains)
+    return is_faulted and not incident.lost_ns
+
+
 def loss_of(incident: Incident) -> Sentence:
     """Say who lost how much, in what."""
     said: list[Part] = []
@@ -162,6 +172,8 @@ def loss_of(incident: Incident) -> Sentence:
     if failures:
         times = f" {incident.effects:,} times" if incident.effects > 1 else ""
         return (*said, f" ran out of memory{times}: ", *request_of(failures[-1]))
+    if only_met_fault(incident):
+        return (*said, " met ", *_effects(incident))
     said += [" lost ", Strong(format_duration(incident.lost_ns))]
     if incident.chronic:
         share = format_share(incident.causes[0].share)
@@ -247,6 +259,13 @@ def in_lines(lines: Lines) -> Sentence:
     return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()
 
 
+def counts_of(cause: Cause) -> str:
+    """What was counted, of a cause that only counters tell of; else nothing."""
+    if not cause.is_counted:
+        return ""
+    return "; ".join(printable(one.reason) for one in cause.evidence)
+
+
 def lines_of(cause: Cause) -> Sentence:
     """Say whose work a cause ends at, as the end of a sentence; nothing where that is not known."""
     where = in_lines(cause.lines)
@@ -261,14 +280,16 @@ def work_of(process: Process) -> Sentence:
 
 
 def _of_what(cause: Cause) -> Sentence:
-    name = describe_resource(cause.resource) if cause.resource else ""
-    said: Sentence = (": ", Name(name)) if name else ()
+    name = describe_resource(cause.resource) if cause.resource else counts_of(cause)
+    name = describe_trouble(cause.trouble) if cause.trouble else name
+    is_ours = cause.resource is not None and cause.resource.kind == collective_names.RESOURCE
+    said: Sentence = (": ", name if is_ours else Name(name)) if name else ()
     return (*said, *lines_of(cause))
 
 
 def _phrase_of(cause: Cause) -> Phrase | None:
     is_idle = cause.kind == CauseKind.RUN_QUEUE and cause.culprit is None and was_cpu_idle(cause)
-    return PHRASES.get(IDLE_CPU if is_idle else cause.kind)
+    return PHRASES.get(IDLE_CPU if is_idle else COUNTED if cause.is_counted else cause.kind)
 
 
 def _fill(words: str, who: Culprit | None) -> Sentence:

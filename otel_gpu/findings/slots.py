@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import ProcessImage
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.findings.document import ImageKey, Slot, key_of
 from otel_gpu.ledger.differences import grown
 from otel_gpu.ledger.ledger import Growth

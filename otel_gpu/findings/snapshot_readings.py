@@ -14,13 +14,11 @@ from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot
 from otel_gpu.enrich.activities import (
     Activity,
     BlocksActivity,
-    CallStack,
     CaptureActivity,
-    DeviceIdentity,
     MemoryActivity,
     OutOfMemoryActivity,
-    ProcessImage,
 )
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
 from otel_gpu.explain.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer

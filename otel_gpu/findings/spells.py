@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich.activities import CallStack, SampleActivity, StallActivity
+from otel_gpu.enrich.activities import SampleActivity, StallActivity
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_text import CUDA, frame_type
 from otel_gpu.findings.document import Window
 from otel_gpu.probe_table import API_BY_NUMBER, unknown_api

@@ -3,11 +3,11 @@
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
-    CallStack,
     OpenCallActivity,
     SampleActivity,
     StallActivity,
 )
+from otel_gpu.enrich.identities import CallStack
 
 MAX_OPEN = 10_000
 """Calls that had not returned, as far as they are counted."""

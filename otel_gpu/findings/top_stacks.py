@@ -22,13 +22,11 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
-    CallStack,
-    Culprit,
-    ProcessImage,
     SampleActivity,
     Series,
     StallActivity,
 )
+from otel_gpu.enrich.identities import CallStack, Culprit, ProcessImage
 from otel_gpu.findings.document import Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.spells import ON_CPU, Spell, spells_of

@@ -10,16 +10,15 @@ from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
-    CallStack,
     DeviceTraceActivity,
     ExitActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
     PressureActivity,
-    ProcessImage,
     StallActivity,
 )
+from otel_gpu.enrich.identities import CallStack, ProcessImage
 from otel_gpu.enrich.stack_text import cut_frames
 from otel_gpu.findings.document import Culprit, Window
 from otel_gpu.findings.tracks import Arrow, Details, Drawing, Instant, Level, Place, Slice, Track
@@ -326,7 +325,7 @@ def _key_of(activity: CallActivity | OpenCallActivity) -> tuple[int, int, int]:
 def _of_call(activity: CallActivity) -> Details:
     event = activity.event
     said: dict[str, object] = {
-        "layer": _layer(activity.api.layer),
+        "layer": activity.api.layer_name,
         "blocked_ns": event.blocked_ns,
         "run_queue_ns": event.run_queue_ns,
         "bytes": event.size_bytes,
@@ -336,15 +335,11 @@ def _of_call(activity: CallActivity) -> Details:
         "stack": stack_lines(activity.stack),
         "span_id": activity.span_id.hex(),
     }
-    if any(event.grid):
+    if any(event.grid) and activity.api.layer != wire.LAYER_NCCL:
         said |= {"grid": list(event.grid), "block": list(event.block)}
     if activity.device is not None:
         said["device"] = activity.device.index
     return {name: value for name, value in said.items() if value not in (0, "", [])}
-
-
-def _layer(layer: int) -> str:
-    return "driver" if layer == wire.LAYER_DRIVER else "runtime"
 
 
 def _of_gap(activity: GapActivity) -> Details:

@@ -69,7 +69,8 @@ def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict
         end_ns = evidence.end_unix_ns
         if not interval.depth:
             start_ns, end_ns = max(start_ns, effect.start_unix_ns), min(end_ns, end_unix_ns)
-        if end_ns <= start_ns or evidence.kind in ("account", "call", "gap"):
+        not_drawn = ("account", "call", "device", "gap", "counters")
+        if end_ns <= start_ns or evidence.kind in not_drawn:
             continue
         thread = interval.thread
         on = _track_of(thread, names, WHY) if thread else track

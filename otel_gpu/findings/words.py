@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from otel_gpu.enrich import stack_text
-from otel_gpu.enrich.activities import ProcessImage, Resource, Who
+from otel_gpu.enrich.identities import ProcessImage, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, printable, stack_id_text
-from otel_gpu.explain.chains import Culprit, Effect, EffectKind, Where
+from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, Where
+from otel_gpu.explain.xids import meaning_of
 from otel_gpu.findings.document import CROWD_PID
 from otel_gpu.stacks.frames import PYTHON, Frame
 from otel_gpu.units import count_of, format_duration, format_share, format_size
@@ -20,6 +22,7 @@ __all__ = [
     "describe_place",
     "describe_resource",
     "describe_thread",
+    "describe_trouble",
     "describe_where",
     "describe_who",
     "format_duration",
@@ -47,6 +50,9 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.HUNG_CALL: "hung in",
     EffectKind.FAILED_CALL: "failed",
     EffectKind.OUT_OF_MEMORY: "failed request for memory",
+    EffectKind.DEVICE_FAULT: "error of its GPU",
+    EffectKind.NETWORK_EVENT: "network adapter said",
+    EffectKind.HUNG_COLLECTIVE: "hung in",
 }
 _SHORT = 32
 _CONTAINER_ID = 12
@@ -80,8 +86,7 @@ def service_of(process: ProcessImage) -> str:
 
 def process_name(process: ProcessImage) -> str:
     """The service's name and the pid; of the sum of many, what it is the sum of."""
-    pid = "" if process.pid == CROWD_PID else f" ({process.pid})"
-    return f"{printable(service_of(process))}{pid}"
+    return f"{printable(_named(process))}{_numbered(process)}"
 
 
 def shorten(name: str) -> str:
@@ -92,8 +97,16 @@ def shorten(name: str) -> str:
 
 def short_process(process: ProcessImage) -> str:
     """Return the service's name, shortened, and the pid, as ``process_name`` does."""
-    pid = "" if process.pid == CROWD_PID else f" ({process.pid})"
-    return f"{shorten(service_of(process))}{pid}"
+    return f"{shorten(_named(process))}{_numbered(process)}"
+
+
+def _named(process: ProcessImage) -> str:
+    # An import may not say which processes they were, and call them what they are.
+    return process.comm if process.pid < 0 else service_of(process)
+
+
+def _numbered(process: ProcessImage) -> str:
+    return "" if process.pid <= CROWD_PID else f" ({process.pid})"
 
 
 def describe_fault(effect: Effect) -> str:
@@ -120,6 +133,8 @@ def thread_name(thread: Culprit) -> str:
 
 def describe_thread(thread: Culprit) -> str:
     """A thread by name, process and number."""
+    if thread.pid < 0:
+        return printable(thread.comm)
     return f"{printable(thread.comm) or '?'} ({thread_number(thread)})"
 
 
@@ -147,11 +162,26 @@ def describe_resource(resource: Resource) -> str:
     return f"{name}{mount})" if mount else name
 
 
+def describe_trouble(trouble: DeviceTrouble) -> str:
+    """What was wrong with a device, and which one it was."""
+    if trouble.xid:
+        said = f"XID {trouble.xid}, {meaning_of(trouble.xid).meaning}"
+    elif trouble.uncorrected:
+        said = f"{count_of(trouble.uncorrected, 'uncorrected error')} of its memory"
+    else:
+        known = trouble.clock_mhz and trouble.clock_limit_mhz
+        at = f" at {trouble.clock_mhz:,} of {trouble.clock_limit_mhz:,} MHz" if known else ""
+        said = f"{printable(trouble.reason)}{at}"
+    return f"{said} ({printable(trouble.device)})" if trouble.device else said
+
+
 def describe_where(where: Where) -> str:
     """A place as ``train.py:74 step``, for the middle of a sentence."""
     return describe_place(Frame(PYTHON, where.function, where.file, where.line))
 
 
+# A report says the same names again and again, and mangled ones may be as long as they like.
+@lru_cache(maxsize=256)
 def short_function(name: str) -> str:
     """
     Return the name of a function alone, where the whole is too long to be read.

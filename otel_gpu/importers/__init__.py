@@ -11,7 +11,7 @@ To add one, write its module with a function ``open_capture`` like the one here 
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -53,6 +53,11 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
+    "nccl-flight-recorder": Kind(
+        "dumps of PyTorch's Flight Recorder, one for each rank, or a folder of them",
+        "otel_gpu.importers.flight_recorder.capture",
+        frozenset({"others"}),
+    ),
     "nsys": Kind(
         "a SQLite export of Nsight Systems (nsys export --type sqlite)",
         "otel_gpu.importers.nsys.capture",
@@ -72,13 +77,14 @@ KINDS: Mapping[str, Kind] = {
 
 
 def open_capture(
-    kind: str, path: Path, config: Config, **choices: str | int
+    kind: str, path: Path, config: Config, **choices: str | int | Sequence[Path]
 ) -> AbstractContextManager[ForeignCapture]:
     """
     Open a capture to be imported, and close it in the end; the file is not changed.
 
     ``kind`` is a name in ``KINDS``. Of the ``choices`` of that kind, ``host`` says which to take of a
-    file that holds several, and ``device_bytes`` how much memory a device has.
+    file that holds several, ``device_bytes`` how much memory a device has, and ``others`` are files
+    that belong to the first.
 
     Raises:
         RecordingError: The file cannot be read, or is none of that kind.

@@ -5,15 +5,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
-from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import (
-    ImageKey,
-    ProcessImage,
-    Series,
-    ThreadTime,
-    TimeKind,
-    key_of,
-)
+from otel_gpu.decode.readings import SeriesKey
+from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 
 MAX_SERIES = 16_384
 """Series kept, also of processes that ended; more than the kernel holds at a time."""

@@ -57,6 +57,7 @@ class AgentReadings:
         for kind, field in (("error", "errors"), ("skipped", "skipped")):
             counts = self.status.get(field, {})
             lost |= {f"{kind}_{place}": count for place, count in counts.items()}
+        lost |= self.status.get("devices", {})
         return {reason: count for reason, count in sorted(lost.items()) if count}
 
     def _observe_cpu(self, unix_ns: int) -> None:

@@ -11,6 +11,7 @@ where it did nothing, for the thread that did something last.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace, HostWork, Work
@@ -27,6 +28,9 @@ NO_THREAD: Final = -1
 
 class Bound(StrEnum):
     """What a piece of a path is: time of the host, of a device, or between the two."""
+
+    # That of Enum is a function of Python.
+    __hash__ = str.__hash__
 
     OPERATOR = "operator"
     CALL = "call"
@@ -80,15 +84,19 @@ def find_critical_path(
     walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
     if walk.rows > MAX_ROWS:
         return None
-    lengths_ns: dict[tuple[Bound, int], list[int]] = {}
+    found: dict[tuple[Bound, int], list[int]] = {}
+    names_of = {
+        bound: trace.activities.names if bound in _OF_DEVICE else trace.host.names
+        for bound in Bound
+    }
     for bound, row, from_ns, to_ns in walk.pieces():
-        table = trace.activities if bound in _OF_DEVICE else trace.host
-        name = 0 if row == NO_ROW else table.names[row]
-        lengths_ns.setdefault((bound, name), []).append(to_ns - from_ns)
-    parts = [
-        PathPart(bound, trace.names[name], len(found), sum(found))
-        for (bound, name), found in lengths_ns.items()
-    ]
+        key = bound, 0 if row == NO_ROW else names_of[bound][row]
+        part = found.get(key)
+        if part is None:
+            part = found[key] = [0, 0]
+        part[0] += 1
+        part[1] += to_ns - from_ns
+    parts = [PathPart(bound, trace.names[name], *sums) for (bound, name), sums in found.items()]
     return CriticalPath(start_ns, end_ns, tuple(sorted(parts, key=lambda part: -part.time_ns)))
 
 
@@ -96,6 +104,9 @@ def find_critical_path(
 _OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = Bound
 _CALLED, _ANNOTATED, _COPIED = int(HostWork.CALL), int(HostWork.ANNOTATION), int(Work.COPY)
 _OF_DEVICE = frozenset({_KERNEL, _QUEUE})
+_END_NS: Final = 1 << 63
+# As Piece itself does it, in half the time.
+_piece: Final = tuple.__new__
 
 
 class _Line:
@@ -105,18 +116,26 @@ class _Line:
         self.starts_ns: list[int] = []
         self.ends_ns: list[int] = []
         self.rows: list[int] = []
-        host = trace.host
+        starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
         open_: list[tuple[int, int]] = []
         at_ns = 0
-        for row in rows:
-            start_ns = host.starts_ns[row]
-            at_ns = self._close(open_, at_ns, start_ns)
+        for row in chain(rows, (NO_ROW,)):
+            start_ns = _END_NS if row == NO_ROW else starts_ns[row]
+            while open_ and open_[-1][0] <= start_ns:
+                end_ns, inner = open_.pop()
+                if end_ns > at_ns:
+                    self._add(at_ns, end_ns, inner)
+                    at_ns = end_ns
+            if row == NO_ROW:
+                return
+            end_ns = start_ns + durations_ns[row]
             if open_:
-                self._add(at_ns, start_ns, open_[-1][1])
-            at_ns = max(at_ns, start_ns)
-            end_ns = start_ns + host.durations_ns[row]
-            open_.append((min(end_ns, open_[-1][0]) if open_ else end_ns, row))
-        self._close(open_, at_ns, 1 << 63)
+                around_ns, inner = open_[-1]
+                if start_ns > at_ns:
+                    self._add(at_ns, start_ns, inner)
+                end_ns = min(end_ns, around_ns)
+            at_ns = start_ns
+            open_.append((end_ns, row))
 
     def before(self, at_ns: int) -> tuple[int, int, int]:
         """Return start, end and row of the last segment that begins before a moment; -1: none does."""
@@ -125,18 +144,10 @@ class _Line:
             return -1, -1, NO_ROW
         return self.starts_ns[found], self.ends_ns[found], self.rows[found]
 
-    def _close(self, open_: list[tuple[int, int]], at_ns: int, until_ns: int) -> int:
-        while open_ and open_[-1][0] <= until_ns:
-            end_ns, row = open_.pop()
-            self._add(at_ns, end_ns, row)
-            at_ns = max(at_ns, end_ns)
-        return at_ns
-
     def _add(self, start_ns: int, end_ns: int, row: int) -> None:
-        if end_ns > start_ns:
-            self.starts_ns.append(start_ns)
-            self.ends_ns.append(end_ns)
-            self.rows.append(row)
+        self.starts_ns.append(start_ns)
+        self.ends_ns.append(end_ns)
+        self.rows.append(row)
 
 
 class Walk:
@@ -195,9 +206,9 @@ class Walk:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces, the last one first; they are all of the stretch."""
-        at_ns = self._end_ns
+        begin_ns, at_ns = self._start_ns, self._end_ns
         work, thread = NO_ROW, NO_THREAD
-        while at_ns > self._start_ns:
+        while at_ns > begin_ns:
             if work != NO_ROW:
                 steps, work, thread = self._of_work(work, at_ns)
             elif thread != NO_THREAD:
@@ -205,9 +216,9 @@ class Walk:
             else:
                 steps, work, thread = self._of_nobody(at_ns)
             for bound, row, from_ns in steps:
-                start_ns = max(self._start_ns, from_ns)
+                start_ns = from_ns if from_ns > begin_ns else begin_ns  # noqa: FURB136 -- twice as fast
                 if start_ns < at_ns:
-                    yield Piece(bound, row, start_ns, at_ns)
+                    yield _piece(Piece, (bound, row, start_ns, at_ns))
                     at_ns = start_ns
 
     def _of_work(self, work: int, at_ns: int) -> "_Steps":

@@ -64,20 +64,26 @@ class HostSpans(NamedTuple):
     operations: Spans
 
 
-def host_spans(trace: DeviceTrace) -> HostSpans:
-    """Return what the host did, by kind."""
+def host_spans(trace: DeviceTrace, ordered: Sequence[int]) -> HostSpans:
+    """Return what the host did, by kind; ``ordered`` are its rows in order of their starts."""
     host = trace.host
     is_loader = [LOADER.search(name) is not None for name in trace.names]
     is_step = [PROFILER_STEP.fullmatch(name) is not None for name in trace.names]
     calls, loader, operations = array("I"), array("I"), array("I")
     is_call, is_operation = int(HostWork.CALL), int(HostWork.OPERATION)
-    for row, (name, kind) in enumerate(zip(host.names, host.kinds, strict=True)):
+    reached_ns = -1
+    columns = (map(column.__getitem__, ordered) for column in (host.names, host.kinds))
+    for row, name, kind in zip(ordered, *columns, strict=True):
         if kind == is_call:
             calls.append(row)
         elif is_loader[name]:
             loader.append(row)
         elif kind == is_operation and not is_step[name]:
-            operations.append(row)
+            # Most lie in others.
+            end_ns = host.starts_ns[row] + host.durations_ns[row]
+            if end_ns > reached_ns:
+                reached_ns = end_ns
+                operations.append(row)
     return HostSpans(*(_union_of(trace, rows) for rows in (calls, loader, operations)))
 
 
@@ -147,8 +153,8 @@ def _work_ends(
     returns_ns = [host.starts_ns[step] + host.durations_ns[step] for step in steps]
     ends_ns = [0] * len(steps)
     for row in timeline.rows if steps else ():
-        if links[row] != NO_ROW:
-            called_ns = host.starts_ns[links[row]]
+        if (call := links[row]) != NO_ROW:
+            called_ns = host.starts_ns[call]
             step = bisect_right(starts_ns, called_ns) - 1
             if step >= 0 and called_ns < returns_ns[step]:
                 end_ns = activities.starts_ns[row] + activities.durations_ns[row]
@@ -167,14 +173,16 @@ def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> d
         "copy": copies.minus(kernels).minus(communication).length_ns,
     }
     # What else a device does.
-    parts["fill"] = busy.length_ns - sum(parts.values())
-    left = busy.gaps(start_ns, end_ns)
+    busy_ns = busy.length_ns
+    parts["fill"] = busy_ns - sum(parts.values())
+    left, left_ns = busy.gaps(start_ns, end_ns), end_ns - start_ns - busy_ns
     ranked = {"call": host.calls, "data_loader": host.loader, "operation": host.operations}
     for name, spans in ranked.items():
         others = left.minus(spans.within(start_ns, end_ns))
-        parts[name] = left.length_ns - others.length_ns
-        left = others
-    parts["other"] = left.length_ns
+        others_ns = left_ns if others is left else others.length_ns
+        parts[name] = left_ns - others_ns
+        left, left_ns = others, others_ns
+    parts["other"] = left_ns
     return parts
 
 
@@ -194,5 +202,4 @@ def _judged(steps: Sequence[Step]) -> Iterator[Step]:
 
 def _union_of(trace: DeviceTrace, rows: Iterable[int]) -> Spans:
     starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
-    ordered = sorted(rows, key=starts_ns.__getitem__)
-    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in ordered)
+    return union((starts_ns[row], starts_ns[row] + durations_ns[row]) for row in rows)

@@ -125,7 +125,7 @@ def timelines(
             _overlapping(activities, kept),
             # Also of work that took no time: a gap may begin or end with it.
             activities.starts_ns[kept[0]],
-            max(activities.starts_ns[row] + activities.durations_ns[row] for row in kept),
+            max(activities.starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
             of[_Class.KERNEL],
             of[_Class.FILL],
             of[_Class.KERNEL].join(of[_Class.FILL]),
@@ -161,11 +161,14 @@ def _by_class(
 ) -> dict[_Class, Spans]:
     """Return when work of each class was done."""
     names, collectives = activities.names, activities.collectives
-    found = {one: array("i") for one in _Class}
+    # By number: to look up a member takes longer than all else.
+    found, communication = [array("i") for _ in _Class], int(_Class.COMMUNICATION)
+    add = [members.append for members in found]
+    numbers = [int(one) for one in classes]
     for row in rows:
         # Who recorded a collective says so, whatever its kernel is called.
-        found[_Class.COMMUNICATION if collectives[row] else classes[names[row]]].append(row)
-    return {one: _spans(activities, members) for one, members in found.items()}
+        add[communication if collectives[row] else numbers[names[row]]](row)
+    return {one: _spans(activities, found[one]) for one in _Class}
 
 
 def _spans(activities: DeviceActivities, rows: Iterable[int]) -> Spans:

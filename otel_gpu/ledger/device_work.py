@@ -4,6 +4,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace, HostWork, Work
@@ -180,10 +181,14 @@ def _kernels(
     sums: dict[int, list[int]] = {}
     for row in timeline.rows:
         taken_ns = activities.durations_ns[row]
-        one = sums.setdefault(activities.names[row], [0, 0, 0])
+        name = activities.names[row]
+        one = sums.get(name)
+        if one is None:
+            one = sums[name] = [0, 0, 0]
         one[0] += 1
         one[1] += taken_ns
-        one[2] = max(one[2], taken_ns)
+        if taken_ns > one[2]:  # noqa: PLR1730 -- max() takes as long as all else
+            one[2] = taken_ns
     for name, (count, total_ns, longest_ns) in sorted(sums.items(), key=lambda item: -item[1][1]):
         yield Kernel(trace.names[name], kinds[name], count, total_ns, longest_ns)
 
@@ -194,14 +199,13 @@ def _operations(
     host, activities, operation = trace.host, trace.activities, int(HostWork.OPERATION)
     # By name and shapes: calls, time of the host, time of the device, activities.
     sums: dict[tuple[int, int], list[int]] = {}
-    columns = zip(zip(host.names, host.shapes, strict=True), host.kinds, host_time.self_ns, strict=True)  # fmt: skip
-    for key, kind, time_ns in columns:
-        if kind == operation:
-            one = sums.get(key)
-            if one is None:
-                one = sums[key] = [0, 0, 0, 0]
-            one[0] += 1
-            one[1] += time_ns
+    columns = zip(zip(host.names, host.shapes, strict=True), host_time.self_ns, strict=True)
+    for key, time_ns in compress(columns, map(operation.__eq__, host.kinds)):
+        one = sums.get(key)
+        if one is None:
+            one = sums[key] = [0, 0, 0, 0]
+        one[0] += 1
+        one[1] += time_ns
     for row, owner in zip(timeline.rows, owners, strict=True):
         if owner != NO_ROW:
             one = sums[host.names[owner], host.shapes[owner]]

@@ -6,8 +6,10 @@
 from collections.abc import Iterable, Sequence
 from operator import add
 
-from otel_gpu.decode.events import Aggregate
-from otel_gpu.enrich.activities import NO_WAIT, ProcessImage, Series, ThreadTime
+from otel_gpu.decode.readings import Aggregate
+from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 
 
 def grown(now: int, before: int) -> int:

@@ -25,6 +25,22 @@ class History(Generic[_T]):
         self._readings.append(Reading(unix_ns, value))
         del self._readings[: -self._most]
 
+    def across(self, start_unix_ns: int, end_unix_ns: int) -> list[Reading[_T]]:
+        """
+        Return the last reading before a window, those in it, and the first one after it.
+
+        None after it came yet: those in it are all. Fewer than two say nothing.
+        """
+        found: list[Reading[_T]] = []
+        for reading in self._readings:
+            if reading.unix_ns <= start_unix_ns:
+                found = [reading]
+            elif found:
+                found.append(reading)
+                if reading.unix_ns >= end_unix_ns:
+                    break
+        return found if len(found) > 1 else []
+
     def around(
         self, start_unix_ns: int, end_unix_ns: int
     ) -> tuple[Reading[_T], Reading[_T]] | None:
@@ -36,3 +52,21 @@ class History(Generic[_T]):
             elif reading.unix_ns >= end_unix_ns:
                 return None if before is None else (before, reading)
         return None
+
+    def within(
+        self, start_unix_ns: int, end_unix_ns: int
+    ) -> tuple[Reading[_T], Reading[_T], Reading[_T]] | None:
+        """
+        Return the first reading of all, and those before and after a window.
+
+        Where there is none before it, or none after it yet, it is the one inside that is nearest.
+        None: no two readings have any of the window between them.
+        """
+        found = self.around(start_unix_ns, end_unix_ns)
+        if found is None and self._readings:
+            before = [one for one in self._readings if one.unix_ns <= start_unix_ns]
+            after = [one for one in self._readings if one.unix_ns >= end_unix_ns]
+            found = (before or self._readings[:1])[-1], (after or self._readings[-1:])[0]
+        if found is None or found[0].unix_ns >= found[1].unix_ns:
+            return None
+        return (self._readings[0], *found)

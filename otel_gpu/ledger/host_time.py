@@ -1,14 +1,14 @@
 """
 What a thread of the host did at each moment, of calls that lie in each other.
 
-``walk`` goes through the time of one thread and says which call was the innermost, and what the
-thread did by all of those around it: an operator inside a data loader is the data loader's.
+``walk`` goes through the time of one thread and says what the thread did by the innermost call and all of
+those around it: an operator inside a data loader is the data loader's.
 """
 
 import re
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from enum import IntEnum, IntFlag
 from itertools import chain
 from typing import Final
@@ -53,11 +53,11 @@ _PYTHON: Final = int(HostWork.PYTHON)
 _OPERATION: Final = int(HostWork.OPERATION)
 _CALL: Final = int(HostWork.CALL)
 
-Segment = tuple[int, int, int, int, int]
+Take = Callable[[int, int, int, int, int], int]
 """
-A stretch in which one call was the innermost: start, end, what the thread did (``Doing``), the row of the call
-that says so, and that of the innermost function of Python around it, or ``NO_ROW``. There are
-millions of them.
+Takes a stretch in which one call was the innermost: start, end, what the thread did (``Doing``), the row of the call
+that says so, and that of the innermost function of Python around it, or ``NO_ROW``. Returns up to when nothing more is
+wanted. There are millions of them.
 """
 
 
@@ -67,17 +67,19 @@ class HostTime:
 
     Attributes:
         self_ns: Its time without that of calls in it.
-        owners: The innermost operation around it, or it itself; ``NO_ROW``: none.
-        inside: ``Inside``.
+        owners: Of calls: the innermost operation around it; ``NO_ROW``: none.
+        inside: Of calls: ``Inside``.
     """
 
-    def __init__(self, trace: DeviceTrace) -> None:
-        count = len(trace.host)
-        self.self_ns = array("q", bytes(8 * count))
-        self.owners = array("i", (NO_ROW,)) * count
-        self.inside = bytearray(count)
+    def __init__(self, trace: DeviceTrace, ordered: Sequence[int] | None = None) -> None:
+        ordered = rows_by_start(trace) if ordered is None else ordered
+        rows = len(trace.host)
+        self.self_ns = array("q", bytes(8 * rows))
+        self.owners = array("i", (NO_ROW,)) * rows
+        self.inside = bytearray(rows)
         self._trace = trace
         self._names, self._kinds = trace.host.names, trace.host.kinds
+        self._starts_ns, self._durations_ns = trace.host.starts_ns, trace.host.durations_ns
         self._doings = [int(_doing(name)) for name in trace.names]
         self._regions = [_region(name) for name in trace.names]
         # Names that mark time, and do nothing.
@@ -89,8 +91,7 @@ class HostTime:
             doing == _OF_OPERATION and not region and kinds.get(name) == _CALL
             for name, (doing, region) in enumerate(zip(self._doings, self._regions, strict=True))
         ]
-        self._rows = _by_thread(trace)
-        self._walked: set[int] = set()
+        self._rows = _by_thread(trace, ordered)
 
     @property
     def threads(self) -> Sequence[int]:
@@ -121,86 +122,74 @@ class HostTime:
         ]
         return [*found, *rows[first:last]]
 
-    def walk(self, thread: int) -> Iterator[Segment]:
-        """Yield what a thread did, in order; not the time in which it did nothing."""
-        starts_ns, durations_ns = self._trace.host.starts_ns, self._trace.host.durations_ns
-        names, is_plain, self_ns = self._names, self._is_plain, self.self_ns
-        owners, insides, open_ = self.owners, self.inside, self._open
+    def walk(self, thread: int, wanted_ns: int, take: Take) -> None:  # noqa: C901, PLR0912, PLR0915 -- see below
+        """Hand on what a thread did after a moment, in order; not the time in which it did nothing."""
+        # One loop, and in local names: it is most of what is done with a trace.
+        rows, starts_ns, durations_ns = self._rows[thread], self._starts_ns, self._durations_ns
+        names, kinds, is_plain, marks = self._names, self._kinds, self._is_plain, self._marks
+        doings, regions = self._doings, self._regions
+        self_ns, owners, insides = self.self_ns, self.owners, self.inside
         at_ns = reached_ns = 0
+        # Of the innermost call: its end, its row, what is left of its time without the calls in it, what the
+        # thread does, who says so, the function of Python, the operation, and the regions.
+        top_ns, inner, left_ns, doing, named, python, owner, inside = _NOTHING
         stack: list[_Open] = []
-        for row in chain(self._rows_of(thread), (NO_ROW,)):
-            start_ns = _END_NS if row == NO_ROW else starts_ns[row]
-            while stack and stack[-1][0] <= start_ns:
-                end_ns, inner, doing, named, python, _, _ = stack.pop()
-                if end_ns > at_ns:
-                    self_ns[inner] += end_ns - at_ns
-                    yield at_ns, end_ns, doing, named, python
-                    at_ns = end_ns
+        ordered = zip(rows, map(starts_ns.__getitem__, rows), strict=True)
+        for row, start_ns in chain(ordered, ((NO_ROW, _END_NS),)):
+            while top_ns <= start_ns:
+                if top_ns > at_ns:
+                    if top_ns > wanted_ns:
+                        wanted_ns = take(at_ns, top_ns, doing, named, python)
+                    at_ns = top_ns
+                self_ns[inner] = left_ns
+                top_ns, inner, left_ns, doing, named, python, owner, inside = stack.pop()
             if row == NO_ROW:
                 return
+            name = names[row]
             end_ns = start_ns + durations_ns[row]
-            if stack:
-                top = stack[-1]
-                top_ns, inner, doing, named, python, owner, inside = top
-                if is_plain[names[row]] and doing >= _OF_OPERATION:
-                    # Most are such calls, of which nothing more is to be said than whose they are.
-                    owners[row], insides[row] = owner, inside
-                    reached_ns = reached_ns if reached_ns > start_ns else start_ns  # noqa: FURB136 -- twice as fast
-                    own_ns = (end_ns if end_ns < top_ns else top_ns) - reached_ns  # noqa: FURB136 -- twice as fast
-                    if own_ns > 0:
-                        self_ns[row] += own_ns
-                        self_ns[inner] -= own_ns
-                        reached_ns += own_ns
-                    continue
-                if start_ns > at_ns:
-                    self_ns[inner] += start_ns - at_ns
-                    yield at_ns, start_ns, doing, named, python
-                # Rounding may let it end after what it lies in.
-                end_ns = end_ns if end_ns < top_ns else top_ns  # noqa: FURB136 -- twice as fast
-            else:
-                top = _NOTHING
-            at_ns = at_ns if at_ns > start_ns else start_ns  # noqa: FURB136 -- twice as fast
-            stack.append(open_(row, end_ns, top))
-
-    def _rows_of(self, thread: int) -> Sequence[int]:
-        rows = self._rows.get(thread, array("I"))
-        if thread in self._walked:
-            # For another device: time does not count twice.
-            for row in rows:
-                self.self_ns[row] = 0
-        self._walked.add(thread)
-        return rows
-
-    def _open(self, row: int, end_ns: int, around: "_Open") -> "_Open":
-        _, _, doing, named, python, owner, inside = around
-        name, kind = self._names[row], self._kinds[row]
-        if not self._marks[name]:
-            region = self._regions[name]
-            if kind == _PYTHON:
-                python, own = row, _OF_PYTHON
-                inside |= region & _CHECKPOINT
-            else:
-                own = self._doings[name]
-                if region & _BACKWARD:
-                    # What was missing is there now, and is used.
-                    inside &= ~_CHECKPOINT
-                inside |= region
-                if kind == _OPERATION:
-                    owner = row
-            # Of one region the outermost call names it, but of operations the innermost, and of
-            # those rather the operator than the call that it makes.
-            is_finer = own == doing <= _OF_OPERATION
-            if own > doing or (is_finer and kind != _CALL):
-                doing, named = own, row
-        self.owners[row], self.inside[row] = owner, inside
-        return end_ns, row, doing, named, python, owner, inside
+            # Rounding may let it end after what it lies in.
+            end_ns = end_ns if end_ns < top_ns else top_ns  # noqa: FURB136 -- twice as fast
+            if is_plain[name] and doing >= _OF_OPERATION:
+                # Most are such calls, of which nothing more is to be said than whose they are.
+                owners[row], insides[row] = owner, inside
+                reached_ns = reached_ns if reached_ns > start_ns else start_ns  # noqa: FURB136 -- as above
+                own_ns = end_ns - reached_ns
+                if own_ns > 0:
+                    self_ns[row] = own_ns
+                    left_ns -= own_ns
+                    reached_ns += own_ns
+                continue
+            if start_ns > wanted_ns and start_ns > at_ns and stack:
+                wanted_ns = take(at_ns, start_ns, doing, named, python)
+            at_ns = start_ns
+            left_ns -= end_ns - start_ns
+            stack.append((top_ns, inner, left_ns, doing, named, python, owner, inside))
+            top_ns, inner, left_ns = end_ns, row, end_ns - start_ns
+            kind = kinds[row]
+            if not marks[name]:
+                region = regions[name]
+                if kind == _PYTHON:
+                    python, own = row, _OF_PYTHON
+                    inside |= region & _CHECKPOINT
+                else:
+                    own = doings[name]
+                    if region & _BACKWARD:
+                        # What was missing is there now, and is used.
+                        inside &= ~_CHECKPOINT
+                    inside |= region
+                    if kind == _OPERATION:
+                        owner = row
+                # Of one region the outermost call names it, but of operations the innermost, and of
+                # those rather the operator than the call that it makes.
+                if own > doing or (own == doing <= _OF_OPERATION and kind != _CALL):
+                    doing, named = own, row
+            if kind == _CALL:
+                owners[row], insides[row] = owner, inside
 
 
-# Of a call that is open: its end, its row, what the thread does, who says so, the function of
-# Python, the operation, and the regions.
-_Open = tuple[int, int, int, int, int, int, int]
+_Open = tuple[int, int, int, int, int, int, int, int]
 _END_NS: Final = 1 << 63
-_NOTHING: Final[_Open] = (0, NO_ROW, _NOTHING_DONE, NO_ROW, NO_ROW, NO_ROW, 0)
+_NOTHING: Final[_Open] = (_END_NS + 1, NO_ROW, 0, _NOTHING_DONE, NO_ROW, NO_ROW, NO_ROW, 0)
 
 _SYNCHRONIZES: Final = re.compile(
     r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|(?:cu|hip)(?:Ctx|Stream|Event)Synchronize"
@@ -238,28 +227,30 @@ def _region(name: str) -> int:
     return sum(flag for flag, pattern in _REGIONS if pattern.search(name))
 
 
-def _by_thread(trace: DeviceTrace) -> dict[int, "array[int]"]:
+def rows_by_start(trace: DeviceTrace) -> "array[int]":
+    """Return the rows of the host in order of their starts."""
+    host = trace.host
+    return array("I", sorted(range(len(host)), key=host.starts_ns.__getitem__))
+
+
+def _by_thread(trace: DeviceTrace, ordered: Sequence[int]) -> dict[int, "array[int]"]:
     """Return the rows of each thread by start; of what begins at once, the longest first."""
     host, threads = trace.host, dict[int, "array[int]"]()
-    for row, thread in enumerate(host.threads):
+    start_of, duration_of = host.starts_ns.__getitem__, host.durations_ns.__getitem__
+    tied: set[tuple[int, int]] = set()
+    last_ns = -1
+    columns = map(host.threads.__getitem__, ordered), map(start_of, ordered)
+    for row, thread, start_ns in zip(ordered, *columns, strict=True):
         rows = threads.get(thread)
         if rows is None:
             rows = threads[thread] = array("I")
         rows.append(row)
-    for thread, rows in threads.items():
-        threads[thread] = array("I", sorted(rows, key=host.starts_ns.__getitem__))
-        _longest_first(trace, threads[thread])
+        if start_ns == last_ns:
+            tied.add((thread, start_ns))
+        last_ns = start_ns
+    for thread, start_ns in tied:
+        rows = threads[thread]
+        first = bisect_left(rows, start_ns, key=start_of)
+        last = bisect_right(rows, start_ns, lo=first, key=start_of)
+        rows[first:last] = array("I", sorted(rows[first:last], key=duration_of, reverse=True))
     return threads
-
-
-def _longest_first(trace: DeviceTrace, rows: "array[int]") -> None:
-    starts_ns, durations_ns = trace.host.starts_ns, trace.host.durations_ns
-    first, first_ns = 0, -1
-    for at, row in enumerate(chain(rows, (NO_ROW,))):
-        start_ns = -1 if row == NO_ROW else starts_ns[row]
-        if start_ns == first_ns:
-            continue
-        if at - first > 1:
-            same = sorted(rows[first:at], key=lambda row: -durations_ns[row])
-            rows[first:at] = array("I", same)
-        first, first_ns = at, start_ns

@@ -50,23 +50,16 @@ def link(trace: DeviceTrace) -> "array[int]":
     return array("i", (calls.get(one, NO_ROW) for one in activities.correlations))
 
 
-def without_work(trace: DeviceTrace, launching: Sequence[bool]) -> "array[int]":
-    """
-    Return the rows of calls of which nothing was recorded that they enqueued.
-
-    Args:
-        trace: Which.
-        launching: Of each name, whether calls of it launch something.
-    """
-    host, call = trace.host, int(HostWork.CALL)
+def without_work(trace: DeviceTrace, rows: Sequence[int]) -> "array[int]":
+    """Return those of some rows of calls of which nothing was recorded that they enqueued."""
+    kinds, correlations, call = trace.host.kinds, trace.host.correlations, int(HostWork.CALL)
     done = set(trace.activities.correlations)
-    columns = zip(host.names, host.kinds, host.correlations, strict=True)
     return array(
         "i",
         (
             row
-            for row, (name, kind, correlation) in enumerate(columns)
-            if correlation and kind == call and launching[name] and correlation not in done
+            for row in rows
+            if (correlation := correlations[row]) and correlation not in done and kinds[row] == call
         ),
     )
 
@@ -77,18 +70,25 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
     delays_ns = array("q")
     early = shorter = 0
     enqueued: dict[int, tuple[list[int], list[int]]] = {}
+    durations_ns = activities.durations_ns
     for row in rows:
         call = links[row]
         if call == NO_ROW:
             continue
         start_ns = activities.starts_ns[row]
         called_ns, taken_ns = host.starts_ns[call], host.durations_ns[call]
-        early += start_ns < called_ns
-        shorter += activities.durations_ns[row] < taken_ns
-        delays_ns.append(max(0, start_ns - called_ns - taken_ns))
-        calls, starts = enqueued.setdefault(activities.streams[row], ([], []))
-        calls.append(called_ns)
-        starts.append(start_ns)
+        if start_ns < called_ns:
+            early += 1
+        if durations_ns[row] < taken_ns:
+            shorter += 1
+        delay_ns = start_ns - called_ns - taken_ns
+        delays_ns.append(delay_ns if delay_ns > 0 else 0)  # noqa: FURB136 -- twice as fast
+        stream = activities.streams[row]
+        of_stream = enqueued.get(stream)
+        if of_stream is None:
+            of_stream = enqueued[stream] = [], []
+        of_stream[0].append(called_ns)
+        of_stream[1].append(start_ns)
     most = full_ns = 0
     for calls, starts in enqueued.values():
         length, full = _queue(sorted(calls), starts)
@@ -103,7 +103,8 @@ def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:
         # What begins as another is enqueued leaves first.
         while begun < len(starts) and starts[begun] <= call_ns:
             begun += 1
-        most = max(most, enqueued - begun)
+        if enqueued - begun > most:  # noqa: PLR1730 -- max() takes as long as all else
+            most = enqueued - begun
     # From the call that fills it to the start that makes room again.
     full = union(zip(calls[QUEUE_LIMIT - 1 :], starts, strict=False))
     return most, full.length_ns

@@ -23,20 +23,18 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Aggregate, SeriesKey
+from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CaptureActivity,
     ExitActivity,
-    ImageKey,
-    ProcessImage,
     Series,
-    ThreadTime,
     TimesActivity,
-    key_of,
 )
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.percentiles import known_middles
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
 from otel_gpu.ledger.window import Window

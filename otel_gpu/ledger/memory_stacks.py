@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from otel_gpu.decode.memory import NO_STACK, MemorySnapshot
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.ledger.blocks import By, MemoryStack
 from otel_gpu.ledger.memory import BEFORE, NOWHERE
 from otel_gpu.ledger.memory_history import (

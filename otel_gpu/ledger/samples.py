@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CallStack, ImageKey, SampleActivity
+from otel_gpu.enrich.activities import SampleActivity
+from otel_gpu.enrich.identities import CallStack, ImageKey
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, Lines, LineSums, Where, merge
 from otel_gpu.recent import Recent

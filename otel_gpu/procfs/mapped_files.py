@@ -17,7 +17,14 @@ from otel_gpu.procfs.proc_files import read_file
 _MAPS_LINE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
-_CUDA_LIBRARY = re.compile(r"^libcuda(rt[^/]*)?\.so[^/]*$")
+# Wheels may put a hash into the name; NCCL's plugins (libnccl-net.so) are none of it.
+_CUDA_LIBRARY = re.compile(r"^lib(cuda(rt[^/]*)?|nccl(-[0-9a-f]{8,})?)\.so[^/]*$")
+_DOOR_MEMORY = re.compile(
+    r"^([0-9a-f]+)-[0-9a-f]+ rw.s 00000000 \S+ \d+ +/memfd:otel_gpu_door \(deleted\)$", re.MULTILINE
+)
+_VERBS_LIBRARY = re.compile(r"^libibverbs(-[0-9a-f]{8,})?\.so[^/]*$")
+_MARKS_LIBRARY = re.compile(r"^libotel_gpu_(marks|nvtx)\.[^/]*so$")
+_DOOR = re.compile(r"^(libotel_gpu_)?door\.[^/]*so$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
 _ALLOCATOR = re.compile(r"^libc10\.so[^/]*$")
 _C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
@@ -53,13 +60,33 @@ class MappedFile(NamedTuple):
 
     @property
     def is_cuda_library(self) -> bool:
-        """Whether it is libcudart or libcuda, under any version or suffix."""
+        """Whether it is libcudart, libcuda or libnccl, under any version or suffix."""
         return is_cuda_library(self.name)
+
+    @property
+    def is_verbs_library(self) -> bool:
+        """Whether it is libibverbs, under any version or suffix: RDMA."""
+        return is_verbs_library(self.name)
+
+    @property
+    def is_probed_library(self) -> bool:
+        """Whether it is a library whose calls are seen: one of CUDA, or libibverbs."""
+        return is_probed_library(self.name)
 
     @property
     def is_allocator(self) -> bool:
         """Whether it is the library to which PyTorch's allocator reports its blocks."""
         return _ALLOCATOR.match(self.name) is not None
+
+    @property
+    def is_marks_library(self) -> bool:
+        """Whether it is a library of ours by which programs say what they do."""
+        return is_marks_library(self.name)
+
+    @property
+    def is_door(self) -> bool:
+        """Whether it is named as our library is that counts the calls of its process."""
+        return is_door_library(self.name)
 
     @property
     def is_dynamic_linker(self) -> bool:
@@ -92,9 +119,29 @@ class MappedFile(NamedTuple):
         return fd
 
 
+def is_door_library(name: str) -> bool:
+    """Return whether a file's name is that of our library that counts the calls of its process."""
+    return _DOOR.match(name) is not None
+
+
 def is_cuda_library(name: str) -> bool:
-    """Return whether a file's name is that of libcudart or libcuda, under any version or suffix."""
+    """Return whether a file's name is that of libcudart, libcuda or libnccl, under any version or suffix."""
     return _CUDA_LIBRARY.match(name) is not None
+
+
+def is_probed_library(name: str) -> bool:
+    """Return whether a file's name is that of a library whose calls are seen."""
+    return is_cuda_library(name) or is_verbs_library(name)
+
+
+def is_verbs_library(path: str) -> bool:
+    """Return whether a file is libibverbs, by its name or path."""
+    return _VERBS_LIBRARY.match(path.rpartition("/")[2]) is not None
+
+
+def is_marks_library(path: str) -> bool:
+    """Return whether a file is a library of ours by which programs say what they do."""
+    return _MARKS_LIBRARY.match(path.rpartition("/")[2]) is not None
 
 
 def is_c_library(name: str) -> bool:
@@ -141,6 +188,12 @@ def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
     """
     mappings = executable_mappings(mapped.pid, _read_maps(mapped.pid))
     return (other for other in mappings if other.file == mapped.file)
+
+
+def door_memory(pid: int) -> int | None:
+    """Return the address of the memory in which a process counts its own calls; None: it has none."""
+    found = _DOOR_MEMORY.search(_read_maps(pid))
+    return int(found[1], 16) if found else None
 
 
 def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:

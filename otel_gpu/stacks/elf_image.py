@@ -23,7 +23,7 @@ _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
 _IDENTITY: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_LOAD, _NOTES, _EH_FRAME_HEADER = 1, 4, 0x6474E550
+_LOAD, _NOTES, _THREAD_STORAGE, _EH_FRAME_HEADER = 1, 4, 7, 0x6474E550
 _EXECUTABLE = 1
 _NO_BITS = 8
 _COMPRESSED = 0x800
@@ -51,6 +51,14 @@ class Segment(NamedTuple):
     executable: bool
 
 
+class ThreadStorage(NamedTuple):
+    """What each thread has of the file: its size, and at what address it would be (PT_TLS)."""
+
+    address: int
+    memory_bytes: int
+    alignment: int
+
+
 class Section(NamedTuple):
     """A part of the file: ``kind`` is sh_type, ``address`` is 0 when it is not loaded."""
 
@@ -68,8 +76,9 @@ class ElfImage:
     One ELF file, shared by all processes that map it.
 
     The descriptor is taken over, and closed also when this raises. ``machine`` is e_machine,
-    ``sections`` are by number, without those past a bound, and ``eh_frame_header`` is the virtual
-    address of ``.eh_frame_hdr``. ``size_bytes`` is the file's as it was opened.
+    ``sections`` are by number, without those past a bound, ``eh_frame_header`` is the virtual
+    address of ``.eh_frame_hdr``, and ``thread_storage`` what each thread has of it; None: there is
+    none. ``size_bytes`` is the file's as it was opened.
 
     Raises:
         ValueError: It is not a regular 64-bit little-endian ELF file, or is damaged.
@@ -176,6 +185,7 @@ class ElfImage:
             raise ValueError(f"it has too many segments: {programs}")
         self.segments: Sequence[Segment] = ()
         self.eh_frame_header: int | None = None
+        self.thread_storage: ThreadStorage | None = None
         notes = self._read_segments(programs_at, programs)
         self.sections: Sequence[Section] = ()
         if section_bytes == _SECTION_HEADER.size:
@@ -191,12 +201,14 @@ class ElfImage:
             raise ValueError("it ends before its program headers")
         segments, notes = [], []
         for header in _PROGRAM_HEADER.iter_unpack(data):
-            kind, flags, offset, address, _, in_file, in_memory, _ = header
+            kind, flags, offset, address, _, in_file, in_memory, alignment = header
             if kind == _LOAD:
                 executable = bool(flags & _EXECUTABLE)
                 segments.append(Segment(address, offset, in_file, in_memory, executable))
             elif kind == _NOTES:
                 notes.append((offset, in_file))
+            elif kind == _THREAD_STORAGE:
+                self.thread_storage = ThreadStorage(address, in_memory, alignment)
             elif kind == _EH_FRAME_HEADER:
                 self.eh_frame_header = address
         self.segments = segments

@@ -11,7 +11,7 @@ from collections import OrderedDict, abc
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from otel_gpu import wire
+from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.mappings import Images, Mapping, Mappings
@@ -23,7 +23,6 @@ _KEPT_AFTER_END_S: Final = 1.0
 _MAX_IMAGES: Final = 512
 # Of children that were not looked at, and of images that ended: the oldest go.
 MAX_REMEMBERED: Final = 4096
-_RUNTIME_LIBRARY: Final = "libcudart"
 # Of the time, 2 % at most go into asking a process again what it maps; at first it loads one
 # library after the other, so some of that time is there in advance.
 _SHARE: Final = 0.02
@@ -61,7 +60,9 @@ class ProcessImage:
         if files == self.files:
             return False
         self.files = files
-        self._libraries = {(one.name, _layer(one)) for one in files if one.is_cuda_library}
+        self._libraries = {
+            (one.name, layer_of_library(one.name)) for one in files if one.is_probed_library
+        }
         self.generation = next(_generations)
         self.ask_from(time.monotonic() + _FIRST_DELAY_S)
         return True
@@ -95,7 +96,7 @@ class ProcessImage:
         return True
 
     def library(self, layer: int) -> str:
-        """Return the name of its CUDA library of a layer; empty: it has none, or several."""
+        """Return the name of its library of a layer; empty: it has none, or several."""
         names = [name for name, of in self._libraries if of == layer]
         return names[0] if len(names) == 1 else ""
 
@@ -207,8 +208,3 @@ class ProcessImages:
         known = self._images.pop(image, None)
         if known is not None:
             known.mappings.close()
-
-
-def _layer(library: MappedFile) -> int:
-    is_runtime = library.name.startswith(_RUNTIME_LIBRARY)
-    return wire.LAYER_RUNTIME if is_runtime else wire.LAYER_DRIVER

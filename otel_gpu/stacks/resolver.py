@@ -12,8 +12,9 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.probe_table import API_BY_NUMBER, api_of_symbol
-from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library
+from otel_gpu.probe_symbols import api_of_symbol
+from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
@@ -142,6 +143,7 @@ class Resolver:
             self._native_frame(process, address - 1 if position or api != NO_API else address)[0]
             for position, address in enumerate(native.addresses)
         ]
+        native, frames = _without_door(native, frames)
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
         if all(frame.function for frame in python.frames):
@@ -340,6 +342,18 @@ def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
 def _call_frame(process: ProcessImage, number: int) -> Frame | None:
     api = API_BY_NUMBER.get(number)
     return api and Frame(NATIVE, api.name, module=process.library(api.layer))
+
+
+def _without_door(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:
+    """Leave out our own functions around a call: who makes it is the program."""
+    kept = [at for at, frame in enumerate(frames) if not is_door_library(frame.module)]
+    if len(kept) == len(frames):
+        return native, frames
+    addresses = tuple(native.addresses[at] for at in kept)
+    pointers = tuple(native.stack_pointers[at] for at in kept if native.stack_pointers)
+    return native._replace(addresses=addresses, stack_pointers=pointers), [
+        frames[at] for at in kept
+    ]
 
 
 def _module(mapping: mappings.Mapping) -> str:

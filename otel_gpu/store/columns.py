@@ -31,6 +31,8 @@ U64 = Kind("INTEGER", 0, MAX_INTEGER)
 U32 = Kind("INTEGER", 0, (1 << 32) - 1)
 U16 = Kind("INTEGER", 0, (1 << 16) - 1)
 U8 = Kind("INTEGER", 0, (1 << 8) - 1)
+# Of a process or thread; negative: of an import that does not say it.
+PID = Kind("INTEGER", -(1 << 31), (1 << 32) - 1)
 S64 = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
 S32 = Kind("INTEGER", -(1 << 31), (1 << 31) - 1)
 # 64 bits that mean an address, a handle or an id: shown as a signed number.
@@ -38,6 +40,8 @@ WORD = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
 REAL = Kind("REAL")
 TEXT = Kind("TEXT", 0, MAX_TEXT)
 JSON = Kind("TEXT", 0, MAX_JSON)
+# A trace id has 16 bytes, a span id 8.
+SPAN_ID = Kind("BLOB", 0, 16)
 
 
 class Column(NamedTuple):

@@ -5,16 +5,11 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import (
-    NO_WAIT,
-    CallStack,
-    DeviceIdentity,
-    ProcessImage,
-    Series,
-    Wait,
-)
-from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
+from otel_gpu.decode.readings import SeriesKey
+from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.thread_times import NO_WAIT, Wait
+from otel_gpu.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
@@ -128,7 +123,8 @@ class Directory:
         if row is None:
             return unknown_api(number)
         _, name, layer_name, family = row
-        layer = wire.LAYER_RUNTIME if layer_name == "runtime" else wire.LAYER_DRIVER
+        layers = (layer for layer, name in LAYER_NAMES.items() if name == layer_name)
+        layer = next(layers, wire.LAYER_DRIVER)
         return Api(number, name, layer, family_number(family))
 
 

@@ -1,5 +1,5 @@
 """
-The tables of events: calls, stalls, gaps, forks, open calls, samples.
+The tables of events: calls, stalls, gaps, forks, open calls, samples, steps and the like.
 
 Each is described once. The schema, the rows that are written and the activities that are
 played back all follow from that.
@@ -9,10 +9,24 @@ from collections.abc import Callable, Sequence
 from operator import call, itemgetter
 from typing import Any, NamedTuple
 
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.decode.device_faults import DeviceFault
+from otel_gpu.decode.events import (
+    Annotation,
+    CpuSample,
+    CudaCall,
+    Fork,
+    Gap,
+    OpenCall,
+    Range,
+    Stall,
+    Step,
+    ThreadContext,
+)
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
+    ContextActivity,
+    DeviceFaultActivity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
@@ -20,6 +34,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
 from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
 from otel_gpu.store.fields import (
     DEVICE,
@@ -201,7 +216,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
 
 
-def _no_ids(_ids: SpanIds, _event: CpuSample) -> tuple[bytes, ...]:
+def _no_ids(_ids: SpanIds, _event: object) -> tuple[bytes, ...]:
     return ()
 
 
@@ -293,5 +308,57 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         ),
         (),
         UNIX._replace(meaning="when the clock ticked, in Unix time"),
+    ),
+    EventTable(
+        "steps",
+        "Steps of threads: what they do again and again, as their program says or as was found.",
+        StepActivity,
+        Step,
+        SpanIds.of_step,
+        (_OF_PROCESS,),
+    ),
+    EventTable(
+        "ranges",
+        "Ranges that programs marked with NVTX; tid is the thread that a range ended in.",
+        RangeActivity,
+        Range,
+        SpanIds.of_range,
+        (_OF_PROCESS,),
+    ),
+    EventTable(
+        "thread_contexts",
+        "In which spans of their own application threads were, before the call, gap or fork that was in it.",
+        ContextActivity,
+        ThreadContext,
+        _no_ids,
+        (),
+        (),
+        UNIX,
+    ),
+    EventTable(
+        "annotations",
+        "What was said of processes from outside, with otel-gpu annotate.",
+        AnnotationActivity,
+        Annotation,
+        _no_ids,
+        (_OF_PROCESS,),
+        (),
+        UNIX,
+    ),
+    EventTable(
+        "device_faults",
+        "Errors of devices (XIDs), as their driver said them.",
+        DeviceFaultActivity,
+        DeviceFault,
+        SpanIds.of_device_fault,
+        (
+            Reference(
+                "process",
+                Column("process", U64, "whose work it was; NULL: nobody's that is watched"),
+                "process",
+            ),
+        ),
+        (),
+        UNIX,
     ),
 )

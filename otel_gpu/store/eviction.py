@@ -29,6 +29,9 @@ _IDENTITIES = 1_024
 _FIRST_IDENTITY = f"SELECT seq FROM identities ORDER BY seq DESC LIMIT 1 OFFSET {_IDENTITIES - 1}"
 _STOOD_AT = "SELECT wait FROM thread_time_totals WHERE chunk < :oldest"
 _HELD_ON = "SELECT cuda_device FROM memory_totals WHERE chunk < :oldest AND cuda_device IS NOT NULL"
+_RANKS_ON = (
+    "SELECT cuda_device FROM communicator_totals WHERE chunk < :oldest AND cuda_device IS NOT NULL"
+)
 _HELD_AT = (
     "SELECT program_stack FROM memory_holder_totals WHERE chunk < :oldest "
     "AND program_stack IS NOT NULL"
@@ -54,9 +57,10 @@ _FORGET = (
             ("thread_time_totals", "process", "processes"),
             ("memory_totals", "process", "processes"),
             ("memory_holder_totals", "process", "processes"),
+            ("communicator_totals", "process", "processes"),
         )
     ),
-    f"DELETE FROM devices WHERE last_chunk < :oldest AND cuda_device NOT IN ({_HELD_ON})",
+    f"DELETE FROM devices WHERE last_chunk < :oldest AND cuda_device NOT IN ({_HELD_ON} UNION {_RANKS_ON})",
     f"DELETE FROM stacks WHERE last_chunk < :oldest AND stack NOT IN ({_HELD_AT})",
     f"DELETE FROM waits WHERE last_chunk < :oldest AND wait NOT IN ({_STOOD_AT})",
 )

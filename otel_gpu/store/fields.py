@@ -8,8 +8,21 @@ as it is. Dimensions, which are three numbers, are three columns.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from otel_gpu.enrich.activities import ThreadTime
-from otel_gpu.store.columns import JSON, S32, TEXT, U8, U16, U32, U64, WORD, Column, Kind
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.store.columns import (
+    JSON,
+    PID,
+    S32,
+    SPAN_ID,
+    TEXT,
+    U8,
+    U16,
+    U32,
+    U64,
+    WORD,
+    Column,
+    Kind,
+)
 
 SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
 UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
@@ -33,11 +46,15 @@ _FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "end_ktime_ns": (U64, "when it ended, on CLOCK_MONOTONIC", "ns"),
     "ktime_ns": (U64, "when it was looked at, on CLOCK_MONOTONIC", "ns"),
     "image_ktime_ns": (U64, "with pid, the key of the process image", "ns"),
-    "pid": (U32, "process id, in the agent's pid namespace", ""),
-    "tid": (U32, "thread id", ""),
+    "pid": (PID, "process id, in the agent's pid namespace", ""),
+    "tid": (PID, "thread id", ""),
     "start_ktime_ns": (U64, "when it began, on CLOCK_MONOTONIC", "ns"),
     "parent_start_ktime_ns": (U64, "start of the CUDA call around it; 0: in none", "ns"),
-    "root_start_ktime_ns": (U64, "start of the outermost CUDA call around it; 0: in none", "ns"),
+    "root_start_ktime_ns": (
+        U64,
+        "start of the outermost CUDA call around it, or of the gap that a stall is in; 0: in none",
+        "ns",
+    ),
     "call_start_ktime_ns": (U64, "start of the innermost CUDA call around it; 0: in none", "ns"),
     "runnable_ktime_ns": (U64, "when it could run again; the start if it never stopped", "ns"),
     "child_image_ktime_ns": (U64, "with child_pid, the key of the new process image", "ns"),
@@ -70,8 +87,8 @@ _FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "system_call": (S32, "number of the system call that it was in; -1: none", ""),
     "flags": (U32, "a sum; see stall_flags", ""),
     "resource": (U32, "the kernel side's id of what it waited for; 0: not known", ""),
-    "culprit_pid": (U32, "process that had the CPU; 0: idle or unknown", ""),
-    "culprit_tid": (U32, "thread that had the CPU; 0: idle or unknown", ""),
+    "culprit_pid": (PID, "process that had the CPU; 0: idle or unknown", ""),
+    "culprit_tid": (PID, "thread that had the CPU; 0: idle or unknown", ""),
     "culprit_comm": (TEXT, "name of that thread", ""),
     "waker_pid": (U32, "process that ended the wait; 0: none, or an interrupt", ""),
     "waker_tid": (U32, "thread that ended the wait; 0: none, or an interrupt", ""),
@@ -86,7 +103,31 @@ _FIELDS: Mapping[str, tuple[Kind, str, str]] = {
     "device_free_bytes": (U64, "what the device had free, as the thread was last told", "bytes"),
     "device_total_bytes": (U64, "what the device has; 0: the thread never asked", "bytes"),
     "device_ktime_ns": (U64, "when it was told that, on CLOCK_MONOTONIC", "ns"),
-    "source": (U16, "who said so: 1: a framework's allocator, 2: a call that failed", ""),
+    "source": (
+        U16,
+        "who said so: a framework (1) or a call (2); the program (1) or the agent (2)",
+        "",
+    ),
+    "number": (U64, "which one it is, as the program counts; of one that was found, from 1", ""),
+    "loader_wait_ns": (U64, "time of it for the data loader, as the program says", "ns"),
+    "trace_id": (SPAN_ID, "of the application's own span; empty: it has none", ""),
+    "span_id": (SPAN_ID, "of the application's own span; empty: it has none", ""),
+    "parent_span_id": (SPAN_ID, "of the span that it is in; empty: it is in none", ""),
+    "start_tid": (PID, "thread id of where it began", ""),
+    "range_kind": (U8, "0: pushed, 1: started, 2: a mark", ""),
+    "domain": (TEXT, "of NVTX; empty: the default one", ""),
+    "trace_flags": (U8, "of W3C Trace Context: 1: the span is sampled", ""),
+    "confidence_percent": (U8, "how sure it is that there are steps", "%"),
+    "kind": (U8, "0: unknown, 1: training, 2: evaluation, 3: prefill, 4: decode", ""),
+    "text": (TEXT, "KEY=VALUE, one in each line", ""),
+    "name": (TEXT, "what the program calls it", ""),
+    "told_by": (TEXT, "kernel_log or nvml, which does not say whose work it was", ""),
+    "xid": (U32, "NVIDIA's number of the kind of error", ""),
+    "bus_id": (TEXT, "where the device is: domain, bus and device of PCI", ""),
+    "said_pid": (U32, "whose work it was, as the driver knows it; 0: not said", ""),
+    "said_name": (TEXT, "name of that process, which it chose itself", ""),
+    "times": (U32, "how often the driver said the same within a second", ""),
+    "message": (TEXT, "what else the driver said", ""),
     "reason": (TEXT, "what they were blocked on; see reasons. Empty: not blocked", ""),
 }
 
@@ -103,7 +144,7 @@ def event_columns(event: Any) -> Iterator[Column]:  # noqa: ANN401 -- the class 
 
 def who(name: str, meaning: str) -> tuple[Column, ...]:
     """Return the columns that name a thread."""
-    kinds = {"pid": U32, "tid": U32, "comm": TEXT}
+    kinds = {"pid": PID, "tid": PID, "comm": TEXT}
     return tuple(Column(f"{name}_{part}", kind, meaning) for part, kind in kinds.items())
 
 

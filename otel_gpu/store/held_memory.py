@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
-from otel_gpu.enrich.activities import (
-    BlocksActivity,
-    CallStack,
-    OutOfMemoryActivity,
-    ProcessImage,
-)
+from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
+from otel_gpu.enrich.identities import CallStack, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.probe_table import Api
 from otel_gpu.store.batch import Batch

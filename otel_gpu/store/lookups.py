@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from otel_gpu import wire
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import reasons
-from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, RUNTIME_ERRORS
+from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
 from otel_gpu.explain.rules import RULES
 from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
@@ -37,6 +37,7 @@ _METRICS = {
     wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
     wire.METRIC_FORK: ("", "forks; only the count means something"),
     wire.METRIC_ELAPSED_TIME: ("ns", "time of a device, as the program measured it by events"),
+    wire.METRIC_ASYNC_EVENT: ("", "events of network adapters; only the count means something"),
 }
 _SWITCH_TYPES = {
     wire.SWITCH_VOLUNTARY: "it gave it up, to wait for something",
@@ -100,7 +101,11 @@ LOOKUPS = (
         "CUDA APIs.",
         Column("api", U16, "number of the API"),
         Column("name", TEXT, "its name"),
-        Column("layer", TEXT, "runtime (libcudart) or driver (libcuda)"),
+        Column(
+            "layer",
+            TEXT,
+            "runtime (libcudart), driver (libcuda), nccl (libnccl) or verbs (libibverbs)",
+        ),
         Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
         rows=[(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
     ),
@@ -114,6 +119,7 @@ LOOKUPS = (
         rows=[
             *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
             *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
+            *(("nccl", status, name) for status, name in NCCL_ERRORS.items()),
         ],
     ),
     _words(

@@ -13,18 +13,10 @@ from functools import partial
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import (
-    NO_WAIT,
-    CallStack,
-    CaptureActivity,
-    DeviceIdentity,
-    ProcessImage,
-    Resource,
-    Series,
-    Wait,
-    Who,
-)
+from otel_gpu.enrich.activities import CaptureActivity, Series
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
 from otel_gpu.enrich.percentiles import known_middles
+from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.ledger.accounts import MAX_TIMES
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import PendingRows
@@ -209,8 +201,8 @@ class Names:
         self.keep(table, number, self.chunk, *columns)
         return number
 
-    def _process(self, image: ProcessImage) -> int:
-        return self.follow(image).number
+    def _process(self, image: ProcessImage | None) -> int | None:
+        return None if image is None else self.follow(image).number
 
     def _device(self, identity: DeviceIdentity | None) -> int | None:
         if identity is None:

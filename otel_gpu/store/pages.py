@@ -19,7 +19,7 @@ from otel_gpu.store.schema import TABLE_BY_NAME, names_of
 PAGE_ROWS = 2_048
 _QUERIES = {table.name: table.select for table in TABLE_BY_NAME.values()}
 _ORDERS = {table.name: ", ".join(table.key) for table in TABLE_BY_NAME.values()}
-_TYPES = {"INTEGER": int, "REAL": float, "TEXT": str}
+_TYPES = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 
 
 class Pages:

@@ -8,38 +8,41 @@ first, as one reading. So what was usual before a window is known in it.
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.events import Aggregate
+from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
     CallActivity,
     CaptureActivity,
+    ContextActivity,
     CountersActivity,
     DevicesActivity,
     ExitActivity,
-    ImageKey,
+    FabricActivity,
     PressureActivity,
     ProbesActivity,
+    RasActivity,
     ResourceActivity,
     Series,
     StatusActivity,
-    ThreadTime,
     TimesActivity,
-    Who,
     WhoActivity,
-    key_of,
 )
-from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
+from otel_gpu.enrich.identities import ImageKey, Who, key_of
+from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, time_with
 from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.communicator_rows import RankReader
 from otel_gpu.store.device_traces import read_trace
 from otel_gpu.store.directory import Directory
 from otel_gpu.store.event_tables import EVENT_TABLES
@@ -62,7 +65,10 @@ _EARLY_CALLS = (
 )
 
 _T = TypeVar("_T")
-_Found = tuple[int, Activity]
+# A number, the table that it is of, and what makes the activity of the row.
+_Found = tuple[int, str, Callable[[Any], Activity | None], Any]
+# Read from the beginning of a span: what was usual before a window, and in whose spans it is.
+_FROM_THE_BEGINNING = frozenset({"steps", "thread_contexts", "annotations"})
 _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 
 
@@ -82,8 +88,15 @@ class Playback:
         for row in span.captures:
             if capture := _capture(row):
                 self._ids.insert(0, (row[2], SpanIds(capture.seed)))
+        self._ranks = RankReader(directory)
+        make_context = next(
+            kind.activity_maker(directory, self._ids_at)
+            for kind in EVENT_TABLES
+            if kind.activity is ContextActivity
+        )
         self._ways: dict[str, Callable[[Row], Activity | None]] = {
             **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
+            "thread_contexts": partial(self._learn, make_context),
             "exits": self._exit,
             "connections": _connection,
             "identities": _identity,
@@ -96,9 +109,12 @@ class Playback:
                 row,
                 self._parts("out_of_memory_stacks", row[0]),
             ),
+            "communicator_readings": self._ranks.read,
             "readings": self._reading,
             "pressure": _pressure,
             "device_readings": _devices,
+            "fabric_readings": _fabric,
+            "ras_readings": _ras,
             "statuses": _status,
         }
 
@@ -107,7 +123,12 @@ class Playback:
         if self._span.chunk:
             yield from self._what_came_before()
         begins = dict.fromkeys(self._ways, self._span.first_seq)
-        begins |= {kind.name: self._span.lead_seq for kind in EVENT_TABLES}
+        begins |= {
+            kind.name: self._span.lead_seq
+            for kind in EVENT_TABLES
+            if kind.name not in _FROM_THE_BEGINNING
+        }
+        self._learn_before()
         rows = {
             table: self._pages.between(table, first_seq, self._span.last_seq)
             for table, first_seq in begins.items()
@@ -119,7 +140,12 @@ class Playback:
             self._traces(),
             *(self._activities_of(table, found) for table, found in rows.items()),
         ]
-        for _, activity in heapq.merge(*streams, key=itemgetter(0)):
+        # Ids depend on what came before, so activities are made in the order of their numbers.
+        for _, table, make, row in heapq.merge(*streams, key=itemgetter(0)):
+            activity = make(row)
+            if activity is None:
+                self._pages.reject(table)
+                continue
             yield activity
             if isinstance(activity, ExitActivity):
                 self._accounts.end(key_of(activity.process))
@@ -136,32 +162,48 @@ class Playback:
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
         make = self._ways[table]
-        for row in rows:
-            activity = make(row)
-            if activity is None:
-                self._pages.reject(table)
-            else:
-                yield row[0], activity
+        return ((row[0], table, make, row) for row in rows)
 
     def _calls(self, rows: Iterable[Row], first_seq: int) -> Iterator[_Found]:
         """Yield calls, with the kernels that they launched."""
         launches = self._pages.between("launches", first_seq, self._span.last_seq)
         launched, kernel = next(launches, _NO_LAUNCH)
-        for seq, activity in self._activities_of("calls", rows):
-            while launched < seq:
+        make = self._ways["calls"]
+        for row in rows:
+            while launched < row[0]:
                 launched, kernel = next(launches, _NO_LAUNCH)
-            if launched == seq and isinstance(activity, CallActivity):
-                (name, *_) = self._directory.stack(kernel) or ("",)
-                yield seq, activity._replace(kernel=name)
-            else:
-                yield seq, activity
+            yield (
+                row[0],
+                "calls",
+                partial(self._launch, kernel) if launched == row[0] else make,
+                row,
+            )
+
+    def _launch(self, kernel: int, row: Row) -> Activity | None:
+        activity = self._ways["calls"](row)
+        if not isinstance(activity, CallActivity):
+            return activity
+        (name, *_) = self._directory.stack(kernel) or ("",)
+        return activity._replace(kernel=name)
+
+    def _learn(self, make: Callable[[Row], Activity | None], row: Row) -> Activity | None:
+        activity = make(row)
+        if isinstance(activity, ContextActivity):
+            self._ids_at(row[0]).learn(activity.event)
+        return activity
+
+    def _learn_before(self) -> None:
+        """Learn in which spans of their application threads were when the span begins."""
+        until = self._span.first_seq
+        for row in self._pages.between("thread_contexts", max(0, until - MAX_AROUND), until - 1):
+            self._ways["thread_contexts"](row)
 
     def _traces(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq
         for row in self._pages.between("device_traces", first, last):
             trace = read_trace(self._pages, row)
             if trace is not None:
-                yield row[0], trace
+                yield row[0], "device_traces", _itself, trace
             elif row[0] + row[-1] <= last:
                 self._pages.reject("device_traces")
             # Else it is still being written.
@@ -175,7 +217,7 @@ class Playback:
         rows += [(row[2], _probes(row)) for row in probes]
         for seq, activity in sorted(rows, key=itemgetter(0)):
             if activity is not None:
-                yield seq, activity
+                yield seq, "captures", _itself, activity
 
     def _what_came_before(self) -> Iterator[Activity]:
         span = self._span
@@ -186,7 +228,7 @@ class Playback:
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
         )
         found: list[Activity | None] = [_capture(capture), *map(_probes, probes)]
-        for table in ("pressure", "device_readings"):
+        for table in ("pressure", "device_readings", "fabric_readings", "ras_readings"):
             latest = f"seq = (SELECT max(seq) FROM {table} WHERE seq < ? AND seq > ?)"
             before = self._pages.where(table, latest, (span.first_seq, capture[2]))
             found += map(self._ways[table], before)
@@ -211,6 +253,10 @@ class Playback:
         for one in read_totals(self._directory, span.before_unix_ns, *held):
             if one is not None:
                 yield one
+        ranks = self._totals("communicator_totals", "process", alive)
+        for read in self._ranks.read_totals(span.before_unix_ns, ranks):
+            if read is not None:
+                yield read
 
     def _totals(self, table: str, key: str, alive: str) -> list[Row]:
         latest = (
@@ -296,6 +342,10 @@ class Playback:
         return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
 
 
+def _itself(activity: Activity) -> Activity:
+    return activity
+
+
 def _identity(row: Row) -> WhoActivity:
     return WhoActivity(row[1], Who(*row[2:]))
 
@@ -326,6 +376,8 @@ def _capture_of(unix_ns: int, info: Mapping[str, Any]) -> CaptureActivity:
 _capture = _informed(_capture_of, wire.RECORD_CAPTURE)
 _pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
 _devices = _informed(DevicesActivity, wire.RECORD_DEVICES)
+_fabric = _informed(FabricActivity, wire.RECORD_FABRIC)
+_ras = _informed(RasActivity, wire.RECORD_RAS)
 _probes = _informed(ProbesActivity, wire.RECORD_PROBES)
 
 

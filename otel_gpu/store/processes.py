@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_gpu.decode.events import SeriesKey
-from otel_gpu.enrich.activities import ImageKey, ProcessImage, key_of
+from otel_gpu.decode.readings import SeriesKey
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 
 MAX_ENDED = 2_048

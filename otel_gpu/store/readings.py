@@ -10,15 +10,9 @@ from collections.abc import Callable
 from operator import sub
 from typing import TypeVar
 
-from otel_gpu.enrich.activities import (
-    AggregatesActivity,
-    CountersActivity,
-    ProcessImage,
-    Series,
-    ThreadTime,
-    TimeKind,
-    TimesActivity,
-)
+from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.store.names import Names

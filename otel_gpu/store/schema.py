@@ -11,6 +11,11 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
+from otel_gpu.store.communicator_tables import (
+    COMMUNICATOR_NUMBERED,
+    COMMUNICATOR_TOTALS,
+    COMMUNICATOR_VIEWS,
+)
 from otel_gpu.store.device_tables import DEVICE_NUMBERED
 from otel_gpu.store.device_views import DEVICE_VIEWS
 from otel_gpu.store.lookups import LOOKUPS
@@ -19,7 +24,7 @@ from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
-VERSION = 6
+VERSION = 9
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
 OLDEST_READ = 3
 """The oldest version that is still read: it has all but what is in ``ADDED``."""
@@ -30,14 +35,23 @@ ADDED: Mapping[str, int] = {
     **dict.fromkeys(("v_memory", "v_memory_holders", "v_out_of_memory"), 5),
     **dict.fromkeys(("launches", "v_launches"), 5),
     **dict.fromkeys(("device_readings", "v_device_readings"), 6),
+    **dict.fromkeys(("fabric_readings", "v_fabric_readings"), 7),
     **dict.fromkeys(("imports", *(one.name for one in DEVICE_NUMBERED)), 6),
     **dict.fromkeys((one.name for one in DEVICE_VIEWS), 6),
+    **dict.fromkeys(("device_faults", "v_device_faults"), 7),
+    **dict.fromkeys(("ras_readings", "v_ras"), 7),
+    **dict.fromkeys((one.name for one in (*COMMUNICATOR_NUMBERED, *COMMUNICATOR_TOTALS)), 7),
+    **dict.fromkeys((one.name for one in COMMUNICATOR_VIEWS), 7),
+    **dict.fromkeys(("steps", "thread_contexts", "annotations", "v_steps"), 8),
+    "ranges": 9,
 }
 """Tables and views that are younger than that, by the version that they came with."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""
 
-TABLES: tuple[Table, ...] = (*NUMBERED, *NAMES, *TOTALS, *MEMORY_TOTALS, *LOOKUPS, *BOOKS)
+TABLES: tuple[Table, ...] = (
+    *(*NUMBERED, *NAMES, *TOTALS, *MEMORY_TOTALS, *COMMUNICATOR_TOTALS, *LOOKUPS, *BOOKS),
+)
 TABLE_BY_NAME: Mapping[str, Table] = {table.name: table for table in TABLES}
 _GIVE_NUMBERS = (
     *("chunks", "batches", "writers"),

@@ -4,8 +4,8 @@ The tables beside the recorded rows: what those refer to, totals, and the store'
 Rows that others refer to say the latest chunk that does. When that is gone, so are they.
 """
 
-from otel_gpu.enrich.activities import Who
-from otel_gpu.store.columns import JSON, REAL, S32, S64, TEXT, U8, U16, U32, U64, Column, Table
+from otel_gpu.enrich.identities import Who
+from otel_gpu.store.columns import JSON, PID, REAL, S32, S64, TEXT, U8, U16, U32, U64, Column, Table
 from otel_gpu.store.fields import (
     DEVICE,
     INFO,
@@ -59,7 +59,7 @@ NAMES: tuple[Table, ...] = (
         Column("process", U64, "number of the process image"),
         _LAST_CHUNK,
         Column("capture", U64, "see captures"),
-        Column("pid", U32, "process id, in the agent's pid namespace"),
+        Column("pid", PID, "process id, in the agent's pid namespace"),
         Column("image_ktime_ns", U64, "with pid, its key in the capture", "ns"),
         Column("comm", TEXT, "the kernel's name for it"),
         START,
@@ -119,7 +119,7 @@ NAMES: tuple[Table, ...] = (
         SEQ,
         UNIX,
         *(
-            Column(name, U32 if name in ("pid", "tid") else TEXT, _IDENTITY[name])
+            Column(name, PID if name in ("pid", "tid") else TEXT, _IDENTITY[name])
             for name in Who._fields
         ),
     ),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from otel_gpu import wire
 from otel_gpu.decode.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
 from otel_gpu.stacks.frames import Frame

@@ -7,7 +7,8 @@ because ``seq`` is also where a row lies in the file, a chunk is removed from ev
 by cutting off one end of it. Nothing else has an index, so that writing stays cheap.
 """
 
-from otel_gpu.store.columns import JSON, REAL, S64, TEXT, U8, U16, U32, U64, Column, Table
+from otel_gpu.store.columns import JSON, PID, REAL, S64, TEXT, U8, U16, U32, U64, Column, Table
+from otel_gpu.store.communicator_tables import COMMUNICATOR_NUMBERED
 from otel_gpu.store.device_tables import DEVICE_NUMBERED
 from otel_gpu.store.event_tables import EVENT_TABLES
 from otel_gpu.store.fields import (
@@ -36,6 +37,7 @@ LAUNCHES = Table(
 NUMBERED: tuple[Table, ...] = (
     *(kind.table for kind in EVENT_TABLES),
     *MEMORY_NUMBERED,
+    *COMMUNICATOR_NUMBERED,
     *DEVICE_NUMBERED,
     LAUNCHES,
     Table(
@@ -112,6 +114,20 @@ NUMBERED: tuple[Table, ...] = (
         INFO,
     ),
     Table(
+        "fabric_readings",
+        "What the host's network adapters that do RDMA counted.",
+        SEQ,
+        UNIX,
+        INFO,
+    ),
+    Table(
+        "ras_readings",
+        "What NCCL's own service (RAS) said of the job that runs on the host.",
+        SEQ,
+        UNIX,
+        INFO,
+    ),
+    Table(
         "statuses",
         "The agent's own figures.",
         SEQ,
@@ -132,9 +148,14 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         Column("id", TEXT, "name of the chain, the same wherever it is shown"),
         PROCESS,
-        Column("kind", TEXT, "slow_call, slow_gap, hung_call, failed_call or out_of_memory"),
+        Column(
+            "kind",
+            TEXT,
+            "slow_call, slow_gap, hung_call, failed_call, out_of_memory, device_fault, network_event or "
+            "hung_collective",
+        ),
         Column("api", TEXT, "the call, or the call that a gap delayed"),
-        Column("tid", U32, "thread id"),
+        Column("tid", PID, "thread id"),
         Column("comm", TEXT, "name of the thread"),
         START,
         Column("duration_ns", U64, "how long it took", "ns"),
@@ -164,7 +185,9 @@ NUMBERED: tuple[Table, ...] = (
         Column("cause", U16, "number of the cause in it"),
         Column("evidence", U16, "number of the interval in the cause, from 0"),
         Column("id", TEXT, "name of the interval"),
-        Column("kind", TEXT, "run_queue, blocked, off_cpu, call, gap, fork, unseen or account"),
+        Column(
+            "kind", TEXT, "run_queue, blocked, off_cpu, call, gap, fork, unseen, account or device"
+        ),
         Column("start_unix_ns", S64, "when it began, in Unix time", "ns"),
         Column("end_unix_ns", S64, "when it ended, in Unix time", "ns"),
         *who("culprit", "who had the CPU; NULL: unknown"),
@@ -189,7 +212,7 @@ NUMBERED: tuple[Table, ...] = (
         Column("effects", U64, "how many chains it is made of", "{chain}"),
         Column("advice", JSON, "what to do: a JSON list of sentences"),
         Column("chronic", U8, "1: of all time of feeding threads, not only of effects"),
-        Column("pid", U32, "whose time it was; NULL: see its chains"),
+        Column("pid", PID, "whose time it was; NULL: see its chains"),
     ),
     Table(
         "incident_chains",

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import sub
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Aggregate
+from otel_gpu.decode.readings import Aggregate
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.text import from_json
 

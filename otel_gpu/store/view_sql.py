@@ -1,5 +1,13 @@
 """The SQL that views have in common."""
 
+OWNER = "p.service_name AS service, p.pid AS pid"
+CHOICES = (
+    "(SELECT group_concat(name, ', ') FROM (SELECT name FROM choices WHERE e.choices & choice "
+    "ORDER BY choice))"
+)
+PLACE = "coalesce(u.place, '') AS place, coalesce(u.id, '') AS stack_id"
+PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
+
 
 def utc(unix_ns: str) -> str:
     """Return the SQL that writes a moment as ISO 8601, to the nanosecond."""

@@ -7,29 +7,19 @@ Durations are in milliseconds and begin with what is asked most. Every row keeps
 
 from collections.abc import Mapping
 
-from otel_gpu import wire
 from otel_gpu.store.columns import Meaning, View
+from otel_gpu.store.communicator_tables import COMMUNICATOR_VIEWS
 from otel_gpu.store.device_views import DEVICE_VIEWS
-from otel_gpu.store.memory_tables import TOTALS_MEANINGS
+from otel_gpu.store.memory_views import MEMORY_VIEWS
+from otel_gpu.store.thread_views import THREAD_VIEWS
+from otel_gpu.store.view_sql import CHOICES as _CHOICES
+from otel_gpu.store.view_sql import OWNER as _OWNER
+from otel_gpu.store.view_sql import PLACE as _PLACE
+from otel_gpu.store.view_sql import PROGRAM as _PROGRAM
 from otel_gpu.store.view_sql import ms as _ms
 from otel_gpu.store.view_sql import utc as _utc
 
-_OWNER = "p.service_name AS service, p.pid AS pid"
 _ERROR = "CASE e.status WHEN 0 THEN '' ELSE coalesce(n.name, 'error ' || e.status) END"
-_CHOICES = (
-    "(SELECT group_concat(name, ', ') FROM (SELECT name FROM choices WHERE e.choices & choice "
-    "ORDER BY choice))"
-)
-
-_RESOURCE = "w.waited_for ->> 'kind' || iif(w.waited_for ->> 'name' = '', '', ' ' || (w.waited_for ->> 'name'))"
-_PLACE = "coalesce(u.place, '') AS place, coalesce(u.id, '') AS stack_id"
-_PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
-
-_SHOWN_TOTALS = (
-    *("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"),
-    *("allocations", "frees", "handed_out_bytes", "unsampled_bytes", "withheld_bytes"),
-)
-
 # What columns say whose names mean the same in every view.
 MEANINGS: Mapping[str, Meaning] = {
     "seq": "number of the row that this is made of; cite it",
@@ -45,7 +35,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "tid": "thread id",
     "thread": "name of the thread",
     "api": "the CUDA API",
-    "layer": "runtime (libcudart) or driver (libcuda), which it calls",
+    "layer": "runtime (libcudart), driver (libcuda), which it calls, nccl (libnccl) or verbs (libibverbs)",
     "reason": "what threads were blocked on; empty: they were not",
     "error": "empty: it succeeded",
     "nested": "1: calls inside another CUDA call",
@@ -133,122 +123,7 @@ VIEWS: tuple[View, ...] = (
         duration_ms=("host time to enqueue it", "ms"),
         kernel="demangled name",
     ),
-    View(
-        "v_stalls",
-        "Times off the CPU, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
-          {_ms("e.blocked_ns")} AS blocked_ms, e.reason, {_ms("e.run_queue_ns")} AS run_queue_ms,
-          {_OWNER}, e.tid, e.comm AS thread, coalesce(a.name, '') AS in_call,
-          e.culprit_comm AS cpu_was_with, e.culprit_pid,
-          e.flags & {wire.STALL_IDLE_CPU} <> 0 AS cpu_was_idle, e.waker_comm AS woken_by,
-          e.waker_pid, coalesce(json_extract(e.waited_for, '$.kind'), '') AS waited_for,
-          coalesce(json_extract(e.waited_for, '$.name'), '') AS waited_for_name,
-          coalesce(t.frames, '[]') AS functions, {_PLACE}, e.start_unix_ns
-        FROM stalls e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN apis a ON a.api = e.call_api LEFT JOIN stacks t ON t.stack = e.stack
-          {_PROGRAM}
-        """,
-        culprit_pid="its process; 0: idle or unknown",
-        waker_pid="its process; 0: none, or an interrupt",
-        in_call="the CUDA call that it was in; empty: in none",
-        cpu_was_with="the thread that had the CPU meanwhile",
-        cpu_was_idle="1: no thread had the CPU that it waited for",
-        woken_by="the thread that ended the wait",
-        waited_for="what its system call was about: file, tcp, pipe, ...; empty: unknown",
-        waited_for_name="its path, or the address and port of the peer",
-        functions="kernel stack, innermost first",
-    ),
-    View(
-        "v_gaps",
-        "Gaps between two CUDA calls of a thread that were kept, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
-          {_ms("e.blocked_ns")} AS blocked_ms, {_ms("e.run_queue_ns")} AS run_queue_ms,
-          before.name AS after_call, after.name AS before_call, {_OWNER}, e.tid,
-          e.comm AS thread, {_CHOICES} AS chosen_for, e.start_unix_ns
-        FROM gaps e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN apis before ON before.api = e.previous_api
-          LEFT JOIN apis after ON after.api = e.next_api
-        """,
-        after_call="the CUDA call before it",
-        before_call="the CUDA call that it delayed",
-    ),
-    View(
-        "v_forks",
-        "Forks, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
-          {_OWNER}, e.tid, c.service_name AS child_service, e.child_pid, e.start_unix_ns
-        FROM forks e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN processes c ON c.process = e.child
-        """,
-        child_service="name of the new process in backends",
-        child_pid="its process id",
-    ),
-    View(
-        "v_open_calls",
-        "Calls that had not returned when they were looked at, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.age_ns")} AS age_ms,
-          a.name AS api, {_OWNER}, e.tid, e.comm AS thread, {_ms("e.blocked_ns")} AS blocked_ms,
-          {_utc("e.seen_unix_ns")} AS seen, {_PLACE}
-        FROM open_calls e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN apis a ON a.api = e.api {_PROGRAM}
-        """,
-        age_ms=("for how long it was open by then", "ms"),
-        seen="when it was looked at, UTC",
-    ),
-    View(
-        "v_samples",
-        "Where threads were that were on a CPU, sample by sample, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_ms("e.weight_ns")} AS weight_ms, {_OWNER},
-          e.tid, e.comm AS thread, {_PLACE}, c.name AS context,
-          CASE WHEN e.context IN ({wire.CONTEXT_CALL}, {wire.CONTEXT_SYNCHRONIZE})
-            THEN coalesce(a.name, '') ELSE '' END AS in_call,
-          coalesce(t.frames, '[]') AS functions, e.cpu, e.unix_ns
-        FROM samples e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN apis a ON a.api = e.api LEFT JOIN contexts c ON c.context = e.context
-          LEFT JOIN stacks t ON t.stack = e.stack {_PROGRAM}
-        """,
-        time="when the clock of its CPU ticked, UTC",
-        weight_ms=("time on CPUs that it stands for: add these up, do not count rows", "ms"),
-        context="where in its work the thread was; see contexts. NULL: not known",
-        in_call="the outermost CUDA call that it was in; empty: in none",
-        functions="kernel stack, innermost first; empty: it was in user space, or not known",
-        cpu="CPU that it ran on",
-    ),
-    View(
-        "v_thread_times",
-        "Where the time of threads went, reading by reading, with names.",
-        f"""
-        SELECT e.seq, {_utc("r.unix_ns")} AS time, {_OWNER}, s.name AS state, c.name AS context,
-          e.reason, {_ms("e.time_ns")} AS time_ms, {_ms("e.ended_ns")} AS ended_ms, e.count,
-          coalesce(a.name, '') AS api, w.who_comm, w.who_pid, w.end_comm, w.end_pid,
-          coalesce(d.name, '') AS end_state, coalesce(w.end_reason, '') AS end_reason,
-          coalesce({_RESOURCE}, '') AS waited_for, r.unix_ns
-        FROM thread_times e LEFT JOIN readings r ON r.seq = e.seq
-          LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN states s ON s.state = e.state LEFT JOIN contexts c ON c.context = e.context
-          LEFT JOIN waits w ON w.wait = e.wait LEFT JOIN apis a ON a.api = w.api
-          LEFT JOIN states d ON d.state = w.end_state
-        """,
-        time="when it was read, UTC",
-        state="what the threads did",
-        context="where in their work they were",
-        time_ms=("time of all threads since the reading before", "ms"),
-        ended_ms=("of waits that ended since then: the whole of each", "ms"),
-        api="the CUDA call that was open, or the one before the gap; empty: none",
-        who_comm="who had the CPU, or ended the wait; NULL: nobody, or not known",
-        who_pid="its process; NULL: as who_comm",
-        end_comm="the last of those who waited for each other; NULL: not known",
-        end_pid="its process; NULL: not known",
-        end_state="what that one did meanwhile; empty: not known",
-        end_reason="what that one was blocked on; empty: it was not",
-        waited_for="kind and name of what was waited for; empty: not known",
-        count=("how many intervals", "{interval}"),
-    ),
+    *THREAD_VIEWS,
     View(
         "v_series",
         "What each series counted, reading by reading, with names.",
@@ -276,66 +151,9 @@ VIEWS: tuple[View, ...] = (
         what="the API, or how threads left their CPU",
         sum=("of durations or sizes since the reading before", "as unit says"),
     ),
-    View(
-        "v_memory",
-        "What allocators of frameworks said of devices, reading by reading, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_OWNER}, e.device, d.model AS device_model,
-          e.allocated_bytes, e.reserved_bytes, e.peak_allocated_bytes, e.peak_reserved_bytes,
-          max(0, e.before_bytes - e.before_freed_bytes) AS before_bytes,
-          round(1 - e.unequal * 1.0 / nullif(e.allocations + e.frees, 0), 6) AS coverage,
-          e.allocations, e.frees, e.handed_out_bytes, e.unsampled_bytes, e.withheld_bytes, e.unix_ns
-        FROM memory_readings e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN devices d ON d.cuda_device = e.cuda_device
-        WHERE e.allocated_bytes IS NOT NULL
-        """,
-        time="when it was read, UTC",
-        before_bytes=("in use since before the attach", "bytes"),
-        coverage="share of reports whose total was what had been seen. NULL: not known",
-        **{name: TOTALS_MEANINGS[name] for name in _SHOWN_TOTALS},
-    ),
-    View(
-        "v_memory_holders",
-        "What each line of a program held when it was read last, and ever allocated, with names.",
-        f"""
-        WITH latest AS (
-          SELECT r.process, r.device, h.place_key, max(h.seq) AS seq
-          FROM memory_holders h JOIN memory_readings r ON r.seq = h.seq GROUP BY 1, 2, 3)
-        SELECT l.seq, {_utc("r.unix_ns")} AS time, {_OWNER}, l.device, {_PLACE},
-          sum(e.live_bytes) AS live_bytes, sum(e.live_blocks) AS live_blocks,
-          sum(e.allocated_bytes) AS allocated_bytes, sum(e.allocated_blocks) AS allocated_blocks,
-          r.unix_ns
-        FROM latest l JOIN memory_holders e ON e.seq = l.seq AND e.place_key = l.place_key
-          JOIN memory_readings r ON r.seq = l.seq
-          LEFT JOIN processes p ON p.process = l.process {_PROGRAM}
-        GROUP BY l.process, l.device, u.stack
-        """,
-        time="when it was read, UTC",
-        live_bytes=("in use; sampled blocks count as what they stand for", "bytes"),
-        live_blocks=("how many blocks that is, about", "{block}"),
-        allocated_bytes=("ever allocated there", "bytes"),
-        allocated_blocks=("how many blocks that were, about", "{block}"),
-    ),
-    View(
-        "v_out_of_memory",
-        "Requests for device memory that failed, with names.",
-        f"""
-        SELECT e.seq, {_utc("e.unix_ns")} AS time, {_OWNER}, e.tid, e.comm AS thread, e.asked_bytes,
-          e.device_free_bytes, e.allocated_bytes, e.reserved_bytes, e.device_total_bytes, e.device,
-          coalesce(a.name, '') AS api, {_PLACE}, e.unix_ns
-        FROM out_of_memory e LEFT JOIN processes p ON p.process = e.process
-          LEFT JOIN apis a ON a.api = e.api AND e.api <> 0 {_PROGRAM}
-        """,
-        time="when it failed, UTC",
-        unix_ns=("when it failed, in Unix time", "ns"),
-        api="the call that failed; empty: the allocator said so",
-        asked_bytes=("what was asked for", "bytes"),
-        allocated_bytes=("in use then", "bytes"),
-        reserved_bytes=("taken from the device then", "bytes"),
-        device_free_bytes=("what the device had free", "bytes"),
-        device_total_bytes=("what the device has; 0: not known", "bytes"),
-    ),
+    *MEMORY_VIEWS,
     *DEVICE_VIEWS,
+    *COMMUNICATOR_VIEWS,
     View(
         "v_chains",
         "Causal chains with the cause that cost most.",
@@ -349,7 +167,8 @@ VIEWS: tuple[View, ...] = (
         FROM chains e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0 {_PROGRAM}
         """,
-        kind="slow_call, slow_gap, hung_call, failed_call or out_of_memory",
+        kind="slow_call, slow_gap, hung_call, failed_call, out_of_memory, device_fault, network_event or "
+        "hung_collective",
         api="the call, or the call that a gap delayed",
         cause_share="part of the duration that it took, 0 to 1",
         trace_id="of the span that shows it",
@@ -394,6 +213,28 @@ VIEWS: tuple[View, ...] = (
         count="how many events or rows",
     ),
     View(
+        "v_steps",
+        "Steps of threads, as their program says or as they were found.",
+        f"""
+        SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
+          e.number, {_ms("e.loader_wait_ns")} AS loader_wait_ms,
+          CASE e.kind WHEN 1 THEN 'training' WHEN 2 THEN 'evaluation' WHEN 3 THEN 'prefill'
+            WHEN 4 THEN 'decode' ELSE '' END AS kind,
+          CASE e.source WHEN 1 THEN 'program' ELSE 'agent' END AS source, e.confidence_percent,
+          e.name, {_OWNER}, e.tid, e.comm AS thread, lower(hex(e.trace_id)) AS trace_id,
+          lower(hex(e.span_id)) AS span_id, e.start_unix_ns
+        FROM steps e LEFT JOIN processes p ON p.process = e.process
+        """,
+        number="which one it is, as the program counts; of one that was found, from 1",
+        loader_wait_ms=("of it for the data loader, as the program says", "ms"),
+        kind="training, evaluation, prefill, decode; empty: not known",
+        source="program: it says so itself; agent: its calls repeat themselves",
+        confidence_percent=("how sure that is", "%"),
+        name="what the program calls it",
+        trace_id="of the program's own span; empty: it has none",
+        span_id="of the program's own span; empty: it has none",
+    ),
+    View(
         "v_device_readings",
         "What the devices of the host said of themselves, reading by reading.",
         f"""
@@ -421,6 +262,69 @@ VIEWS: tuple[View, ...] = (
         temperature_c=("of the device", "Cel"),
         clock_mhz=("of the streaming multiprocessors", "MHz"),
         clock_limit_mhz=("that this can be", "MHz"),
+    ),
+    View(
+        "v_device_faults",
+        "Errors of devices (XIDs), with whose work it was.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, e.xid, e.bus_id, {_OWNER}, e.said_pid, e.said_name,
+          e.times, e.message, e.told_by, e.unix_ns
+        FROM device_faults e LEFT JOIN processes p ON p.process = e.process
+        """,
+        time="when it was read, UTC",
+        xid="NVIDIA's number of the kind of error",
+        bus_id="where the device is: domain, bus and device of PCI",
+        said_pid="whose work it was, in the initial pid namespace; 0: not said",
+        said_name="name of that process, which it chose itself",
+        times="how often the driver said the same within a second",
+        message="what else the driver said",
+        told_by="kernel_log or nvml, which does not say whose work it was",
+        unix_ns=("when it was read, in Unix time", "ns"),
+    ),
+    View(
+        "v_fabric_readings",
+        "What the ports of network adapters that do RDMA counted since they began, reading by reading.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(p.value, '$.adapter') AS adapter,
+          json_extract(p.value, '$.port') AS port, json_extract(p.value, '$.state') AS state,
+          json_extract(p.value, '$.link_layer') AS link_layer, c.key AS counter, c.value AS value,
+          e.unix_ns
+        FROM fabric_readings e, json_each(e.info, '$.ports') p,
+          json_each(p.value, '$.counters') c
+        """,
+        time="when it was read, UTC",
+        adapter="name of the adapter",
+        port="number of the port",
+        state="active: it can be used",
+        link_layer="InfiniBand, or Ethernet for RoCE",
+        counter="the driver's name of it",
+        value="what it stands at; less than before: the adapter was reset",
+    ),
+    View(
+        "v_ras",
+        "What NCCL's own service (RAS) said of each communicator, reading by reading.",
+        f"""
+        SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(c.value, '$.id') AS comm,
+          json_extract(c.value, '$.size') AS ranks,
+          json_extract(c.value, '$.answering') AS answering,
+          json_extract(c.value, '$.silent.unresponsive') AS unresponsive,
+          json_extract(c.value, '$.silent.dead') AS dead,
+          json_extract(c.value, '$.silent.missing') AS missing,
+          json_extract(c.value, '$.absent') AS absent,
+          json_extract(c.value, '$.behind') AS behind,
+          json_extract(c.value, '$.errors') AS errors, e.unix_ns
+        FROM ras_readings e, json_each(e.info, '$.communicators') c
+        """,
+        time="when it was read, UTC",
+        comm="its id, in 16 hexadecimal digits",
+        ranks="that it has",
+        answering="ranks that do",
+        unresponsive="ranks that could not be reached",
+        dead="ranks that are given up",
+        missing="ranks whose process answers, and does not name it",
+        absent="who they are: a JSON list of rank, host, pid and state",
+        behind="who called an operation less often than others: a JSON list",
+        errors="a JSON object of ranks by error",
     ),
     View(
         "v_pressure",

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from otel_gpu.enrich.activities import Culprit, Wait
+from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.store.columns import Row
 from otel_gpu.store.resource_text import read_resource, resource_text
 from otel_gpu.store.text import clean

@@ -17,14 +17,17 @@ from otel_gpu.enrich.activities import (
     BlocksActivity,
     CallActivity,
     CaptureActivity,
+    CommunicatorActivity,
     CountersActivity,
     DevicesActivity,
     DeviceTraceActivity,
     ExitActivity,
+    FabricActivity,
     MemoryActivity,
     OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
+    RasActivity,
     ResourceActivity,
     StatusActivity,
     TimesActivity,
@@ -33,6 +36,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.store.batch import ROW_BYTES, Batch, Extent
 from otel_gpu.store.blame import cause_rows, chain_row, incident_row
+from otel_gpu.store.communicator_rows import CommunicatorRows
 from otel_gpu.store.device_traces import Piece, TraceRows
 from otel_gpu.store.device_uses import found_rows
 from otel_gpu.store.event_tables import EVENT_TABLES
@@ -86,12 +90,14 @@ class StoreWriter:
         self._chunk_rows = self._chunk_bytes = 0
         self._readings = Readings(self._names, self._lost)
         self._memory = HeldMemory(self._names, self._lost)
+        self._ranks = CommunicatorRows(self._names, self._lost)
         self._is_closed = False
         self._capture_unix_ns = 0
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: partial(self._observe_reading, "aggregates"),
             BlocksActivity: lambda one: self._memory.add(self._batch, self._next_seq(), one),
             CaptureActivity: self._observe_capture,
+            CommunicatorActivity: lambda one: self._ranks.add(self._batch, self._next_seq(), one),
             CountersActivity: partial(self._observe_reading, "counters"),
             DeviceTraceActivity: self._observe_trace,
             ExitActivity: self._observe_exit,
@@ -101,6 +107,8 @@ class StoreWriter:
             ),
             PressureActivity: partial(self._observe_info, "pressure"),
             DevicesActivity: partial(self._observe_info, "device_readings"),
+            FabricActivity: partial(self._observe_info, "fabric_readings"),
+            RasActivity: partial(self._observe_info, "ras_readings"),
             ProbesActivity: self._observe_probes,
             ResourceActivity: self._observe_resource,
             StatusActivity: partial(self._observe_info, "statuses"),
@@ -238,6 +246,7 @@ class StoreWriter:
         chunk = self._batch.chunk
         self._readings.end_chunk(chunk)
         self._memory.end_chunk(chunk)
+        self._ranks.end_chunk(chunk)
         self._chunk_start_unix_ns = None
         self._chunk_rows = self._chunk_bytes = 0
         self._names.begin_chunk(chunk + 1)
@@ -259,6 +268,7 @@ class StoreWriter:
                 self._batch = Batch(chunk)
         self._readings.counters.clear()
         self._memory.clear()
+        self._ranks.clear()
         self._capture_unix_ns = activity.unix_ns
         seq = self._next_seq()
         self._batch.reach(seq, activity.unix_ns)
@@ -302,7 +312,13 @@ class StoreWriter:
         self._batch.add("connections", row, activity.unix_ns, len(text))
 
     def _observe_info(
-        self, table: str, activity: PressureActivity | DevicesActivity | StatusActivity
+        self,
+        table: str,
+        activity: PressureActivity
+        | DevicesActivity
+        | FabricActivity
+        | RasActivity
+        | StatusActivity,
     ) -> None:
         text = self._json(activity.info)
         row = (self._next_seq(), activity.unix_ns, text)

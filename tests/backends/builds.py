@@ -1,10 +1,11 @@
 """
-Jaeger, the Collector and Prometheus as programs: built once, from pinned sources.
+Jaeger, the Collector, Prometheus and ClickHouse: built or fetched once, from pinned sources.
 
 Jaeger and the Collector are compiled from their published Go modules; ``go.mod`` and
 ``go.sum`` beside this file pin them. Prometheus is Debian's package, unpacked and not
-installed, since installing it would start a server. The programs are kept outside the
-tree, under a name that changes when their sources do, so no build happens twice.
+installed, since installing it would start a server. ClickHouse is chdb, a wheel that is unpacked
+beside them, as no other test needs it. They are kept outside the tree, under a name that changes
+when their sources do, so no build happens twice.
 
     python -m tests.backends.builds     build what is missing, and say where it is
 
@@ -34,7 +35,8 @@ class BuildError(Exception):
 
 def missing() -> str | None:
     """What the tests lack to run here; None when all programs are built or can be."""
-    if all(path.exists() for path in (jaeger_path(), otelcol_path(), prometheus_path())):
+    paths = jaeger_path(), otelcol_path(), prometheus_path()
+    if all(path.exists() for path in paths):
         return None
     if go() is None:
         return "Go, which builds Jaeger and the Collector, is not installed"
@@ -71,6 +73,11 @@ def prometheus_path() -> Path:
     return Path(installed) if installed else cache() / "prometheus"
 
 
+def chdb_path() -> Path:
+    """Where ClickHouse is as a Python package, once it is fetched."""
+    return cache() / f"chdb-{_digest('clickhouse')}"
+
+
 def jaeger() -> Path:
     """Build Jaeger where that is not done yet, and return the program."""
     return build_once(jaeger_path(), _build_jaeger)
@@ -84,6 +91,11 @@ def otelcol() -> Path:
 def prometheus() -> Path:
     """Get Prometheus where it is missing, and return the program."""
     return build_once(prometheus_path(), _unpack_prometheus)
+
+
+def chdb() -> Path:
+    """Fetch ClickHouse where it is missing, and return the folder to import it from."""
+    return build_once(chdb_path(), _install_chdb)
 
 
 def pprof() -> Path:
@@ -111,11 +123,18 @@ def _build_otelcol(work: Path, target: Path) -> None:
     sources = work / "build"
     shutil.copy(work / "go.mod", sources)
     shutil.copy(work / "go.sum", sources)
-    compile_module(".", sources, target)
+    # Without clients of two dozen clouds, which discover targets there; Kubernetes's stays.
+    compile_module(".", sources, target, "-tags=remove_all_sd")
 
 
 def _unpack_prometheus(work: Path, target: Path) -> None:
     unpack("prometheus", "usr/bin/prometheus", work, target)
+
+
+def _install_chdb(work: Path, target: Path) -> None:
+    wanted = HERE / "clickhouse" / "requirements.txt"
+    flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--target", str(target)]
+    _run([sys.executable, "-m", "pip", "install", *flags, "-r", str(wanted)], work)
 
 
 def unpack(package: str, path: str, work: Path, target: Path) -> None:
@@ -131,9 +150,9 @@ def unpack(package: str, path: str, work: Path, target: Path) -> None:
     shutil.move(work / path, target)
 
 
-def compile_module(package: str, folder: Path, target: Path) -> None:
+def compile_module(package: str, folder: Path, target: Path, *more: str) -> None:
     """Compile a program of the Go module in a folder, as its go.mod pins it."""
-    flags = ["-p", "2", "-trimpath", "-mod=readonly", "-ldflags=-s -w"]
+    flags = ["-p", "2", "-trimpath", "-mod=readonly", "-ldflags=-s -w", *more]
     _run(["nice", "-n", "10", require_go(), "build", *flags, "-o", str(target), package], folder)
 
 
@@ -187,7 +206,7 @@ def _locked(path: Path):
 def _digest(folder: str) -> str:
     digest = hashlib.sha256()
     for path in sorted((HERE / folder).iterdir()):
-        if path.name in {"go.mod", "go.sum", "builder.yaml"}:
+        if path.name in {"go.mod", "go.sum", "builder.yaml", "requirements.txt"}:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -196,7 +215,12 @@ def _main() -> int:
     if reason := missing():
         sys.stderr.write(f"backends: {reason}; their tests are skipped\n")
         return 2
-    for name, build in (("jaeger", jaeger), ("collector", otelcol), ("prometheus", prometheus)):
+    for name, build in (
+        ("jaeger", jaeger),
+        ("collector", otelcol),
+        ("prometheus", prometheus),
+        ("clickhouse", chdb),
+    ):
         start_s = time.monotonic()
         sys.stderr.write(f"backends: {name} …\n")
         try:
@@ -204,9 +228,13 @@ def _main() -> int:
         except BuildError as error:
             sys.stderr.write(f"backends: {error}\n")
             return 1
-        took_s, size = time.monotonic() - start_s, path.stat().st_size
+        took_s, size = time.monotonic() - start_s, _size_of(path)
         sys.stderr.write(f"backends: {path} ({size / 1e6:.0f} MB, {took_s:.0f} s)\n")
     return 0
+
+
+def _size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ def pod(
     container_id: str = "",
     image: str = "",
     ip: str = "10.0.0.9",
+    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A running pod of one container, of a Deployment's ReplicaSet when there is an owner."""
     owners = [
@@ -117,6 +118,7 @@ def pod(
             "namespace": "training",
             "uid": uid,
             "resourceVersion": "7",
+            "annotations": dict(annotations or {}),
             "labels": {"pod-template-hash": owner.rpartition("-")[2]},
             "ownerReferences": owners if owner else [],
         },

@@ -50,6 +50,25 @@ class Otelcol(Backend):
         super().__init__(command, _environment(env), f"http://{health}/")
 
 
+def two_replicas(
+    env: Mapping[str, str] | None = None, sets: Mapping[str, str] | None = None
+) -> tuple[Otelcol, Otelcol]:
+    """Return two Collectors with ``gateway.yaml`` that share traces, and keep metrics to themselves."""
+    ports = free_ports(2)
+    addresses = ", ".join(f"{LOOPBACK}:{port}" for port in ports)
+    shared = {
+        "exporters.load_balancing.resolver.dns": "null",
+        "exporters.load_balancing.resolver.static.hostnames": f"[{addresses}]",
+        "service.pipelines.metrics.exporters": "[nop]",
+    }
+    inner = "receivers.otlp/replicas.protocols.grpc.endpoint"
+    first, second = (
+        Otelcol("gateway", env=env, sets=shared | {inner: f"{LOOPBACK}:{port}"} | dict(sets or {}))
+        for port in ports
+    )
+    return first, second
+
+
 def validate(configs: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     """Let the Collector check shipped files, and return what it complains of."""
     done = subprocess.run(

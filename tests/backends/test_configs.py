@@ -25,6 +25,7 @@ SHIPPED = (
     ("agent",),
     ("agent", "kubernetes"),
     ("gateway",),
+    ("gateway-clickhouse",),
     ("jaeger",),
     ("tempo",),
     ("prometheus",),
@@ -33,6 +34,10 @@ SHIPPED = (
     ("debug",),
     ("debug", "profiles"),
     ("agent", "profiles"),
+    ("agent", "inference"),
+    ("agent", "kubernetes", "inference-kubernetes"),
+    ("prometheus", "inference"),
+    ("gateway", "inference"),
 )
 
 
@@ -46,7 +51,10 @@ def test_every_shipped_file_is_tried() -> None:
 @pytest.mark.parametrize("names", SHIPPED, ids="+".join)
 def test_the_collector_finds_nothing_wrong(names: tuple[str, ...]) -> None:
     """`validate` passes and warns of nothing, with nothing set but what a file says it needs."""
-    assert validate(names, {"K8S_NODE_NAME": "node-7"} if "kubernetes" in names else {}) == ""
+    env = {"K8S_NODE_NAME": "node-7"} if "kubernetes" in names else {}
+    if "inference" in names and "agent" not in names:
+        env["OTELCOL_INFERENCE_EXPORTER"] = "prometheus_remote_write"
+    assert validate(names, env) == ""
 
 
 def test_debug_prints_what_we_send(replay: Replay) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from tests.backends.otelcol import Otelcol
+from tests.backends.otelcol import Otelcol, two_replicas
 from tests.backends.processes import LOOPBACK, free_ports, wait_for
 from tests.backends.prometheus import Prometheus
 from tests.backends.test_prometheus import quantile_ns
@@ -24,7 +24,7 @@ PLAIN = 2003
 # Of 2,003 traces sampled at 1 %, the binomial distribution puts fewer than 3 or more than 44 at
 # less than one in a million each.
 FEWEST, MOST = 3, 44
-# Otherwise 15 s; all that a test sends arrives within one.
+# Otherwise 30 s; all that a test sends arrives within one.
 QUICK = {
     "processors.tail_sampling.decision_wait": "2s",
     "connectors.span_metrics.metrics_flush_interval": "1s",
@@ -162,25 +162,11 @@ def test_a_trace_that_comes_by_two_replicas_is_kept_whole() -> None:
     """Spans of one trace that agents sent to different replicas are decided on together."""
     recorded = traces_of(truth_of("lock").path)
     explained = [trace for trace in recorded.values() if is_explained(trace)]
-    ports = free_ports(2)
-    addresses = ", ".join(f"{LOOPBACK}:{port}" for port in ports)
     with OtlpReceiver() as backend:
         env = {"OTELCOL_TRACES": backend.grpc_endpoint.removeprefix("http://")}
-        first, second = (
-            Otelcol(
-                "gateway",
-                env=env,
-                sets={
-                    "exporters.load_balancing.resolver.dns": "null",
-                    "exporters.load_balancing.resolver.static.hostnames": f"[{addresses}]",
-                    "receivers.otlp/replicas.protocols.grpc.endpoint": f"{LOOPBACK}:{port}",
-                    # A replica that the other one did not find at first is tried again within it.
-                    "processors.tail_sampling.decision_wait": "7s",
-                    "service.pipelines.metrics.exporters": "[nop]",
-                },
-            )
-            for port in ports
-        )
+        # A replica that the other one did not find at first is tried again within it.
+        wait = {"processors.tail_sampling.decision_wait": "7s"}
+        first, second = two_replicas(env, wait)
         with first, second:
             everything = list(chain.from_iterable(explained))
             # Chains come after their calls, so a cut by number parts them.

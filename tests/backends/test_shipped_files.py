@@ -101,7 +101,7 @@ def test_the_collector_is_built_from_the_versions_that_are_listed() -> None:
         for module in modules
     }
 
-    assert len(listed) == 16
+    assert len(listed) == 19
     for name, version in listed:
         assert required[name] == version
     assert document["dist"]["version"] == required["go.opentelemetry.io/collector/otelcol"][1:]

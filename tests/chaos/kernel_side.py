@@ -75,6 +75,64 @@ class NoBlocks:
     forget_holder = forget_blocks = forget_totals
 
 
+class NoCommunicators:
+    """What it keeps of NCCL: none of the programs uses it."""
+
+    maps = ()
+
+    def read(self):
+        """No communicator."""
+        return iter(())
+
+    def forget(self, key):
+        """There are none."""
+
+
+class NoDoors:
+    """What programs count themselves: none of them does."""
+
+    calls = 0
+    suits = False
+
+    def __init__(self):
+        self.lost = {}
+
+    def has_door(self, image, mapped):
+        """It has none."""
+        return False
+
+    def images(self):
+        """Of nobody."""
+        return set()
+
+    def close(self, images=None):
+        """There is nothing to close."""
+
+    def set_thresholds(self, thresholds):
+        """Nobody asks."""
+
+
+class NoRhythms:
+    """What it keeps of the rhythm of threads: none has one."""
+
+    def taken(self):
+        """No thread."""
+        return iter(())
+
+    def share_areas(self, wanting):
+        """Nobody wants any."""
+
+
+class NoContexts:
+    """Where threads publish their context: nobody does."""
+
+    def set(self, pid, place):
+        """The tests of the kernel side have programs that do."""
+
+    def forget(self, pid):
+        """As above."""
+
+
 class KernelSide:
     """
     Programs that are watched.
@@ -90,6 +148,10 @@ class KernelSide:
         self.lifecycle = Ring(1 << 20, is_ready=True)
         self.bpf = Probes()
         self.blocks = NoBlocks()
+        self.communicators = NoCommunicators()
+        self.contexts = NoContexts()
+        self.doors = NoDoors()
+        self.rhythms = NoRhythms()
         self.now_ktime_ns = 10_000_000_000
         self.made = Counter()
         self.sent = 0
@@ -195,7 +257,7 @@ class KernelSide:
     def mark_known(self, executable):
         return
 
-    def read_aggregates(self):
+    def read_aggregates(self, _images=None):
         yield from list(self._series.items())
 
     def forget_aggregate(self, key):

@@ -17,13 +17,16 @@ from typing import NamedTuple
 
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import SCENARIOS
+from tests.backends.engines import Engines
 from tests.backends.jaeger import Jaeger
 from tests.backends.otelcol import Otelcol
 from tests.backends.processes import wait_for
 from tests.backends.prometheus import Prometheus
 from tests.backends.test_gateway import QUICK, inner_port
+from tests.deploy.dashboards import Question, filled_in, questions
 from tests.kernel.agent import Agent
 from tests.stubs.build import stub_libraries, workload
+from tools.grafana.memory import ALLOCATED
 
 HERE = Path(__file__).resolve().parent
 LAYOUTS = ("exponential", "explicit")
@@ -32,7 +35,7 @@ CLUSTER = "prod-7"
 # Rates in the tests are over this; in Grafana the interval follows from the data source's.
 RATE_S = 20
 # Half a minute where the machine is idle.
-FILL_TIMEOUT_S = 60.0
+FILL_TIMEOUT_S = 180.0
 # What takes longest to have a rate: it needs a second chain, fork or incident.
 COUNTERS = (
     "otel_gpu_chains_total",
@@ -41,6 +44,7 @@ COUNTERS = (
     'traces_span_metrics_calls_total{span_name="gpu.causal_chain"}',
     "process_forks_total",
     "gpu_cuda_host_register_bytes_total",
+    "tgi_request_count_total",
 )
 WORST = 'sum(increase(otel_gpu_incidents_total{otel_gpu_severity="high"}[10m])) > 0'
 
@@ -61,6 +65,10 @@ class Feed(NamedTuple):
     jaeger: Jaeger
     unix_s: float
 
+    def exemplars(self, question: Question) -> list[str]:
+        """The traces that exemplars of a panel name, in either layout."""
+        return [trace for each in self.prometheus.values() for trace in _exemplars(each, question)]
+
 
 @contextmanager
 def feed(folder: Path) -> Iterator[Feed]:
@@ -72,8 +80,10 @@ def feed(folder: Path) -> Iterator[Feed]:
         jaeger = backends.enter_context(Jaeger())
         prometheus = {layout: backends.enter_context(Unordered()) for layout in LAYOUTS}
         with ExitStack() as agents:
+            engines = agents.enter_context(Engines())
             first, second = (
-                agents.enter_context(_gateway(jaeger, prometheus[layout])) for layout in LAYOUTS
+                agents.enter_context(_gateway(jaeger, prometheus[layout], engines))
+                for layout in LAYOUTS
             )
             starting = _agent(first, LAYOUTS[0], *node)
             starter = agents.enter_context(starting)
@@ -88,6 +98,8 @@ def feed(folder: Path) -> Iterator[Feed]:
                 for counter in COUNTERS:
                     _wait_for(each, f"sum(rate({counter}[{RATE_S}s])) > 0")
                 _wait_for(each, "gpu_cuda_call_open_age_seconds")
+                # A rate of buckets reaches back to before the first sample, and one of a counter does not.
+                _wait_for(each, f"{ALLOCATED} offset {RATE_S}s")
                 # The first one has no increase: there has to be another.
                 wait_for(partial(_ask, each, WORST), FILL_TIMEOUT_S)
             # Of the chains of a second only one is sent, which may be the other program's.
@@ -96,17 +108,26 @@ def feed(folder: Path) -> Iterator[Feed]:
                 lambda: jaeger.find(SCENARIO, "gpu.causal_chain", duration_min="10ms"),
             ):
                 assert wait_for(found, FILL_TIMEOUT_S)
+            for question in (each for each in questions("prometheus") if each.target["exemplar"]):
+                shown = prometheus.values()
+                assert wait_for(
+                    lambda question=question, shown=shown: any(
+                        _exemplars(each, question) for each in shown
+                    ),
+                    FILL_TIMEOUT_S,
+                ), str(question)
             unix_s = time.time()
         yield Feed(prometheus, jaeger, unix_s)
 
 
-def _gateway(jaeger: Jaeger, prometheus: Prometheus) -> Otelcol:
-    env = {
+def _gateway(jaeger: Jaeger, prometheus: Prometheus, engines: Engines) -> Otelcol:
+    env = engines.environment(vllm=SCENARIO) | {
         "OTELCOL_TRACES": jaeger.endpoint,
         "OTELCOL_REMOTE_WRITE": prometheus.remote_write,
+        "OTELCOL_INFERENCE_EXPORTER": "prometheus_remote_write",
         "OTELCOL_SAMPLING_PERCENTAGE": "100",
     }
-    return Otelcol("gateway", env=env, sets=QUICK | inner_port())
+    return Otelcol("gateway", "inference", env=env, sets=QUICK | inner_port())
 
 
 def _agent(gateway: Otelcol, layout: str, *command: str | Path, pid: int = 0) -> Agent:
@@ -120,6 +141,17 @@ def _agent(gateway: Otelcol, layout: str, *command: str | Path, pid: int = 0) ->
     }
     flags = ("--summary", "never", *(("--pid", str(pid)) if pid else ()))
     return Agent(None, command, flags=flags, env=env, stdin=subprocess.PIPE)
+
+
+def _exemplars(prometheus: Prometheus, question: Question) -> list[str]:
+    now_s = time.time()
+    found = prometheus.get(
+        "/api/v1/query_exemplars",
+        query=filled_in(question.target["expr"], RATE_S, RATE_S),
+        start=f"{now_s - 600:.3f}",
+        end=f"{now_s + 600:.3f}",
+    )["data"]
+    return [one["labels"]["trace_id"] for series in found for one in series["exemplars"]]
 
 
 def _ask(prometheus: Prometheus, question: str) -> object:

@@ -29,7 +29,7 @@ def test_the_files_are_what_is_generated() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert ids == ["agent", "chains", "fleet", "memory", "node", "process"]
+    assert ids == ["agent", "chains", "fleet", "inference", "memory", "node", "process", "ranks"]
 
 
 def test_the_check_finds_an_edited_file(tmp_path: Path) -> None:

@@ -37,6 +37,21 @@ FIRST = (
 )
 
 
+# Whether commands count their hot calls themselves.
+_through_door = False
+
+
+@contextlib.contextmanager
+def through(way: str) -> Iterator[None]:
+    """Have the calls of commands counted by ``probes``, or by the ``door``."""
+    global _through_door  # noqa: PLW0603 -- of all agents that the tests of a module start
+    _through_door = way == "door"
+    try:
+        yield
+    finally:
+        _through_door = False
+
+
 class Finished(NamedTuple):
     """How a process ended and what it said."""
 
@@ -74,6 +89,8 @@ class Agent:
         inside: Sequence[str] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> None:
+        if _through_door and command and "--door" not in flags:
+            flags = (*flags, "--door")
         self.command = [*inside, sys.executable, "-m", "otel_gpu", "run", *flags]
         if command:
             self.command += ["--", *map(str, command)]
@@ -244,12 +261,16 @@ def run_together(
 
     Losses are those of all.
     """
-    told = [(name, env, list(map(str, command))) for name, (env, command) in commands.items()]
-    command = [sys.executable, "-c", _TOGETHER, json.dumps(told)]
     with OtlpReceiver() as receiver:
-        with Agent(receiver, command, flags=flags) as agent:
+        with Agent(receiver, together(commands), flags=flags) as agent:
             lines = agent.wait().lines
         yield Shared(receiver, {name: Finished(code, text, "") for name, code, text in lines})
+
+
+def together(commands: Mapping[str, tuple[Mapping[str, str], Sequence[object]]]) -> list[str]:
+    """Return a command that runs these one after the other, each with variables of its own."""
+    told = [(name, env, list(map(str, command))) for name, (env, command) in commands.items()]
+    return [sys.executable, "-c", _TOGETHER, json.dumps(told)]
 
 
 # What the receiver got.

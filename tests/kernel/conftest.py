@@ -8,6 +8,7 @@ import pytest
 
 from otel_gpu.config import Config
 from tests.hosts import required
+from tests.kernel.agent import through
 from tests.kernel.sampling import Capture
 from tests.stubs.build import copy_of_runtime
 
@@ -23,6 +24,13 @@ def capture(library: Path) -> Iterator[Capture]:
     """The programs, with probes on ``library``."""
     with Capture(library, Config()) as capture:
         yield capture
+
+
+@pytest.fixture(scope="module", params=["probes", "door"])
+def counted_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who counts the hot calls of commands; tests that use it run once for each."""
+    with through(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

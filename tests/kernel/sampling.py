@@ -18,7 +18,7 @@ from otel_gpu import wire
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
-from otel_gpu.probe_table import probes_of
+from otel_gpu.probe_symbols import probes_of
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, layout_of
 from tests.kernel.agent import environment_for
 from tests.stubs.build import WORKLOADS

@@ -12,7 +12,9 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event, Exit, Gap, Stack, Stall
+from otel_gpu.decode.events import CudaCall, Event, Exit, Gap, Stall
+from otel_gpu.decode.readings import Counters
+from otel_gpu.decode.referents import Stack
 from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.ledger.differences import without_waits
@@ -20,7 +22,10 @@ from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries
 
 # What other tests do to the machine must not be a cause as large as the injected one.
-pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
+pytestmark = [
+    *(pytest.mark.kernel, pytest.mark.alone(among="kernel")),
+    pytest.mark.usefixtures("counted_by"),
+]
 
 MS = 1_000_000
 WORKLOAD = Path(__file__).resolve().parents[1] / "workloads" / "account.py"
@@ -60,7 +65,7 @@ class Recorded(NamedTuple):
 
 @pytest.fixture(scope="module")
 def record(
-    stubs: StubLibraries, tmp_path_factory: pytest.TempPathFactory
+    counted_by: str, stubs: StubLibraries, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Recorded]:
     """Record the workload; tests of the same arguments share what they look at."""
     folder = tmp_path_factory.mktemp("account")
@@ -255,7 +260,12 @@ def test_a_lock_that_is_not_the_gil_is_a_lock(record: Callable[..., Recorded]) -
     assert not any(stall.flags & wire.STALL_GIL for stall in waits)
     assert {stall.waker_tid for stall in waits} == {recorded.said["holder"]}
     stacks = {e.kernel_stack: e.functions for e in recorded.events if type(e) is Stack}
-    assert all(any("futex" in name for name in stacks[stall.kernel_stack]) for stall in waits)
+    # A walk that another one interrupts on its CPU has no stack, and is counted.
+    walked = [stall for stall in waits if stall.kernel_stack >= 0]
+    assert all(any("futex" in name for name in stacks[stall.kernel_stack]) for stall in walked)
+    *_, counters = (event for event in recorded.events if type(event) is Counters)
+    assert walked
+    assert len(waits) - len(walked) <= counters.values[wire.COUNTER_LOST_STACK]
 
 
 def is_x86(recorded: Recorded) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters
+from otel_gpu.decode.readings import Counters
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS
 from tests.kernel.agent import FIRST, Agent, otel_gpu
@@ -131,7 +131,7 @@ def load_on(cpu: int) -> Iterator[None]:
 # No false blame.
 
 
-@pytest.mark.alone
+@pytest.mark.alone(among="kernel")
 @pytest.mark.parametrize("kind", ["clean", "gpu-wait", "gpu-backpressure"])
 def test_load_on_other_cpus_is_blamed_for_nothing(
     explain_workload: Callable[[str, int], Explained], kind: str

@@ -26,12 +26,13 @@ from otel_gpu.decode.blocks import (
     OutOfMemory,
 )
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, Event, Status, UserStack
-from otel_gpu.demo.build import build_allocator
+from otel_gpu.decode.events import Event
+from otel_gpu.decode.readings import Counters, Status
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.probe_table import API_BY_NUMBER
 from tests.kernel.agent import Agent, bpf_objects, bpftool, otel_gpu, points, wait_until
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import WORKLOADS, workload
+from tests.stubs.build import WORKLOADS, allocator, workload
 
 pytestmark = pytest.mark.kernel
 
@@ -135,8 +136,8 @@ def test_each_place_holds_what_the_program_says(
     tmp_path: Path, is_old: bool, allocations: int
 ) -> None:
     """A million blocks from four threads, to the byte; and no report disagrees with what was seen."""
-    allocator = build_allocator(tmp_path, is_old=is_old)
-    captured = capture(tmp_path, [workload("blocks"), allocator, str(allocations), "4"], "all")
+    built = allocator(is_old=is_old)
+    captured = capture(tmp_path, [workload("blocks"), built, str(allocations), "4"], "all")
     [said] = captured.said
 
     [totals] = captured.totals.values()
@@ -170,7 +171,7 @@ def python(name: str, *more: object) -> list[str | Path]:
 
 def test_lines_of_python_hold_what_the_program_says(tmp_path: Path) -> None:
     """Random blocks of seven functions; the first that hold any have the same totals."""
-    captured = capture(tmp_path, python("places", build_allocator(tmp_path), 20_011), "all")
+    captured = capture(tmp_path, python("places", allocator(), 20_011), "all")
     [said] = captured.said
 
     held = by_python(captured)
@@ -181,7 +182,7 @@ def test_lines_of_python_hold_what_the_program_says(tmp_path: Path) -> None:
 
 def test_a_recording_replays_to_the_same_events(tmp_path: Path) -> None:
     """Whatever is known of memory is in the recording, as it was sent."""
-    first = capture(tmp_path, python("places", build_allocator(tmp_path), 503), "all")
+    first = capture(tmp_path, python("places", allocator(), 503), "all")
 
     again = tmp_path / "again.jsonl", tmp_path / "other.jsonl"
     for output in again:
@@ -195,8 +196,8 @@ def test_a_recording_replays_to_the_same_events(tmp_path: Path) -> None:
 
 def test_blocks_from_before_the_attach_are_one_sum(receiver: OtlpReceiver, tmp_path: Path) -> None:
     """It is exact when the capture begins, and when all of them are free again."""
-    allocator = build_allocator(tmp_path)
-    command = [workload("blocks"), allocator, "20011", "2", "211"]
+    built = allocator()
+    command = [workload("blocks"), built, "20011", "2", "211"]
     path = tmp_path / "late.otelgpu"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdin
@@ -230,7 +231,7 @@ def test_small_blocks_are_sampled_in_proportion_to_bytes(tmp_path: Path) -> None
     """
     count, size = 20_000, 51_200
     mean = MIB
-    command = python("small", build_allocator(tmp_path), count, size)
+    command = python("small", allocator(), count, size)
     captured = capture(tmp_path, command, "large")
 
     held = by_python(captured)
@@ -254,7 +255,7 @@ def test_small_blocks_are_sampled_in_proportion_to_bytes(tmp_path: Path) -> None
 
 def test_totals_alone_have_no_holders(tmp_path: Path) -> None:
     """And off is off."""
-    command = python("one", build_allocator(tmp_path))
+    command = python("one", allocator())
 
     totals = capture(tmp_path, command, "totals")
     off = capture(tmp_path, command, "off")
@@ -267,8 +268,8 @@ def test_totals_alone_have_no_holders(tmp_path: Path) -> None:
 
 def test_a_program_without_frame_pointers_is_not_merged(tmp_path: Path) -> None:
     """A chain that leaves functions out is found out, and each block from then on is on its own."""
-    allocator = build_allocator(tmp_path, has_frames=False)
-    captured = capture(tmp_path, [workload("blocks"), allocator, "3001", "1"], "all")
+    built = allocator(has_frames=False)
+    captured = capture(tmp_path, [workload("blocks"), built, "3001", "1"], "all")
     [said] = captured.said
 
     [totals] = captured.totals.values()
@@ -283,7 +284,7 @@ def test_a_program_without_frame_pointers_is_not_merged(tmp_path: Path) -> None:
 
 
 def failures(folder: Path, name: str, **memory: str) -> Captured:
-    command = python(name, build_allocator(folder))
+    command = python(name, allocator())
     return capture(folder, command, "all", memory)
 
 
@@ -410,9 +411,9 @@ def test_the_real_library_is_followed(tmp_path: Path) -> None:
 
 def test_too_many_reports_are_seen_in_windows(tmp_path: Path) -> None:
     """Totals are right with each window; what is held is that of the last one, and pauses are said."""
-    allocator = build_allocator(tmp_path)
+    built = allocator()
     limit = {"OTEL_GPU_MEMORY_BLOCKS_PER_SECOND": "1000"}
-    command = [workload("blocks"), allocator, "1500007", "1"]
+    command = [workload("blocks"), built, "1500007", "1"]
     captured = capture(tmp_path, command, "all", limit)
     [said] = captured.said
 
@@ -433,8 +434,8 @@ def test_too_many_reports_are_seen_in_windows(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_program_that_ended(tmp_path: Path) -> None:
     """Its blocks, holders and devices go from the kernel's maps with it; others may come."""
-    allocator = build_allocator(tmp_path)
-    command = [workload("blocks"), allocator, "1009", "2"]
+    built = allocator()
+    command = [workload("blocks"), built, "1009", "2"]
     script = 'for i in 1 2 3; do "$@"; done; read line'
     flags = ("--record", str(tmp_path / "run.otelgpu"), "--summary", "never", "--spans", "none")
     env = {"OTEL_GPU_MEMORY_BLOCKS": "all"} | UNLIMITED

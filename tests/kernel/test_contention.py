@@ -28,7 +28,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, CudaCall, Event, Times
+from otel_gpu.decode.events import CudaCall, Event
+from otel_gpu.decode.readings import Counters, Times
 from tests.kernel.agent import Agent
 from tests.stubs.build import StubLibraries, workload
 

@@ -17,11 +17,11 @@ from tests.kernel.agent import (
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
 
 
 @pytest.fixture(scope="module")
-def shared(stubs: StubLibraries) -> Iterator[Shared]:
+def shared(counted_by: str, stubs: StubLibraries) -> Iterator[Shared]:
     """Programs that one agent watched, with a span for each call."""
     commands = {
         "many": ({}, [workload("exact"), stubs.runtime, "5003", "2"]),

@@ -8,7 +8,7 @@ from tests.kernel.agent import Agent, calls, losses, points, total
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, stub_nvml, workload
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
 
 API = "cudaStreamSynchronize"
 UUID = "GPU-8f6d2bd1-6c0a-4c5a-9d0b-9a8c7f6e5d4c"

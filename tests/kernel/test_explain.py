@@ -4,14 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from jsonschema import validate
 
-from tests.kernel.agent import ROOT, otel_gpu
+from tests.kernel.agent import otel_gpu
+from tests.schemas import REPORT
 from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
-
-SCHEMA = json.loads((ROOT / "otel_gpu" / "findings" / "schema.json").read_text(encoding="utf-8"))
 
 
 def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Path) -> None:
@@ -24,7 +22,7 @@ def test_a_command_is_explained_when_it_ends(stubs: StubLibraries, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stdout.splitlines()]
     document = json.loads(output.read_text(encoding="utf-8"))
-    validate(document, SCHEMA)
+    REPORT.validate(document)
     counts = {row["api"]: row["calls"] for row in document["apis"]}
     assert (counts["cudaMalloc"], counts["cudaFree"]) == (101, 100)
     assert said[0]["pid"] in {process["pid"] for process in document["processes"]}

@@ -149,6 +149,7 @@ def test_a_library_that_came_with_the_command_is_probed_before_main(
     assert calls(receiver, "cudaMalloc", pid) == 7
 
 
+@pytest.mark.usefixtures("counted_by")
 def test_a_runtime_linked_into_the_command_is_probed_at_its_exec(receiver: OtlpReceiver) -> None:
     """A program that exports the CUDA symbols itself needs no library to be seen."""
     with Agent(receiver, [workload_with_runtime("first_call"), "preloaded", "7"]) as agent:

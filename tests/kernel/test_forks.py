@@ -6,7 +6,7 @@ from tests.kernel.agent import Agent, calls, losses, spans, total
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
 
 
 def test_23_forks_are_23_spans_with_the_right_parent_and_child(

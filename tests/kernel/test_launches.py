@@ -14,7 +14,7 @@ from tests.kernel.agent import Agent, losses, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, StubLibraries
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
 
 TIMES = 31
 

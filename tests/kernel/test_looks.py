@@ -6,12 +6,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from otel_gpu.commands._threads import look_at_processes
 from otel_gpu.config import Config
@@ -22,6 +20,7 @@ from tests.kernel.agent import FIRST, otel_gpu, wait_until
 from tests.kernel.sampling import Subject
 from tests.kernel.test_quickstart import NO_CAPABILITIES
 from tests.pythons.interpreters import ONE_OF_EACH, interpreter
+from tests.schemas import LOOKS
 from tests.stubs.build import WORKLOADS, StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
@@ -29,9 +28,6 @@ pytestmark = pytest.mark.kernel
 SCRIPT = WORKLOADS / "hung.py"
 THREADS = 200
 STEP = "step"
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("threads_schema.json").read_text("utf-8")
-)
 NS_PER_S = 1_000_000_000
 BUSY = """
 import threading
@@ -87,7 +83,7 @@ def test_a_call_that_spins_is_seen_with_its_line(stubs: StubLibraries) -> None:
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    Draft202012Validator(SCHEMA).validate(document)
+    LOOKS.validate(document)
     thread = thread_of(document, about["tid"])
     assert thread["cuda_calls"] == ["cudaStreamSynchronize"]
     assert thread["state"] in ("on_cpu", "run_queue")

@@ -16,7 +16,7 @@ from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError, MapFullError
-from otel_gpu.probe_table import probes_of
+from otel_gpu.probe_symbols import probes_of
 from tests.kernel.agent import bpf_objects
 from tests.stubs.build import StubLibraries
 

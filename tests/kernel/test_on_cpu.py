@@ -17,14 +17,15 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, CudaCall
+from otel_gpu.decode.events import CudaCall
+from otel_gpu.decode.readings import Counters
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.probe_table import API_BY_NUMBER
 from tests.kernel.agent import FIRST, Agent, open_files, wait_until
 from tests.stubs.build import StubLibraries, library, stub_libraries, workload
 
-pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
 
 # In 20 s the shares have to be right, and are so before.
 SECONDS = 8

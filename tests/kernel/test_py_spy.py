@@ -13,7 +13,8 @@ import pytest
 
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import OpenCall, UserStack
+from otel_gpu.decode.events import OpenCall
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.errors import RecordingError
 from otel_gpu.stacks.frames import PYTHON
 from tests.hosts import required

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import validate
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from tests.kernel.agent import ROOT, Agent, open_files, otel_gpu, spans
+from tests.kernel.agent import Agent, open_files, otel_gpu, spans
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
+from tests.schemas import STACKS
 from tests.stubs.build import WORKLOADS, StubLibraries, library
 
 pytestmark = pytest.mark.kernel
 
-SCHEMA = json.loads(
-    (ROOT / "otel_gpu" / "findings" / "stacks_schema.json").read_text(encoding="utf-8")
-)
 MERGED, WAITS = WORKLOADS / "merged.py", WORKLOADS / "waits.py"
 TIMES = 7
 
@@ -159,7 +156,7 @@ def test_top_stacks_of_a_command(stubs: StubLibraries, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     document = json.loads(output.read_text(encoding="utf-8"))
-    validate(document, SCHEMA)
+    STACKS.validate(document)
     assert document["losses"] == {}
     assert document["coverage"]["without_stack"] == 0
     assert document["coverage"]["with_stack"] == document["coverage"]["counted"]

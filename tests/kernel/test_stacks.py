@@ -1,10 +1,12 @@
 """Merged stacks of real programs: every frame of Python, in its place among native ones."""
 
+import contextlib
 import itertools
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +14,19 @@ import pytest
 
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event, OpenCall, Stall, Status, UserStack
+from otel_gpu.decode.events import CudaCall, Event, OpenCall, Stall
+from otel_gpu.decode.readings import Status
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.errors import RecordingError
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
 from otel_gpu.stacks.interpreter_functions import is_left_out
-from tests.kernel.agent import Agent, wait_until
-from tests.pythons.interpreters import NAMES, ONE_OF_EACH, interpreter
+from tests.kernel.agent import (
+    Agent,
+    together,
+    wait_until,
+)
+from tests.pythons.interpreters import NAMES, ONE_OF_EACH, find, interpreter
+from tests.pythons.missing import Missing
 from tests.stubs.build import WORKLOADS, StubLibraries, library
 
 pytestmark = pytest.mark.kernel
@@ -322,23 +331,37 @@ def has_open_call(recording: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_a_process_that_dies_right_after_its_call(name, stubs: StubLibraries, tmp_path):
-    """Its stack is known all the same, of code that nobody can look at any more."""
-    recording = tmp_path / "run.otelgpu"
-    command = [*interpreter(name).command, WORKLOADS / "last_words.py"]
-    with Agent(
-        None,
-        [*command, stubs.runtime, library("native")],
-        flags=("--record", str(recording), "--spans", "full", "--otlp-file", os.devnull),
-    ) as agent:
-        agent.wait()
+@pytest.fixture(scope="module")
+def last_call_of(stubs: StubLibraries, tmp_path_factory) -> Callable[[str], UserStack]:
+    """The stack of the only call of last_words.py by an interpreter; one agent saw them all."""
 
-    ((_, stack),) = (
-        (call, stack)
-        for call, stack in with_stacks(list(events_of(recording)))
-        if isinstance(call, CudaCall)
-    )
+    @cache
+    def stacks() -> Mapping[str, UserStack]:
+        recording = tmp_path_factory.mktemp("run") / "run.otelgpu"
+        commands = {}
+        for name in ONE_OF_EACH:
+            with contextlib.suppress(Missing):
+                command = [*find(name).command, WORKLOADS / "last_words.py"]
+                commands[name] = ({}, [*command, stubs.runtime, library("native")])
+        flags = ("--record", str(recording), "--spans", "full", "--otlp-file", os.devnull)
+        with Agent(None, together(commands), flags=flags) as agent:
+            agent.wait()
+        told = with_stacks(list(events_of(recording)))
+        calls = [stack for call, stack in told if isinstance(call, CudaCall)]
+        return dict(zip(commands, calls, strict=True))
+
+    def stack(name: str) -> UserStack:
+        interpreter(name)
+        return stacks()[name]
+
+    return stack
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_process_that_dies_right_after_its_call(name, last_call_of):
+    """Its stack is known all the same, of code that nobody can look at any more."""
+    stack = last_call_of(name)
+
     assert [frame.function for frame in stack.frames[:4]] == [
         "cudaMalloc",
         "native_inner",

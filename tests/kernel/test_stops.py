@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.lifecycle import Lifecycle
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.session import Session
 from otel_gpu.capture.watchlist import Watchlist
@@ -61,7 +62,7 @@ def test_the_end_of_a_capture_leaves_nothing_stopped() -> None:
 
 @pytest.mark.parametrize(
     ("place", "at"),
-    [(Watchlist, "_place_probes"), (Watchlist, "_probes"), (Session, "_handle")],
+    [(Watchlist, "_place_probes"), (Watchlist, "_probes"), (Lifecycle, "_handle")],
 )
 def test_errors_about_stopped_processes_leave_nothing_stopped(
     monkeypatch: pytest.MonkeyPatch, place: type, at: str

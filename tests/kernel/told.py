@@ -7,7 +7,7 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode import events
+from otel_gpu.decode import events, readings, referents
 from otel_gpu.decode.decoder import decode
 from otel_gpu.probe_table import APIS
 
@@ -33,8 +33,10 @@ class Told:
         self.events = list(decode(records, rejected))
         assert rejected == {}
         self._images: dict[tuple[int, int], int] = {}
-        self.stacks = {e.stack: e for e in self.events if isinstance(e, events.UserStack)}
-        self.kernel_stacks = {e.kernel_stack: e for e in self.events if isinstance(e, events.Stack)}
+        self.stacks = {e.stack: e for e in self.events if isinstance(e, referents.UserStack)}
+        self.kernel_stacks = {
+            e.kernel_stack: e for e in self.events if isinstance(e, referents.Stack)
+        }
         for event in self.events:
             if isinstance(event, events.Fork):
                 self.image(event.pid, event.image_ktime_ns)
@@ -77,6 +79,7 @@ class Told:
                 )
 
     def long_waits(self) -> Iterator[tuple[Any, ...]]:
+        """Yield waits of `SLEEPER`; the second last is None where the kernel's stack was not found."""
         for event in self.events:
             if (
                 isinstance(event, events.Stall)
@@ -115,15 +118,23 @@ class Told:
         found: dict[tuple[Any, ...], tuple[int, int]] = {}
         exact = {wire.METRIC_CALL_DURATION, wire.METRIC_COPY_SIZE, wire.METRIC_FORK}
         for event in self.events:
-            for key, value in event.series if isinstance(event, events.Aggregates) else ():
+            for key, value in event.series if isinstance(event, readings.Aggregates) else ():
                 if key.metric in exact:
                     image = self.image(key.pid, key.image_ktime_ns)
                     found[image, *key[2:]] = (value.counted, value.size_bytes)
         return found
 
+    def lost_walks(self) -> int:
+        """How many stacks of the kernel were not found: a walk interrupted another on its CPU."""
+        return self._last_counters().values[wire.COUNTER_LOST_STACK]
+
+    def _last_counters(self) -> readings.Counters:
+        (*_, last) = (e for e in self.events if isinstance(e, readings.Counters))
+        return last
+
     def counters(self) -> Mapping[str, int]:
         """The losses that no other work of the machine causes, and the probes' hits."""
-        (*_, last) = (e for e in self.events if isinstance(e, events.Counters))
+        last = self._last_counters()
         names = wire.COUNTER_NAMES
         exact = {wire.COUNTER_PROBE_ENTRIES, wire.COUNTER_PROBE_RETURNS}
         exact |= {n for n, name in names.items() if name.startswith("counter_lost")} - UNSTEADY

@@ -26,6 +26,7 @@ TOOLS = [
     "get_time_budget",
     "get_causal_chains",
     "get_timeline",
+    "get_collectives",
     "get_memory_balance",
     "get_device_memory",
     "get_device_time",
@@ -180,7 +181,7 @@ def test_hostile_names_are_inert_on_the_wire(tmp_path):
 
     texts = run(story())
 
-    assert len(texts) == 25
+    assert len(texts) == 27
     for text in texts:
         assert text.isprintable()
         assert not set("<>&`\u202e\x1b\U000e0049") & set(text)

@@ -54,6 +54,28 @@ def test_objects_for_both_architectures_are_inside(opened):
             assert ELFFile(file)["e_machine"] == "EM_BPF"
 
 
+def test_what_programs_load_is_inside_for_this_architecture(opened):
+    """Libraries that need nothing but libc."""
+    symbols: set[str] = set()
+    names = [name for name in opened.namelist() if "/_native/" in name]
+
+    assert {name.removeprefix("otel_gpu/_native/") for name in names} >= {
+        f"{name}.{platform.machine()}.so"
+        for name in ("thread_context", "libotel_gpu_marks", "libotel_gpu_nvtx", "door")
+    }
+    for name in names:
+        with opened.open(name) as file:
+            library = ELFFile(file)
+            symbols |= {one.name for one in library.get_section_by_name(".dynsym").iter_symbols()}
+            tags = library.get_section_by_name(".dynamic").iter_tags()
+            needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+            # The others are empty since glibc 2.34, and have a part of it before.
+            assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
+    assert {"otel_thread_ctx_v1", "otel_gpu_publish_context", "otel_gpu_clear_context"} <= symbols
+    assert {"otel_gpu_step", "InitializeInjectionNvtx2", "otel_gpu_nvtx_range"} <= symbols
+    assert {"otel_gpu_door_thread", "otel_gpu_door_call", "cudaLaunchKernel"} <= symbols
+
+
 def test_nothing_is_inside_that_the_target_does_not_need(opened):
     """No tests, tools, caches or sources of BPF programs come along."""
     names = opened.namelist()
@@ -112,7 +134,7 @@ def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tm
         pytest.skip("objdump, an independent reader of symbol versions, is not installed")
     versions = [(2, 17)]
     for name in opened.namelist():
-        if re.match(r"otel_gpu/_lib/[^/]*\.so", name):
+        if re.match(r"otel_gpu/_(lib|native)/[^/]*\.so", name):
             opened.extract(name, tmp_path)
             listed = subprocess.run(
                 [objdump, "-T", tmp_path / name], capture_output=True, text=True, check=True
@@ -146,7 +168,7 @@ def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
 
     with zipfile.ZipFile(built) as archive:
         assert metadata(archive, "WHEEL")["Tag"] == "py3-none-any"
-        assert [name for name in archive.namelist() if "/_lib/" in name] == []
+        assert [name for name in archive.namelist() if re.search("/(_lib|_native)/", name)] == []
         assert "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o" in archive.namelist()
 
 
@@ -169,7 +191,8 @@ def test_an_sdist_holds_every_source_and_nothing_that_was_built(unpacked):
 
 
 def test_two_builds_in_two_folders_are_the_same_bytes(wheel, unpacked, tmp_path):
-    """From a checkout or an sdist: where, when and under which umask leaves no trace."""
+    """From a checkout, or an sdist that has no objects: where, when and which umask leave no trace."""
+    assert not list(unpacked.rglob("*.o"))
     before = os.umask(0o077)
     try:
         for path in (unpacked / "otel_gpu").rglob("*"):
@@ -188,6 +211,6 @@ def test_extras_pull_what_they_name_and_never_the_other_bcc(opened):
     requires = [str(value) for value in metadata(opened, "METADATA").get_all("Requires-Dist") or []]
 
     assert {re.split(r"[<>=; \[]", value)[0] for value in requires if "extra ==" in value} == {
-        "mcp", "nvidia-ml-py", "pydantic", "uvicorn"
+        "mcp", "nvidia-ml-py", "opentelemetry-instrumentation", "pydantic", "uvicorn"
     }  # fmt: skip
     assert [value for value in requires if re.match(r"bcc\b", value)] == []

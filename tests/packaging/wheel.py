@@ -10,13 +10,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # What a fresh clone does not have, or does not need for a wheel.
 NOT_COPIED = (
-    ".git", ".venv", ".output", ".*_cache", "__pycache__", "_bpf", "build", "dist",
+    ".git", ".venv", ".output", ".*_cache", "__pycache__", "_bpf", "_native", "build", "dist",
 )  # fmt: skip
+OBJECTS = ("bpf/.output", "otel_gpu/_bpf")
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what a wheel is made of, as in a fresh clone: nothing is built."""
+    """
+    Copy what a wheel is made of; of what is built the BPF objects, as `make bpf` leaves them.
+
+    Where there are none, or old ones, a wheel compiles them.
+    """
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+    for name in OBJECTS:
+        if (ROOT / name).exists():
+            shutil.copytree(ROOT / name, folder / name)
     return folder
 
 

@@ -1,11 +1,11 @@
 """
 CPython 3.10 to 3.14 in several builds: those of this host, and those that can be had.
 
-What is installed goes into ``.output/pythons``, once, and changes nothing of the host: each
-interpreter has a folder of its own with a script ``python`` that starts it. Debian's come
-through apt from the suites that have them. apt checks signatures, and a suite keeps only its
-newest packages, so there the suite is the pin. The builds that uv installs come in a Go
-module, and one of 3.12 as a Maven artifact; those are pinned by version and checksum.
+What is installed goes into the cache of the tests' programs, once for all checkouts, and changes
+nothing of the host: each interpreter has a folder of its own with a script ``python`` that
+starts it. Debian's come through apt from the suites that have them. apt checks signatures, and a
+suite keeps only its newest packages, so there the suite is the pin. The builds that uv installs
+come in a Go module, and one of 3.12 as a Maven artifact; those are pinned by version and checksum.
 """
 
 import fcntl
@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.backends import builds
 from tests.pythons import apt, go, maven
 from tests.pythons.missing import Missing
 
-CACHE = Path(__file__).resolve().parents[2] / ".output" / "pythons"
+CACHE = builds.cache() / "pythons"
 
 _ABOUT = """
 import sys

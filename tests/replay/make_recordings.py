@@ -459,6 +459,7 @@ def _starve_training() -> Iterator[bytes]:
         ktime_ns=at(140),
         start_ktime_ns=at(100),
         runnable_ktime_ns=at(139),
+        root_start_ktime_ns=at(99),
         cpu=3,
         switch_type=wire.SWITCH_VOLUNTARY,
         kernel_stack=PIPE_STACK,

@@ -19,15 +19,15 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blam
     Tests that judge different things of a scenario share a run of it; ``number`` asks for another.
     """
     folder = tmp_path_factory.mktemp("scenarios")
-    built: list[str] = []
+    built: dict[bool, list[str]] = {}
 
     @functools.cache
     def run(name: str, _: int) -> Blame:
         scenario = SCENARIOS[name]
-        if not built:
-            built.extend(build(scenario, folder))
+        if scenario.has_allocator not in built:
+            built[scenario.has_allocator] = build(scenario, folder)
         recording: Path = folder / scenario.recording.name
-        truth = capture(scenario, [*built[:-1], name], recording)
+        truth = capture(scenario, [*built[scenario.has_allocator][:-1], name], recording)
         return Blame(truth, explain(recording))
 
     return lambda name, number=0: run(name, number)

@@ -13,7 +13,6 @@ from tests.scenarios.test_steady import (
     MOST_UNKNOWN,
     chronic,
     faults_of,
-    process_of,
     unknown_share,
 )
 from tests.stubs.build import library
@@ -50,7 +49,7 @@ def test_the_worker_of_a_data_loader_is_blamed(blame_of: Callable[..., Blame]) -
 
     wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
     assert not wrong
-    assert unknown_share(process_of(blame)["time_tree"]) < MOST_UNKNOWN
+    assert unknown_share(blame) < MOST_UNKNOWN
 
 
 def test_lines_of_the_worker_have_their_shares(blame_of: Callable[..., Blame]) -> None:

@@ -5,6 +5,7 @@ Results are kept under ``.output/tests`` by the hash of their sources, so a test
 compiles only what changed and two runs at once do not disturb each other.
 """
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -13,6 +14,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from otel_gpu.demo import build as demo
+from otel_gpu.demo.memory import ALLOCATOR
+from otel_gpu.demo.scenarios import FOLDER
 
 TESTS = Path(__file__).resolve().parents[1]
 STUBS = TESTS / "stubs"
@@ -60,11 +65,49 @@ def stub_libraries() -> StubLibraries:
 
 
 @cache
+def stub_nccl() -> Path:
+    """Return the stub libnccl, built when needed; load it after the stub libcudart."""
+    sources = (STUBS / "nccl.c", STUBS / "nccl_world.h", STUBS / "stub.h")
+    library = CACHE / f"nccl-{_fingerprint(sources)}" / "libnccl.so.2"
+    shared = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,--build-id")
+    _compile(library, (*shared, "-Wl,-soname,libnccl.so.2", str(sources[0])))
+    return library
+
+
+@cache
 def stub_nvml() -> Path:
     """Return the stub libnvidia-ml, built when needed."""
     source = STUBS / "nvml.c"
     library = CACHE / f"nvml-{_fingerprint((source,))}" / "libnvidia-ml.so.1"
     _compile(library, ("-shared", "-fPIC", "-fvisibility=hidden", str(source)))
+    return library
+
+
+@cache
+def allocator(*, is_old: bool = False, has_frames: bool = True) -> Path:
+    """Return the demo's allocator, beside the CUDA library that it needs, built when needed."""
+    kind = f"{'old' if is_old else 'new'}-{'frames' if has_frames else 'no-frames'}"
+    sources = (FOLDER / "c10.c", FOLDER / "cudart.c", Path(demo.__file__))
+    folder = CACHE / f"c10-{kind}-{_fingerprint(sources)}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            demo.build_allocator(made, is_old=is_old, has_frames=has_frames)
+            # Another test run may have been faster.
+            with contextlib.suppress(OSError):
+                made.rename(folder)
+    return folder / ALLOCATOR
+
+
+def stub_ibverbs() -> Path:
+    """Return the stub libibverbs, built when needed; its functions have versions."""
+    source, versions = STUBS / "ibverbs.c", STUBS / "ibverbs.map"
+    library = CACHE / f"ibverbs-{_fingerprint((source, versions))}" / "libibverbs.so.1"
+    script = f"-Wl,--version-script={versions}"
+    name = f"-Wl,-soname,{library.name}"
+    _compile(library, ("-shared", "-fPIC", "-Wl,--build-id", script, name, str(source)))
     return library
 
 
@@ -75,11 +118,11 @@ def copy_of_runtime(folder: Path) -> Path:
 
 
 @cache
-def workload(name: str) -> Path:
-    """Return the program built from ``tests/workloads/<name>.c``."""
+def workload(name: str, *flags: str) -> Path:
+    """Return the program built from ``tests/workloads/<name>.c``, with more flags of the compiler."""
     sources = (WORKLOADS / "workload.h", WORKLOADS / f"{name}.c")
-    program = CACHE / f"{name}-{_fingerprint(sources)}" / name
-    _compile(program, (str(sources[1]), "-ldl"))
+    program = CACHE / f"{name}-{_fingerprint(sources, flags)}" / name
+    _compile(program, (str(sources[1]), *flags, "-ldl"))
     return program
 
 
@@ -98,6 +141,19 @@ def workload_with_runtime(name: str) -> Path:
 
 
 @cache
+def linked_workload(name: str, *flags: str) -> Path:
+    """Return the workload linked with the stub libcudart, which it finds by itself."""
+    runtime = stub_libraries().runtime
+    sources = (WORKLOADS / "workload.h", WORKLOADS / f"{name}.c")
+    kind = "-".join(("linked", *(flag.partition("=")[2] for flag in flags), runtime.parent.name))
+    program = CACHE / f"{name}-{kind}-{_fingerprint(sources)}" / name
+    _compile(
+        program, (*flags, str(sources[1]), str(runtime), f"-Wl,-rpath,{runtime.parent}", "-ldl")
+    )
+    return program
+
+
+@cache
 def library(name: str) -> Path:
     """Return the shared library built from ``tests/workloads/<name>.c``, without frame pointers."""
     source = WORKLOADS / f"{name}.c"
@@ -106,9 +162,9 @@ def library(name: str) -> Path:
     return output
 
 
-def _fingerprint(sources: Sequence[Path]) -> str:
+def _fingerprint(sources: Sequence[Path], flags: Sequence[str] = ()) -> str:
     content = b"\0".join(source.read_bytes() for source in sources)
-    return hashlib.sha256(content + repr(FLAGS).encode()).hexdigest()[:16]
+    return hashlib.sha256(content + repr((*FLAGS, *flags)).encode()).hexdigest()[:16]
 
 
 def _compile(output: Path, arguments: Sequence[str]) -> None:

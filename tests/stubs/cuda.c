@@ -216,3 +216,45 @@ EXPORT int cuDriverGetVersion(int *version)
 	*version = 13000;
 	return 0;
 }
+
+#define PER_THREAD_STREAM 2
+
+/* What programs ask the driver for by name, as the real one answers: by version, and by stream. */
+static const struct {
+	const char *name;
+	int version;
+	int per_thread;
+	void *function;
+} entries[] = {
+	{"cuGetProcAddress", 12000, 0, NULL}, /* itself */
+	{"cuLaunchKernel", 0, 0, cuLaunchKernel},
+	{"cuLaunchKernel", 7000, 1, cuLaunchKernel_ptsz},
+	{"cuMemcpyHtoD", 3020, 0, cuMemcpyHtoD_v2},
+	{"cuMemcpyHtoD", 7000, 1, cuMemcpyHtoD_v2_ptds},
+	{"cuMemcpyHtoDAsync", 3020, 0, cuMemcpyHtoDAsync_v2},
+	{"cuStreamSynchronize", 0, 0, cuStreamSynchronize},
+	{"cuStreamSynchronize", 7000, 1, cuStreamSynchronize_ptsz},
+	{"cuMemAlloc", 3020, 0, cuMemAlloc_v2},
+	{"cuInit", 0, 0, cuInit},
+};
+
+EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+			       int *status)
+{
+	*function = NULL;
+	for (unsigned i = 0; i < sizeof(entries) / sizeof(*entries); i++) {
+		if (strcmp(symbol, entries[i].name) || version < entries[i].version ||
+		    (entries[i].per_thread && !(flags & PER_THREAD_STREAM)))
+			continue;
+		*function = entries[i].function ? entries[i].function : cuGetProcAddress_v2;
+	}
+	if (status)
+		*status = *function ? 0 : 1;
+	return *function ? 0 : 500;
+}
+
+/* Of CUDA before 12. */
+EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
+{
+	return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+}

@@ -56,6 +56,34 @@ struct device_properties {
 };
 
 static _Atomic uint64_t allocated_bytes;
+
+/*
+ * What is done with streams and events when a library puts work on them that is not done at once,
+ * as the stub of NCCL does. Without one, all work is done as soon as it is asked for.
+ */
+struct stub_streams {
+	void (*record)(cudaHandle event, cudaHandle stream);
+	void (*stream_waits)(cudaHandle stream, cudaHandle event);
+	int (*event_result)(cudaHandle event); /* 0, or 600 while it is not done */
+	int (*stream_result)(cudaHandle stream);
+	void (*await_event)(cudaHandle event);
+	void (*await_stream)(cudaHandle stream);
+	void (*await_device)(void);
+};
+
+static const struct stub_streams *streams;
+
+EXPORT void stub_set_streams(const struct stub_streams *of_library)
+{
+	streams = of_library;
+}
+
+#define STREAMS(function, arguments)                                                               \
+	if (streams)                                                                               \
+	streams->function arguments
+#define ANSWER(function, arguments)                                                                \
+	if (streams)                                                                               \
+	return streams->function arguments
 static _Atomic uintptr_t handles = 0x1000;
 static __thread int current_device;
 
@@ -125,15 +153,17 @@ STUB_PTSZ(cudaLaunchCooperativeKernel,
 STUB_PTSZ(cudaGraphLaunch, (cudaHandle graph, cudaHandle stream), (graph, stream),
 	  DRIVER("cuGraphLaunch", (cudaHandle, cudaHandle), (graph, stream)))
 
-STUB_PTSZ(cudaStreamSynchronize, (cudaHandle stream), (stream),
+STUB_PTSZ(cudaStreamSynchronize, (cudaHandle stream), (stream), STREAMS(await_stream, (stream));
 	  DRIVER("cuStreamSynchronize", (cudaHandle), (stream)))
-STUB(cudaDeviceSynchronize, (void), (), DRIVER("cuCtxSynchronize", (void), ()))
-STUB(cudaEventSynchronize, (cudaHandle event), (event),
+STUB(cudaDeviceSynchronize, (void), (), STREAMS(await_device, ());
+     DRIVER("cuCtxSynchronize", (void), ()))
+STUB(cudaEventSynchronize, (cudaHandle event), (event), STREAMS(await_event, (event));
      DRIVER("cuEventSynchronize", (cudaHandle), (event)))
 /* With fail=600, the work is not done. */
-STUB_PTSZ(cudaStreamQuery, (cudaHandle stream), (stream),
+STUB_PTSZ(cudaStreamQuery, (cudaHandle stream), (stream), ANSWER(stream_result, (stream));
 	  DRIVER("cuStreamQuery", (cudaHandle), (stream)))
-STUB(cudaEventQuery, (cudaHandle event), (event), DRIVER("cuEventQuery", (cudaHandle), (event)))
+STUB(cudaEventQuery, (cudaHandle event), (event), ANSWER(event_result, (event));
+     DRIVER("cuEventQuery", (cudaHandle), (event)))
 STUB(cudaEventElapsedTime, (float *milliseconds, cudaHandle start, cudaHandle end),
      (milliseconds, start, end),
      DRIVER("cuEventElapsedTime_v2", (float *, cudaHandle, cudaHandle), (milliseconds, start, end));
@@ -144,7 +174,7 @@ STUB_PTSZ(cudaStreamAddCallback,
 	  (cudaHandle stream, void *function, void *argument, unsigned flags),
 	  (stream, function, argument, flags), NOTHING)
 STUB_PTSZ(cudaStreamWaitEvent, (cudaHandle stream, cudaHandle event, unsigned flags),
-	  (stream, event, flags), NOTHING)
+	  (stream, event, flags), STREAMS(stream_waits, (stream, event)))
 
 STUB(cudaMalloc, (void **address, size_t size_bytes), (address, size_bytes),
      DRIVER("cuMemAlloc_v2", (void **, size_t), (address, size_bytes));
@@ -269,9 +299,10 @@ STUB(cudaStreamDestroy, (cudaHandle stream), (stream), NOTHING)
 STUB(cudaEventCreate, (cudaHandle * event), (event), CREATE(event))
 STUB(cudaEventCreateWithFlags, (cudaHandle * event, unsigned flags), (event, flags), CREATE(event))
 STUB(cudaEventDestroy, (cudaHandle event), (event), NOTHING)
-STUB_PTSZ(cudaEventRecord, (cudaHandle event, cudaHandle stream), (event, stream), NOTHING)
+STUB_PTSZ(cudaEventRecord, (cudaHandle event, cudaHandle stream), (event, stream),
+	  STREAMS(record, (event, stream)))
 STUB_PTSZ(cudaEventRecordWithFlags, (cudaHandle event, cudaHandle stream, unsigned flags),
-	  (event, stream, flags), NOTHING)
+	  (event, stream, flags), STREAMS(record, (event, stream)))
 
 STUB(cudaSetDevice, (int device), (device),
      if (device < 0 || device >= DEVICES) return INVALID_DEVICE;
@@ -309,4 +340,19 @@ EXPORT int cudaRuntimeGetVersion(int *version)
 {
 	*version = 12000;
 	return 0;
+}
+
+EXPORT int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+					    unsigned long long flags, int *status)
+{
+	int (*find)(const char *, void **, int, uint64_t, int *) =
+		driver_function("cuGetProcAddress_v2");
+
+	return find(symbol, function, version, flags, status);
+}
+
+EXPORT int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags,
+				   int *status)
+{
+	return cudaGetDriverEntryPointByVersion(symbol, function, 12000, flags, status);
 }

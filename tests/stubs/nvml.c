@@ -12,12 +12,16 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* Of nvmlEventType. */
+#define XID_CRITICAL_ERROR 8
+
 enum {
 	SUCCESS = 0,
 	INVALID_ARGUMENT = 2,
 	NOT_SUPPORTED = 3,
 	NOT_FOUND = 6,
-	INSUFFICIENT_SIZE = 7
+	INSUFFICIENT_SIZE = 7,
+	TIMEOUT = 10
 };
 
 typedef struct device *device_t;
@@ -327,6 +331,59 @@ EXPORT int nvmlDeviceGetProcessUtilization(device_t device, struct process_sampl
 	samples->timestamp_us = 1000;
 	samples->sm = (unsigned int)setting(number_of(device), "pid_percent", 0);
 	return SUCCESS;
+}
+
+struct event_data {
+	device_t device;
+	unsigned long long type, data;
+	unsigned int gpu_instance, compute_instance;
+};
+
+#define MAX_DEVICES 8
+
+/* Whose XIDs are waited for, and the last one that each of them said. */
+static int is_registered[MAX_DEVICES];
+static unsigned long long said_xid[MAX_DEVICES];
+
+EXPORT int nvmlEventSetCreate(void **set)
+{
+	*set = is_registered;
+	return SUCCESS;
+}
+
+EXPORT int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, void *set)
+{
+	int at = number_of(device);
+
+	(void)set;
+	if (types != XID_CRITICAL_ERROR || at < 0 || at >= MAX_DEVICES)
+		return INVALID_ARGUMENT;
+	is_registered[at] = code_of(device, __func__) == SUCCESS;
+	return code_of(device, __func__);
+}
+
+/* "xid" is what a device says next, once for each number. */
+EXPORT int nvmlEventSetWait_v2(void *set, struct event_data *data, unsigned int timeout_ms)
+{
+	struct timespec step = {0, 10000000};
+
+	(void)set;
+	for (unsigned int waited_ms = 0; waited_ms <= timeout_ms; waited_ms += 10) {
+		for (int at = 0; at < MAX_DEVICES; at++) {
+			unsigned long long xid = setting(at, "xid", 0);
+
+			if (!is_registered[at] || xid == said_xid[at])
+				continue;
+			said_xid[at] = xid;
+			memset(data, 0, sizeof(*data));
+			data->device = (device_t)(long)(at + 1);
+			data->type = XID_CRITICAL_ERROR;
+			data->data = xid;
+			return SUCCESS;
+		}
+		nanosleep(&step, NULL);
+	}
+	return TIMEOUT;
 }
 
 struct gpm_support {

@@ -153,7 +153,8 @@ static inline void tell_elapsed(float *milliseconds, const void *end)
 }
 
 /* Addresses look like device memory: unique, aligned, never dereferenced. */
-static uint64_t new_address(uint64_t first, _Atomic uint64_t *used_bytes, uint64_t size_bytes)
+static inline uint64_t new_address(uint64_t first, _Atomic uint64_t *used_bytes,
+				   uint64_t size_bytes)
 {
 	return first + atomic_fetch_add(used_bytes, (size_bytes + 511) / 512 * 512 + 512);
 }

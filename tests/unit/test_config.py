@@ -76,7 +76,7 @@ def test_every_option_can_be_set_by_its_variable():
             "number": min(1.5, option.bounds[1]) if option.bounds else 1.5,
             "list of numbers": (1.0, 2.5),
             "true or false": not option.default,
-            "text": option.choices[-1] if option.choices else "some text",
+            "text": option.choices[-1] if option.choices else "some text:1",
         }[option.kind]
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         environ = {option.variable: text}

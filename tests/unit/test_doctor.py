@@ -82,6 +82,8 @@ def test_a_good_host_can_capture(host, monkeypatch):
         "bpf_stats": "ok",
         "protobuf": "ok",
         "nvml": "ok",
+        "kernel_log": "ok",
+        "rdma": "ok",
         "endpoint": "warning",
     }
     assert can_capture(findings)
@@ -98,6 +100,32 @@ def test_without_the_extra_devices_are_not_read(host, monkeypatch):
 
     assert finding.status == "ok"
     assert "pip install 'otel-gpu[nvml]'" in finding.detail
+
+
+def test_without_the_kernels_log_one_line_says_what_that_costs(host, tmp_path):
+    """It is no fault: NVML says errors of devices as well, but not whose work it was."""
+    set_capabilities(host, 2, 19, 38, 39)
+    finding = found(host, "kernel_log", kernel_log=str(tmp_path / "kmsg"))
+    assert finding.status == "ok"
+    assert "No such file or directory, without CAP_SYSLOG: errors of devices" in finding.detail
+
+    (tmp_path / "kmsg").touch()
+    elsewhere = found(host, "kernel_log", kernel_log=str(tmp_path / "kmsg"))
+    assert (elsewhere.status, "of no process" in elsewhere.detail) == ("ok", True)
+    assert "is not read" in found(host, "kernel_log", kernel_log="").detail
+
+
+def test_network_adapters_that_do_rdma_are_named(host):
+    """Most hosts have none, and some many."""
+    assert found(host, "rdma").detail == "this host has no network adapter that does RDMA"
+
+    for number in range(11):
+        (host.sys / "class" / "infiniband" / f"mlx5_{number:02}").mkdir(parents=True)
+
+    finding = found(host, "rdma")
+    assert finding.status == "ok"
+    assert "counters of mlx5_00, mlx5_01, " in finding.detail
+    assert " and 3 more in " in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -299,7 +327,7 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
 
     assert not can_capture(findings)
-    assert len({finding.name for finding in findings}) == 16
+    assert len({finding.name for finding in findings}) == 18
 
 
 def test_this_machines_libbpf_answers():
@@ -380,7 +408,9 @@ class Lines:
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warning", 0), ("missing", 1)])
 def test_the_exit_code_says_whether_a_capture_is_possible(monkeypatch, status, code):
     """Only what is indispensable makes the doctor fail."""
-    monkeypatch.setattr(verb, "examine_host", lambda host, environ: [Finding("x", status, "y")])
+    monkeypatch.setattr(
+        verb, "examine_host", lambda host, environ, **_: [Finding("x", status, "y")]
+    )
     monkeypatch.setattr(verb, "examine_processes", lambda: Finding("z", "ok", ""))
     out = Lines()
 

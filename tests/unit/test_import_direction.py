@@ -19,6 +19,8 @@ ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
 ROOMS |= {"export": CORRIDOR, "findings": CORRIDOR, "store": CORRIDOR}
 # What it yields enters the corridor where decoded records do.
 ROOMS |= {"importers": ["procfs", "stacks", "capture", "decode"]}
+# It runs inside an application, and writes OTLP as the exporter does.
+ROOMS |= {"instrumentation": ["procfs", "export"]}
 # They write what is in the document, and read nothing else.
 ROOMS |= {"faces": ["findings"]}
 # Scenarios and unit files know no data at all.
@@ -31,6 +33,8 @@ ALONE = {
     "c_struct.py",
     "wire.py",
     "probe_table.py",
+    "native_library.py",
+    "annotations.py",
     "records.py",
     "recent.py",
     "errors.py",

@@ -127,10 +127,14 @@ def test_more_series_than_a_record_takes_are_split():
 
 
 def test_counters_are_in_the_order_of_their_enumeration():
-    """All forty counters follow the header."""
-    record = counters_record(5, range(40))
+    """All of them follow the header."""
+    count = wire.COUNTER_COUNT
 
-    assert wire.COUNTERS_RECORD.unpack(record) == (260, 0, 352, 5, 0, 0, 0, *range(40))
+    record = counters_record(5, range(count))
+
+    assert wire.COUNTERS_RECORD.unpack(record) == (
+        *(260, 0, 32 + 8 * count, 5, 0, 0, 0), *range(count),
+    )  # fmt: skip
 
 
 def test_holders_are_sent_in_pieces():

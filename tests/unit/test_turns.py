@@ -79,8 +79,11 @@ def test_what_is_alone_or_takes_long_comes_first():
 
 @pytest.mark.parametrize(
     ("worker", "count", "is_it"),
-    [("gw2", 3, True), ("gw0", 3, False), ("gw0", 1, False), ("gw3", 3, False)],
+    [
+        *(("gw3", 4, True), ("gw2", 4, False), ("gw1", 4, False), ("gw1", 2, True)),
+        *(("gw0", 2, False), ("gw0", 1, False), ("gw4", 4, False)),
+    ],
 )
 def test_the_last_of_several_processes_stands_back(worker, count, is_it):
-    """One that replaces another that has crashed does not."""
+    """One that replaces another that has crashed does not, nor does the only one."""
     assert turns.stands_back(worker, count) == is_it

@@ -206,6 +206,25 @@ def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):
     assert str(hidden) in found["static_runtime"].detail
 
 
+def test_nccl_inside_another_library_is_found_by_its_text(tmp_path):
+    """As in builds of frameworks that link it in; under its own name it is probed."""
+    source = tmp_path / "engine.c"
+    source.write_text('const char text[] = "\\0NCCL_P2P_LEVEL";\n')
+    for name in ("libengine.so", "libnccl.so.2"):
+        command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / name, source]
+        subprocess.run(command, check=True)
+
+    with process_with(tmp_path / "libengine.so") as pid:
+        found = findings_of(pid)
+    assert found["static_nccl"].status == "warning"
+    assert str(tmp_path / "libengine.so") in found["static_nccl"].detail
+
+    with process_with(tmp_path / "libnccl.so.2") as pid:
+        found = findings_of(pid)
+    assert found["static_nccl"].status == "ok"
+    assert "(nccl): exports none of the 35 APIs" in found["library"].detail
+
+
 def test_our_own_process_can_be_examined():
     """Nothing about a real process raises."""
     found = findings_of(os.getpid())

@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from tools.grafana import agent, chains, fleet, memory, node, process
+from tools.grafana import agent, chains, fleet, inference, memory, node, process, ranks
 
-DASHBOARDS = (fleet, node, process, chains, memory, agent)
+DASHBOARDS = (fleet, node, process, inference, ranks, chains, memory, agent)
 TARGET = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards"
 
 

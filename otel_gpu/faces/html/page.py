@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 import otel_gpu
+from otel_gpu.faces import collectives
 from otel_gpu.faces.device_text import name_of_device
 from otel_gpu.faces.html import (
     charts,
@@ -18,6 +19,12 @@ from otel_gpu.faces.html import (
 from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.stacks_text import coverage
+from otel_gpu.faces.steps_text import (
+    MOST_ROWS_OF_STEPS,
+    MOST_SLOW_STEPS,
+    step_sentence,
+    steps_headline,
+)
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
@@ -91,6 +98,7 @@ for _module in (
     flamegraph,
     memory,
     devices,
+    collectives,
     timeline,
 ):
     ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
@@ -99,11 +107,15 @@ ENVIRONMENT.globals |= {
     "Id": Id,
     "MOST_BALANCES": MOST_BALANCES,
     "MOST_IN_FULL": MOST_IN_FULL,
+    "MOST_ROWS_OF_STEPS": MOST_ROWS_OF_STEPS,
+    "MOST_SLOW_STEPS": MOST_SLOW_STEPS,
     "Place": Place,
     "clip": clip,
     "coverage": coverage,
     "load_lines": load_lines,
     "name_of_device": name_of_device,
+    "step_sentence": step_sentence,
+    "steps_headline": steps_headline,
     "version": otel_gpu.__version__,
     "waterfall_of": waterfall,
 }

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu.faces import fields
+from otel_gpu.faces.collectives import MOST_RANKS, RANKS
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
+from otel_gpu.findings.communicators import Communicator
 from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phrases import API, tone_of
@@ -113,6 +115,11 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
     ids = [f"incident-{first + index}" for index in range(len(rest))]
     empty = Table("Incidents that lost less time", columns, ids=ids)
     return table_of(empty, rest, most=len(rest))
+
+
+def rank_table(row: Communicator) -> Table:
+    """How far the ranks of a communicator are."""
+    return table_of(Table("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
 
 
 def place_of(interval: Interval) -> Place | None:

@@ -46,8 +46,8 @@ see the intervals that it rests on.
 5. get_trace_stats: calls, errors and percentiles; over_time says in which phase it happened.
 6. get_timeline: the moment itself, to the microsecond. Name a window around at_us of an effect.
 7. get_device_memory for who holds memory, by line, and why it ran out; get_memory_balance where allocations are slow; get_stacks for the lines of the \
-program that call or wait (of, by, api), and for a stack_id in full; run_sql for what is left, if a \
-store is served.
+program that call or wait (of, by, api), and for a stack_id in full; get_collectives where ranks wait for \
+each other; run_sql for what is left, if a store is served.
 8. Of a trace (get_check says which kind it is): get_device_time instead of 2 to 7, since no call was counted; then \
 get_comparison, if there is a baseline.
 

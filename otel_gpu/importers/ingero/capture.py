@@ -10,18 +10,9 @@ from typing import Final
 
 from otel_gpu.capture.layout import duration_bounds_ns, layout_description
 from otel_gpu.config import Config
-from otel_gpu.decode.events import (
-    Capture,
-    Clock,
-    CudaCall,
-    Event,
-    Exec,
-    Exit,
-    Fork,
-    Pressure,
-    ProcessSeen,
-    Stall,
-)
+from otel_gpu.decode.events import Capture, Clock, CudaCall, Event, Exec, Exit, Fork, Stall
+from otel_gpu.decode.readings import Pressure
+from otel_gpu.decode.referents import ProcessSeen
 from otel_gpu.importers.ingero import ops
 from otel_gpu.importers.ingero.notes import describe_bound, write_notes
 from otel_gpu.importers.ingero.ops import CUDA_SOURCES, HOST, Ops

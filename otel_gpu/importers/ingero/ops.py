@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from otel_gpu import wire
-from otel_gpu.probe_table import Api, api_of_symbol
+from otel_gpu.probe_symbols import api_of_symbol
+from otel_gpu.probe_table import Api
 
 RUNTIME, HOST, DRIVER, GRAPH = 1, 3, 4, 8
 SCHED_SWITCH, EXEC, EXIT, FORK = 1, 5, 6, 7

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Aggregate, Aggregates, CudaCall, Fork, SeriesKey, Stall
+from otel_gpu.decode.events import CudaCall, Fork, Stall
+from otel_gpu.decode.readings import Aggregate, Aggregates, SeriesKey
 from otel_gpu.importers.ingero.truths import BUCKET_NS, Hidden
 from otel_gpu.probe_table import API_BY_NUMBER
 

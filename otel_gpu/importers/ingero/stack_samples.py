@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from otel_gpu.decode.bodies import MAX_FRAMES
-from otel_gpu.decode.events import UserStack
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.ingero.rows import Database
 from otel_gpu.recent import Recent

@@ -1,6 +1,6 @@
 """
 The snapshots of its caching allocator that PyTorch writes (``torch.cuda.memory._dump_snapshot``).
 
-They are pickles: ``reader`` reads those of plain containers without running any, ``shapes`` checks
-what is in them and keeps it small, ``capture`` makes it the memory of each device.
+They are pickles, which ``plain_pickle`` reads without running any: ``shapes`` checks what is in them
+and keeps it small, ``capture`` makes it the memory of each device.
 """

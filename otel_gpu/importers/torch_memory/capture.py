@@ -1,6 +1,5 @@
 """The importer of PyTorch's memory snapshots: the memory of each device, as events."""
 
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from otel_gpu.config import Config
 from otel_gpu.decode.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.decode.memory import MemorySnapshot, Operations, Phase, Segment
 from otel_gpu.errors import RecordingError
+from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
+from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.tally import Tally
-from otel_gpu.importers.torch_memory.reader import UnreadableError, read_plain
 from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
 from otel_gpu.stacks.frames import clean
 
@@ -46,7 +46,7 @@ class SnapshotCapture:
         self._device_bytes = device_bytes
         self._shapes = Shapes()
         try:
-            self._file_unix_ns = _check_file(path)
+            self._file_unix_ns = check_file(path, MAX_FILE_BYTES)
             with path.open("rb") as stream:
                 whole = read_plain(stream, self._shapes)
             self._take(whole)
@@ -142,16 +142,6 @@ class SnapshotCapture:
             source["settings"] = clean(conf)
         taken = Counter({"segments": len(self._segments), "blocks": blocks, "events": count})
         return Tally(source=source, taken=taken, left_out=self._shapes.left_out)
-
-
-def _check_file(path: Path) -> int:
-    """Return when a file was written; it is not opened before it is known to be one."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise UnreadableError("it is no file")
-    if status.st_size > MAX_FILE_BYTES:
-        raise UnreadableError(f"it has more than {MAX_FILE_BYTES:,} bytes")
-    return status.st_mtime_ns
 
 
 def _ends(operations: Operations) -> tuple[int, ...]:

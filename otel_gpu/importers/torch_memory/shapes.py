@@ -21,8 +21,9 @@ from otel_gpu.decode.memory import (
     Phase,
     Segment,
 )
-from otel_gpu.importers.torch_memory.reader import Make, UnreadableError
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, clean
+from otel_gpu.importers.plain_pickle import Make, UnreadableError
+from otel_gpu.importers.torch_frames import frame_of
+from otel_gpu.stacks.frames import Frame, clean
 
 MAX_EVENTS: Final = 8 << 20
 MAX_OBJECTS: Final = 1 << 19
@@ -191,7 +192,7 @@ class Shapes:
                 if len(numbers) >= MAX_FRAMES:
                     raise UnreadableError(f"more than {MAX_FRAMES:,} different frames")
                 number = numbers[file, line, function] = FrameNumber(len(numbers))
-                self.frames.append(_frame_of(file, line, function))
+                self.frames.append(frame_of(file, line, function))
             return number, True
 
         return make
@@ -361,12 +362,3 @@ def _addressed(blocks: tuple[Block, ...], at: int) -> Any:  # noqa: ANN401
         yield block if block.address >= 0 or at < 0 else block._replace(address=at)
         if at >= 0:
             at = (block.address if block.address >= 0 else at) + block.size_bytes
-
-
-def _frame_of(file: str, line: int, function: str) -> Frame:
-    path = file.replace("\\", "/") if file[1:3] == ":\\" else file
-    is_python = path.endswith((".py", ".pyx", ">")) or path.startswith("<")
-    known = "" if path == "??" else clean(path)
-    return Frame(
-        PYTHON if is_python else NATIVE, clean(function), known, max(0, min(line, _MAX_NUMBER))
-    )

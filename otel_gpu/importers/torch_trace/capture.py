@@ -51,16 +51,16 @@ class TraceCapture:
     def events(self) -> Iterator[Event]:
         """Yield each trace; see ``importers.ForeignCapture``."""
         for number, path in enumerate(self._paths):
-            read = self._read(path)
+            read, start_ns = self._read(path)
             if not number:
-                start_ns = read.trace.base_unix_ns + _extent(read.trace)[0]
                 info = {"layout": self._layout, "mode": "import", "source": self.tally.source}
                 yield Capture(start_ns, info)
                 yield Clock(start_ns, start_ns)
             yield read
         self.tally.source["traces"] = len(self._paths)
 
-    def _read(self, path: Path) -> DeviceRead:
+    def _read(self, path: Path) -> tuple[DeviceRead, int]:
+        """Return a trace, and when its first event began, of the Unix clock."""
         rows = Rows()
         try:
             with Text(path) as text:
@@ -73,22 +73,25 @@ class TraceCapture:
             raise RecordingError(f"{path}: {error}", hint=error.hint) from None
         rejected = rows.rejected + scanner.rejected
         self._count(rows, rejected)
-        trace = _trace(path.name, scanner.head, rows, rejected)
+        # There are millions of rows to look through.
+        start_ns, end_ns = _extent(rows)
+        trace = _trace(path.name, scanner.head, rows, start_ns, rejected)
         if not trace.is_dated:
-            base_unix_ns = text.modified_unix_ns - _extent(trace)[1]
+            base_unix_ns = text.modified_unix_ns - end_ns
             trace = trace._replace(base_unix_ns=base_unix_ns)
             self.tally.notes.append(
                 f"{trace.source} does not say when it was made: its last event is taken to be of "
                 "the time of the file."
             )
-        return DeviceRead(trace.base_unix_ns + _extent(trace)[1], trace)
+        base_ns = trace.base_unix_ns
+        return DeviceRead(base_ns + end_ns, trace), base_ns + start_ns
 
     def _count(self, rows: Rows, rejected: Counter[str]) -> None:
         taken = self.tally.taken
         taken["activities of devices"] += len(rows.activities)
-        kinds = Counter(rows.host.kinds)
+        kinds = rows.host.kinds.tobytes()
         for kind in HostWork:
-            taken[f"{kind.name.lower()}s of the host"] += kinds[kind]
+            taken[f"{kind.name.lower()}s of the host"] += kinds.count(kind)
         self.tally.left_out += rows.left_out
         if cut := rows.names.left_out + rows.shapes.left_out:
             self.tally.left_out["names and shapes of events, of which there are too many"] += cut
@@ -110,7 +113,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _trace(
-    source: str, head: Mapping[str, Any], rows: Rows, rejected: Mapping[str, int]
+    source: str, head: Mapping[str, Any], rows: Rows, start_ns: int, rejected: Mapping[str, int]
 ) -> DeviceTrace:
     run = head.get("distributedInfo")
     run = run if type(run) is dict else {}
@@ -136,13 +139,12 @@ def _trace(
         overhead_ns=rows.overhead_ns,
         rejected=rejected,
     )
-    is_dated = trace.base_unix_ns + _extent(trace)[0] >= _UNIX_US * _NS_PER_US
-    return trace._replace(is_dated=is_dated)
+    return trace._replace(is_dated=trace.base_unix_ns + start_ns >= _UNIX_US * _NS_PER_US)
 
 
-def _extent(trace: DeviceTrace) -> tuple[int, int]:
+def _extent(rows: Rows) -> tuple[int, int]:
     """Return when the first event began, and when the last one ended."""
-    tables = [table for table in (trace.activities, trace.host) if len(table)]
+    tables = [table for table in (rows.activities, rows.host) if len(table)]
     start_ns = min((min(table.starts_ns) for table in tables), default=0)
     ends = (max(map(add, table.starts_ns, table.durations_ns)) for table in tables)
     return start_ns, max(ends, default=start_ns)

@@ -35,6 +35,7 @@ _MAX_TIME_NS = 1 << 62
 # Longer is no duration but an overflow; traces of ten days do not exist.
 _MAX_DURATION_NS = 10 * 86_400 * 10**9
 _NS_PER_US = 1_000
+_MAX_TIME_US, _MAX_DURATION_US = _MAX_TIME_NS // _NS_PER_US, _MAX_DURATION_NS // _NS_PER_US
 _STEP = "ProfilerStep"
 # In bytes, of what collectives move, as c10::ScalarType calls them.
 _DTYPE_BYTES: Mapping[str, int] = {
@@ -152,7 +153,7 @@ class Rows:
             self._thread_names[key] = clean(str(event.args.name))  # type: ignore[union-attr]
 
     def _host_taker(self, kind: HostWork) -> Callable[[TraceEvent], None]:
-        # Names and threads that nearly all were seen before, so that a call takes longer than its answer.
+        # Names that nearly all were seen before, so that a call takes longer than its answer.
         known_name, known_thread = self.names.numbers.get, self._threads.get
         number, times, thread_of = self.names.number, self._times, self._thread
         host = self.host
@@ -164,25 +165,44 @@ class Rows:
         )
         add_duration, add_name = host.durations_ns.append, host.names.append
         add_correlation, add_shape = host.correlations.append, host.shapes.append
-        is_call = kind is HostWork.CALL
+        number_of_kind, is_call = int(kind), kind is HostWork.CALL
         is_operation = kind is HostWork.OPERATION
 
+        # Nearly always of the same thread as the one before, which is faster to see than to look up.
+        last_pid: Any = _NOBODY
+        last_tid: Any = _NOBODY
+        last_thread = 0
+
         def take(event: TraceEvent) -> None:
-            start_ns, duration_ns = times(event)
-            if duration_ns < 0:
-                return
+            nonlocal last_pid, last_tid, last_thread
+            start_ns, duration_ns = event.ts, event.dur
+            if type(start_ns) is type(duration_ns) is int and (
+                0 <= start_ns <= _MAX_TIME_US and 0 <= duration_ns <= _MAX_DURATION_US
+            ):
+                # Most are, and a call would take as long.
+                start_ns *= _NS_PER_US
+                duration_ns *= _NS_PER_US
+            else:
+                start_ns, duration_ns = times(event)
+                if duration_ns < 0:
+                    return
             correlation = shape = 0
             arguments = event.args
             if is_call:
-                correlation = _correlation(arguments)
+                if type(arguments) is Arguments and arguments.correlation is not None:
+                    correlation = _correlation(arguments)
             elif is_operation and type(arguments) is Arguments and arguments.shape is not NO_TEXT:
                 shape = self._shape(arguments)
             if (name := known_name(event.name)) is None:
                 name = number(event.name)
-            if (thread := known_thread((event.pid, event.tid))) is None:
-                thread = thread_of(event)
-            add_kind(kind)
-            add_thread(thread)
+            if event.tid != last_tid or event.pid != last_pid:
+                if (known := known_thread((event.pid, event.tid))) is None:
+                    known, last_tid = thread_of(event), _NOBODY
+                else:
+                    last_pid, last_tid = event.pid, event.tid
+                last_thread = known
+            add_kind(number_of_kind)
+            add_thread(last_thread)
             add_start(start_ns)
             add_duration(duration_ns)
             add_name(name)
@@ -215,6 +235,7 @@ class Rows:
 
     def _device_taker(self, kind: Work) -> Callable[[TraceEvent], None]:
         number, times, activities = self.names.number, self._times, self.activities
+        number_of_kind = int(kind)
         add_kind, add_device, add_stream = (
             activities.kinds.append,
             activities.devices.append,
@@ -233,20 +254,22 @@ class Rows:
                 self.rejected["activities of a device at time 0"] += 1
                 return
             arguments: Any = event.args
-            device = _integer(event.pid if arguments.device is None else arguments.device)
-            stream = _stream(arguments, event)
+            device, stream = arguments.device, arguments.stream
+            device = _integer(event.pid if device is None else device)
+            stream = _integer(stream) if stream is not None else _stream(event)
+            size, occupancy, blocks = arguments.size_bytes, arguments.occupancy, arguments.blocks
             collective = 0 if arguments.collective is None else self._collective(arguments)
             add_name(number(event.name))
-            add_kind(kind)
+            add_kind(number_of_kind)
             add_device(device if 0 <= device < _MAX_DEVICE else -1)
             add_stream(stream)
             add_start(start_ns)
             add_duration(duration_ns)
             add_correlation(_correlation(arguments))
-            add_size(_size(arguments.size_bytes))
+            add_size(0 if size is None else _size(size))
             add_collective(collective)
-            add_occupancy(_estimate(arguments.occupancy) / 100)
-            add_blocks(_estimate(arguments.blocks))
+            add_occupancy(_UNKNOWN_SHARE if occupancy is None else _estimate(occupancy) / 100)
+            add_blocks(-1.0 if blocks is None else _estimate(blocks))
 
         return take
 
@@ -315,6 +338,9 @@ class Rows:
 # Flows and marks: how they lie says nothing that correlations do not.
 _SILENT = frozenset("sftiIC")
 _MAX_KINDS = 100
+# A thread that no event is of.
+_NOBODY = object()
+_UNKNOWN_SHARE = -1.0 / 100
 # Of texts of shapes that are known: more, and longer ones, are parsed again.
 _MAX_SHAPES = 1 << 16
 _LONG_SHAPE = 1_024
@@ -338,9 +364,7 @@ def _correlation(arguments: object) -> int:
     return value if type(value) is int and 0 < value <= MAX_CORRELATION else 0
 
 
-def _stream(arguments: Arguments, event: TraceEvent) -> int:
-    if arguments.stream is not None:
-        return _integer(arguments.stream)
+def _stream(event: TraceEvent) -> int:
     # As in "stream 7", of old versions.
     return _integer(str(event.tid).rpartition(" ")[2])
 

@@ -98,8 +98,11 @@ class Scanner:
 
     def _strict(self, end: int) -> list[TraceEvent] | None:
         """Take the events up to there; None: they are no strict JSON."""
+        last = self._text.rfind("}", self._at, end) + 1
+        if self._text[last:end].strip(_BETWEEN):
+            return None
         try:
-            events = decode(f"[{self._text[self._at : end].rstrip(_BETWEEN)}]")
+            events = decode(f"[{self._text[self._at : last]}]")
         except REFUSALS:
             return None
         self._at = end

@@ -58,17 +58,21 @@ class Text:
         """Return the next piece; empty: there is no more."""
         if self.problem:
             return ""
-        piece = bytearray()
+        parts: list[bytes] = []
+        wanted = PIECE_BYTES
         try:
             # What was unpacked before the damage is not lost, as it would be by reading at once.
-            while len(piece) < PIECE_BYTES and (part := self._stream.read1(PIECE_BYTES)):
-                piece += part
+            while wanted > 0 and (part := self._stream.read1(PIECE_BYTES)):
+                parts.append(part)
+                wanted -= len(part)
         except EOFError:
             self.problem = "the compressed file ends early"
         except (zlib.error, gzip.BadGzipFile):
             self.problem = "the compressed file is damaged"
         except OSError as error:
             raise RecordingError(f"{self._path}: {error.strerror or error}") from error
+        # Of one part, which is nearly always all, nothing is copied.
+        piece = b"".join(parts)
         self._left_bytes -= len(piece)
         if self._left_bytes < 0:
             raise RecordingError(

@@ -1,15 +1,23 @@
 """What a library's probes are said to be, by programs that attach what they are told to."""
 
 import os
+import subprocess
+from collections import Counter
 
 import pytest
 
 from otel_gpu.capture.attachments import MAX_FILES, UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
+from otel_gpu.capture.programs import (
+    ACKNOWLEDGE_EVENT,
+    ENTER_CALL,
+    ENTER_EVENT_WAIT,
+    EXIT_CALL,
+    EXIT_EVENT_WAIT,
+)
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
-from tests.stubs.build import stub_libraries
+from tests.stubs.build import stub_ibverbs, stub_libraries, workload_with_runtime
 
 
 class Bpf:
@@ -23,6 +31,8 @@ class Bpf:
     def attach_uprobes(self, program, path, probes, *, on_return=False):
         if any((program, offset) in self.refused for offset, _ in probes):
             raise BpfError("invalid argument")
+        if not probes:
+            return []
         link = object()
         self.attached[link] = [(program, offset) for offset, _ in probes]
         return [link]
@@ -126,6 +136,22 @@ def test_users_that_are_gone_are_forgotten_without_a_report(library):
     assert attachments.cuda_users() == set()
 
 
+def test_a_library_of_verbs_makes_nobody_a_user_of_cuda():
+    """Its calls are seen in processes that are watched, and each event in a way of its own."""
+    said, bpf, attachments = attach(stub_ibverbs())
+
+    assert said["symbols"] == said["exported"] == 14
+    assert attachments.cuda_users() == set()
+    programs = Counter(program for program, *_ in bpf.places())
+    assert programs == {
+        ENTER_CALL: 12,
+        EXIT_CALL: 12,
+        ENTER_EVENT_WAIT: 1,
+        EXIT_EVENT_WAIT: 1,
+        ACKNOWLEDGE_EVENT: 1,
+    }
+
+
 def test_what_is_loaded_after_probes_went_is_to_be_reported_again(library):
     """Else a library that is opened again would be taken for one that carries probes."""
     _, bpf, attachments = attach(library)
@@ -165,3 +191,81 @@ def test_no_more_than_4096_files_are_known(library, caplog):
 
     assert list(attachments.examine(pid, [*files, MappedFile(pid, file, 1, 2, str(library))])) == []
     assert str(library) in caplog.text
+
+
+HOT = {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGetDevice"}
+RARE = {"cudaMalloc", "cudaFree", "cudaGraphInstantiate"}
+
+
+def probed(bpf, offsets, names):
+    """Which of these functions carry probes."""
+    found = {offset for _, offset in bpf.places()}
+    return {name for name in names if offsets[name] in found}
+
+
+def test_a_process_with_a_door_pays_for_no_probe_at_what_it_counts_itself(library, offsets):
+    """What needs the kernel side keeps its probes; what is left to the door is said."""
+    whole, _, _ = attach(library)
+    bpf = Bpf()
+    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+
+    (said,) = Attachments(Programs(bpf)).examine(os.getpid(), [mapped], has_door=True)
+
+    assert probed(bpf, offsets, HOT | RARE) == RARE
+    assert said["symbols"] + said["door"] == said["exported"] == whole["exported"]
+    assert said["door"] >= len(HOT)
+    assert whole["door"] == 0
+
+
+def test_a_file_that_others_use_too_carries_all_probes_while_they_do(library, offsets):
+    """From the first one without a door until the last one was gone for a while."""
+    bpf = Bpf()
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        list(attachments.examine(os.getpid(), [mapped], has_door=True))
+
+        (said,) = attachments.examine(other.pid, [mapped])
+        assert probed(bpf, offsets, HOT | RARE) == HOT | RARE
+        assert said["symbols"] == said["exported"]
+
+        attachments.forget(other.pid)
+        attachments.detach_unused(0)
+        attachments.detach_unused(UNUSED_LIMIT_S - 1)
+        assert probed(bpf, offsets, HOT | RARE) == HOT | RARE
+        attachments.detach_unused(UNUSED_LIMIT_S)
+        assert probed(bpf, offsets, HOT | RARE) == RARE
+
+        (said,) = attachments.examine(other.pid, [mapped])
+        assert probed(bpf, offsets, HOT | RARE) == HOT | RARE
+        assert said["symbols"] == said["exported"]
+        other.kill()
+
+
+def test_a_child_has_the_door_of_its_parent(library, offsets):
+    """It does not make the probes come back."""
+    bpf = Bpf()
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    list(attachments.examine(os.getpid(), [mapped], has_door=True))
+
+    attachments.inherit(os.getpid(), 1)
+    list(attachments.examine(os.getpid(), [mapped], has_door=True))
+
+    assert probed(bpf, offsets, HOT | RARE) == RARE
+
+
+def test_a_program_that_has_the_runtime_in_itself_keeps_its_probes(library):
+    """Its own calls do not come by the dynamic linker, and so not by a door."""
+    bpf = Bpf()
+    attachments = Attachments(Programs(bpf))
+    path = workload_with_runtime("exact")
+    with subprocess.Popen([path, library, str(10**15), "1"]) as program:
+        mapped = MappedFile(program.pid, FileId(0, path.stat().st_ino), 1, 2, str(path))
+        (said,) = attachments.examine(program.pid, [mapped], has_door=True)
+        attachments.detach_unused(0)
+        attachments.detach_unused(UNUSED_LIMIT_S)
+        program.kill()
+
+    assert probed(bpf, dict(exported_functions(str(path))), HOT | RARE) == HOT | RARE
+    assert said["symbols"] == said["exported"]

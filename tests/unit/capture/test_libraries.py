@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from otel_gpu.capture.libraries import ElfSymbols, exported_functions
+from tests.stubs.build import stub_ibverbs
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the libraries")
 
@@ -117,3 +118,22 @@ def test_a_damaged_library_is_refused_or_read(library, at):
     except ValueError:
         return
     assert all(offset >= 0 for _, offset in functions)
+
+
+def test_of_several_versions_the_default_one_is_taken():
+    """The others call it: with both, each of their calls would count twice."""
+    path = stub_ibverbs()
+    dumped = subprocess.run(
+        ["readelf", "--dyn-syms", "--wide", path], capture_output=True, text=True, check=True
+    ).stdout
+    addresses = {
+        line.split()[-1]: int(line.split()[1], 16)
+        for line in dumped.splitlines()
+        if "ibv_reg_mr@" in line
+    }
+
+    with path.open("rb") as stream:
+        found = ElfSymbols(stream).addresses["ibv_reg_mr"]
+
+    assert len(addresses) == 2
+    assert found == addresses["ibv_reg_mr@@IBVERBS_1.1"]

@@ -43,8 +43,8 @@ H200 = """\
 # Reads until there is what is asked for, and prints it.
 READ = """
 import json, sys, time
-from otel_gpu.capture import nvml
-nvml.LATE_S = {late_s}
+from otel_gpu.capture import nvml, patient_reader
+patient_reader.LATE_S = {late_s}
 devices = nvml.NvmlDevices({interval_s})
 devices.start()
 found = []
@@ -181,6 +181,41 @@ def test_a_call_that_does_not_come_back_is_late_once(read):
 def test_a_host_without_a_driver_says_why(read):
     """NVML is there, the driver is not; it is tried again later."""
     assert read("-1 code.nvmlInit 9\n", readings=0) == []
+
+
+XIDS = """
+import json, sys, time
+from otel_gpu.capture import nvml
+devices = nvml.NvmlDevices(60, wants_xids=True)
+devices.start()
+found = []
+until = time.monotonic() + 20
+while len(found) < {count} and time.monotonic() < until:
+    found += devices.take_xids()
+    time.sleep(0.01)
+devices.close()
+print(json.dumps(found))
+"""
+
+
+def test_xids_are_said_with_their_device(tmp_path):
+    """Of one that registers for them, between two readings; the other one cannot."""
+    file = tmp_path / "devices.txt"
+    said = H200.replace("count 1", "count 2") + "0 xid 79\n1 uuid GPU-2\n1 xid 48\n"
+    file.write_text(said + "1 bus_id 00000000:5E:00.0\n1 code.nvmlDeviceRegisterEvents 3\n")
+    printed = subprocess.run(
+        [sys.executable, "-c", XIDS.format(count=1)],
+        env={
+            "LD_LIBRARY_PATH": str(stub_nvml().parent),
+            "OTEL_GPU_STUB_NVML": str(file),
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert json.loads(printed) == [[79, "0000:4e:00", 0, "", ""]]
 
 
 def test_without_the_bindings_nothing_is_read():

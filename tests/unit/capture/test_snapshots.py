@@ -58,11 +58,36 @@ class Blocks:
         del self.holders[key]
 
 
+class Communicators(dict):
+    """Communicators in memory."""
+
+    def read(self):
+        return iter(list(self.items()))
+
+    def forget(self, key):
+        del self[key]
+
+
+class Doors:
+    """Nobody counts its own calls."""
+
+    def images(self):
+        return set()
+
+    def close(self, images):
+        pass
+
+    def set_thresholds(self, thresholds):
+        pass
+
+
 class Programs:
     """Maps in memory."""
 
+    doors = Doors()
+
     def __init__(self, *images, calls=1):
-        self.blocks = Blocks()
+        self.blocks, self.communicators, self.rhythms = Blocks(), Communicators(), None
         self.aggregates = dict(entry(image, calls) for image in images)
         self.times = dict(
             times_entry(image_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
@@ -70,7 +95,10 @@ class Programs:
         )
         self.thresholds = {}
 
-    def read_aggregates(self):
+    def watched(self, pid):
+        return 0
+
+    def read_aggregates(self, _images=None):
         return iter(self.aggregates.items())
 
     def forget_aggregate(self, key):
@@ -188,3 +216,38 @@ def test_what_only_frees_what_it_inherited_is_not_sent_but_freed(programs, snaps
     assert list(snapshots.last_memory([GONE])) == []
     assert programs.blocks.totals == {}
     assert programs.blocks.forgotten == [GONE]
+
+
+def communicator(handle, image=GONE, **values):
+    pid, ktime_ns = image
+    key = wire.COMMUNICATOR_KEY.build(image_ktime_ns=ktime_ns, pid=pid, handle=handle, generation=1)
+    return key, wire.COMMUNICATOR.build(made_ktime_ns=1, **values)
+
+
+def test_a_communicator_is_sent_when_it_changes_and_freed_once_it_is_destroyed(programs, snapshots):
+    """What was destroyed is said once, with all that was counted."""
+    programs.communicators.update([communicator(7, called=3), communicator(8, called=4)])
+    [sent] = snapshots.communicators()
+    assert wire.MEMORY_RECORD.named(sent)["count"] == 2
+    assert list(snapshots.communicators()) == []
+
+    programs.communicators.update([communicator(8, called=5, flags=wire.COMMUNICATOR_DESTROYED)])
+    [sent] = snapshots.communicators()
+
+    assert wire.MEMORY_RECORD.named(sent)["count"] == 1
+    assert list(programs.communicators) == [communicator(7)[0]]
+    assert list(snapshots.communicators()) == []
+
+
+def test_communicators_of_an_image_whose_end_was_not_reported_are_sent_and_freed(
+    programs, snapshots
+):
+    """Those that live stay."""
+    programs.communicators.update([communicator(7, called=3), communicator(7, LIVING)])
+    list(snapshots.communicators())
+    programs.communicators.update([communicator(7, called=4)])
+
+    *_, sent = snapshots.last_of_others({LIVING})
+
+    assert wire.MEMORY_RECORD.named(sent)["count"] == 1
+    assert list(programs.communicators) == [communicator(7, LIVING)[0]]

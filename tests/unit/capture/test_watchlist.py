@@ -22,7 +22,7 @@ class Programs:
     def __init__(self, images):
         self.images = images
         self.followed = []
-        self.blocks = None
+        self.blocks = self.contexts = None
 
     def watched(self, pid):
         return self.images.get(pid, 0)

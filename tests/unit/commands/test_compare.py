@@ -2,21 +2,17 @@
 
 import json
 import os
-from importlib import resources
 from pathlib import Path
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli
 from otel_gpu.demo import scenarios
+from tests.schemas import COMPARISON
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import call, host, kernel, step, trace, write
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("comparison_schema.json").read_text("utf-8")
-)
 DEMOS = Path(scenarios.__file__).parent / "recordings"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -57,7 +53,7 @@ def compared(tmp_path, capsys):
             )
         code = cli.main(["compare", *sides, *arguments, "--json"])
         document = json.loads(capsys.readouterr().out)
-        validate(document, SCHEMA)
+        COMPARISON.validate(document)
         return document, code
 
     return of

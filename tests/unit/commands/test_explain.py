@@ -5,12 +5,10 @@ import json
 import os
 import re
 from collections import Counter
-from importlib import resources
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import validate
 from rich.console import Console
 
 from otel_gpu import cli, pipeline
@@ -22,9 +20,9 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document, to_text
+from tests.schemas import REPORT
 from tests.unit.commands import starved
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 UPDATE = "python -m tests.unit.commands.starved"
 
 
@@ -53,7 +51,7 @@ def test_the_story_is_told_rightly(recording, capsys):
     """What the golden document says, for a reader: who starved whom, through which hop."""
     document = document_of(capsys, recording)
 
-    validate(document, SCHEMA)
+    REPORT.validate(document)
     gap, launch = document["incidents"]
     (waiting, *_) = gap["causes"]
     (starving, *_) = waiting["via"]
@@ -99,7 +97,7 @@ def test_a_window_is_chosen(recording, capsys, arguments, kinds):
     """Relative to either end, as a Unix time or a date: what touches the window is told."""
     document = document_of(capsys, recording, *arguments)
 
-    validate(document, SCHEMA)
+    REPORT.validate(document)
     assert [chain["effect"]["kind"] for chain in document["chains"]] == kinds
 
 
@@ -206,7 +204,7 @@ def test_a_damaged_stream_makes_a_valid_report(data):
     pipeline.process([damaged], Enricher(), [collector.observe], rejected)
     report = collector.finish("damaged")
 
-    validate(json.loads(to_text(make_document(report))), SCHEMA)
+    REPORT.validate(json.loads(to_text(make_document(report))))
     printed = io.StringIO()
     write_text(report, Console(file=printed, width=100, highlight=False))
     assert {c for c in printed.getvalue() if not c.isprintable()} == {"\n"}

@@ -4,19 +4,13 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from importlib import resources
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli
 from tests.receiver import OtlpReceiver
+from tests.schemas import REPORT, STACKS
 from tests.unit.importers.databases import MS, PID, SECOND, T0, Database
-
-SCHEMA, STACKS_SCHEMA = (
-    json.loads(resources.files("otel_gpu.findings").joinpath(name).read_text("utf-8"))
-    for name in ("schema.json", "stacks_schema.json")
-)
 
 
 @pytest.fixture
@@ -71,7 +65,7 @@ def test_a_slow_call_is_put_down_to_what_is_known(database, capsys):
     assert cli.main(["import", "ingero", str(database.path), "--json"]) == 0
 
     document = json.loads(capsys.readouterr().out)
-    validate(document["report"], SCHEMA)
+    REPORT.validate(document["report"])
     (chain,) = document["report"]["chains"]
     (cause,) = chain["causes"]
     assert chain["effect"]["duration_ns"] == 50 * MS
@@ -101,7 +95,7 @@ def test_an_api_without_rows_has_no_percentiles(database, capsys):
     assert cli.main(["import", "ingero", str(database.path), "--json"]) == 0
 
     report = json.loads(capsys.readouterr().out)["report"]
-    validate(report, SCHEMA)
+    REPORT.validate(report)
     (row,) = [row for row in report["apis"] if row["api"] == "cudaMalloc"]
     assert (row["calls"], row["p50_ns"], row["p99_ns"], row["max_ns"]) == (10, None, None, MS)
 
@@ -264,7 +258,7 @@ def test_its_stacks_can_be_added_up_and_asked_for(database, tmp_path, capsys):
     assert cli.main(["report", "--store", store]) == 0
     page = capsys.readouterr().out
 
-    validate(document, STACKS_SCHEMA)
+    STACKS.validate(document)
     (stack,) = document["stacks"]
     assert (stack["complete"], stack["native"], stack["python"]) == (False, "frame_pointer", "cut")
     assert [(frame["type"], frame["function"]) for frame in stack["frames"]] == [

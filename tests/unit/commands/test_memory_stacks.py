@@ -2,14 +2,13 @@
 
 import gzip
 import json
-from importlib import resources
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli
 from otel_gpu.faces.pprof import _message
 from otel_gpu.findings.top_stacks import MEMORY
+from tests.schemas import STACKS
 from tests.torch_allocator import ACTIVATIONS, CACHE, EXAMPLES, GRADIENTS, LOSSES, WEIGHTS, leak
 from tests.unit.importers.snapshots import MIB, write
 
@@ -67,8 +66,7 @@ def test_every_form_weighs_the_same(capsys, tmp_path, by):
     document = json.loads(output_of(capsys, SNAPSHOT, "--by", by, "--json", "--limit", 100))
 
     weight = sum(int(line.rpartition(" ")[2]) for line in lines)
-    schema = resources.files("otel_gpu.findings").joinpath("stacks_schema.json").read_text("utf-8")
-    validate(document, json.loads(schema))
+    STACKS.validate(document)
     assert sum(one["bytes"] for one in document["stacks"]) == weight > 0
     assert {one["device"] for one in document["stacks"]} == {0}
     (shown,) = json.loads(scope.read_text())["profiles"]

@@ -5,16 +5,16 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from importlib import resources
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft7Validator, validate
+from jsonschema import Draft7Validator
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.findings.top_stacks import GRAPHS, MEASURES
 from tests.replay.make_recordings import recording_path
+from tests.schemas import STACKS, STACKS_DIFF
 from tests.unit.commands import busy
 
 SCHEMA = Path(__file__).parents[1] / "faces" / "speedscope" / "file-format-schema.json"
@@ -60,10 +60,9 @@ def output_of(capsys, *arguments):
 
 
 def document_of(capsys, *arguments):
-    name = "stacks_diff_schema.json" if "--diff" in arguments else "stacks_schema.json"
-    schema = resources.files("otel_gpu.findings").joinpath(name).read_text("utf-8")
+    schema = STACKS_DIFF if "--diff" in arguments else STACKS
     document = json.loads(output_of(capsys, *arguments, "--json"))
-    validate(document, json.loads(schema))
+    schema.validate(document)
     return document
 
 

@@ -2,18 +2,14 @@
 
 import json
 import os
-from importlib import resources
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.replay.make_recordings import recording_path
+from tests.schemas import STACKS
 
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("stacks_schema.json").read_text("utf-8")
-)
 MS = 1_000_000
 
 
@@ -43,7 +39,7 @@ def output_of(capsys, *arguments):
 
 def document_of(capsys, *arguments):
     document = json.loads(output_of(capsys, *arguments, "--json"))
-    validate(document, SCHEMA)
+    STACKS.validate(document)
     return document
 
 

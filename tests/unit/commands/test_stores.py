@@ -4,10 +4,8 @@ import json
 import os
 import sqlite3
 from contextlib import closing
-from importlib import resources
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli, config
 from otel_gpu.commands import _recorder
@@ -18,10 +16,10 @@ from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from tests.activities import capture
 from tests.replay.make_recordings import recording_path
+from tests.schemas import REPORT
 from tests.unit.commands import starved
 from tests.unit.store.stores import ask, read
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 OTHER_STORY = (
     "1 earlier capture of this time left out: before a reboot, or with other histograms. "
     "Choose an earlier window for them."
@@ -82,7 +80,7 @@ def test_a_store_is_explained_as_its_recording(recording, store, capsys, window)
     from_recording = document_of(capsys, recording, *window)
     from_store = document_of(capsys, "--store", store, *window)
 
-    validate(from_store, SCHEMA)
+    REPORT.validate(from_store)
     assert from_store.pop("source") == str(store)
     assert from_recording.pop("source") == str(recording)
     assert from_store == from_recording

@@ -10,39 +10,42 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import (
-    Aggregate,
-    Aggregates,
+    Annotation,
     Capture,
     Clock,
-    Counters,
     CpuSample,
     CudaCall,
     Device,
     Exec,
     Exit,
     Fork,
-    FunctionSeen,
     Gap,
     Library,
     OpenCall,
-    Pressure,
     Probes,
-    ProcessSeen,
-    SeriesKey,
-    Stack,
+    Range,
     Stall,
+    Step,
+)
+from otel_gpu.decode.readings import (
+    Aggregate,
+    Aggregates,
+    Counters,
+    Pressure,
+    SeriesKey,
     Status,
     Times,
     TimesEntry,
     TimesKey,
-    UserStack,
 )
+from otel_gpu.decode.referents import FunctionSeen, ProcessSeen, Stack, UserStack
 from otel_gpu.records import (
     aggregates_record,
     clock_record,
     counters_record,
     json_record,
     open_call_record,
+    step_record,
     times_record,
     unseen_exit_record,
 )
@@ -206,6 +209,84 @@ def test_every_field_of_a_stall_arrives():
             ),
             Gap(20, 2, 3, 4, 5, 6, 7, -1, 8, 9, 10, 11, 12, "feeder"),
             id="gap",
+        ),
+        pytest.param(
+            kernel_record(
+                wire.RECORD_STEP,
+                ktime_ns=20,
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                start_ktime_ns=5,
+                number=1 << 63,
+                loader_wait_ns=6,
+                trace_id=b"T" * 16,
+                span_id=b"S" * 8,
+                trace_flags=1,
+                source=wire.STEP_TOLD,
+                confidence_percent=200,
+                step_kind=wire.STEP_TRAINING,
+                name="train\0left",
+                comm="loop",
+            ),
+            Step(
+                *(20, 2, 3, 4, 5, (1 << 63) - 1, 6, b"T" * 16, b"S" * 8, 1),
+                *(wire.STEP_TOLD, 100, wire.STEP_TRAINING, "train", "loop"),
+            ),
+            id="step that the program tells",
+        ),
+        pytest.param(
+            kernel_record(
+                wire.RECORD_ANNOTATION,
+                ktime_ns=20,
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                asked_pid=5,
+                text_bytes=200,
+                text=b"epoch=3\0no pair\0b=\xff \xe2\x98\x83\0=x\0c=\x1b[2J\0d=" + b"x" * 129,
+                comm="sh",
+            ),
+            Annotation(20, 2, 3, 4, "epoch=3\nb=\ufffd \u2603", "sh"),
+            id="annotation",
+        ),
+        pytest.param(
+            step_record(
+                *(20,),
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                start_ktime_ns=5,
+                number=6,
+                confidence_percent=90,
+                step_kind=wire.STEP_DECODE,
+                name=b"n" * 40,
+            ),
+            Step(20, 2, 3, 4, 5, 6, 0, b"", b"", 0, wire.STEP_FOUND, 90, 4, "n" * 31, ""),
+            id="step that was found",
+        ),
+        pytest.param(
+            kernel_record(
+                wire.RECORD_RANGE,
+                ktime_ns=20,
+                image_ktime_ns=2,
+                pid=3,
+                tid=4,
+                start_ktime_ns=5,
+                trace_id=b"T" * 16,
+                span_id=b"S" * 8,
+                start_tid=6,
+                trace_flags=1,
+                range_kind=wire.RANGE_STARTED,
+                name="forward",
+                domain="solver",
+                comm="loop",
+            ),
+            Range(
+                *(20, 2, 3, 4, 5, b"T" * 16, b"S" * 8, b"", 6, 1, wire.RANGE_STARTED),
+                *("forward", "solver", "loop"),
+            ),
+            id="range in nothing",
         ),
         pytest.param(
             kernel_record(
@@ -637,9 +718,13 @@ def test_kernel_records_hold_any_bytes(body, kind):
         wire.RECORD_CPU_SAMPLE,
         wire.RECORD_BLOCK_STACK,
         wire.RECORD_OUT_OF_MEMORY,
+        wire.RECORD_THREAD_CONTEXT,
+        wire.RECORD_STEP,
+        wire.RECORD_ANNOTATION,
+        wire.RECORD_RANGE,
     )
     size = len(kernel_record(kind)) if kind in known else 172
-    record = wire.RECORD_HEADER.pack(kind, 0, size, 1, 2, 3, 4) + (body * 3)[: size - 32]
+    record = wire.RECORD_HEADER.pack(kind, 0, size, 1, 2, 3, 4) + (body * 5)[: size - 32]
     rejected = Counter()
 
     for event in decode([record], rejected):

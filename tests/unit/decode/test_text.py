@@ -4,25 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.decode.events import (
+from otel_gpu.decode.events import Clock, CudaCall, Device, Exec, Gap, Stall
+from otel_gpu.decode.readings import (
     Aggregate,
     Aggregates,
-    Clock,
     Counters,
-    CudaCall,
-    Device,
-    Exec,
-    Gap,
     Pressure,
-    ProcessSeen,
     SeriesKey,
-    Stack,
-    Stall,
     Times,
     TimesEntry,
     TimesKey,
-    UserStack,
 )
+from otel_gpu.decode.referents import ProcessSeen, Stack, UserStack
 from otel_gpu.decode.text import describe
 from otel_gpu.stacks.frames import Frame
 

@@ -5,6 +5,9 @@ import json
 import random
 import subprocess
 import sys
+from _ctypes import dlclose
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -95,10 +98,23 @@ calls.clear(); said.append(c10.c10_malloc(0, 41 << 20) is not None); said.append
     assert last == ["cudaMalloc", "cudaMalloc"]
 
 
+@contextmanager
+def opened(library: Path) -> Iterator[ctypes.CDLL]:
+    """Load it, and unload it again: other tests look at what this process has mapped."""
+    handle = ctypes.CDLL(str(library))
+    try:
+        yield handle
+    finally:
+        dlclose(handle._handle)
+
+
 def test_its_books_are_right_whatever_is_done(library: Path) -> None:
     """Random requests never overlap, and add up; what is no block is not freed."""
-    ctypes.CDLL(str(library.with_name("libcudart.so.12")))
-    c10 = ctypes.CDLL(str(library))
+    with opened(library.with_name("libcudart.so.12")), opened(library) as c10:
+        check_books(c10)
+
+
+def check_books(c10: ctypes.CDLL) -> None:
     c10.c10_malloc.restype, c10.c10_malloc.argtypes = (
         ctypes.c_void_p,
         [ctypes.c_int, ctypes.c_size_t],
@@ -128,4 +144,5 @@ def test_both_spellings_are_exported(tmp_path: Path, is_old: bool, spelling: str
     """The one that PyTorch has had since 2.0, and the one before."""
     library = build_allocator(tmp_path, is_old=is_old)
     assert library.name == ALLOCATOR
-    assert hasattr(ctypes.CDLL(str(library)), _REPORT.format(spelling))
+    with opened(library) as c10:
+        assert hasattr(c10, _REPORT.format(spelling))

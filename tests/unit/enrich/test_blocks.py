@@ -14,7 +14,9 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.decode.events import Capture, Clock, Counters, Device, ProcessSeen, UserStack
+from otel_gpu.decode.events import Capture, Clock, Device
+from otel_gpu.decode.readings import Counters
+from otel_gpu.decode.referents import ProcessSeen, UserStack
 from otel_gpu.enrich.activities import BlocksActivity, CountersActivity, OutOfMemoryActivity
 from otel_gpu.enrich.blocks import MAP_PATIENCE_NS
 from otel_gpu.enrich.enricher import Enricher

@@ -13,12 +13,12 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
+from otel_gpu.decode.communicators import Collective, Communicator, CommunicatorKey, Signature
+from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Aggregate,
-    Aggregates,
+    Annotation,
     Capture,
     Clock,
-    Counters,
     CpuSample,
     CudaCall,
     Device,
@@ -28,26 +28,30 @@ from otel_gpu.decode.events import (
     Fork,
     Gap,
     OpenCall,
-    Pressure,
     Probes,
-    ProcessSeen,
-    SeriesKey,
-    Stack,
+    Range,
     Stall,
+    Step,
+)
+from otel_gpu.decode.readings import (
+    Aggregate,
+    Aggregates,
+    Counters,
+    Pressure,
+    SeriesKey,
     Status,
     Times,
     TimesEntry,
     TimesKey,
-    UserStack,
 )
+from otel_gpu.decode.referents import ProcessSeen, Stack, UserStack
 from otel_gpu.enrich import processes
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
-    CallStack,
     CaptureActivity,
+    ContextActivity,
     CountersActivity,
-    DeviceIdentity,
     ExitActivity,
     ForkActivity,
     GapActivity,
@@ -57,12 +61,14 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     StallActivity,
     StatusActivity,
-    ThreadTime,
     TimesActivity,
 )
 from otel_gpu.enrich.arrivals import MAX_HELD
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identities import CallStack, DeviceIdentity
 from otel_gpu.enrich.ids import SpanIds, capture_seed
+from otel_gpu.enrich.marks import StepActivity
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.faults import Faults
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
@@ -356,6 +362,21 @@ def test_a_fork_names_both_processes(enricher):
     assert only(enricher, cuda_call(pid=77, image_ktime_ns=290)).process is activity.child
 
 
+def test_a_step_has_the_ids_of_the_programs_own_span(enricher):
+    """One without a span has ids that no call of its moment has."""
+    seen = Step(300, 5, 42, 43, 100, 7, 20, b"", b"", 0, wire.STEP_FOUND, 90, 1, "", "pt_main")
+    told = seen._replace(trace_id=b"T" * 16, span_id=b"S" * 8, source=wire.STEP_TOLD)
+
+    step, own, call = enricher.enrich([seen, told, cuda_call(start_ktime_ns=100, tid=43)])
+
+    assert isinstance(step, StepActivity)
+    assert (step.start_unix_ns, step.end_unix_ns) == (T0 + 100, T0 + 300)
+    assert step.process is call.process
+    assert len(step.trace_id) == 16
+    assert len({step.trace_id, call.trace_id}) == len({step.span_id, call.span_id}) == 2
+    assert (own.trace_id, own.span_id, own.parent_span_id) == (b"T" * 16, b"S" * 8, b"")
+
+
 def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
     """Calls after the exec belong to the new program, which has learnt no devices yet."""
     exec_event = Exec(400, 400, 42, 42, 5, 1, 1, 0, "server", "/opt/server")
@@ -552,6 +573,7 @@ BY_FIELD = {
     "waker_comm": text,
     "path": text,
     "name": text,
+    **dict.fromkeys(("told_by", "bus_id", "said_name", "message"), text),
     "uuid": st.binary(max_size=20),
     "grid": st.tuples(small, small, small),
     "block": st.tuples(small, small, small),
@@ -598,6 +620,14 @@ NESTED = {
     ),
     "entries": lambda: st.lists(any_of(TimesEntry), max_size=4).map(tuple),
     "key": lambda: any_of(TimesKey),
+    "readings": lambda: st.lists(
+        st.tuples(any_of(CommunicatorKey), any_of(Communicator)), max_size=2
+    ).map(tuple),
+    "recent": lambda: st.lists(any_of(Collective), max_size=2).map(tuple),
+    "signature": lambda: any_of(Signature),
+    "trace_id": lambda: st.binary(min_size=16, max_size=16),
+    "span_id": lambda: st.binary(min_size=8, max_size=8),
+    "parent_span_id": lambda: st.binary(min_size=8, max_size=8),
     "totals": lambda: st.lists(st.tuples(any_of(DeviceKey), any_of(MemoryTotals)), max_size=2).map(
         tuple
     ),
@@ -608,7 +638,7 @@ NESTED = {
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 
 
-WAITING = (CpuSample, CudaCall, Fork, Gap, OpenCall, Stall)
+WAITING = (Annotation, CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step)
 
 
 # A stall waits for the name of a process that a full table has dropped when more of it comes.
@@ -654,13 +684,23 @@ def test_no_order_of_events_stops_the_stream(events):
     told = [
         activity
         for activity in activities
-        if hasattr(activity, "event") and not isinstance(activity, OutOfMemoryActivity)
+        if hasattr(activity, "event")
+        and not isinstance(activity, OutOfMemoryActivity | ContextActivity)
     ]
     failed = [id(a.event) for a in activities if isinstance(a, OutOfMemoryActivity)]
     assert len(failed) == len({*failed})
     reports = [e for e in events if isinstance(e, OutOfMemory)]
     assert {id(e) for e in reports if e.source != wire.OUT_OF_MEMORY_CALL} <= {*failed}
-    expected = [event for event in events if isinstance(event, WAITING)]
+    # Those of devices are of no process, or of one.
+    of_devices = [e for e in events if isinstance(e, DeviceFault) and not e.image_ktime_ns]
+    nobodys = [a for a in told if a.process is None]
+    assert [id(a.event) for a in nobodys] == list(map(id, of_devices))
+    told = [a for a in told if a.process is not None]
+    expected = [
+        event
+        for event in events
+        if isinstance(event, WAITING) or (isinstance(event, DeviceFault) and event.image_ktime_ns)
+    ]
     assert sorted(id(activity.event) for activity in told) == sorted(map(id, expected))
     for activity in told:
         image = (activity.event.pid, activity.event.image_ktime_ns)
@@ -865,9 +905,9 @@ def test_memory_is_bounded():
     assert len(processes._facts) <= 16
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
-    assert set(enricher._devices._by_image) <= set(processes._images)
-    assert len(enricher._waits._stacks) <= 16384
-    assert len(enricher._stacks._stacks) <= 16384
+    assert set(enricher._glossary.devices._by_image) <= set(processes._images)
+    assert len(enricher._glossary.waits._stacks) <= 16384
+    assert len(enricher._glossary.stacks._stacks) <= 16384
     entries = enricher._times._entries
     assert sum(map(len, entries.values())) == enricher._times._size <= 65536
     assert (2_000, 2_003) not in enricher._times

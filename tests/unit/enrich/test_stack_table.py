@@ -2,9 +2,9 @@
 
 import pytest
 
-from otel_gpu.decode.events import UserStack
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich import stack_table as stacks
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_table import StackTable, find_place
 from otel_gpu.stacks.frames import Frame
 from otel_gpu.stacks.resolver import MAX_SENT

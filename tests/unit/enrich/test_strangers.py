@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.activities import ProcessImage, Who
+from otel_gpu.enrich.identities import ProcessImage, Who
 from otel_gpu.enrich.strangers import unit_of, who_of, who_of_facts
 
 CONTAINER = "0123456789abcdef" * 4

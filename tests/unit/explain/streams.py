@@ -2,13 +2,8 @@
 
 from otel_gpu import wire
 from otel_gpu.decode.events import Fork, Gap
-from otel_gpu.enrich.activities import (
-    ForkActivity,
-    GapActivity,
-    PressureActivity,
-    ThreadTime,
-    TimesActivity,
-)
+from otel_gpu.enrich.activities import ForkActivity, GapActivity, PressureActivity, TimesActivity
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.stacks.frames import Frame

@@ -3,7 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Resource
+from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Culprit, stack_of_cause
 from otel_gpu.explain.settings import Settings
 from tests.activities import MAIN_FRAME, call_stack

@@ -3,9 +3,11 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
+from otel_gpu.enrich.identities import Culprit, Resource
 from otel_gpu.enrich.known_work import ADVICE, Work
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain import rules
+from otel_gpu.explain.advice import LINES_ADVICE
 from otel_gpu.explain.chains import stack_of_cause
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -226,7 +228,7 @@ def test_an_incident_names_the_lines_of_its_work():
     assert (own.causes[0].lines.first.where.line, own.causes[0].lines.work) == (88, "gc")
     assert stack_of_cause(own.causes[0]) is collect
     assert own.advice == (ADVICE[Work.GC],)
-    assert waits.advice == (rules.RULE_BY_KIND["ipc"].advice, rules.LINES_ADVICE)
+    assert waits.advice == (rules.RULE_BY_KIND["ipc"].advice, LINES_ADVICE)
 
 
 PIPE = Resource("pipe", "pipe:[4711]", "", "", is_remote=False)

@@ -4,6 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.explain import rules
+from otel_gpu.explain.advice import FAILED_ADVICE, IDLE_CPU_ADVICE
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from tests.activities import SECOND, T0, capture, image
@@ -63,8 +64,8 @@ def test_calls_that_failed_get_advice_about_failures():
     _, explainer = explain(usual(), failed, hog, call)
 
     assert {incident.causes[0].kind: incident.advice for incident in explainer.incidents()} == {
-        "gpu_wait": (rules.FAILED_ADVICE,),
-        "preemption": (rules.FAILED_ADVICE, rules.RULE_BY_KIND["preemption"].advice),
+        "gpu_wait": (FAILED_ADVICE,),
+        "preemption": (FAILED_ADVICE, rules.RULE_BY_KIND["preemption"].advice),
     }
 
 
@@ -133,7 +134,7 @@ def test_the_fault_leads_although_the_device_took_longer():
 
 @pytest.mark.parametrize(
     ("throttled_ms", "advice"),
-    [(0, rules.IDLE_CPU_ADVICE), (80, rules.RULE_BY_KIND["cpu_quota"].advice)],
+    [(0, IDLE_CPU_ADVICE), (80, rules.RULE_BY_KIND["cpu_quota"].advice)],
 )
 def test_a_wait_on_an_idle_cpu_gets_the_advice_of_what_kept_it(throttled_ms, advice):
     """A quota, if that was used up meanwhile; else not the quota's advice, and not a hog's."""

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Culprit, stack_of_cause
 from tests.unit.explain.streams import (
     MS,

@@ -3,6 +3,7 @@
 import pytest
 
 from otel_gpu.explain import rules
+from otel_gpu.explain.advice import advice_of
 
 
 def test_every_kind_that_a_state_can_mean_has_a_rule():
@@ -28,9 +29,10 @@ def test_the_kinds_are_those_that_are_documented():
         *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep", "network"),
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
-        *("off_cpu", "network"),
+        *("off_cpu", "network", "gpu_clocks", "gpu_fault"),
         *("empty_cache", "allocation_retry", "allocator_bypass"),
         *("exhausted", "fragmentation", "other_process", "leak"),
+        *("collective_wait", "collective_mismatch", "collective_stuck"),
     }
 
 
@@ -54,9 +56,9 @@ def test_back_pressure_has_the_opposite_advice_of_a_busy_cpu():
 
 def test_a_wait_for_a_cpu_that_nobody_had_has_its_own_advice():
     """There is no other load to move away, and no quota to raise."""
-    advice = rules.advice_of("run_queue", is_cpu_idle=True)
+    advice = advice_of("run_queue", is_cpu_idle=True)
 
     assert all(word in advice for word in ("hypervisor", "interrupt", "idle state"))
     assert "cpu.max" not in advice
-    assert rules.advice_of("run_queue") == rules.RULE_BY_KIND["run_queue"].advice
-    assert rules.advice_of("cpu_quota", is_cpu_idle=True) == rules.RULE_BY_KIND["cpu_quota"].advice
+    assert advice_of("run_queue") == rules.RULE_BY_KIND["run_queue"].advice
+    assert advice_of("cpu_quota", is_cpu_idle=True) == rules.RULE_BY_KIND["cpu_quota"].advice

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit, Resource
+from otel_gpu.enrich.identities import Culprit, Resource
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.states import budget_of
 from otel_gpu.explain.time_tree import (

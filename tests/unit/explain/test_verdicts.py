@@ -3,7 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit
+from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import STATES, budget_of, find_verdicts

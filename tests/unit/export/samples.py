@@ -7,13 +7,12 @@ from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
-    DeviceIdentity,
     ForkActivity,
     GapActivity,
     OpenCallActivity,
-    ProcessImage,
     StallActivity,
 )
+from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import Origins, Resources

@@ -399,6 +399,25 @@ def test_an_incident_of_thousands_links_to_the_worst(incident):
     assert span.links[0].span_id == places[-1][1].span_id
 
 
+def test_an_incident_links_to_each_trace_that_it_hurt(incident):
+    """Before it links to one of them again, however much more that cost."""
+    places = [
+        (
+            one := chain(name=str(n), effect=EFFECT._replace(excess_ns=n, trace_id=trace)),
+            causal.chain_reference(one),
+        )
+        for n in range(500)
+        for trace in [bytes([1 + (n < 7)]) * 15 + bytes([n if n < 7 else 0])]
+    ]
+
+    span = causal.incident_span(incident, SEED, ORIGIN, places, lambda _: ())
+
+    assert len({link.trace_id for link in span.links}) == 8
+    costs = [dict(link.attributes)["otel_gpu.excess.time"] * 1e9 for link in span.links]
+    assert [round(cost) for cost in costs[:10]] == [499, 6, 5, 4, 3, 2, 1, 0, 498, 497]
+    assert len(span.links) == 128
+
+
 def attributes_of(span):
     return dict(span.attributes)
 

@@ -7,7 +7,17 @@ from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import ExportConfig
-from tests.activities import GPU, SECOND, capture, counters, devices, image, thread_time, times
+from tests.activities import (
+    GPU,
+    SECOND,
+    capture,
+    counters,
+    device_fault,
+    devices,
+    image,
+    thread_time,
+    times,
+)
 
 TRAINER = image(name="train.py")
 WORK = times(0, thread_time(TRAINER, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND))
@@ -113,3 +123,64 @@ def test_a_reading_that_does_not_come_back_is_a_failure_too(tmp_path):
     assert found["hw.status", ("hw.state", "ok"), ("hw.type", "gpu")] == 0
     assert found["hw.power", ("hw.type", "gpu")] == 612.345
     assert found["otel_gpu.devices.late",] == 1
+
+
+def test_errors_of_a_device_are_counted_by_their_number(tmp_path):
+    """With the device as NVML names it, if it does; however many kinds a forged recording has."""
+    gpu = {**GPU, "bus_id": "00000000:4E:00.0"}
+    errors = [device_fault(2, 79), device_fault(3, 79, times=1006)]
+    elsewhere = [device_fault(3, 48, bus_id="0000:5e:00")]
+    found = metrics_of(tmp_path, devices(1, driver="580.65.06", gpus=[gpu]), *errors, *elsewhere)
+    of_gpu = ("hw.type", "gpu")
+    assert found["hw.errors", ("error.type", "xid_79"), of_gpu] == 1007
+    assert found["hw.errors", ("error.type", "xid_48"), ("hw.id", "0000:5e:00"), of_gpu] == 1
+
+    many = metrics_of(tmp_path, *(device_fault(2, number) for number in range(5003)))
+    of_xids = {key: value for key, value in many.items() if key[0] == "hw.errors"}
+    assert (len(of_xids), sum(of_xids.values())) == (1025, 5003)
+
+
+def fault_logs(tmp_path, *activities, **config):
+    """The log records of errors, by whose they are."""
+    path = tmp_path / "logs.jsonl"
+    config = dataclasses.replace(Config(), export=ExportConfig(otlp_file=str(path)), **config)
+    with open_exports(config, {}, live=False) as exports:
+        for activity in (capture(), WORK, *activities, counters(5)):
+            exports.observe(activity)
+    return [
+        (attributes_of(resource["resource"])["service.name"], record)
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line).get("resourceLogs", ())
+        for scope in resource["scopeLogs"]
+        for record in scope["logRecords"]
+    ]
+
+
+def test_an_error_of_a_device_is_a_log_record(tmp_path):
+    """Of the process whose work it was, in the trace of its span; else of the agent."""
+    gpu = {**GPU, "bus_id": "00000000:4E:00.0"}
+    (own, nobodys) = fault_logs(
+        tmp_path,
+        devices(1, gpus=[gpu]),
+        device_fault(2, 79, process=TRAINER),
+        device_fault(3, 45, said_pid=9, said_name="other\x1b"),
+    )
+    assert (own[0], own[1]["severityText"], own[1]["eventName"]) == (
+        *("train.py", "ERROR"),
+        "gpu.device.fault",
+    )
+    said = attributes_of(own[1])
+    assert (said["gpu.xid"], said["hw.id"], said["gpu.bus_id"]) == ("79", UUID, "0000:4e:00")
+    assert own[1]["traceId"]
+    assert (nobodys[0], nobodys[1]["severityText"]) == ("otel-gpu", "INFO")
+    assert "traceId" not in nobodys[1]
+    said = attributes_of(nobodys[1])
+    assert (said["gpu.fault.pid"], said["gpu.fault.process_name"]) == ("9", "other\\x1b")
+
+
+def test_without_spans_an_error_is_logged_all_the_same(tmp_path):
+    """In no trace, as there is none."""
+    without = dataclasses.replace(Config().spans, mode="none")
+    ((name, record),) = fault_logs(tmp_path, device_fault(2, process=TRAINER), spans=without)
+    assert name == "train.py"
+    assert "traceId" not in record

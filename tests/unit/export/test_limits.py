@@ -2,6 +2,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_gpu.decode.events import ThreadContext
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.export.limits import Limits, TraceSampler
@@ -145,3 +146,32 @@ def test_a_sampler_that_is_not_known_is_refused(environ):
     """A mistake in the sampler is told, not guessed around."""
     with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER"):
         TraceSampler.of_environment(environ)
+
+
+def context(flags, trace=b"T" * 16):
+    return ThreadContext(1, 1, 1, 1, 1, trace, b"S" * 8, flags)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "flags", "wanted"),
+    [
+        ("parentbased_always_on", 2, False),
+        ("parentbased_always_on", 3, True),
+        ("parentbased_always_on", 0, True),
+        ("parentbased_always_off", 1, True),
+        ("parentbased_always_off", 2, False),
+        ("always_on", 2, True),
+        ("always_off", 3, False),
+    ],
+)
+def test_an_applications_own_decision_holds_where_the_sampler_goes_by_parents(
+    sampler, flags, wanted
+):
+    """Flags of 0 are of publishers that write none: no decision."""
+    made = TraceSampler.of_environment({"OTEL_TRACES_SAMPLER": sampler})
+    other = made.wants_trace(b"O" * 16, "cudaMalloc")
+
+    made.learn(context(flags))
+
+    assert made.wants_trace(b"T" * 16, "cudaMalloc") is wanted
+    assert made.wants_trace(b"O" * 16, "cudaMalloc") is other

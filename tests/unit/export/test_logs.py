@@ -15,7 +15,7 @@ from opentelemetry.trace import (
 )
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import LogEncoder, SpanLog, encode_request
+from otel_gpu.export.encoder import ERROR, INFO, WARN, LogEncoder, SpanLog, encode_request
 from otel_gpu.export.finished import SpanEvent
 from otel_gpu.export.limits import Limits
 from tests.unit.export.test_encoder import bounded, dropped, origins, pairs, unix_ns
@@ -29,18 +29,15 @@ ids = st.integers(1, 2**64 - 1)
 def readable(item):
     """The same log record as the SDK has it."""
     log = item.log
-    context = SpanContext(
-        int.from_bytes(item.trace_id),
-        int.from_bytes(item.span_id),
-        is_remote=False,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED),
-    )
+    flags = TraceFlags(TraceFlags.SAMPLED if item.trace_id else TraceFlags.DEFAULT)
+    ids = int.from_bytes(item.trace_id), int.from_bytes(item.span_id)
+    context = SpanContext(*ids, is_remote=False, trace_flags=flags)
     record = LogRecord(
         timestamp=log.unix_ns,
         observed_timestamp=log.unix_ns,
         context=set_span_in_context(NonRecordingSpan(context)),
-        severity_text="INFO",
-        severity_number=SeverityNumber.INFO,
+        severity_text=SeverityNumber(item.severity).name,
+        severity_number=SeverityNumber(item.severity),
         attributes=bounded(dict(log.attributes), log.dropped_attributes),
         event_name=log.name,
     )
@@ -51,8 +48,10 @@ def readable(item):
 def span_logs(draw):
     trace_ids, span_ids = (ids.map(lambda n, size=size: n.to_bytes(size)) for size in (16, 8))
     logs = st.builds(SpanEvent, names, unix_ns, pairs, dropped)
-    items = st.builds(SpanLog, st.just(draw(origins)), trace_ids, span_ids, logs)
-    return draw(st.lists(items, max_size=4))
+    origin, severities = st.just(draw(origins)), st.sampled_from((INFO, WARN, ERROR))
+    items = st.builds(SpanLog, origin, trace_ids, span_ids, logs, severities)
+    alone = st.builds(SpanLog, origin, st.just(b""), st.just(b""), logs, severities)
+    return draw(st.lists(items | alone, max_size=4))
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,12 +21,12 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.export.metric_requests import request_of, split
 from otel_gpu.export.metric_sender import MetricSender
-from otel_gpu.export.metric_store import Agent, Snapshot
 from otel_gpu.export.points import Layouts
 from otel_gpu.export.producer import Point
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_CALL_DURATION, METRIC_PROCESS_FORKS
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS as LAUNCHES
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_MEMORY_IN_USE as IN_USE
+from otel_gpu.export.snapshots import Agent, Snapshot
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import DeviceIdentity
+from otel_gpu.enrich.identities import DeviceIdentity
 from otel_gpu.export.metric_requests import request_of
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.producer import MetricProducer
@@ -704,7 +704,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert lost[("exit_inside_call",)] == 0
     assert (lost[("sample",)], lost[("python_frames",)]) == (2, 1)
     assert lost[("cpu_sample",)] == 7
-    assert len(lost) == 24
+    assert len(lost) == 28
     assert collected.values("otel_gpu.cpu_samples.taken", "otel-gpu") == {(): 50}
     assert collected.values("otel_gpu.cpu_samples.withheld", "otel-gpu") == {("budget",): 8}
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
@@ -724,7 +724,10 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
         ("perf_map_malformed",): 13,
     }
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
-    assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {("rate",): 4}
+    assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {
+        ("rate",): 4,
+        ("range_rate",): 0,
+    }
     assert collected.values("otel_gpu.spans.dropped", "otel-gpu") == {("queue_full",): 2}
     assert collected.values("otel_gpu.spans.chosen", "otel-gpu") == {
         ("call",): 11,

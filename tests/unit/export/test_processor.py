@@ -226,11 +226,11 @@ def test_a_gap_is_explained_too(app):
     builder = samples.builder()
     found = InMemorySpanExporter()
     processor = CausalChainProcessor(found)
-    outside = {"call_start_ktime_ns": 0, "root_start_ktime_ns": 0}
-    stall = samples.stall(
-        "ipc", start_ktime_ns=4_000, runnable_ktime_ns=6_004_000, end_ktime_ns=6_004_000, **outside
-    )
     gap = samples.gap(end_ktime_ns=8_003_000, blocked_ns=6_000_000, choices=2)
+    inside = {"call_start_ktime_ns": 0, "root_start_ktime_ns": gap.event.start_ktime_ns}
+    stall = samples.stall(
+        "ipc", start_ktime_ns=4_000, runnable_ktime_ns=6_004_000, end_ktime_ns=6_004_000, **inside
+    )
 
     for activity in (stall, gap):
         for span in builder.spans(activity):

@@ -4,12 +4,24 @@ from collections import defaultdict
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.decode.communicators import Signature
 from otel_gpu.decode.device import Work
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
-from otel_gpu.enrich.activities import NO_WAIT, DeviceTraceActivity, ProcessImage, Resource
+from otel_gpu.decode.readings import Aggregate
+from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
+from otel_gpu.enrich.identities import ProcessImage, Resource
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident
+from otel_gpu.explain.chains import (
+    Cause,
+    Chain,
+    Culprit,
+    DeviceTrouble,
+    Effect,
+    Evidence,
+    Incident,
+)
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.explain.trace_health import Fault
 from otel_gpu.export import semconv
@@ -23,9 +35,11 @@ from tests.activities import (
     GPU,
     H100,
     MAIN_FRAME,
+    RAS,
     SECOND,
     T0,
     aggregate,
+    annotation,
     blocks,
     call,
     call_stack,
@@ -33,6 +47,7 @@ from tests.activities import (
     capture,
     copies,
     counters,
+    device_fault,
     devices,
     ended,
     fork,
@@ -40,18 +55,23 @@ from tests.activities import (
     gap,
     image,
     lines_at,
+    marked_range,
     open_call,
     out_of_memory,
     probes,
+    ras,
     sample,
     series,
     snapshot,
     stall,
     status,
+    step,
     thread_time,
     times,
     totals,
 )
+from tests.adapters import fabric, port
+from tests.collectives import FLOAT32, SUM, rank_of
 from tests.unit.importers.traces import call as cuda_call
 from tests.unit.importers.traces import host, kernel, read, trace, training, write
 from tools.generate_semconv import MODULE, PAGE, module_text, page_text, read_registry
@@ -81,6 +101,35 @@ def process(pid=42):
     return ProcessImage(pid, image_ktime_ns, "python", T0 + image_ktime_ns, attributes)
 
 
+def of_hardware(trainer):
+    """What devices and network adapters say of themselves."""
+    yield device_fault(19.5, 48, told_by="nvml")
+    yield device_fault(19.7, 31, said_pid=99, said_name="other")
+    counted = {"port_xmit_data": 4, "port_xmit_packets": 1, "port_xmit_wait": 1}
+    adapter = port(**counted, out_of_sequence=1, link_downed=1)
+    facts = {"guid": "1", "firmware": "2", "model": "MT4129", "vendor": "0x15b3"}
+    facts |= {"link_layer": "Ethernet", "interface": "ens1", "rate_bps": 8}
+    yield fabric(20, adapter | facts, late=1, failed={"EIO": 1})
+    yield devices(
+        20,
+        driver="580.65.06",
+        gpus=[{**GPU, "bus_id": "00000000:4E:00.0"}],
+        late=1,
+        failed={"Timeout": 1},
+    )
+    yield device_fault(21, process=trainer, message="Ch 00000010")
+
+
+def own_work(trainer):
+    """What programs say of their own work."""
+    yield annotation(trainer, 11, "epoch=3")
+    for number in range(9):
+        yield step(trainer, number, (12 + number) * SECOND, MS, name="train")
+    started = {"range_kind": wire.RANGE_STARTED, "domain": "solver", "tid": 9}
+    yield marked_range(trainer, "crossing", 20 * SECOND, MS, **started)
+    yield step(trainer, 9, 21 * SECOND, 9 * MS, name="train", loader_wait_ns=MS)
+
+
 def stream():
     """At least one activity of every kind, and every attribute that can be set."""
     trainer, child = process(), process(43)
@@ -108,8 +157,53 @@ def stream():
         cpu=1,
         stack=call_stack(complete=False),
     )
+    yield call(
+        trainer,
+        "ibv_reg_mr",
+        6 * SECOND,
+        3 * MS,
+        device=H100,
+        status=12,
+        size_bytes=4096,
+        blocked_ns=MS,
+        run_queue_ns=MS,
+        voluntary_switches=1,
+        involuntary_switches=1,
+        weight=10,
+        choices=wire.CHOICE_FAILED | wire.CHOICE_SAMPLED,
+        cpu=1,
+        stack=call_stack(complete=False),
+    )
+    raised = Aggregate(0, 0, 0, 0, (3,) + (0,) * (wire.MAX_BUCKETS - 1))
+    yield snapshot(
+        6,
+        calls(trainer, "ibv_reg_mr", [US], size_bytes=4096),
+        calls(trainer, "ibv_reg_mr", [US], status=12),
+        series(trainer, wire.METRIC_ASYNC_EVENT, raised, copy_kind=10),
+    )
     kinds = {"copy_kind": wire.COPY_HOST_TO_DEVICE, "size_bytes": 4096}
     yield call(trainer, "cudaMemcpyAsync", 7 * SECOND, MS, device=H100, **kinds)
+    yield call(
+        trainer,
+        "ncclReduce",
+        7 * SECOND + MS,
+        MS,
+        device=H100,
+        status=1,
+        size_bytes=4096,
+        stream=9,
+        address=0x9F3C1A52D0B84E0E,
+        grid=(1024, 0, 7 | wire.COLLECTIVE_REDUCE << 16),
+        block=(3, 17, 0),
+        blocked_ns=MS,
+        run_queue_ns=MS,
+        voluntary_switches=1,
+        involuntary_switches=1,
+        weight=10,
+        choices=wire.CHOICE_FAILED | wire.CHOICE_SAMPLED,
+        cpu=1,
+        stack=call_stack(complete=False),
+    )
     yield open_call(
         trainer,
         "cudaDeviceSynchronize",
@@ -169,7 +263,17 @@ def stream():
     yield blocks(trainer, 12, totals(10, 20, unsampled_bytes=3))
     sizes = {"device_total_bytes": 1 << 34, "api": APIS_BY_NAME["cudaMalloc"].number}
     yield out_of_memory(trainer, 12, 1 << 33, stack=call_stack(complete=False), **sizes)
+    root = Signature(wire.COLLECTIVE_BROADCAST, 64, FLOAT32, SUM, 0)
+    errors = {"failed": 1, "async_error": 6, "waited_ns": 1, "completions": 1}
+    yield rank_of(trainer, 12, 8, 9, signature=root, completed=1, completed_at_s=9, **errors)
+    yield from own_work(trainer)
     yield fork(trainer, child, 10 * SECOND, 10 * SECOND + MS)
+    # In a span of the application.
+    yield fork(trainer, child, 11 * SECOND, 11 * SECOND + MS)._replace(parent_span_id=b"S" * 8)
+    yield stall(trainer, 11 * SECOND, 12 * SECOND, 13 * SECOND)._replace(parent_span_id=b"S" * 8)
+    apart = ("cudaMemcpyAsync", "cudaLaunchKernel", 14 * SECOND, 15 * SECOND)
+    yield gap(trainer, *apart)._replace(parent_span_id=b"S" * 8)
+    yield call(trainer, "cudaMemcpyAsync", 16 * SECOND, MS)._replace(parent_span_id=b"S" * 8)
     names = [
         "cudaLaunchKernel",
         "cudaGraphLaunch",
@@ -188,6 +292,7 @@ def stream():
         20,
         *(calls(trainer, name, [3 * US], device=H100, size_bytes=64) for name in names),
         calls(trainer, "cudaMemcpy", [US], device=H100, copy_kind=wire.COPY_DEFAULT, status=1),
+        calls(trainer, "ncclReduce", [US], device=H100, status=1),
         copies(trainer, [4096], device=H100),
         series(trainer, wire.METRIC_LAUNCH_GAP, aggregate([US]), device=H100),
         series(trainer, wire.METRIC_ELAPSED_TIME, aggregate([US]), device=H100),
@@ -199,14 +304,15 @@ def stream():
     waited = thread_time(trainer, wire.STATE_BLOCKED, wire.CONTEXT_GAP, SECOND, reason="ipc")
     waited = waited._replace(ended_ns=SECOND, wait=wait)
     yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND), waited)
-    yield devices(20, driver="580.65.06", gpus=[GPU], late=1, failed={"Timeout": 1})
+    yield from of_hardware(trainer)
+    yield ras(20, RAS, communicators_count=1, timeouts=2, failed={"timeout": 1})
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
     figures["stacks"] |= {"code_rejected": 1}
     figures |= {"errors": {"store": 1}, "skipped": {"store": 1}, "off": {"store": 1}}
-    yield status(20, cpu_ns=10, rss_bytes=20, **figures)
-    yield probes(20, "/usr/lib/libcudart.so.13", 40, 44)
+    yield status(20, cpu_ns=10, rss_bytes=20, door_calls=30, **figures)
+    yield probes(20, "/usr/lib/libcudart.so.13", 40, 44, door=3)
     yield ended(image(pid=399), 21)
 
 
@@ -262,13 +368,18 @@ def chain(process):
         bytes(range(8)),
         stack,
     )
+    trouble = DeviceTrouble("uuid", 79, 0, "hw_thermal", 990, 1980)
     total = Cause("run_queue", MS // 100, 0.01, hog, (), (Cause("lock", 1, 0.01, hog, ()),))
-    inner = Cause("ipc", MS // 100, 0.01, hog, (wait,), (total,))
+    inner = Cause("ipc", MS // 100, 0.01, hog, (wait,), (total,), trouble=trouble)
     whole = Evidence("e4", "gap", at, at + MS)
     lines = lines_at(("step", 7, 3), work="gc", complete=False)
-    worked = Cause("host_work", MS // 100, 0.01, hog, (whole,), lines=lines)
-    many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked, off_cpu))] * 100
-    return Chain("c1", effect, (inner, total, worked, *many), 0, "high")
+    worked = Cause("host_work", MS // 100, 0.01, hog, (whole,), lines=lines, trouble=trouble)
+    counted = Evidence("e5", "counters", at, at + MS, reason="mlx5_0 port 1: 1 link_downed")
+    network = Cause("network", 0, 0.0, None, (counted,))
+    many = [
+        Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked, off_cpu), trouble=trouble)
+    ] * 100
+    return Chain("c1", effect, (inner, total, worked, network, *many), 0, "high")
 
 
 class Emitted:
@@ -362,6 +473,7 @@ def emitted(tmp_path_factory):
 
 
 FILE = Resource("file", "/data/a.bin", "nfs4", "/data", is_remote=True)
+COLLECTIVE = Resource("collective", "all_reduce 41 of a communicator: not called by rank 2")
 CONNECTION = Resource("tcp", "198.18.77.2:9000", is_remote=True)
 
 
@@ -391,7 +503,9 @@ def run_everything(path, stacks_mode):
                 exports.withhold_chain(chain(trainer), reason)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
-            for name, resource in (("i1", FILE), ("i2", CONNECTION)):
+            said = gap_effect._replace(kind="network_event", api="IBV_EVENT_PORT_ERR")
+            exports.observe_chain(chain(trainer)._replace(id="c3", effect=said))
+            for name, resource in (("i1", FILE), ("i2", CONNECTION), ("i3", COLLECTIVE)):
                 cause = always(chain(trainer).causes[0])._replace(resource=resource)
                 advice, chains = ("Do something.",), (chain(trainer),)
                 times = (T0, T0 + SECOND, MS)
@@ -450,8 +564,10 @@ def span_key(span):
 def generic(key):
     """The name that the registry has for spans whose name holds an attribute's value."""
     scope, name = key
-    if name.startswith("cuda"):
+    if name.startswith(("cuda", "nccl", "ibv_")):
         return scope, "{gpu.cuda.api}"
+    if scope == "otel_gpu.nvtx":
+        return scope, "{nvtx range}"
     return scope, "gpu.cause.{otel_gpu.cause.kind}" if name.startswith("gpu.cause.") else name
 
 

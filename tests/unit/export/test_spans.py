@@ -1,7 +1,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity, ExitActivity, Resource
+from otel_gpu.enrich.activities import CountersActivity, ExitActivity
+from otel_gpu.enrich.identities import DeviceIdentity, Resource
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.spans import SpanBuilder
@@ -341,8 +342,7 @@ def test_a_part_of_a_stall_that_took_no_time_makes_no_span(builder, runnable_kti
 
 def test_a_stall_outside_calls_is_a_trace_of_its_own(builder):
     """Both of its spans are roots of the same trace."""
-    builder.spans(samples.stall(call_start_ktime_ns=0, root_start_ktime_ns=0))
-    blocked, waiting = builder.close()
+    blocked, waiting = builder.spans(samples.stall(call_start_ktime_ns=0, root_start_ktime_ns=0))
 
     assert blocked.parent_span_id == waiting.parent_span_id == b""
     assert blocked.trace_id == waiting.trace_id

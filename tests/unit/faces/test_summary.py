@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Aggregate, SeriesKey
+from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
     CountersActivity,
     ExitActivity,
-    ProcessImage,
     Series,
     StatusActivity,
 )
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.faces.summary import Summary, is_live

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from otel_gpu.enrich.activities import NO_WAIT
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
@@ -150,7 +150,7 @@ def test_the_worst_moment_says_where_in_the_program_it_was():
         "  <module> (/app/train.py:102)",
         (
             "from 2027-01-15 08:00:01.000000 UTC; # in a run queue   = blocked   + in a call   "
-            ". in a gap   * in a fork   ? not seen"
+            ". in a gap   * in a fork   ! counted   ? not seen"
         ),
         "         at µs          for µs",
         "            +0          10,000  |" + "-" * 50 + "|  slow cudaLaunchKernel",
@@ -192,7 +192,7 @@ def test_the_worst_moment_is_drawn_to_the_microsecond():
         "slow cudaLaunchKernel of trainer (42), thread 42 trainer: 10 ms, 10 ms more than usual",
         (
             "from 2027-01-15 08:00:01.000000 UTC; # in a run queue   = blocked   + in a call   "
-            ". in a gap   * in a fork   ? not seen"
+            ". in a gap   * in a fork   ! counted   ? not seen"
         ),
         "         at µs          for µs",
         f"            +0          10,000  |{'-' * 50}|  slow cudaLaunchKernel",

@@ -1,11 +1,13 @@
 """Chains and snapshots that reports are made of in these tests."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import ThreadTime, TimesActivity
+from otel_gpu.enrich.activities import TimesActivity
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.blocks import Blocks
+from otel_gpu.ledger.communicators import Communicators
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 
@@ -163,6 +165,7 @@ class FakeExplainer:
         self.settings = Settings()
         self.given_up = dict(given_up)
         self.blocks, self.histories = Blocks(), {}
+        self.communicators = Communicators()
         self.churn = AllocatorChurn(self.settings)
         self.pushed = []
         self._planned = dict(planned)

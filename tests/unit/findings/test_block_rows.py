@@ -1,14 +1,10 @@
 """Memory of live captures in the document: rows by layer, readings, holders, growth, failures."""
 
-import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
-import otel_gpu.findings
 from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
@@ -35,8 +31,8 @@ from tests.activities import (
     times,
     totals,
 )
+from tests.schemas import REPORT
 
-SCHEMA = json.loads(Path(otel_gpu.findings.__file__).with_name("schema.json").read_text())
 MIB = 1 << 20
 TRAINER = image()
 # Each tenth call takes longer than all before it.
@@ -51,7 +47,7 @@ def document(*activities, window=None, pids=()):
     for activity in (started, *activities):
         collector.observe(activity)
     made = collector.finish("test")
-    Draft202012Validator(SCHEMA).validate(make_document(made))
+    REPORT.validate(make_document(made))
     return made
 
 

@@ -37,6 +37,7 @@ from tests.activities import (
     thread_time,
     times,
 )
+from tests.unit.explain.test_stragglers import story as late_ranks
 
 MS = 1_000_000
 RECORDINGS = resources.files("otel_gpu.demo").joinpath("recordings")
@@ -363,3 +364,13 @@ def test_a_stream_without_a_beginning_is_shown_empty():
     view = board_of(snapshot(1.0, launches(image(), 5))).view()
 
     assert (view.apis, view.processes, view.host) == ((), (), "")
+
+
+def test_who_waits_for_other_ranks_is_bound_by_communication():
+    """In the last interval, as in all."""
+    board = board_of(*late_ranks())
+
+    found = {one.process.pid: (one.verdict, one.verdict_now) for one in board.view().processes}
+
+    assert found[1000] == ("communication-bound", "communication-bound")
+    assert found[1003][0] != "communication-bound"

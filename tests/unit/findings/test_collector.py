@@ -3,9 +3,11 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, DeviceIdentity
+from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.verdicts import CLASSES, STATES
+from otel_gpu.findings import chain_rows
 from otel_gpu.findings import collector as module
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
@@ -24,6 +26,7 @@ from tests.activities import (
     replaced,
     series,
     snapshot,
+    status,
 )
 from tests.unit.findings.samples import (
     BLOCKED_IN_GAP,
@@ -458,6 +461,20 @@ def test_a_note_tells_of_switches_that_the_kernel_left_out(repaired, said):
     assert [note.split(":")[0] for note in report.notes if "context switches" in note] == said
 
 
+def test_a_note_tells_why_threads_have_no_steps():
+    """By the latest word of the agent; too few calls are no reason to speak of."""
+    report = report_of(
+        capture(),
+        status(1, steps={"no_rounds": 3}),
+        status(2, steps={"found": 1, "few_calls": 9, "no_rounds": 2, "lost": 1}),
+    )
+
+    assert [note for note in report.notes if "steps" in note] == [
+        "No steps were found of 2 threads, whose calls do not repeat themselves.",
+        "No steps were found of 1 thread, whose calls do not make any more the steps that were found.",
+    ]
+
+
 def test_an_empty_recording_makes_a_report():
     """A capture that saw nothing is explained as such."""
     report = report_of(capture())
@@ -482,7 +499,7 @@ def test_a_call_that_hung_and_returned_lost_its_time_once():
 
 def test_chains_that_lost_least_are_left_out(monkeypatch):
     """Memory is bounded; the figure of what is missing is told."""
-    monkeypatch.setattr(module, "MAX_CHAINS", 2)
+    monkeypatch.setattr(chain_rows, "MAX_CHAINS", 2)
     chains = [
         preempted(TRAINER, n * SECOND, f"c{n}", duration_ns=(20 + n) * MS) for n in range(1, 6)
     ]

@@ -2,10 +2,8 @@
 
 import json
 import re
-from importlib import resources
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity
@@ -13,6 +11,7 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.stacks.frames import Frame
+from tests import schemas
 from tests.activities import (
     SECOND,
     T0,
@@ -25,6 +24,7 @@ from tests.activities import (
     series,
     snapshot,
 )
+from tests.schemas import REPORT
 from tests.unit.findings.samples import (
     HOG,
     MS,
@@ -36,8 +36,6 @@ from tests.unit.findings.samples import (
     with_stacks,
 )
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
-VALIDATOR = Draft202012Validator(SCHEMA)
 TRAINER = image(42, 1)
 
 
@@ -68,22 +66,28 @@ def full_document():
     )
 
 
-def test_the_schema_is_one():
+@pytest.mark.parametrize("validator", schemas.ALL)
+def test_a_schema_is_one(validator):
     """A schema with a mistake would let anything pass."""
-    Draft202012Validator.check_schema(SCHEMA)
+    validator.check_schema(validator.schema)
 
 
 def test_a_document_with_everything_is_as_the_schema_says():
     """Every part is there, and nothing that the schema does not know."""
     document = full_document()
 
-    VALIDATOR.validate(document)
-    assert {part for part in document if not document[part]} == {"advice", "devices"}
+    REPORT.validate(document)
+    assert {part for part in document if not document[part]} == {
+        "advice",
+        "communicators",
+        "devices",
+        "steps",
+    }
 
 
 def test_an_empty_document_is_as_the_schema_says():
     """A capture that saw nothing has a document too."""
-    VALIDATOR.validate(document_of(FakeExplainer()))
+    REPORT.validate(document_of(FakeExplainer()))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_the_schema_refuses_what_is_no_such_document(path, value):
         inside = inside[step]
     inside[path[-1]] = value
 
-    assert not VALIDATOR.is_valid(document)
+    assert not REPORT.is_valid(document)
 
 
 def test_a_chain_is_told_whole():
@@ -228,7 +232,7 @@ def test_a_deep_stack_loses_its_middle():
     effect = chain.effect._replace(stack=call_stack(1, frames))
     document = document_of(FakeExplainer(late=[chain._replace(effect=effect)]))
 
-    VALIDATOR.validate(document)
+    REPORT.validate(document)
     told = document["stacks"]["0000000000000001"]["frames"]
     assert len(told) == 64
     assert told[42] == {"type": "cut", "function": "137 frames left out"}

@@ -1,11 +1,8 @@
 """Reports of captures of other tools, which count more calls than they keep."""
 
-import json
 import math
-from importlib import resources
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.ids import NO_SEED
@@ -13,9 +10,9 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
 from tests.activities import SECOND, T0, calls, capture, image, snapshot
+from tests.schemas import REPORT
 from tests.unit.findings.samples import FakeExplainer
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 TRAINER = image(42, 1)
 FOREIGN = CaptureActivity(
     T0, capture().info | {"unknown": ["distributions", "freed_bytes"]}, NO_SEED
@@ -64,7 +61,7 @@ def test_an_api_of_which_no_call_was_kept_has_no_percentiles():
     (row,) = report.apis
     assert (row.calls, math.isnan(row.p50_ns), math.isnan(row.p99_ns)) == (5, True, True)
     document = make_document(report)
-    validate(document, SCHEMA)
+    REPORT.validate(document)
     assert document["apis"][0]["p50_ns"] is None
 
 

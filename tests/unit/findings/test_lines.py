@@ -2,15 +2,13 @@
 
 import io
 import itertools
-import json
-from importlib import resources
 
 import pytest
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import NO_WAIT, Culprit
+from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
@@ -21,6 +19,7 @@ from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.sentences import because, plain, sentence_of, what_happened, work_of
 from tests.activities import SECOND, T0, capture, lines_at
+from tests.schemas import REPORT
 from tests.unit.explain.streams import (
     MS,
     START,
@@ -36,7 +35,6 @@ from tests.unit.explain.streams import (
 )
 from tests.unit.faces.html.pages import part, text_of
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
 GAP, OTHER = wire.CONTEXT_GAP, wire.CONTEXT_OTHER
 LOADER, HOG = Culprit(77, 77, "worker"), Culprit(900, 901, "hog")
 AUGMENT, LOAD, STEP = stack_at("slow_augment", 88), stack_at("load", 40), stack_at("step", 3)
@@ -110,7 +108,7 @@ def test_the_document_holds_lines_and_is_as_the_schema_says(document):
     """Of causes, of processes with a verdict that work made, and of work in the tree."""
     written = make_document(document)
 
-    Draft202012Validator(SCHEMA).validate(written)
+    REPORT.validate(written)
     (incident,) = written["incidents"]
     (via,) = incident["causes"][0]["via"]
     first = {

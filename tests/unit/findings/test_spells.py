@@ -1,13 +1,10 @@
 """Graphs of the time of threads: exact shares, all of it, and what each frame is."""
 
 import io
-import json
-from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu.decode.events import STALL_STATE_UNKNOWN
@@ -32,6 +29,7 @@ from tests.activities import (
     sample,
     stall,
 )
+from tests.schemas import STACKS
 from tests.unit.findings.busy_threads import (
     ALLOCATING,
     LOADER,
@@ -43,11 +41,6 @@ from tests.unit.findings.busy_threads import (
     report_of,
 )
 
-VALIDATOR = Draft202012Validator(
-    json.loads(
-        resources.files("otel_gpu.findings").joinpath("stacks_schema.json").read_text("utf-8")
-    )
-)
 UNKNOWN = "… stack not known …"
 
 
@@ -196,7 +189,7 @@ def test_threads_that_are_chosen_are_kept_apart():
     assert {stack.frames[1].text for stack in stacks} == {"loader (43)", "trainer (42)"}
     assert "on_cpu of trainer (42), loader (43): 50 samples, 500 ms (45 %)" in text_of(report)
     document = make_stacks_document(report, 1)
-    VALIDATOR.validate(document)
+    STACKS.validate(document)
     assert document["stacks"][0]["thread"] == {"tid": 43, "name": "loader"}
 
 
@@ -244,7 +237,7 @@ def test_the_document_has_the_same():
     """With the account of the kernel beside the samples."""
     document = make_stacks_document(report_of(kind=CPU), 20)
 
-    VALIDATOR.validate(document)
+    STACKS.validate(document)
     assert (document["of"], document["by"]) == ("cpu", "time")
     assert document["coverage"] == {
         "with_stack": 101,
@@ -260,7 +253,7 @@ def test_the_document_has_the_same():
         {"type": "cpython", "function": "<module>", "file": "/app/train.py", "line": 102},
     ]
     waits = make_stacks_document(report_of(kind=OFF_CPU), 1)
-    VALIDATOR.validate(waits)
+    STACKS.validate(waits)
     assert waits["stacks"][0]["frames"][0] == {"type": "wait", "function": "[ipc]"}
     assert waits["coverage"]["with_stack"] == 2
 

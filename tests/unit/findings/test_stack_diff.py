@@ -1,13 +1,10 @@
 """Differences of stacks: shares that are compared, and every form of them."""
 
 import io
-import json
-from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu.faces.folded import folded_differences
@@ -19,14 +16,10 @@ from otel_gpu.findings.stacks_document import make_diff_document
 from otel_gpu.findings.top_stacks import CPU
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call_stack, capture, image, sample
+from tests.schemas import STACKS_DIFF
 from tests.unit.faces.html.pages import Seen
 from tests.unit.findings.busy_threads import MS, report_of
 from tests.unit.findings.stack_samples import EVIL
-
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("stacks_diff_schema.json").read_text("utf-8")
-)
-VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def spent(pid=42, source="x", **functions_ms):
@@ -91,8 +84,7 @@ def test_the_document_is_as_its_schema_says():
     """Whole stacks, frames, and both sides with all that keeps them from being complete."""
     document = make_diff_document(compare(spent(f=50, g=50), report_of(kind=CPU)), 2)
 
-    Draft202012Validator.check_schema(SCHEMA)
-    VALIDATOR.validate(document)
+    STACKS_DIFF.validate(document)
     assert (document["before"]["total"], document["after"]["total"]) == (100 * MS, 1_100 * MS)
     assert document["after"]["coverage"]["samples"] == 102
     assert document["stacks_left_out"] == 7
@@ -144,7 +136,7 @@ def test_what_is_empty_can_be_compared():
         f"trainer;main;f (/app/a.py:1) {5 * MS} 0"
     ]
     assert compare(empty, empty).stacks == ()
-    VALIDATOR.validate(make_diff_document(compare(empty, empty), 5))
+    STACKS_DIFF.validate(make_diff_document(compare(empty, empty), 5))
     assert "<svg" in difference_page(compare(empty, empty), "x")
 
 

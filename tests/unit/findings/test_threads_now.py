@@ -1,13 +1,10 @@
 """All threads of a process: which stand together, and how they are told."""
 
 import io
-import json
-from importlib import resources
 
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from otel_gpu.enrich.activities import CallStack
+from otel_gpu.enrich.identities import CallStack
 from otel_gpu.faces.threads_text import write_threads
 from otel_gpu.findings.threads_now import (
     BLOCKED,
@@ -19,10 +16,8 @@ from otel_gpu.findings.threads_now import (
     make_threads_document,
 )
 from otel_gpu.stacks.frames import PYTHON, Frame
+from tests.schemas import LOOKS
 
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("threads_schema.json").read_text("utf-8")
-)
 PLACE = Frame(PYTHON, "step", "train.py", 31)
 STACK = CallStack(7, (PLACE,), True, "eh_frame", "ok", PLACE)
 WAITS = ThreadNow(
@@ -90,14 +85,14 @@ def test_what_is_missing_is_said():
     assert "- 1 thread could not be read\n- no \\x1b names\n" in text
     assert (document["unreadable"], document["incomplete"]) == (1, 1)
     assert document["threads"][0]["stack"] is None
-    Draft202012Validator(SCHEMA).validate(document)
+    LOOKS.validate(document)
 
 
 def test_the_document_has_each_stack_once():
     """Threads name it by its id; what is not known is null."""
     document = make_threads_document(report(WAITS, WAITS._replace(tid=44), RUNS))
 
-    Draft202012Validator(SCHEMA).validate(document)
+    LOOKS.validate(document)
     assert list(document["stacks"]) == ["0000000000000007"]
     assert {thread["stack"] for thread in document["threads"]} == {"0000000000000007"}
     assert document["threads"][2]["time_in_state_ns"] is None

@@ -2,12 +2,10 @@
 
 import io
 import json
-from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from otel_gpu import wire
@@ -21,6 +19,7 @@ from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stacks_document import make_stacks_document
 from otel_gpu.stacks.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, counters, stall
+from tests.schemas import STACKS
 from tests.unit.findings.stack_samples import (
     EVIL,
     LAUNCH,
@@ -30,11 +29,6 @@ from tests.unit.findings.stack_samples import (
     report_of,
     training,
 )
-
-SCHEMA = json.loads(
-    resources.files("otel_gpu.findings").joinpath("stacks_schema.json").read_text("utf-8")
-)
-VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def rows_of(report):
@@ -184,7 +178,7 @@ def test_an_empty_report_can_be_shown():
     report = report_of(capture())
 
     assert "0 with a stack, 0 without." in text_of(report)
-    VALIDATOR.validate(make_stacks_document(report, 20))
+    STACKS.validate(make_stacks_document(report, 20))
     assert list(fold(report.rows, "time")) == []
     assert "<svg" in draw_flamegraph([], "time")
 
@@ -193,8 +187,7 @@ def test_the_document_is_as_the_schema_says():
     """And holds all that the text does."""
     document = make_stacks_document(report_of(), 2)
 
-    Draft202012Validator.check_schema(SCHEMA)
-    VALIDATOR.validate(document)
+    STACKS.validate(document)
     first, second = document["stacks"]
     assert document["coverage"] == {
         "with_stack": 4,
@@ -244,7 +237,7 @@ def test_the_schema_refuses_what_is_no_such_document(path, value):
         inside = inside[step]
     inside[path[-1]] = value
 
-    assert not VALIDATOR.is_valid(document)
+    assert not STACKS.is_valid(document)
 
 
 names = st.text(max_size=6) | st.sampled_from(EVIL)
@@ -270,7 +263,7 @@ def test_any_stack_can_be_shown_in_every_form(frames):
     report = report_of(call(process, "cudaFree", SECOND, MS, stack=call_stack(1, tuple(frames))))
 
     document = make_stacks_document(report, 20)
-    VALIDATOR.validate(json.loads(to_text(document)))
+    STACKS.validate(json.loads(to_text(document)))
     assert {c for c in to_text(document) + text_of(report) if not c.isprintable()} == {"\n"}
     (line,) = map(folded_line, fold(report.rows, "time"))
     assert line.isprintable()

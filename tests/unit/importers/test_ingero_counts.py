@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Aggregates
+from otel_gpu.decode.readings import Aggregates
 from otel_gpu.importers import open_capture
 from tests.activities import APIS_BY_NAME
 from tests.unit.importers.databases import MS, PID, SECOND, T0, US, Database

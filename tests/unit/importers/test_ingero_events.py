@@ -15,10 +15,10 @@ from otel_gpu.decode.events import (
     Exec,
     Exit,
     Fork,
-    Pressure,
-    ProcessSeen,
     Stall,
 )
+from otel_gpu.decode.readings import Pressure
+from otel_gpu.decode.referents import ProcessSeen
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.ingero import capture as ingero_capture

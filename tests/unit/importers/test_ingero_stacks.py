@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Stall, UserStack
+from otel_gpu.decode.events import CudaCall, Stall
+from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.importers import open_capture

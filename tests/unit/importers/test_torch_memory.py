@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import validate
 
 from otel_gpu import cli, pipeline
 from otel_gpu.enrich.enricher import Enricher
@@ -20,6 +19,7 @@ from otel_gpu.findings import json_form
 from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
+from tests.schemas import REPORT
 from tests.unit.importers.snapshots import (
     BACKWARD,
     MIB,
@@ -35,7 +35,6 @@ from tests.unit.importers.snapshots import (
     write,
 )
 
-SCHEMA = json.loads(Path(json_form.__file__).with_name("schema.json").read_text("utf-8"))
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 A, B = 1 << 40, 2 << 40
 LOOP, CACHE, MODEL = (stack("/app/train.py", line) for line in (20, 31, 44))
@@ -55,7 +54,7 @@ def rows(tmp_path):
 
     def of(made, protocol=4, **choices):
         document = explain(write(tmp_path / "snapshot.pickle", made, protocol), **choices)
-        validate(json_form.make_document(document), SCHEMA)
+        REPORT.validate(json_form.make_document(document))
         return document.memory
 
     return of
@@ -581,7 +580,7 @@ def test_whatever_is_in_a_snapshot_it_is_read_or_refused(tmp_path, data):
     path.write_bytes(whole)
 
     with suppress(RecordingError):
-        validate(json_form.make_document(explain(path)), SCHEMA)
+        REPORT.validate(json_form.make_document(explain(path)))
 
 
 def _spots(value):

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
-from jsonschema import validate
 
 from otel_gpu import cli
 from otel_gpu.findings import json_form
 from otel_gpu.findings.device_memory import Holding
+from tests.schemas import REPORT
 from tests.unit.importers.snapshots import (
     MIB,
     block,
@@ -21,7 +21,7 @@ from tests.unit.importers.snapshots import (
     stack,
     write,
 )
-from tests.unit.importers.test_torch_memory import REAL, SCHEMA, explain, places
+from tests.unit.importers.test_torch_memory import REAL, explain, places
 
 A, B, C = 1 << 40, 2 << 40, 3 << 40
 TRAIN, LOSS = (stack("/app/train.py", line, name) for line, name in ((20, "step"), (31, "loss")))
@@ -34,7 +34,7 @@ def row_of(tmp_path):
 
     def of(made, **choices):
         document = explain(write(tmp_path / "snapshot.pickle", made), **choices)
-        validate(json_form.make_document(document), SCHEMA)
+        REPORT.validate(json_form.make_document(document))
         (row,) = document.memory
         return row
 

@@ -5,12 +5,10 @@ import json
 import math
 import tracemalloc
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import validate
 
 from otel_gpu import pipeline
 from otel_gpu.decode.device import HostWork, Work
@@ -23,9 +21,8 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_trace import rows, scanner, text
 from otel_gpu.options import Config
+from tests.schemas import REPORT
 from tests.unit.importers.traces import T0_US, call, host, kernel, step, trace, write
-
-SCHEMA = json.loads(Path(json_form.__file__).with_name("schema.json").read_text("utf-8"))
 
 
 def explain(path):
@@ -35,7 +32,7 @@ def explain(path):
         collector = Collector(Explainer())
         pipeline.process_events(capture.events(), Enricher(), [collector])
         document = collector.finish(str(path), capture.tally.notes)
-    validate(json_form.make_document(document), SCHEMA)
+    REPORT.validate(json_form.make_document(document))
     return document
 
 

@@ -15,6 +15,7 @@ from otel_gpu.decode.device import (
 )
 from otel_gpu.ledger.device_steps import counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import timelines
+from otel_gpu.ledger.host_time import rows_by_start
 from otel_gpu.ledger.kernel_kinds import KernelKind, kind_of, kinds_of, uses_tensor_cores
 from otel_gpu.ledger.launches import QUEUE_LIMIT, link, measure
 from otel_gpu.ledger.spans import union
@@ -48,7 +49,7 @@ def timeline(trace):
 
 
 def steps(trace):
-    return find_steps(trace, timeline(trace), link(trace), host_spans(trace))
+    return find_steps(trace, timeline(trace), link(trace), host_spans(trace, rows_by_start(trace)))
 
 
 def points(pairs):

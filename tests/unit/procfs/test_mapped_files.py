@@ -28,6 +28,8 @@ def mapped(name: str) -> MappedFile:
         "libcuda.so.1",
         "libcuda.so.550.54.15",
         "libcudart.so.13 (deleted)",
+        "libnccl.so.2",
+        "libnccl-f1e2d3c4.so.2.28.9",
     ],
 )
 def test_cuda_libraries_are_known_by_name(name):
@@ -35,7 +37,9 @@ def test_cuda_libraries_are_known_by_name(name):
     assert mapped(name).is_cuda_library
 
 
-@pytest.mark.parametrize("name", ["libcudnn.so.9", "libcublas.so.12", "libcudadebugger.so.1"])
+@pytest.mark.parametrize(
+    "name", ["libcudnn.so.9", "libcublas.so.12", "libcudadebugger.so.1", "libnccl-net.so"]
+)
 def test_other_nvidia_libraries_are_not(name):
     """They call the runtime, and are seen there."""
     assert not mapped(name).is_cuda_library

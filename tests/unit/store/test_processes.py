@@ -3,7 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import CountersActivity, DeviceIdentity
+from otel_gpu.enrich.activities import CountersActivity
+from otel_gpu.enrich.identities import DeviceIdentity
 from otel_gpu.ledger import accounts
 from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store import names, processes, readings

@@ -9,14 +9,18 @@ import pytest
 
 from benchmarks.days import day
 from otel_gpu import wire
-from otel_gpu.enrich.activities import Culprit, Wait, Who, WhoActivity
+from otel_gpu.enrich.activities import WhoActivity
+from otel_gpu.enrich.identities import Culprit, Who
+from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.errors import StoreError
 from otel_gpu.store.queries import QueryError, QueryLimits, ask
 from tests.activities import T0, image, thread_time, times
+from tests.communicator_activities import collectives, ranks, reading
 from tests.unit.store.stores import write
 
 NUMBERS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r)"
 # One opcode may be under way when the time is over.
+# Of the CPU: how long that takes depends on who else runs.
 GRACE_S = 5.0
 
 WRITES = [
@@ -137,6 +141,10 @@ EXAMPLES = [
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     activities = [*day(3_000, 10), WhoActivity(T0, Who(9, command="hog --all")), kept_waiting(9)]
+    activities += [
+        reading(process, 12, collectives(range(1, 5 - rank)), rank=rank)
+        for rank, process in enumerate(ranks(2))
+    ]
     return write(tmp_path_factory.mktemp("store") / "store.db", activities, blame=True)
 
 
@@ -188,17 +196,17 @@ def test_nothing_outside_can_be_reached(path, sql):
 @pytest.mark.parametrize("sql", LARGE)
 def test_nothing_grows_beyond_its_limit(path, sql):
     """Refused, and soon."""
-    begin = time.monotonic()
+    begin_s = time.thread_time()
 
     refused(path, sql, time_s=10.0)
 
-    assert time.monotonic() - begin < GRACE_S
+    assert time.thread_time() - begin_s < GRACE_S
 
 
 @pytest.mark.parametrize("sql", ENDLESS)
 def test_nothing_takes_longer_than_its_time(path, sql):
     """Or more memory than there is for it, whichever comes first."""
-    begin = time.monotonic()
+    begin_s = time.thread_time()
 
     error = refused(path, sql, time_s=0.2)
 
@@ -206,7 +214,7 @@ def test_nothing_takes_longer_than_its_time(path, sql):
         "the answer takes longer than 0.2 s",
         "the answer needs more than 256 MiB of memory",
     )
-    assert time.monotonic() - begin < GRACE_S
+    assert time.thread_time() - begin_s < GRACE_S
 
 
 def test_memory_is_bounded(path):

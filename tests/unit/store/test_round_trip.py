@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.enrich.activities import (
-    Culprit,
-    DeviceIdentity,
-    PressureActivity,
-    ProcessImage,
-    Resource,
-    ResourceActivity,
-    Wait,
-    Who,
-    WhoActivity,
-)
+from otel_gpu.enrich.activities import PressureActivity, ResourceActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.probe_table import Api
 from otel_gpu.store.limits import Limits
@@ -33,6 +25,7 @@ from tests.activities import (
     H100,
     SECOND,
     T0,
+    annotation,
     blocks,
     call,
     call_stack,
@@ -40,6 +33,7 @@ from tests.activities import (
     capture,
     copies,
     counters,
+    device_fault,
     ended,
     fork,
     forks,
@@ -60,6 +54,7 @@ from tests.activities import (
 from tests.activities import (
     totals as said,
 )
+from tests.adapters import fabric, port
 from tests.replay.make_recordings import recording_path
 from tests.unit.commands import starved
 from tests.unit.store.stores import (
@@ -156,6 +151,8 @@ def everything():
         ResourceActivity(T0 + 10 * SECOND, SHARE, 3),
         counters(10, lost_no_entry=2, probe_entries=7),
         status(10, cpu_ns=5, rss_bytes=6, rejected={"short": 1}, dropped={}),
+        device_fault(10, 79, process=TRAINER, message="naïve ☃", times=3),
+        device_fault(10, 48, told_by="nvml"),
         PressureActivity(T0 + 10 * SECOND, {"load1": 0.5, "cpus": 2, "cgroups": {}}),
         call(
             TRAINER,
@@ -212,6 +209,7 @@ def everything():
         ),
         sample(WORKER, 14 * SECOND, user_stack=(1 << 64) - 1, cpu=7, tid=901, comm="naïve ☃"),
         *memory(14),
+        annotation(TRAINER, 14, "epoch=3", "phase=naïve ☃"),
         snapshot(
             15,
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
@@ -466,6 +464,19 @@ def test_views_have_names_for_people(tmp_path):
         ("kernel side", "no_entry", 3)
     ]
     assert ask(path, "SELECT load1, cpus FROM v_pressure") == [(0.5, 2)]
+
+
+def test_what_network_adapters_counted_is_kept_and_asked_for(tmp_path):
+    """A window begins with the reading before it."""
+    readings = [fabric(n, port(out_of_sequence=n, np_cnp_sent=7)) for n in (11, 12, 13)]
+    path = write(tmp_path / "store", [capture(), *readings])
+
+    assert read(path)[1:] == readings
+    assert ask(
+        path,
+        "SELECT adapter, port, state, value FROM v_fabric_readings "
+        "WHERE counter = 'out_of_sequence' ORDER BY seq",
+    ) == [("mlx5_0", 1, "active", n) for n in (11, 12, 13)]
 
 
 def test_chains_and_incidents_have_views(tmp_path):

@@ -6,16 +6,9 @@ from contextlib import closing
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.activities import (
-    NO_WAIT,
-    CaptureActivity,
-    Culprit,
-    Resource,
-    TimesActivity,
-    Wait,
-    Who,
-    WhoActivity,
-)
+from otel_gpu.enrich.activities import CaptureActivity, TimesActivity, WhoActivity
+from otel_gpu.enrich.identities import Culprit, Resource, Who
+from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.store import eviction, names
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader

@@ -15,9 +15,9 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     ProbesActivity,
     TimesActivity,
-    Who,
     WhoActivity,
 )
+from otel_gpu.enrich.identities import Who
 from otel_gpu.findings.document import Window
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader

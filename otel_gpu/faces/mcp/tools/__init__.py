@@ -3,6 +3,7 @@
 from otel_gpu.faces.mcp.tool import Tool
 from otel_gpu.faces.mcp.tools.chains import get_causal_chains, get_timeline
 from otel_gpu.faces.mcp.tools.check import get_check, get_processes
+from otel_gpu.faces.mcp.tools.collectives import get_collectives
 from otel_gpu.faces.mcp.tools.comparison import get_comparison
 from otel_gpu.faces.mcp.tools.device import get_device_time
 from otel_gpu.faces.mcp.tools.figures import get_memory_balance, get_time_budget, get_trace_stats
@@ -17,6 +18,7 @@ TOOLS: tuple[Tool, ...] = (
     get_time_budget,
     get_causal_chains,
     get_timeline,
+    get_collectives,
     get_memory_balance,
     get_device_memory,
     get_device_time,

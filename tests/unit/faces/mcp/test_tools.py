@@ -45,7 +45,7 @@ def explained(capsys):
     return explain
 
 
-def test_there_are_twelve_tools():
+def test_there_are_thirteen_tools():
     """These, in the order in which an investigation uses them."""
     assert NAMES == [
         "get_check",
@@ -54,6 +54,7 @@ def test_there_are_twelve_tools():
         "get_time_budget",
         "get_causal_chains",
         "get_timeline",
+        "get_collectives",
         "get_memory_balance",
         "get_device_memory",
         "get_device_time",

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from struct import unpack_from
 from typing import Any, BinaryIO, Final, NoReturn, Protocol
 
-from otel_gpu.importers.torch_memory.opcodes import (
+from otel_gpu.importers.pickle_opcodes import (
     APPEND,
     APPENDS,
     BINBYTES,
@@ -103,6 +103,17 @@ class Makers(Protocol):
 
     def bind(self, replace: Callable[[list[Any], object], None]) -> None:
         """Take a function that puts something in the place of a list, in the memo."""
+
+
+class NoMakers:
+    """Lets all dictionaries stay what they are."""
+
+    def maker(self, keys: tuple[str, ...]) -> Make | None:  # noqa: ARG002 -- as the protocol has it
+        """Return None."""
+        return None
+
+    def bind(self, replace: Callable[[list[Any], object], None]) -> None:
+        """Nothing is replaced."""
 
 
 class _Used:

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The calls of a thread that counts them itself, as the scheduler's probes need them.
+ *
+ * No probe says when such a call begins or ends. What is open is published in the thread's own
+ * memory, so it is looked at whenever it matters: when the thread leaves the CPU, before a call that
+ * has probes, and when a call or gap is shown. A call that was not seen before has had no time off
+ * the CPU yet. So the totals of the thread are those of its entry.
+ *
+ * What is published is anything that the process likes. It changes the figures of that process.
+ */
+#ifndef OTEL_GPU_DOOR_BPF_H
+#define OTEL_GPU_DOOR_BPF_H
+
+#include "../native/door.h"
+
+#define NO_SLOT (~0ULL) /* it counts its calls, and does not publish them */
+
+_Static_assert(sizeof(((struct thread *)0)->door_view) ==
+		       __builtin_offsetof(struct door_slot, places),
+	       "all that is before the places");
+
+static __always_inline struct door_slot *view_of(struct thread *thread)
+{
+	return (struct door_slot *)thread->door_view;
+}
+
+/* Look at what a thread publishes, which is the current one. */
+static __always_inline bool look_at_slot(struct thread *thread)
+{
+	if (!thread->door_slot || thread->door_slot == NO_SLOT)
+		return false;
+	return !bpf_probe_read_user(thread->door_view, sizeof(thread->door_view),
+				    (const void *)thread->door_slot);
+}
+
+static __always_inline void take_over(struct thread *thread, struct open_call *call,
+				      const struct door_open_call *published)
+{
+	__builtin_memset(call, 0, sizeof(*call));
+	call->start_ktime_ns = published->start_ktime_ns;
+	call->stack_pointer = published->stack_pointer;
+	call->api = published->api % MAX_APIS;
+	call->variant = published->variant;
+	call->device = published->device;
+	call->copy_kind = COPY_NONE;
+	call->blocked_ns = thread->blocked_ns;
+	call->run_queue_ns = thread->run_queue_ns;
+	call->voluntary_switches = thread->voluntary_switches;
+	call->involuntary_switches = thread->involuntary_switches;
+	call->is_published = PUBLISHED;
+}
+
+/*
+ * Bring what is open in a thread up to date. Calls that only probes see may be around those that
+ * are published, and inside of them. A global function, so that the verifier walks its loops once.
+ */
+__weak __noinline int sync_door(struct thread *thread)
+{
+	struct door_slot *view = view_of(thread);
+	__u32 published, outer = 0;
+	struct open_call *call;
+
+	if (!thread || !look_at_slot(thread))
+		return 0;
+	published = view->depth < MAX_DEPTH ? view->depth : MAX_DEPTH;
+	if (view->device >= 0)
+		thread->device = view->device;
+	if (view->last_return_ktime_ns > thread->last_return_ktime_ns) {
+		begin_gap(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
+		thread->gap_span_id = 0;
+	}
+	for (__u32 i = 0; i < MAX_DEPTH && i < thread->depth; i++) {
+		call = &thread->calls[i];
+		if (call->is_published ||
+		    (published && call->start_ktime_ns >= view->calls[0].start_ktime_ns))
+			break;
+		outer++;
+	}
+	/* By way of a map the verifier forgets which rounds led here: one state goes on. */
+	view->depth = outer;
+	outer = *(volatile __u32 *)&view->depth;
+	if (outer > MAX_DEPTH)
+		return 0;
+	for (__u32 i = 0; i < MAX_DEPTH && i < published && outer + i < MAX_DEPTH; i++) {
+		__u32 at = outer + i;
+
+		barrier_var(at); /* or the check is on another register than the one that is used */
+		call = &thread->calls[at % MAX_DEPTH];
+		if (at < thread->depth && call->is_published &&
+		    call->start_ktime_ns == view->calls[i].start_ktime_ns)
+			continue;
+		if (!at)
+			forget_intervals(thread);
+		take_over(thread, call, &view->calls[i]);
+		thread->depth = at + 1;
+	}
+	outer += published;
+	barrier_var(outer);
+	if (thread->depth > outer && thread->calls[outer % MAX_DEPTH].is_published)
+		thread->depth = outer;
+	return 0;
+}
+
+#endif

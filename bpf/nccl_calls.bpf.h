@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Calls of NCCL. A rank's n-th call on a communicator is part of the n-th collective of all its
+ * ranks, so a call counts where it returns: also inside a group, which only defers the work.
+ */
+#ifndef OTEL_GPU_NCCL_CALLS_BPF_H
+#define OTEL_GPU_NCCL_CALLS_BPF_H
+
+#define NO_REDUCTION	      255
+#define NO_COLOR	      (-1)
+#define MAX_RANKS_OF_INIT_ALL 16
+#define MAX_EXCLUDED	      32  /* ranks that a shrink leaves out, and whose order is known */
+#define NCCL_FAILED	      255 /* in the place of an enum nccl_call */
+#define IN_PROGRESS	      7	  /* ncclInProgress: no failure, nor an error of a communicator */
+
+/* Of an ncclDataType_t; 0: a later one. */
+static __always_inline __u64 datatype_bytes(__u32 datatype)
+{
+	switch (datatype & 0xff) {
+	case 0:	 /* int8 */
+	case 1:	 /* uint8 */
+	case 10: /* float8e4m3 */
+	case 11: /* float8e5m2 */
+		return 1;
+	case 6: /* float16 */
+	case 9: /* bfloat16 */
+		return 2;
+	case 2: /* int32 */
+	case 3: /* uint32 */
+	case 7: /* float32 */
+		return 4;
+	case 4: /* int64 */
+	case 5: /* uint64 */
+	case 8: /* float64 */
+		return 8;
+	}
+	return 0;
+}
+
+/* At the entry: what will be gone, or changed, at the return. */
+static __noinline int read_nccl_call(struct pt_regs *ctx, const volatile struct api_descriptor *api,
+				     struct open_call *call)
+{
+	struct arguments arguments;
+	__u64 elements;
+
+	take_arguments(ctx, &arguments);
+	switch (api->nccl) {
+	case NCCL_COLLECTIVE:
+		elements = call->size_bytes;
+		call->grid[0] = elements;
+		call->grid[1] = elements >> 32;
+		call->grid[2] = (__u8)read_slot(&arguments, api->datatype_slot) | api->operation
+											  << 16;
+		call->grid[2] |= api->reduction_slot
+					 ? (__u8)read_slot(&arguments, api->reduction_slot) << 8
+					 : NO_REDUCTION << 8;
+		call->block[0] = api->root_slot ? read_slot(&arguments, api->root_slot) : -1;
+		call->function = read_slot(&arguments, api->communicator_slot);
+		call->size_bytes = elements * datatype_bytes(call->grid[2]);
+		break;
+	case NCCL_INIT_RANK:
+		call->address = arguments.registers[0];
+		call->grid[0] = arguments.registers[1];
+#if defined(__TARGET_ARCH_x86)
+		call->grid[1] = arguments.registers[2];
+		call->function = arguments.stack;
+#else
+		call->grid[1] = arguments.registers[3];
+		call->function = arguments.registers[2];
+#endif
+		/* The first field of the id is what its ranks know each other by. */
+		read_user(&call->size_bytes, sizeof(__u64), call->function);
+		call->function = name_of_id(call->function);
+		break;
+	case NCCL_INIT_RANK_SCALABLE:
+		call->address = arguments.registers[0];
+		call->grid[0] = arguments.registers[1];
+		call->grid[1] = arguments.registers[2];
+		read_user(&call->size_bytes, sizeof(__u64), arguments.registers[4]);
+		call->function = name_of_id(arguments.registers[4]);
+		break;
+	case NCCL_INIT_ALL:
+		call->address = arguments.registers[0];
+		call->grid[0] = arguments.registers[1];
+		call->size_bytes = arguments.registers[2];
+		break;
+	case NCCL_SPLIT:
+		call->function = arguments.registers[0];
+		call->grid[0] = arguments.registers[1];
+		call->grid[1] = arguments.registers[2];
+		call->address = arguments.registers[3];
+		break;
+	case NCCL_SHRINK:
+		call->function = arguments.registers[0];
+		call->size_bytes = arguments.registers[1];
+		call->grid[0] = arguments.registers[2];
+		call->address = arguments.registers[3];
+		break;
+	case NCCL_GROW:
+		call->function = arguments.registers[0];
+		call->grid[0] = arguments.registers[1];
+		call->grid[1] = arguments.registers[3];
+		call->address = arguments.registers[4];
+		if (arguments.registers[2])
+			read_user(&call->size_bytes, sizeof(__u64), arguments.registers[2]);
+		break;
+	default:
+		call->function = arguments.registers[0];
+		call->address = arguments.registers[1];
+		break;
+	}
+	return 0;
+}
+
+/* Whether a call is inside another collective, which counts for both: as ncclBroadcast in ncclBcast. */
+static __always_inline bool is_counted_outside(const struct thread *thread)
+{
+	const struct open_call *around;
+
+	if (thread->depth < 2)
+		return false;
+	around = &thread->calls[(thread->depth - 2) % MAX_DEPTH];
+	return settings.apis[around->api < MAX_APIS ? around->api : 0].nccl == NCCL_COLLECTIVE;
+}
+
+static __noinline struct kept_communicator *meet_communicator(const struct thread *thread,
+							      struct communicator_key *key)
+{
+	struct kept_communicator *kept = find_communicator(key);
+	struct unborn unknown = {.rank = -1};
+
+	if (kept)
+		return kept;
+	see_born(thread->tid);
+	kept = find_communicator(key);
+	if (kept || !key->handle)
+		return kept;
+	return add_communicator(thread, key, &unknown, COMMUNICATOR_LATE);
+}
+
+/* The number of the collective; 0: it has none. */
+static __always_inline __u64 add_collective(struct communicator *communicator,
+					    struct open_call *call, __u64 now_ktime_ns)
+{
+	__u32 operation = call->grid[2] >> 16 & (MAX_COLLECTIVE_OPERATIONS - 1);
+	struct collective *recent;
+	__u64 number;
+
+	__sync_fetch_and_add(&communicator->calls[operation], 1);
+	__sync_fetch_and_add(&communicator->bytes[operation], call->size_bytes);
+	if (operation == COLLECTIVE_SEND || operation == COLLECTIVE_RECEIVE)
+		return 0;
+	number = __sync_fetch_and_add(&communicator->called, 1) + 1;
+	recent = &communicator->recent[number % RECENT_COLLECTIVES];
+	/* Read meanwhile, it is none. */
+	*(volatile __u64 *)&recent->number = 0;
+	recent->count = call->grid[0] | (__u64)call->grid[1] << 32;
+	recent->called_ktime_ns = now_ktime_ns;
+	recent->root = call->block[0];
+	recent->operation = operation;
+	recent->datatype = call->grid[2];
+	recent->reduction = call->grid[2] >> 8;
+	*(volatile __u64 *)&recent->number = number;
+	return number;
+}
+
+static __always_inline void count_collective(const struct thread *thread, struct open_call *call,
+					     __u64 now_ktime_ns)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *kept;
+	__u64 number;
+
+	if (is_counted_outside(thread))
+		return;
+	kept = meet_communicator(thread, &key);
+	if (!kept)
+		return;
+	call->address = kept->communicator.id;
+	if (is_captured(thread, call->stream)) {
+		__sync_fetch_and_add(&kept->communicator.captured, 1);
+		return;
+	}
+	number = add_collective(&kept->communicator, call, now_ktime_ns);
+	call->block[1] = number;
+	call->block[2] = number >> 32;
+	if (number)
+		queue_work(thread, call->stream, &key, number, now_ktime_ns);
+}
+
+/* The call leaves what its span says: which communicator that is. */
+static __noinline int begin_communicator(const struct thread *thread, struct open_call *call,
+					 __u64 id, __s32 rank, __s32 rank_count)
+{
+	struct communicator_key key = handle_key(thread, 0);
+	struct unborn known = {.id = id, .rank = rank, .rank_count = rank_count};
+	struct kept_communicator *kept;
+
+	read_user(&key.handle, sizeof(key.handle), call->address);
+	call->address = id;
+	if (!key.handle)
+		return 0;
+	kept = add_communicator(thread, &key, &known, 0);
+	if (kept)
+		kept->magic = call->size_bytes;
+	call->function = key.handle;
+	return 0;
+}
+
+/* All ranks are in this process, so the name may be of it alone, if NCCL's is not known. */
+static __noinline int add_all(const struct thread *thread, struct open_call *call)
+{
+	__u64 id = call->function ?: combine(thread->image_ktime_ns, call->start_ktime_ns);
+
+	for (__u32 i = 0; i < MAX_RANKS_OF_INIT_ALL && i < call->grid[0]; i++) {
+		struct communicator_key key = handle_key(thread, 0);
+		struct unborn known = {.id = id, .rank = i, .rank_count = call->grid[0]};
+		struct kept_communicator *kept;
+		__s32 device = i;
+
+		read_user(&key.handle, sizeof(key.handle), call->address + i * sizeof(key.handle));
+		if (call->size_bytes)
+			read_user(&device, sizeof(device), call->size_bytes + i * sizeof(device));
+		kept = key.handle ? add_communicator(thread, &key, &known, 0) : NULL;
+		if (!kept)
+			continue;
+		kept->magic = call->stream;
+		kept->communicator.device = device;
+	}
+	if (call->grid[0] > MAX_RANKS_OF_INIT_ALL)
+		count_many(COUNTER_LOST_COMMUNICATORS_FULL, call->grid[0] - MAX_RANKS_OF_INIT_ALL);
+	call->function = 0;
+	call->address = id;
+	call->stream = 0;
+	return 0;
+}
+
+/* The order of its ranks is that of the keys: where they are ranks themselves, this one's. */
+static __noinline int split_communicator(const struct thread *thread, struct open_call *call)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *parent = find_communicator(&key);
+	__s32 color = call->grid[0], rank = call->grid[1];
+	__u64 where = call->address, id;
+
+	call->address = 0;
+	if (!parent)
+		return 0;
+	parent->children++;
+	if (color == NO_COLOR)
+		return 0;
+	if (rank < 0 || rank >= parent->communicator.rank_count)
+		rank = -1;
+	id = name_of_child(parent->communicator.id, parent->children, color);
+	await_birth(thread->tid, where, id, rank, 0);
+	call->address = id;
+	return 0;
+}
+
+static __noinline int shrink_communicator(const struct thread *thread, struct open_call *call)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *parent = find_communicator(&key);
+	__u32 excluded = call->grid[0];
+	__u64 where = call->address, id;
+	__s32 rank, rank_count;
+
+	call->address = 0;
+	if (!parent)
+		return 0;
+	rank_count = parent->communicator.rank_count - (__s32)excluded;
+	rank = excluded <= MAX_EXCLUDED ? parent->communicator.rank : -1;
+	for (__u32 i = 0; i < MAX_EXCLUDED && i < excluded && rank > 0; i++) {
+		__s32 other = 0;
+
+		read_user(&other, sizeof(other), call->size_bytes + i * sizeof(other));
+		if (other < parent->communicator.rank)
+			rank--;
+	}
+	id = name_of_child(parent->communicator.id, 0, 0);
+	await_birth(thread->tid, where, id, rank, rank_count > 0 ? rank_count : 0);
+	call->address = id;
+	return 0;
+}
+
+/* Those who come anew have an id whose first field the others make of what they have. */
+static __noinline int grow_communicator(const struct thread *thread, struct open_call *call)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *parent = call->function ? find_communicator(&key) : NULL;
+	__s32 rank = call->grid[1], rank_count = call->grid[0];
+
+	if (parent) {
+		parent->children++;
+		rank = parent->communicator.rank;
+		call->size_bytes = parent->magic ? combine(parent->magic, parent->children) : 0;
+	}
+	return begin_communicator(thread, call,
+				  call->size_bytes ? combine(call->size_bytes, rank_count) : 0,
+				  rank, rank_count);
+}
+
+/* The span says which communicator the call was about. */
+static __always_inline struct kept_communicator *name_communicator(const struct thread *thread,
+								   struct open_call *call)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *kept = find_communicator(&key);
+
+	call->address = kept ? kept->communicator.id : 0;
+	return kept;
+}
+
+/* Its handle may be another's, who came meanwhile. */
+static __always_inline void end_communicator(const struct thread *thread, struct open_call *call,
+					     __u32 flag)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *kept = name_communicator(thread, call);
+
+	if (!kept || kept->communicator.made_ktime_ns > call->start_ktime_ns)
+		return;
+	__sync_fetch_and_or(&kept->communicator.flags, flag);
+	bpf_map_delete_elem(&communicator_handles, &key);
+}
+
+/* What the program was told. */
+static __always_inline void learn_answer(const struct thread *thread, struct open_call *call,
+					 __u8 asked)
+{
+	struct communicator_key key = handle_key(thread, call->function);
+	struct kept_communicator *kept;
+	__u64 where = call->address;
+	__s32 answer = 0;
+
+	call->address = 0;
+	if (bpf_probe_read_user(&answer, sizeof(answer), (void *)where))
+		return;
+	/* It may have waited for a child. */
+	if (asked == NCCL_ASYNC_ERROR && answer != IN_PROGRESS)
+		see_born(thread->tid);
+	kept = find_communicator(&key);
+	if (!kept)
+		return;
+	call->address = kept->communicator.id;
+	switch (asked) {
+	case NCCL_ASYNC_ERROR:
+		if (answer == IN_PROGRESS)
+			answer = 0;
+		if (kept->communicator.async_error != answer)
+			kept->communicator.async_error = answer;
+		break;
+	case NCCL_COUNT:
+		kept->communicator.rank_count = answer;
+		break;
+	case NCCL_USER_RANK:
+		kept->communicator.rank = answer;
+		break;
+	case NCCL_DEVICE:
+		kept->communicator.device = answer;
+		break;
+	}
+}
+
+static __always_inline void note_failed_nccl_call(const struct thread *thread,
+						  struct open_call *call)
+{
+	struct kept_communicator *kept = name_communicator(thread, call);
+
+	if (kept && !is_counted_outside(thread))
+		__sync_fetch_and_add(&kept->communicator.failed, 1);
+}
+
+/* At the return of the innermost open call of a thread, which is one of NCCL. */
+__noinline int after_nccl_call(__u32 tid, __s32 status, __u64 now_ktime_ns)
+{
+	struct thread *thread = find_thread(tid);
+	struct open_call *call, *around;
+	__u8 kind;
+
+	if (!thread || !thread->depth)
+		return 0;
+	call = &thread->calls[(thread->depth - 1) % MAX_DEPTH];
+	kind = settings.apis[call->api < MAX_APIS ? call->api : 0].nccl;
+	if (status && (kind == NCCL_INIT_RANK || kind == NCCL_INIT_RANK_SCALABLE)) {
+		call->address = call->function;
+		kind = NCCL_FAILED;
+	} else if (status) {
+		note_failed_nccl_call(thread, call);
+		if (kind == NCCL_COLLECTIVE)
+			return 0;
+		kind = NCCL_FAILED;
+	}
+	switch (kind) {
+	case NCCL_COLLECTIVE:
+		count_collective(thread, call, now_ktime_ns);
+		return 0;
+	case NCCL_FAILED:
+		break;
+	case NCCL_END_GROUP:
+		call->address = 0;
+		see_born(tid);
+		break;
+	case NCCL_GET_ID:
+		call->address = 0;
+		around = &thread->calls[(thread->depth - 2) % MAX_DEPTH];
+		if (thread->depth < 2 || around->api >= MAX_APIS ||
+		    settings.apis[around->api].nccl != NCCL_INIT_ALL)
+			break;
+		read_user(&around->stream, sizeof(__u64), call->function);
+		around->function = name_of_id(call->function);
+		break;
+	case NCCL_INIT_RANK:
+	case NCCL_INIT_RANK_SCALABLE:
+		begin_communicator(thread, call, call->function, call->grid[1], call->grid[0]);
+		break;
+	case NCCL_INIT_ALL:
+		add_all(thread, call);
+		break;
+	case NCCL_SPLIT:
+		split_communicator(thread, call);
+		break;
+	case NCCL_SHRINK:
+		shrink_communicator(thread, call);
+		break;
+	case NCCL_GROW:
+		grow_communicator(thread, call);
+		break;
+	case NCCL_DESTROY:
+		end_communicator(thread, call, COMMUNICATOR_DESTROYED);
+		break;
+	case NCCL_ABORT:
+		end_communicator(thread, call, COMMUNICATOR_ABORTED);
+		break;
+	case NCCL_ASYNC_ERROR:
+	case NCCL_COUNT:
+	case NCCL_USER_RANK:
+	case NCCL_DEVICE:
+		learn_answer(thread, call, kind);
+		break;
+	default:
+		name_communicator(thread, call);
+		break;
+	}
+	/* These were to keep what the return needs. */
+	call->size_bytes = 0;
+	__builtin_memset(call->grid, 0, sizeof(call->grid));
+	__builtin_memset(call->block, 0, sizeof(call->block));
+	return 0;
+}
+
+#endif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Ranges that programs mark with NVTX: at their end, a library of ours in the program calls an empty
+ * function (native/libotel_gpu_nvtx.c), where a probe is.
+ *
+ * What is read is anything that the process likes: it is about the process itself.
+ */
+#define OTEL_GPU_BPF
+#include "core.bpf.h"
+#include "events.h"
+#include "core_fixes.bpf.h"
+#include "maps.bpf.h"
+#include "tasks.bpf.h"
+
+/* A library that keeps to its rate never has so many between two that are told. */
+#define MAX_LEFT_OUT (1 << 30)
+/* Between the program's look at its clock and the probe; clocks of other time namespaces are hours off. */
+#define MAX_DELAY_NS 1000000000
+
+/* A thread says where it publishes what it is in. */
+SEC("uprobe")
+int note_ranges(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct process *process = find_process(pid_of(task));
+	struct thread *thread = find_thread(tid_of(task));
+
+	if (!thread && process)
+		thread = watch_thread(process, pid_of(task), tid_of(task));
+	if (thread)
+		thread->ranges_address = PT_REGS_PARM1(ctx);
+	return 0;
+}
+
+SEC("uprobe")
+int report_range(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 pid = pid_of(task);
+	struct process *process = find_process(pid);
+	__u64 now_ktime_ns = bpf_ktime_get_ns(), shift_ns;
+	struct told_range told = {};
+	struct range_record *record;
+	struct thread *thread;
+
+	if (!process || process->flags & PROCESS_NO_SPANS)
+		return 0;
+	if (bpf_probe_read_user(&told, sizeof(told), (const void *)PT_REGS_PARM1(ctx))) {
+		count(COUNTER_LOST_READ_FAULT);
+		return 0;
+	}
+	/* Who began to be watched meanwhile. */
+	thread = find_thread(tid_of(task));
+	if (thread)
+		thread->ranges_address = told.published_address;
+	if (told.left_out && told.left_out < MAX_LEFT_OUT)
+		count_many(COUNTER_RANGES_WITHHELD, told.left_out);
+	shift_ns = now_ktime_ns - told.now_ns;
+	if (shift_ns < MAX_DELAY_NS)
+		shift_ns = 0;
+	if (told.start_ns > told.end_ns || told.end_ns > told.now_ns ||
+	    told.now_ns - told.start_ns > now_ktime_ns || !admit(process, now_ktime_ns)) {
+		count(COUNTER_LOST_RANGE);
+		return 0;
+	}
+	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_RANGE, sizeof(*record), told.end_ns + shift_ns,
+		    process->image_ktime_ns, pid, tid_of(task));
+	record->start_ktime_ns = told.start_ns + shift_ns;
+	__builtin_memcpy(record->trace_id, told.trace_id, sizeof(record->trace_id));
+	__builtin_memcpy(record->span_id, &told.span_id, sizeof(record->span_id));
+	__builtin_memcpy(record->parent_span_id, &told.parent_span_id,
+			 sizeof(record->parent_span_id));
+	record->start_tid = told.start_tid;
+	record->trace_flags = told.trace_flags;
+	record->range_kind = told.range_kind;
+	__builtin_memset(record->padding, 0, sizeof(record->padding));
+	__builtin_memcpy(record->name, told.name, sizeof(record->name));
+	__builtin_memcpy(record->domain, told.domain, sizeof(record->domain));
+	bpf_get_current_comm(record->comm, COMM_BYTES);
+	bpf_ringbuf_submit(record, wakeup_flags());
+	return 0;
+}

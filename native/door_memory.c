@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The memory that the door counts in: made at the first call of a process, and a slot of it taken at
+ * the first call of a thread. Whatever fails leaves the program's calls as they are, uncounted.
+ *
+ * A fork has a memory of its own: the shared one is not inherited, and a page that the kernel wipes
+ * in the child says so, however the child was made.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "door_glibc.h"
+#include "door_memory.h"
+#include "door_series.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8
+#endif
+
+#define TRIES_WHILE_BEGUN 100000
+
+struct guard *door_guard;
+char *door_memory;
+static bool is_refusal_said;
+OWN struct self door_self = {.device = -1};
+static pthread_key_t exit_key;
+static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
+
+void door_count_loss(enum door_loss loss)
+{
+	if (door_guard && __atomic_load_n(&door_guard->state, __ATOMIC_ACQUIRE) == MEMORY_READY)
+		add_shared(&HEADER->lost[loss], 1);
+}
+
+/* A file above the program's limit would be its end. */
+static bool may_be_as_large(void)
+{
+	struct rlimit limit;
+
+	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur >= DOOR_BYTES;
+}
+
+static char *map_memory(void)
+{
+	char *mapped = MAP_FAILED;
+	int file;
+
+	if (!may_be_as_large())
+		return MAP_FAILED;
+	file = syscall(SYS_memfd_create, DOOR_NAME,
+		       MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (file < 0 && errno == EINVAL) /* before Linux 6.3 */
+		file = syscall(SYS_memfd_create, DOOR_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (file < 0)
+		return MAP_FAILED;
+	if (!ftruncate(file, DOOR_BYTES) &&
+	    !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		mapped = mmap(NULL, DOOR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	close(file);
+	if (mapped == MAP_FAILED)
+		return mapped;
+	if (madvise(mapped, DOOR_BYTES, MADV_DONTFORK)) {
+		munmap(mapped, DOOR_BYTES);
+		return MAP_FAILED;
+	}
+	madvise(mapped, DOOR_BYTES, MADV_DONTDUMP); /* of cores, which would be larger */
+	return mapped;
+}
+
+static void begin_memory(void)
+{
+	char *mapped = map_memory();
+	__u64 now_ktime_ns;
+
+	if (mapped == MAP_FAILED) {
+		__atomic_store_n(&door_guard->state, MEMORY_REFUSED, __ATOMIC_RELEASE);
+		return;
+	}
+	door_memory = mapped;
+	door_begin_clock();
+	now_ktime_ns = ktime_ns(&door_self.clock);
+	HEADER->size_bytes = DOOR_BYTES;
+	HEADER->start_ktime_ns = now_ktime_ns;
+	HEADER->version = DOOR_VERSION;
+	HEADER->pid = getpid();
+	HEADER->clock = door_rate.is_usable ? DOOR_CLOCK_CYCLES : DOOR_CLOCK_SYSTEM;
+	__atomic_store_n(&HEADER->magic, DOOR_MAGIC, __ATOMIC_RELEASE);
+	__atomic_store_n(&door_guard->epoch, now_ktime_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&door_guard->state, MEMORY_READY, __ATOMIC_RELEASE);
+}
+
+/* The thread ends: its slot is another one's, with what it has counted. */
+static void leave_slot(void *slot)
+{
+	if (door_self.slot != slot || door_guard->epoch != door_self.epoch)
+		return;
+	door_self.slot = NULL;
+	door_self.epoch = 0;
+	((struct door_slot *)slot)->depth = 0;
+	__atomic_store_n(&((struct door_slot *)slot)->tid, 0, __ATOMIC_RELEASE);
+}
+
+static void make_exit_key(void)
+{
+	struct guard *page = mmap(NULL, sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const char *wanted = getenv("OTEL_GPU_DOOR");
+
+	if (page == MAP_FAILED)
+		return;
+	if (getauxval(AT_SECURE) || (wanted && !strcmp(wanted, "0")) ||
+	    madvise(page, sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) ||
+	    pthread_key_create(&exit_key, leave_slot)) {
+		munmap(page, sysconf(_SC_PAGESIZE));
+		return;
+	}
+	door_guard = page;
+}
+
+/* Whether there is a memory, after all that can be done about it was done. */
+static bool is_ready(void)
+{
+	__u32 state = MEMORY_NONE;
+
+	pthread_once(&exit_key_once, make_exit_key);
+	if (!door_guard)
+		return false;
+	if (__atomic_compare_exchange_n(&door_guard->state, &state, MEMORY_BEGUN, false,
+					__ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
+		begin_memory();
+	for (int i = 0; i < TRIES_WHILE_BEGUN; i++) {
+		state = __atomic_load_n(&door_guard->state, __ATOMIC_ACQUIRE);
+		if (state != MEMORY_BEGUN)
+			break;
+		sched_yield();
+	}
+	return state == MEMORY_READY;
+}
+
+static bool take_slot(struct door_slot *slot, __u32 from_tid, __u32 tid)
+{
+	return __atomic_compare_exchange_n(&slot->tid, &from_tid, tid, false, __ATOMIC_ACQUIRE,
+					   __ATOMIC_RELAXED);
+}
+
+/* A free slot; where there is none, one of a thread that has ended without saying so. */
+static struct door_slot *find_slot(__u32 tid)
+{
+	for (__u32 i = 0; i < DOOR_SLOTS; i++) {
+		__u32 holder = SLOTS[i].tid; /* or of one that had the same number */
+
+		if ((!holder || holder == tid) && take_slot(&SLOTS[i], holder, tid))
+			return &SLOTS[i];
+	}
+	for (__u32 i = 0; i < DOOR_SLOTS; i++) {
+		__u32 holder = SLOTS[i].tid;
+
+		if (holder && syscall(SYS_tgkill, getpid(), holder, 0) && errno == ESRCH &&
+		    take_slot(&SLOTS[i], holder, tid))
+			return &SLOTS[i];
+	}
+	return NULL;
+}
+
+/* The agent has to count by probes then. */
+static void say_refusal(void)
+{
+	if (door_guard && door_guard->state != MEMORY_REFUSED)
+		return;
+	if (!__atomic_exchange_n(&is_refusal_said, true, __ATOMIC_RELAXED))
+		otel_gpu_door_thread(NULL, NULL);
+}
+
+/* The first call of a thread in this process. Never called with a slot that is its own. */
+void door_begin_thread(void)
+{
+	sigset_t every_signal, kept_signals;
+	int kept_errno = errno;
+	struct door_slot *slot = NULL;
+	__u64 known_epoch = door_self.epoch;
+	__u32 begun;
+
+	door_self.slot = NULL;
+	door_self.epoch = 0;
+	door_self.until_retry = RETRY_CALLS;
+	/* Their handlers may make calls, and would wait for what this thread has begun. */
+	sigfillset(&every_signal);
+	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
+	if (!is_ready()) {
+		say_refusal();
+		goto done;
+	}
+	slot = find_slot(syscall(SYS_gettid));
+	door_self.epoch = door_guard->epoch;
+	if (!slot || pthread_setspecific(exit_key, slot)) {
+		if (slot)
+			__atomic_store_n(&slot->tid, 0, __ATOMIC_RELEASE);
+		if (known_epoch != door_self.epoch) {
+			door_count_loss(DOOR_LOST_SLOTS_FULL);
+			otel_gpu_door_thread(NULL, door_memory);
+		}
+		goto done;
+	}
+	begun = __atomic_load_n(&HEADER->slots_begun, __ATOMIC_RELAXED);
+	while (begun <= slot - SLOTS &&
+	       !__atomic_compare_exchange_n(&HEADER->slots_begun, &begun, slot - SLOTS + 1, false,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	slot->depth = 0;
+	slot->device = door_self.device;
+	slot->last_return_ktime_ns = 0;
+	slot->last_api = 0;
+	slot->until_sample = 0;
+	slot->generation = CONTROL->generation;
+	slot->threads++;
+	slot->begun_ktime_ns = ktime_ns(&door_self.clock);
+	memset(door_self.series, 0, sizeof(door_self.series));
+	for (__u32 i = 0; i < slot->series_begun && i < DOOR_SLOT_SERIES; i++)
+		index_series(slot, i);
+	door_self.slot = slot;
+	otel_gpu_door_thread(slot, door_memory);
+done:
+	pthread_sigmask(SIG_SETMASK, &kept_signals, NULL);
+	errno = kept_errno;
+}

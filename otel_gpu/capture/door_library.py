@@ -1,0 +1,37 @@
+"""Our library that counts the hot calls of the program that preloads it; see native/door.c."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_gpu.errors import HostError
+from otel_gpu.native_library import DOOR, native_library
+
+
+def library_path() -> Path:
+    """Return where the library for this machine is, or would be."""
+    return native_library(DOOR)
+
+
+def with_door(environment: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return an environment whose programs preload the library, before what they preload already.
+
+    Raises:
+        HostError: It was not built for this machine.
+    """
+    path = library_path()
+    if not path.exists():
+        raise HostError(
+            f"there is no door for {platform.machine()}",
+            hint="run `make native`, use a wheel built for this machine, or do without --door",
+        )
+    # A preloaded path ends at a space or a colon, so the path itself may have neither.
+    if any(sign in str(path) for sign in ": "):
+        raise HostError(
+            f"{path} cannot be preloaded: its path has a space or a colon",
+            hint="install otel-gpu in another folder, or do without --door",
+        )
+    others = environment.get("LD_PRELOAD", "")
+    return {**environment, "LD_PRELOAD": f"{path}{os.pathsep + others if others else ''}"}

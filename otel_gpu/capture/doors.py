@@ -1,0 +1,379 @@
+"""
+The doors of watched processes: opened, read, and closed when their process ended.
+
+A program that preloads our library counts its hot calls itself, in memory that it shares
+(``native/door.h``). The agent keeps that open from the first call on, so that what the program has
+counted until its end can still be read when it is gone.
+"""
+
+import contextlib
+import fcntl
+import logging
+import operator
+import os
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from otel_gpu import wire
+from otel_gpu.capture.door_memory import DoorError, DoorReading, read_door
+from otel_gpu.capture.door_times import DoorTimes
+from otel_gpu.capture.door_wishes import Wishes
+from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.objects import BpfObject
+from otel_gpu.config import Config
+from otel_gpu.errors import MapFullError
+from otel_gpu.probe_symbols import layer_of_library
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory, open_regular
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.recent import Recent
+from otel_gpu.records import Entry
+from otel_gpu.stacks.samples import Image
+
+DOOR_THREAD: Final = "otel_gpu_door_thread"
+"""The function of the library that each thread calls first."""
+
+_MAX_REFUSED: Final = 4096
+_MAX_LIBRARIES: Final = 64
+_MAX_ENVIRONMENT_BYTES: Final = 1 << 20
+_IS_OFF: Final = b"\0OTEL_GPU_DOOR=0\0"
+# Of what a memory was begun before its process was watched, we did not see the beginning.
+_BEGINNING_NS: Final = 10_000_000
+# Beyond what a process can have done; so no sum of them overflows anywhere.
+_MOST: Final = 1 << 62
+_MOST_CALLS: Final = 1 << 54
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_PID: Final = struct.Struct("<I")
+_IMAGE: Final = struct.Struct("<Q")
+_KEY_IMAGE: Final = struct.Struct("<QI")
+_REFUSED: Final = 1 << wire.DOOR_REFUSED_BIT
+_SLOT_HEAD: Final = wire.DOOR_SLOT.before("places")
+_METRIC: Final = wire.DOOR_KEY.fields.index("metric")
+_EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "max")))
+# Losses of the door that the kernel side has too, and those that only doors have.
+_LOST: Final = {
+    wire.DOOR_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
+    wire.DOOR_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
+}
+_OWN_LOST: Final = {
+    wire.DOOR_LOST_DEPTH_EXCEEDED: "door_depth_exceeded",
+    wire.DOOR_LOST_SLOTS_FULL: "door_slots_full",
+    wire.DOOR_LOST_COPIES_FULL: "door_copies_full",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+Value = tuple[int, ...]
+
+
+class _Door:
+    """
+    The memory of one process image.
+
+    Raises:
+        DoorError: It is none that we can read.
+    """
+
+    def __init__(self, fd: int, address: int, image: Image) -> None:
+        self.fd = fd
+        self._address = address
+        self._image = image
+        self._names: dict[bytes, bytes] = {}
+        self._values: dict[bytes, Value] = {}
+        self._before: dict[bytes, Value] = {}
+        self._lost = (0,) * wire.DOOR_LOSSES
+        reading = self._read()
+        if reading.start_ktime_ns < image[1] - _BEGINNING_NS:
+            self._before = {
+                key: wire.AGGREGATE.unpack(value) for key, value in reading.series.items()
+            }
+            self._lost = reading.lost
+        self._times = DoorTimes(reading if self._before else None)
+        # By the names that the kernel side has for series.
+        self.series: dict[bytes, bytes] = {}
+        self.calls = 0
+
+    def _read(self) -> DoorReading:
+        return read_door(lambda offset, size_bytes: os.pread(self.fd, size_bytes, offset))
+
+    def read(self) -> tuple[list[int], int]:
+        """
+        Bring the series up to date; what was lost since, and how much of what was read is no series.
+
+        Raises:
+            DoorError: The program has destroyed it.
+        """
+        reading = self._read()
+        rejected = reading.left_out
+        for key, packed in reading.series.items():
+            value = wire.AGGREGATE.unpack(packed)
+            if before := self._before.get(key):
+                value = _less(value, before)
+            name = self._name_of(key)
+            last = self._values.get(name)
+            if value == last:
+                continue
+            if _is_impossible(value) or (last and any(map(operator.lt, value, last))):
+                rejected += 1
+                continue
+            self.calls += _calls(key, value) - (_calls(key, last) if last else 0)
+            self._values[name] = value
+            self.series[name] = wire.AGGREGATE.pack(*value)
+        lost = [max(0, now - then) for now, then in zip(reading.lost, self._lost, strict=True)]
+        self._lost = tuple(map(max, reading.lost, self._lost))
+        return lost, rejected
+
+    def divide_times(self, entries: Iterable[Entry], ktime_ns: int) -> list[Entry]:
+        """Return the account of this image; see ``DoorTimes``."""
+        return self._times.divide(entries, self._read(), ktime_ns)
+
+    def open_calls(self, slot: int) -> list[int]:
+        """Return when the calls began that a thread is in now, by the address of its slot."""
+        offset = slot - self._address
+        if not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
+            return []
+        head = os.pread(self.fd, _SLOT_HEAD.size, offset)
+        if len(head) < _SLOT_HEAD.size:
+            return []
+        published = _SLOT_HEAD.named(head)
+        calls = wire.DOOR_OPEN_CALL.all_named(published["calls"])
+        starts = [call["start_ktime_ns"] for call in calls]
+        return starts[: min(published["depth"], wire.MAX_DEPTH)]
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _name_of(self, key: bytes) -> bytes:
+        if key not in self._names:
+            pid, image_ktime_ns = self._image
+            fields = wire.DOOR_KEY.named(key)
+            name = wire.AGGREGATE_KEY.build(image_ktime_ns=image_ktime_ns, pid=pid, **fields)
+            self._names[key] = name
+        return self._names[key]
+
+
+class Doors:
+    """
+    The doors of one capture.
+
+    Args:
+        bpf: The object with the map of processes that have one.
+        config: The histogram layout, which is that of the doors unless it was changed.
+        lost: By ``enum counter``; what a door could not count is added.
+
+    Attributes:
+        suits: Whether doors count in the histograms of this capture; if not, there are none to it.
+        lost: What only doors lose, by reason.
+        calls: How many calls programs have counted themselves.
+    """
+
+    def __init__(self, bpf: BpfObject, config: Config, lost: list[int]) -> None:
+        self._places = bpf.map("doors")
+        self._counters = lost
+        self._doors: dict[Image, _Door] = {}
+        self._refused: Recent[Image, None] = Recent(_MAX_REFUSED)
+        self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
+        self._wishes = Wishes(config)
+        # Of these processes every call is shown that says that work on a stream is done.
+        self._with_collectives: Recent[Image, None] = Recent(_MAX_REFUSED)
+        self.suits = config.histograms.layout == "exponential"
+        self.lost: Counter[str] = Counter()
+        self.calls = 0
+
+    def has_door(self, image: Image, mapped: Collection[MappedFile]) -> bool:
+        """Say whether a process counts its hot calls itself, or will do so from the first one on."""
+        if not self.suits or image in self._refused:
+            return False
+        if not any(self._is_library(file) for file in mapped if file.is_door):
+            return False
+        if any(layer_of_library(file.name) == wire.LAYER_NCCL for file in mapped):
+            self._with_collectives[image] = None
+        environment = b"\0" + read_file(f"/proc/{image[0]}/environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
+        return _IS_OFF not in environment
+
+    def examine(self, image: Image) -> None:
+        """Open the memory of a process that has begun to count before we could see it begin."""
+        if image in self._doors or image in self._refused:
+            return
+        address = door_memory(image[0])
+        if address is not None:
+            # From here on no probe counts what the door counts.
+            self._say(image)
+            self.open(image, address)
+
+    def open(self, image: Image, address: int) -> bool:
+        """Open the memory at an address; False: probes have to count the calls of this process."""
+        if image in self._doors:
+            return True
+        if not self.suits or not address:
+            self._refuse(image)
+            return False
+        fd = -1
+        try:
+            fd = _open_memory(image[0], address)
+            # First what is to be shown: from then on each thread says that it counts its calls.
+            self._wish(fd, image)
+            self._doors[image] = _Door(fd, address, image)
+        except (OSError, DoorError) as error:
+            if fd >= 0:
+                os.close(fd)
+            _logger.warning("what process %d counts itself is not read: %s", image[0], error)
+            self.lost["door_unread"] += 1
+            self._refuse(image)
+            return False
+        return True
+
+    def read(self, images: Collection[Image] | None = None) -> dict[bytes, bytes]:
+        """Return the series of these images, or of all, by the keys of the kernel side."""
+        found: dict[bytes, bytes] = {}
+        for image in list(self._doors) if images is None else images:
+            door = self._doors.get(image)
+            if door is None:
+                continue
+            calls = door.calls
+            try:
+                lost, rejected = door.read()
+            except (OSError, DoorError) as error:
+                _logger.warning("what process %d counts itself is not read: %s", image[0], error)
+                rejected, lost = 1, []
+            self.calls += door.calls - calls
+            self._note_lost(lost, rejected)
+            found |= door.series
+        return found
+
+    def divide_times(self, entries: Iterable[Entry], ktime_ns: int) -> Iterator[Entry]:
+        """Yield the time account, booked until then, with what doors know of it."""
+        of_doors: dict[Image, list[Entry]] = {image: [] for image in self._doors}
+        for entry in entries:
+            image_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
+            if (found := of_doors.get((pid, image_ktime_ns))) is not None:
+                found.append(entry)
+            else:
+                yield entry
+        for image, found in of_doors.items():
+            try:
+                yield from self._doors[image].divide_times(found, ktime_ns)
+            except (OSError, DoorError):
+                yield from found
+
+    def still_open(
+        self, image: Image, slot: int, calls: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """
+        Return which of a thread's open calls, as ``open_call`` has them, are open now.
+
+        The kernel side learns of the end of a call that the door publishes when the thread leaves
+        the CPU.
+        """
+        door = self._doors.get(image)
+        published = door.open_calls(slot) if door else []
+        ended = {call["start_ktime_ns"] for call in calls if call["is_published"]}
+        ended.difference_update(published)
+        return [call for call in calls if call["start_ktime_ns"] not in ended]
+
+    def set_thresholds(self, thresholds: Mapping[tuple[int, int, int, int], int]) -> None:
+        """Have calls and gaps be shown that take so long in ns, by the fields of ``threshold_key``."""
+        of_images: dict[Image, dict[tuple[int, int], int]] = {image: {} for image in self._doors}
+        for (ktime_ns, pid, api, copy_kind), threshold_ns in thresholds.items():
+            if (of_image := of_images.get((pid, ktime_ns))) is not None:
+                of_image[api, copy_kind] = threshold_ns
+        for image, door in self._doors.items():
+            with contextlib.suppress(OSError):
+                self._wish(door.fd, image, of_images[image])
+
+    def images(self) -> set[Image]:
+        """Return the images whose door is open."""
+        return set(self._doors)
+
+    def close(self, images: Iterable[Image] | None = None) -> None:
+        """Close the doors of images that ended, or all."""
+        for image in list(self._doors) if images is None else images:
+            if (door := self._doors.pop(image, None)) is not None:
+                if images is None:
+                    with contextlib.suppress(OSError):
+                        self._wishes.withdraw(door.fd)
+                door.close()
+
+    def _wish(
+        self, fd: int, image: Image, thresholds: Mapping[tuple[int, int], int] | None = None
+    ) -> None:
+        self._wishes.write(fd, thresholds or {}, collectives=image in self._with_collectives)
+
+    def _is_library(self, mapped: MappedFile) -> bool:
+        if mapped.file not in self._libraries:
+            try:
+                with os.fdopen(mapped.open(), "rb") as stream:
+                    names = {name for name, _ in ElfSymbols(stream).functions}
+            except (OSError, ValueError):
+                return False
+            self._libraries[mapped.file] = DOOR_THREAD in names
+        return self._libraries[mapped.file]
+
+    def _note_lost(self, lost: list[int], rejected: int) -> None:
+        for loss, times in enumerate(lost):
+            if times and loss in _LOST:
+                self._counters[_LOST[loss]] += times
+            elif times:
+                self.lost[_OWN_LOST.get(loss, "door_other")] += times
+        if rejected:
+            self.lost["door_rejected"] += rejected
+
+    def _say(self, image: Image, flags: int = 0) -> None:
+        try:
+            self._places.update(_PID.pack(image[0]), _IMAGE.pack(image[1] | flags))
+        except MapFullError:
+            self._counters[wire.COUNTER_LOST_PROCESSES_FULL] += 1
+
+    def _refuse(self, image: Image) -> None:
+        self._refused[image] = None
+        self._say(image, _REFUSED)
+
+
+def add(one: bytes, other: bytes) -> bytes:
+    """Return the sum of two packed ``wire.AGGREGATE``."""
+    values, others = wire.AGGREGATE.unpack(one), wire.AGGREGATE.unpack(other)
+    return wire.AGGREGATE.pack(
+        *(
+            max(pair) if field in _EXTREMES else sum(pair)
+            for field, pair in enumerate(zip(values, others, strict=True))
+        )
+    )
+
+
+def _is_impossible(value: Value) -> bool:
+    total = value[: _EXTREMES[0]] + value[_EXTREMES[1] + 1 : -wire.MAX_BUCKETS]
+    return max(total) > _MOST or max(value[-wire.MAX_BUCKETS :]) > _MOST_CALLS
+
+
+def _calls(key: bytes, value: Value) -> int:
+    is_call = wire.DOOR_KEY.unpack(key)[_METRIC] == wire.METRIC_CALL_DURATION
+    return sum(value[-wire.MAX_BUCKETS :]) if is_call else 0
+
+
+def _less(value: Value, before: Value) -> Value:
+    # The extremes may be older.
+    return tuple(
+        now if field in _EXTREMES else max(0, now - then)
+        for field, (now, then) in enumerate(zip(value, before, strict=True))
+    )
+
+
+def _open_memory(pid: int, address: int) -> int:
+    """Return the memory at an address of a process: ours, of the size that it should have."""
+    link = f"/proc/{pid}/map_files/{address:x}-{address + wire.DOOR_BYTES:x}"
+    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC))
+    try:
+        _check_memory(fd)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+
+
+def _check_memory(fd: int) -> None:
+    # Only memory that a process made can be sealed: what we write to it is nobody's file.
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        raise DoorError("its size is not sealed")
+    if os.fstat(fd).st_size != wire.DOOR_BYTES:
+        raise DoorError("it does not have the size of a door's memory")

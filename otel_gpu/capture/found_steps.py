@@ -1,0 +1,289 @@
+"""
+Steps that programs do not tell, found in what their threads call again and again.
+
+The kernel side keeps the first calls of a thread. When a rhythm is found in them, it is told by
+which calls steps begin and end, and reports each round from then on; the rounds before are in
+the calls that were kept. Whose calls have no rhythm is looked at again later: programs load and
+compile for a while before they make steps.
+"""
+
+import enum
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.capture.rhythm import Calls, Rhythm, turns_of
+from otel_gpu.capture.rhythm_maps import RhythmMaps
+from otel_gpu.capture.rhythm_search import Reason, find_rhythm
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.records import step_record
+
+_LEAST_CALLS: Final = 32
+_AGAIN_S, _AGAIN_AT_MOST_S = 30.0, 960.0
+_LOST_AFTER: Final = 20
+_SAME_PERIOD: Final = 0.05
+# What the kernel side reports for long; a loop that is faster makes no steps.
+_LEAST_PERIOD_NS: Final = 1_000_000
+_NEVER_KTIME_NS: Final = 1 << 64
+
+
+class State(enum.StrEnum):
+    """What is known of the steps of a thread, beside the reasons why none were found."""
+
+    FOUND = "found"
+    LOST = "lost"
+    SAME = "same_as_another_thread"
+    TOLD = "told"
+    TOO_SHORT = "too_short"
+
+
+class _Step(NamedTuple):
+    start_ktime_ns: int
+    end_ktime_ns: int
+    word: int
+    comm: bytes
+
+
+class _Thread:
+    """A thread that has a rhythm of the kernel side, whether it is known or not."""
+
+    def __init__(self, who: tuple[int, int, int]) -> None:
+        self.pid, self.tid, self.image_ktime_ns = who
+        self.state: State | Reason = Reason.FEW_CALLS
+        self.rhythm: Rhythm | None = None
+        self.period_ns = 0.0
+        self.tried = 0  # calls
+        self.again_s = math.inf  # when a thread that rests is looked at again
+        self.rest_s = _AGAIN_S
+        self.is_resting = False
+        # Reported before it is known which ones were before them; None: that is over.
+        self.early: list[_Step] | None = []
+        self.number = 0
+        self.until_ktime_ns = 0  # steps have been yielded
+        self.seen = (0, 0)  # steps, and calls when there were so many
+
+    @property
+    def who(self) -> tuple[int, int, int]:
+        return self.pid, self.tid, self.image_ktime_ns
+
+    @property
+    def image(self) -> tuple[int, int]:
+        return self.pid, self.image_ktime_ns
+
+
+class FoundSteps:
+    """
+    Steps of one capture that nobody told.
+
+    Args:
+        maps: What the kernel side keeps.
+        watched: Returns the ``image_ktime_ns`` of a pid, as the kernel side has it.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        maps: RhythmMaps,
+        watched: Callable[[int], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._maps, self._watched, self._clock = maps, watched, clock
+        self._threads: dict[int, _Thread] = {}
+        self._telling: set[tuple[int, int]] = set()
+        self._ended: Counter[str] = Counter()
+        # Their last rounds can come after their end.
+        self._just_ended: dict[tuple[int, int, int], _Thread] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many threads have steps that were found, and why the others have none."""
+        living = Counter(str(thread.state) for thread in self._threads.values())
+        return dict(sorted((living + self._ended).items()))
+
+    def note_told(self, record: bytes) -> None:
+        """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
+        fields = wire.RECORD_HEADER.named(record)
+        self._telling.add((fields["pid"], fields["image_ktime_ns"]))
+
+    def take(self, record: bytes) -> Iterator[bytes]:
+        """Yield the step of a RECORD_ROUND."""
+        fields = wire.ROUND_RECORD.named(record)
+        thread = self._threads.get(fields["rhythm"])
+        who = fields["pid"], fields["tid"], fields["image_ktime_ns"]
+        if thread is None or thread.who != who:
+            thread = self._just_ended.get(who)
+        if thread is None or thread.image in self._telling:
+            return
+        step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["word"], fields["comm"])
+        if thread.early is not None:
+            thread.early.append(step)
+        else:
+            yield from _records(thread, [step])
+
+    def read(self) -> Iterator[bytes]:
+        """Look for rhythms, and yield the steps that were made before they were known."""
+        self._just_ended.clear()
+        is_busy = False
+        for index, rhythm in list(self._maps.taken()):
+            thread = self._thread_of(index, rhythm)
+            is_over = bool(rhythm["has_ended"])
+            is_over = is_over or self._watched(thread.pid) != thread.image_ktime_ns
+            if is_over:
+                yield from self._end(index, thread, rhythm)
+                continue
+            yield from self._settle(index, thread)
+            # One at a time: meanwhile nothing else is done.
+            if not is_busy and self._is_due(thread, rhythm):
+                is_busy = True
+                self._search(index, thread)
+            self._adjust(index, thread, rhythm)
+        self._telling = {image for image in self._telling if self._watched(image[0]) == image[1]}
+        wanting = (at for at, thread in self._threads.items() if not thread.is_resting)
+        self._maps.share_areas([at for at in wanting if self._wants_area(at)])
+
+    def last(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the last steps of images, as (pid, image_ktime_ns), that have ended."""
+        for index, rhythm in list(self._maps.taken()):
+            if (rhythm["pid"], rhythm["image_ktime_ns"]) in ended:
+                yield from self._end(index, self._thread_of(index, rhythm), rhythm)
+
+    def _thread_of(self, index: int, rhythm: Mapping[str, Any]) -> _Thread:
+        who = rhythm["pid"], rhythm["tid"], rhythm["image_ktime_ns"]
+        thread = self._threads.get(index)
+        if thread is None or thread.who != who:
+            thread = self._threads[index] = _Thread(who)
+        return thread
+
+    def _wants_area(self, index: int) -> bool:
+        thread = self._threads[index]
+        return thread.rhythm is None and not thread.tried
+
+    def _is_due(self, thread: _Thread, rhythm: Mapping[str, Any]) -> bool:
+        kept = rhythm["kept"]
+        if thread.is_resting or not rhythm["area"] or kept < _LEAST_CALLS or kept == thread.tried:
+            return False
+        return bool(kept >= 2 * thread.tried or kept == wire.RHYTHM_CALLS)
+
+    def _search(self, index: int, thread: _Thread) -> None:
+        calls = self._maps.calls(index)
+        thread.tried = len(calls.symbols)
+        if thread.image in self._telling:
+            return
+        found = find_rhythm(calls)
+        if isinstance(found, Reason):
+            if thread.rhythm is None:
+                thread.state = found
+            return
+        lengths_ns = [step.end_ktime_ns - step.start_ktime_ns for step in _steps_of(found, calls)]
+        thread.period_ns = median(lengths_ns)
+        if thread.period_ns < _LEAST_PERIOD_NS:
+            self._rest_a_while(index, thread, State.TOO_SHORT)
+            return
+        if thread.rhythm is None and self._has_same(thread):
+            self._rest(index, thread, State.SAME)
+            return
+        thread.rhythm, thread.state = found, State.FOUND
+        self._maps.follow(index, found)
+
+    def _has_same(self, thread: _Thread) -> bool:
+        """Whether another thread of the process makes these steps: they can take several."""
+        return any(
+            other.rhythm
+            and other.image == thread.image
+            and abs(other.period_ns - thread.period_ns) <= _SAME_PERIOD * thread.period_ns
+            for other in self._threads.values()
+        )
+
+    def _settle(self, index: int, thread: _Thread, last_ktime_ns: int = 0) -> Iterator[bytes]:
+        """Yield the steps that were made before the kernel side knew the rhythm."""
+        if thread.rhythm is None or thread.early is None or thread.image in self._telling:
+            return
+        early, thread.early = thread.early, None
+        comm = read_file(f"/proc/{thread.pid}/task/{thread.tid}/comm", wire.COMM_BYTES)
+        reported_ktime_ns = early[0].start_ktime_ns if early else _NEVER_KTIME_NS
+        steps = _steps_of(thread.rhythm, self._maps.calls(index), last_ktime_ns)
+        before = (
+            step._replace(comm=comm.rstrip(b"\n"))
+            for step in steps
+            if step.start_ktime_ns < reported_ktime_ns
+        )
+        yield from _records(thread, before)
+        yield from _records(thread, early)
+
+    def _adjust(self, index: int, thread: _Thread, rhythm: Mapping[str, Any]) -> None:
+        """Keep no calls that nobody looks at, and look again for what was not found or is gone."""
+        made, kept = rhythm["made"], rhythm["kept"]
+        if thread.image in self._telling:
+            if thread.state is not State.TOLD:
+                self._rest(index, thread, State.TOLD)
+        elif thread.is_resting:
+            if self._clock() >= thread.again_s:
+                thread.is_resting, thread.tried, thread.early = False, 0, []
+        elif thread.rhythm is None:
+            if kept == wire.RHYTHM_CALLS == thread.tried:
+                self._rest_a_while(index, thread, thread.state)
+        elif thread.early is not None or thread.number != thread.seen[0]:
+            thread.seen = thread.number, made
+        elif made - thread.seen[1] > _LOST_AFTER * thread.rhythm.longest_calls + _LEAST_CALLS:
+            self._rest_a_while(index, thread, State.LOST)
+        elif kept == wire.RHYTHM_CALLS == thread.tried and rhythm["area"]:
+            self._maps.take_area(index)
+
+    def _rest_a_while(self, index: int, thread: _Thread, state: State | Reason) -> None:
+        self._rest(index, thread, state)
+        thread.again_s = self._clock() + thread.rest_s
+        thread.rest_s = min(2 * thread.rest_s, _AGAIN_AT_MOST_S)
+
+    def _rest(self, index: int, thread: _Thread, state: State | Reason) -> None:
+        self._maps.stop(index)
+        self._maps.take_area(index)
+        thread.state, thread.rhythm, thread.is_resting = state, None, True
+        thread.again_s = math.inf
+
+    def _end(self, index: int, thread: _Thread, rhythm: Mapping[str, Any]) -> Iterator[bytes]:
+        if thread.rhythm is None and not thread.is_resting and rhythm["kept"] >= _LEAST_CALLS:
+            self._search(index, thread)
+        # Of those that are kept the last one is the last of all, if there was room for it.
+        has_last = rhythm["kept"] < wire.RHYTHM_CALLS
+        yield from self._settle(index, thread, rhythm["last_return_ktime_ns"] if has_last else 0)
+        self._ended[str(thread.state)] += 1
+        self._just_ended[thread.who] = thread
+        self._threads.pop(index, None)
+        self._maps.free(index)
+
+
+def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[_Step]:
+    """Yield the steps among calls; of the last one of all, it has to be said when it returned."""
+    starts_ns, gaps_ns = calls.starts_ns, calls.gaps_ns
+    for turn in turns_of(rhythm, calls.symbols):
+        after = turn.last + 1
+        end_ktime_ns = last_ktime_ns
+        if after < len(starts_ns):
+            end_ktime_ns = starts_ns[after] - gaps_ns[after]
+        if end_ktime_ns:
+            start_ktime_ns = starts_ns[turn.first] - gaps_ns[turn.first]
+            yield _Step(start_ktime_ns, end_ktime_ns, turn.word, b"")
+
+
+def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
+    rhythm = thread.rhythm
+    for step in steps:
+        if rhythm is None or step.start_ktime_ns < thread.until_ktime_ns:
+            continue
+        thread.until_ktime_ns = step.end_ktime_ns
+        thread.number += 1
+        yield step_record(
+            step.end_ktime_ns,
+            comm=step.comm,
+            image_ktime_ns=thread.image_ktime_ns,
+            pid=thread.pid,
+            tid=thread.tid,
+            start_ktime_ns=step.start_ktime_ns,
+            number=thread.number,
+            confidence_percent=rhythm.confidence_percent,
+            step_kind=rhythm.kinds.get(step.word, wire.STEP_UNKNOWN),
+        )

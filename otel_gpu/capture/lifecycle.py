@@ -1,0 +1,134 @@
+"""
+Reads both rings in the order in which things happened.
+
+What processes do (forks, execs, ends) comes through a ring of its own: nothing of an image may
+come before what names it, or after its end.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from otel_gpu import wire
+from otel_gpu.capture.completion import Completion
+from otel_gpu.capture.headers import header_of
+from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.snapshots import Snapshots
+from otel_gpu.capture.stops import let_all_go_on
+from otel_gpu.capture.watchlist import Watchlist
+from otel_gpu.faults import Faults
+from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.user_stacks import UserStacks
+
+_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
+
+
+class Lifecycle:
+    """
+    Says what processes do, and has done what must be done then.
+
+    Args:
+        programs: The loaded programs.
+        user_stacks: Learns the handles of kernels.
+        snapshots: Gives the last readings of what ended.
+        watchlist: Keeps who is watched.
+        completion: Completes the other records.
+        faults: Counts errors; one costs what it is about.
+        note_ended: Is called with the images that ended, before what came after is read.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        user_stacks: UserStacks,
+        snapshots: Snapshots,
+        watchlist: Watchlist,
+        completion: Completion,
+        faults: Faults,
+        *,
+        note_ended: Callable[[Iterable[Image]], None],
+    ) -> None:
+        self._programs = programs
+        self._user_stacks = user_stacks
+        self._snapshots = snapshots
+        self._watchlist = watchlist
+        self._completion = completion
+        self._faults = faults
+        self._note_ended = note_ended
+        # By kind of record, with their names in errors.
+        self._handlers: Mapping[int, tuple[str, Callable[[bytes], Iterable[bytes]]]] = {
+            wire.RECORD_FORK: ("after_fork", watchlist.after_fork),
+            wire.RECORD_EXEC: ("after_exec", watchlist.after_exec),
+            wire.RECORD_EXIT: ("after_exit", watchlist.after_exit),
+            wire.RECORD_LIBRARY: ("after_library", watchlist.after_library),
+            wire.RECORD_DOOR: ("after_door", watchlist.after_door),
+        }
+
+    def read(self) -> Iterator[bytes]:
+        """Yield what both rings hold, completed."""
+        # Where the calls end is noted first: then no call in this batch can belong to a
+        # process whose fork or exec is not in it.
+        lifecycle: Sequence[bytes] = ()
+        with self._faults.at("rings"):
+            try:
+                until = self._programs.events.position()
+                lifecycle = tuple(self._programs.lifecycle.read())
+                yield from self._handle(lifecycle, until)
+            except BaseException:
+                let_all_go_on(lifecycle)
+                raise
+
+    def last_readings(self, images: Collection[Image]) -> Iterator[bytes]:
+        """Yield all that will ever be read of images that ended."""
+        if images:
+            with self._faults.at("last_aggregates"):
+                yield from self._snapshots.last_aggregates(images)
+            with self._faults.at("last_times"):
+                yield from self._snapshots.last_times(images)
+            with self._faults.at("last_memory"):
+                yield from self._snapshots.last_memory(images)
+            with self._faults.at("last_communicators"):
+                yield from self._snapshots.last_communicators(images)
+            with self._faults.at("last_steps"):
+                yield from self._snapshots.steps.last(images)
+
+    def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
+        headers = [header_of(record) for record in lifecycle]
+        replaced = {
+            (header.pid, _old_image_of(record))
+            for header, record in zip(headers, lifecycle, strict=True)
+            if header.kind == wire.RECORD_EXEC
+        }
+        ended = {
+            (header.pid, header.image_ktime_ns)
+            for header in headers
+            if header.kind == wire.RECORD_EXIT
+        }
+        self._note_ended(ended)
+        # An image's last series come before its end, but after all that names it.
+        yield from self.last_readings(replaced)
+        exits = []
+        for header, record in zip(headers, lifecycle, strict=True):
+            if header.kind == wire.RECORD_EXIT:
+                exits.append(record)
+            elif header.kind == wire.RECORD_HANDLE:
+                with self._faults.at("stacks"):
+                    self._user_stacks.kernels.take(record)
+            elif header.kind != wire.RECORD_DOOR:
+                yield record
+            if header.kind in self._handlers:
+                place, handle = self._handlers[header.kind]
+                with self._faults.at(place):
+                    yield from handle(record)
+        with self._faults.at("stacks"):
+            self._user_stacks.processes.ask_due()
+        records = self._watchlist.notice(self._programs.events.read(until))
+        yield from self._completion.complete(records)
+        yield from self.last_readings(ended)
+        yield from exits
+        # Last: what an image said before its end, such as an annotation, is about one that is known.
+        for pid, image_ktime_ns in ended:
+            with self._faults.at("after_exit"):
+                self._watchlist.forget(pid, image_ktime_ns)
+
+
+def _old_image_of(record: bytes) -> int:
+    return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")

@@ -1,0 +1,132 @@
+"""
+The rhythm of a thread: by which calls its steps begin and end.
+
+``turns_of`` is what ``bpf/rhythm.bpf.h`` does with each call, on calls that are there as a whole.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+HISTORY_CALLS: Final = 4
+"""Most calls by which the beginning or the end of a step is known."""
+
+_SYMBOL_BITS = 16
+_SYMBOL = (1 << _SYMBOL_BITS) - 1
+_HISTORY = (1 << _SYMBOL_BITS * HISTORY_CALLS) - 1
+_WORD = (1 << 32) - 1
+_FNV_PRIME = 0x01000193
+
+
+class Role(enum.Enum):
+    """What a call is between host and device."""
+
+    LAUNCH = enum.auto()
+    WAIT = enum.auto()
+    TO_HOST = enum.auto()
+    TO_DEVICE = enum.auto()
+    OTHER = enum.auto()
+
+
+class Calls(NamedTuple):
+    """
+    Outermost calls of one thread, in order.
+
+    Attributes:
+        symbols: Equal ones are the same call; 1 to 65,535.
+        starts_ns: When each began.
+        gaps_ns: How long before that the call before had returned.
+        roles: By symbol.
+    """
+
+    symbols: Sequence[int]
+    starts_ns: Sequence[int]
+    gaps_ns: Sequence[int]
+    roles: Mapping[int, Role]
+
+    def folded(self) -> "Calls":
+        """Return these calls without those that are made again at once."""
+        symbols = self.symbols
+        kept = [at for at in range(len(symbols)) if not at or symbols[at] != symbols[at - 1]]
+        symbols, starts_ns, gaps_ns = ([column[at] for at in kept] for column in self[:3])
+        return Calls(symbols, starts_ns, gaps_ns, self.roles)
+
+
+class Rhythm(NamedTuple):
+    """
+    How the steps of a thread are told from its calls.
+
+    Attributes:
+        starts: Histories at the latest of the first ``start_calls`` calls of a step.
+        ends: Histories at its last call, of ``end_calls`` calls.
+        folds: Whether the same call again at once is no other call.
+        kinds: ``enum step_kind`` by word.
+        longest_calls: Calls of the longest step.
+    """
+
+    starts: tuple[int, ...]
+    start_calls: int
+    ends: tuple[int, ...]
+    end_calls: int
+    folds: bool
+    kinds: Mapping[int, int]
+    confidence_percent: int
+    longest_calls: int
+
+
+class Turn(NamedTuple):
+    """One step: the indices of its first and last calls, and what stands for all of them."""
+
+    first: int
+    last: int
+    word: int
+
+
+def turns_of(rhythm: Rhythm, symbols: Sequence[int]) -> Iterator[Turn]:
+    """Yield the steps among calls."""
+    start_mask = (1 << _SYMBOL_BITS * rhythm.start_calls) - 1
+    end_mask = (1 << _SYMBOL_BITS * rhythm.end_calls) - 1
+    starts, ends, folds = frozenset(rhythm.starts), frozenset(rhythm.ends), rhythm.folds
+    history = before = word = 0
+    first, is_over = -1, False
+    latest = [0] * rhythm.start_calls
+    for index, symbol in enumerate(symbols):
+        if folds and symbol == before:
+            continue
+        before = symbol
+        if is_over:
+            yield Turn(first, index - 1, word)
+            first, is_over = -1, False
+        history = (history << _SYMBOL_BITS | symbol) & _HISTORY
+        word = _longer(word, symbol)
+        latest.append(index)
+        del latest[0]
+        if history & start_mask in starts:
+            first, word = latest[0], word_of(_symbols_of(history, rhythm.start_calls))
+        is_over = first >= 0 and history & end_mask in ends
+    if is_over:
+        yield Turn(first, len(symbols) - 1, word)
+
+
+def history_of(symbols: Sequence[int]) -> int:
+    """Return the history after these calls, of which there are ``HISTORY_CALLS`` at most."""
+    history = 0
+    for symbol in symbols:
+        history = history << _SYMBOL_BITS | symbol
+    return history
+
+
+def word_of(symbols: Sequence[int]) -> int:
+    """Return what stands for these calls in this order."""
+    word = 0
+    for symbol in symbols:
+        word = _longer(word, symbol)
+    return word
+
+
+def _symbols_of(history: int, calls: int) -> list[int]:
+    return [history >> _SYMBOL_BITS * back & _SYMBOL for back in reversed(range(calls))]
+
+
+def _longer(word: int, symbol: int) -> int:
+    return (word ^ symbol) * _FNV_PRIME & _WORD

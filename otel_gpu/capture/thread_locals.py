@@ -1,0 +1,269 @@
+"""
+Where a thread-local symbol of a file lies: what the file says of it, and what the dynamic linker did.
+"""
+
+# How the place is found
+# ----------------------
+#
+# A library reaches its thread-local storage through a word or two that the dynamic linker fills in
+# (relocations). Which, depends on how it was compiled:
+#
+#   TLSDESC        two words, the second of which is a distance from the thread pointer, or where the
+#                  numbers of module and offset are
+#   TPOFF, TPREL   one word: the distance from the thread pointer
+#   DTPMOD         two words: the numbers of module and offset
+#
+# They name the symbol; where nobody else may define it (it is protected, or linked with -Bsymbolic),
+# they name none, and say its offset in the storage of the module instead.
+#
+# A program has its own storage at a distance that is known when it is linked, and needs no word at all.
+# Where it is linked statically, it may not even have a table of dynamic symbols.
+#
+# A distance is below 4 GiB, or negative; an address is neither. To find the symbol in a library that
+# has it, and to see that one has none, takes four short reads: the table of names is hashed, and has a
+# filter in front.
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from otel_gpu.stacks.elf_image import ElfImage, Section
+
+_MAX_CHAIN: Final = 4096
+_MAX_TABLE_BYTES: Final = 64 << 20
+_PAGE_MASK: Final = 4095
+_THREAD_LOCAL: Final = 6  # STT_TLS
+_FLAGS, _PROGRAM = 0x6FFFFFFB, 0x08000000  # DT_FLAGS_1, DF_1_PIE
+_X86_64, _AARCH64 = 62, 183
+# By machine: descriptor, number of the module, distance.
+_RELOCATIONS: Final = {_X86_64: (36, 16, 18), _AARCH64: (1031, 1028, 1030)}
+# Before the storage of a program, on AArch64.
+_AARCH64_HEAD_BYTES: Final = 16
+_MAX_DISTANCE: Final = 1 << 32
+# As the kernel side has it. A linker that is lazy has something else there until it is asked.
+_MAX_MODULES: Final = 4096
+
+_HASH_HEADER: Final = struct.Struct("<IIII")
+_OLD_HASH_HEADER: Final = struct.Struct("<II")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_RELOCATION: Final = struct.Struct("<QQq")
+_SIGNED_WORD: Final = struct.Struct("<q")
+_TWO_WORDS: Final = struct.Struct("<Qq")
+
+DESCRIPTOR, MODULE, DISTANCE = 0, 1, 2
+"""What the words are that a dynamic linker fills in."""
+FIXED: Final = 3
+"""There are none: ``Slot.address`` is the distance, in the program that a process runs."""
+
+
+class Slot(NamedTuple):
+    """Words that the dynamic linker fills in: which, and where in the addresses of the file."""
+
+    kind: int
+    address: int
+    pages: dict[int, int]  # file offset to address, of the pages at which code begins
+
+
+class ThreadLocal(NamedTuple):
+    """A thread-local symbol: its number in its table, and its offset in the module's storage."""
+
+    number: int
+    offset: int
+
+
+def find_slot(image: ElfImage, name: bytes) -> Slot | None:
+    """Return what leads to a thread-local symbol of a file; None: it has none, or none that is used."""
+    symbol = find_symbol(image, name)
+    kinds = _RELOCATIONS.get(image.machine)
+    if symbol is None or kinds is None:
+        return None
+    pages = {
+        one.file_offset & ~_PAGE_MASK: one.address & ~_PAGE_MASK
+        for one in image.segments
+        if one.executable
+    }
+    for address, information, addend in _relocations(image):
+        named, kind = information >> 32, information & 0xFFFFFFFF
+        if kind not in kinds:
+            continue
+        kind = kinds.index(kind)
+        # Of numbers, the second one is written by the linker.
+        is_pair = kind == MODULE
+        offset = int.from_bytes(image.read(address + 8, 8), "little") if is_pair else addend
+        if named == symbol.number if named else offset == symbol.offset:
+            return Slot(kind, address, pages)
+    distance = _fixed_distance(image, symbol)
+    return None if distance is None else Slot(FIXED, distance, pages)
+
+
+def place_of(slot: Slot, start: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
+    """
+    Return module and offset of a thread-local variable; module 0: from the thread pointer.
+
+    None: the dynamic linker has not said yet, or it is nonsense.
+
+    Args:
+        slot: Of ``find_slot``.
+        start: Where the file's address 0 is in the process.
+        read: Returns the memory of the process.
+    """
+    if slot.kind == FIXED:
+        return 0, slot.address
+    address = start + slot.address
+    try:
+        if slot.kind == DISTANCE:
+            (offset,) = _SIGNED_WORD.unpack(read(address, _SIGNED_WORD.size))
+            return (0, offset) if offset else None
+        if slot.kind == DESCRIPTOR:
+            resolver, argument = _TWO_WORDS.unpack(read(address, _TWO_WORDS.size))
+            if not resolver or not argument:
+                return None
+            if argument < _MAX_DISTANCE:
+                return 0, argument
+            address = argument
+        module, offset = _TWO_WORDS.unpack(read(address, _TWO_WORDS.size))
+    except struct.error:
+        return None
+    return (module, offset) if 0 < module < _MAX_MODULES else None
+
+
+def find_symbol(image: ElfImage, name: bytes) -> ThreadLocal | None:
+    """Return a thread-local symbol that a file exports, or a static program has; None: it has none."""
+    if _is_static(image):
+        return _find_unhashed(image, name)
+    symbols = image.section_header(".dynsym")
+    if symbols is None or symbols.link >= len(image.sections):
+        return None
+    names = image.sections[symbols.link]
+    for number in _numbers(image, name):
+        if found := _thread_local(image, symbols, names, number, name):
+            return found
+    return None
+
+
+def gnu_hash(name: bytes) -> int:
+    """Return the hash of a name in ``.gnu.hash``."""
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
+
+
+def old_hash(name: bytes) -> int:
+    """Return the hash of a name in ``.hash``."""
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        value = (value ^ (value >> 24 & 0xF0)) & 0x0FFFFFFF
+    return value
+
+
+def _relocations(image: ElfImage) -> Iterator[tuple[int, int, int]]:
+    for name in (".rela.dyn", ".rela.plt"):
+        section = image.section_header(name)
+        if section is not None and section.size_bytes <= _MAX_TABLE_BYTES:
+            data = image.read_file(section.file_offset, section.size_bytes)
+            yield from _RELOCATION.iter_unpack(data[: len(data) - len(data) % _RELOCATION.size])
+
+
+def _fixed_distance(image: ElfImage, symbol: ThreadLocal) -> int | None:
+    # As linkers compute it: before the thread pointer, or behind what it points to.
+    storage = image.thread_storage
+    if storage is None or symbol.offset > storage.memory_bytes:
+        return None
+    mask = max(storage.alignment, 1) - 1
+    if image.machine == _AARCH64:
+        head = _AARCH64_HEAD_BYTES
+        return symbol.offset + head + ((storage.address - head) & mask)
+    end = -storage.address - storage.memory_bytes
+    return symbol.offset - storage.memory_bytes - (end & mask)
+
+
+def _numbers(image: ElfImage, name: bytes) -> Iterator[int]:
+    """Yield the symbols that may have a name, by the one or the other table of hashes."""
+    table = image.section_header(".gnu.hash")
+    if table is not None:
+        yield from _gnu_chain(image, table.file_offset, gnu_hash(name))
+        return
+    table = image.section_header(".hash")
+    if table is None:
+        return
+    header = image.read_file(table.file_offset, _OLD_HASH_HEADER.size)
+    buckets = int.from_bytes(header[:4], "little")
+    if not buckets:
+        return
+    at = table.file_offset + _OLD_HASH_HEADER.size
+    number = _number(image, at + 4 * (old_hash(name) % buckets), 4)
+    for _ in range(_MAX_CHAIN):
+        if not number:
+            return
+        yield number
+        number = _number(image, at + 4 * (buckets + number), 4)
+
+
+def _gnu_chain(image: ElfImage, at: int, value: int) -> Iterator[int]:
+    header = image.read_file(at, _HASH_HEADER.size)
+    if len(header) < _HASH_HEADER.size:
+        return
+    buckets, first, filters, shift = _HASH_HEADER.unpack(header)
+    if not buckets or not filters:
+        return
+    at += _HASH_HEADER.size
+    word = _number(image, at + 8 * ((value // 64) % filters), 8)
+    wanted = 1 << value % 64 | 1 << (value >> shift) % 64
+    if word & wanted != wanted:
+        return
+    at += 8 * filters
+    first_of_chain = _number(image, at + 4 * (value % buckets), 4)
+    at += 4 * buckets
+    end = first_of_chain + (_MAX_CHAIN if first_of_chain >= first else 0)
+    for number in range(first_of_chain, end):
+        entry = _number(image, at + 4 * (number - first), 4)
+        if (entry | 1) == (value | 1):
+            yield number
+        if entry & 1:
+            return
+
+
+def _is_static(image: ElfImage) -> bool:
+    # One that can be loaded anywhere says that it is a program: a library asks for no linker either.
+    if image.section_header(".interp") is not None:
+        return False
+    entries = image.section(".dynamic")
+    whole = _TWO_WORDS.iter_unpack(entries[: len(entries) - len(entries) % _TWO_WORDS.size])
+    return not entries or any(tag == _FLAGS and value & _PROGRAM for tag, value in whole)
+
+
+def _find_unhashed(image: ElfImage, name: bytes) -> ThreadLocal | None:
+    # It has this table as long as nobody strips it.
+    symbols = image.section_header(".symtab")
+    if symbols is None or image.thread_storage is None or symbols.link >= len(image.sections):
+        return None
+    names = image.sections[symbols.link]
+    if max(names.size_bytes, symbols.size_bytes) > _MAX_TABLE_BYTES:
+        return None
+    at = image.read_file(names.file_offset, names.size_bytes).find(b"\0" + name + b"\0") + 1
+    if not at:
+        return None
+    data = image.read_file(symbols.file_offset, symbols.size_bytes)
+    entries = _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size])
+    for number, (named, information, _, _, offset, _) in enumerate(entries):
+        if named == at and information & 0xF == _THREAD_LOCAL:
+            return ThreadLocal(number, offset)
+    return None
+
+
+def _thread_local(
+    image: ElfImage, symbols: Section, names: Section, number: int, name: bytes
+) -> ThreadLocal | None:
+    entry = image.read_file(symbols.file_offset + number * _SYMBOL.size, _SYMBOL.size)
+    if len(entry) < _SYMBOL.size:
+        return None
+    at, information, _, section, offset, _ = _SYMBOL.unpack(entry)
+    text = image.read_file(names.file_offset + at, len(name) + 1)
+    is_it = text == name + b"\0" and information & 0xF == _THREAD_LOCAL and section
+    return ThreadLocal(number, offset) if is_it else None
+
+
+def _number(image: ElfImage, file_offset: int, size_bytes: int) -> int:
+    return int.from_bytes(image.read_file(file_offset, size_bytes), "little")

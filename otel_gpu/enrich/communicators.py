@@ -1,0 +1,25 @@
+"""Communicators of NCCL: a reading of many, one by one."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu.decode.communicators import Communicator, Communicators
+
+
+class CommunicatorRead(NamedTuple):
+    """What was read of one communicator in one process image."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    comm: str
+    handle: tuple[int, int]
+    communicator: Communicator
+
+
+def split_communicators(event: Communicators) -> Iterator[CommunicatorRead]:
+    """Yield what a reading says of each communicator; the handle has its generation."""
+    for (image_ktime_ns, handle, pid, generation), communicator in event.readings:
+        yield CommunicatorRead(
+            event.ktime_ns, image_ktime_ns, pid, "", (handle, generation), communicator
+        )

@@ -1,0 +1,297 @@
+"""What the numbers in events stand for, as earlier events said, and the activities made with it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.decode.device_faults import DeviceFault
+from otel_gpu.decode.events import (
+    Annotation,
+    Capture,
+    CpuSample,
+    CudaCall,
+    Device,
+    Fork,
+    Gap,
+    OpenCall,
+    Range,
+    Stall,
+    Step,
+    ThreadContext,
+)
+from otel_gpu.decode.readings import Aggregate, Counters, SeriesKey
+from otel_gpu.decode.referents import FunctionSeen, ResourceSeen
+from otel_gpu.enrich.activities import (
+    Activity,
+    BlocksActivity,
+    CallActivity,
+    CaptureActivity,
+    CommunicatorActivity,
+    ContextActivity,
+    CountersActivity,
+    DeviceFaultActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    OutOfMemoryActivity,
+    ResourceActivity,
+    SampleActivity,
+    Series,
+    StallActivity,
+)
+from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed, blocks_of
+from otel_gpu.enrich.clock import Clock
+from otel_gpu.enrich.communicators import CommunicatorRead
+from otel_gpu.enrich.devices import DeviceTable
+from otel_gpu.enrich.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
+from otel_gpu.enrich.kernel_waits import KernelWaits
+from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.resource_table import ResourceTable, reason_for
+from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
+from otel_gpu.recent import Recent
+
+MAX_KERNELS = 1 << 15
+"""Kernels whose names are remembered."""
+
+_new_tuple = tuple.__new__
+
+
+class Glossary:
+    """
+    Remembers devices, stacks, resources and kernels, and makes activities of events.
+
+    Attributes:
+        clock: Dates everything.
+        waits: What kernel stacks say of waits.
+        stacks: Stacks of programs.
+        block_stacks: Where blocks of device memory were allocated.
+        resources: What system calls were about.
+        devices: The devices of every process image.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.waits = KernelWaits()
+        self.stacks = StackTable()
+        self.block_stacks = BlockStacks(self.stacks)
+        self.resources = ResourceTable()
+        self.devices = DeviceTable()
+        self._ids = SpanIds(NO_SEED)
+        self._kernels: Recent[tuple[ImageKey, int], str] = Recent(MAX_KERNELS)
+
+    def begin(self, event: Capture) -> None:
+        """Forget what held in an earlier capture."""
+        host = event.info.get("host")
+        self.waits.begin(str(host.get("arch")) if isinstance(host, Mapping) else "")
+        self.stacks.clear()
+        self.block_stacks.clear()
+        self.resources.clear()
+        self._kernels.clear()
+
+    def learn_function(self, event: FunctionSeen) -> None:
+        """Remember the name of a kernel."""
+        self._kernels[(event.pid, event.image_ktime_ns), event.function] = event.name
+
+    def learn_device(self, event: Device) -> None:
+        """Remember what a process learned of one of its devices."""
+        image = (event.pid, event.image_ktime_ns)
+        self.devices.learn(image, event.device, event.uuid, event.name)
+
+    def dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
+        """Return what makes an activity of a kind that has a time and the event's own words."""
+        return lambda event: kind(self.clock.to_unix_ns(event.ktime_ns), event.info)
+
+    def capture(self, event: Capture) -> CaptureActivity:
+        """Return how a capture was made; the ids that follow are its own."""
+        unix_ns = self.clock.to_unix_ns(event.ktime_ns)
+        seed = capture_seed(unix_ns, event.info)
+        self._ids = SpanIds(seed)
+        return CaptureActivity(unix_ns, event.info, seed)
+
+    def context(self, event: ThreadContext) -> ContextActivity:
+        """Return in which span of its own a thread is, and have what it does next inside of it."""
+        self._ids.learn(event)
+        return ContextActivity(self.clock.to_unix_ns(event.ktime_ns), event)
+
+    def resource(self, event: ResourceSeen) -> ResourceActivity | None:
+        """Remember a resource; return it if segments were sent to it once more."""
+        resource = self.resources.learn(event)
+        retransmits = event.info.get("retransmits", 0)
+        if not retransmits:
+            return None
+        return ResourceActivity(self.clock.to_unix_ns(event.ktime_ns), resource, retransmits)
+
+    def counters(self, event: Counters) -> CountersActivity:
+        """Return the counters by name."""
+        values = {
+            wire.COUNTER_NAMES.get(number, f"counter_{number}"): value
+            for number, value in enumerate(event.values)
+        }
+        return CountersActivity(self.clock.to_unix_ns(event.ktime_ns), values)
+
+    def series(self, process: ProcessImage, key: SeriesKey, aggregate: Aggregate) -> Series:
+        """Return a series with the names of what it counts."""
+        # Other metrics keep a switch type, or nothing, where calls keep their API.
+        api = _api(key.api) if key.metric == wire.METRIC_CALL_DURATION else None
+        device = self.devices.find((key.pid, key.image_ktime_ns), key.device)
+        return Series(process, key, api, device, aggregate)
+
+    def call(self, event: CudaCall, process: ProcessImage) -> CallActivity:
+        """Return a call with its names."""
+        image = (event.pid, event.image_ktime_ns)
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        values = (
+            process,
+            event,
+            API_BY_NUMBER.get(event.api) or unknown_api(event.api),
+            start_unix_ns,
+            end_unix_ns,
+            None if event.device < 0 else self.devices.find(image, event.device),
+            self.stacks.find(event.user_stack) if event.user_stack else None,
+            (self._kernels.use((image, event.function)) or "") if event.function else "",
+            *self._ids.of_call(event),
+        )
+        # As CallActivity(…), which takes three times as long.
+        return _new_tuple(CallActivity, values)
+
+    def open_call(self, event: OpenCall, process: ProcessImage) -> OpenCallActivity:
+        """Return a call that has not returned, with its names."""
+        seen_unix_ns, start_unix_ns = self.clock.date(event.ktime_ns, event.start_ktime_ns)
+        return OpenCallActivity(
+            process,
+            event,
+            _api(event.api),
+            start_unix_ns,
+            seen_unix_ns,
+            self.devices.find((event.pid, event.image_ktime_ns), event.device),
+            self.stacks.find(event.user_stack),
+            *self._ids.of_open_call(event),
+        )
+
+    def gap(self, event: Gap, process: ProcessImage) -> GapActivity:
+        """Return a gap with its names."""
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return GapActivity(
+            process,
+            event,
+            _api(event.previous_api),
+            _api(event.next_api),
+            start_unix_ns,
+            end_unix_ns,
+            self.devices.find((event.pid, event.image_ktime_ns), event.device),
+            *self._ids.of_gap(event),
+        )
+
+    def stall(self, event: Stall, process: ProcessImage) -> StallActivity:
+        """Return a stall, with what it was about."""
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        _, runnable_unix_ns = self.clock.date(event.end_ktime_ns, event.runnable_ktime_ns)
+        reason, resource = "", self.resources.find(event.resource)
+        if event.runnable_ktime_ns > event.start_ktime_ns:
+            reason = refine_reason(
+                self.waits.reason(event.kernel_stack, event.system_call, event.flags),
+                self.stacks.rules_of(event.user_stack),
+            )
+            reason = reason_for(reason, resource)
+        return StallActivity(
+            process,
+            event,
+            start_unix_ns,
+            runnable_unix_ns,
+            end_unix_ns,
+            reason,
+            self.waits.functions(event.kernel_stack),
+            self.stacks.find(event.user_stack),
+            *self._ids.of_stall(event),
+            resource,
+        )
+
+    def sample(self, event: CpuSample, process: ProcessImage) -> SampleActivity:
+        """Return where a thread was that had a CPU."""
+        return SampleActivity(
+            process,
+            event,
+            self.clock.to_unix_ns(event.ktime_ns),
+            self.waits.functions(event.kernel_stack),
+            self.stacks.find(event.user_stack),
+        )
+
+    def step(self, event: Step, process: ProcessImage) -> StepActivity:
+        """Return a step of a thread."""
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return StepActivity(process, event, start_unix_ns, end_unix_ns, *self._ids.of_step(event))
+
+    def annotation(self, event: Annotation, process: ProcessImage) -> AnnotationActivity:
+        """Return what somebody said of a process."""
+        return AnnotationActivity(self.clock.to_unix_ns(event.ktime_ns), process, event)
+
+    def marked_range(self, event: Range, process: ProcessImage) -> RangeActivity:
+        """Return a range that a program marked."""
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        ids = self._ids.of_range(event)
+        return RangeActivity(process, event, start_unix_ns, end_unix_ns, *ids)
+
+    def fork(self, event: Fork, parent: ProcessImage, child: ProcessImage) -> ForkActivity:
+        """Return a fork with both processes."""
+        end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
+        return ForkActivity(
+            parent, event, child, start_unix_ns, end_unix_ns, *self._ids.of_fork(event)
+        )
+
+    def device_fault(self, event: DeviceFault, process: ProcessImage | None) -> DeviceFaultActivity:
+        """Return an error of a device."""
+        unix_ns = self.clock.to_unix_ns(event.ktime_ns)
+        return DeviceFaultActivity(unix_ns, process, event, *self._ids.of_device_fault(event))
+
+    def blocks(self, event: BlocksRead, process: ProcessImage) -> BlocksActivity:
+        """Return what an allocator holds, and where that was allocated."""
+        image = event.pid, event.image_ktime_ns
+        return BlocksActivity(
+            self.clock.to_unix_ns(event.ktime_ns),
+            process,
+            event.device,
+            self.devices.find(image, event.device),
+            event.totals,
+            tuple(
+                (key, holder, self.block_stacks.find(image, key)) for key, holder in event.holders
+            ),
+        )
+
+    def communicator(self, event: CommunicatorRead, process: ProcessImage) -> CommunicatorActivity:
+        """Return how far a rank is."""
+        communicator, date = event.communicator, self.clock.to_unix_ns
+        completed_ktime_ns = communicator.completed_ktime_ns
+        return CommunicatorActivity(
+            date(event.ktime_ns),
+            process,
+            event.handle,
+            self.devices.find((event.pid, event.image_ktime_ns), communicator.device),
+            communicator,
+            tuple(date(one.called_ktime_ns) for one in communicator.recent),
+            date(completed_ktime_ns) if completed_ktime_ns else 0,
+            tuple(self.stacks.find(one.stack) for one in communicator.recent),
+        )
+
+    def out_of_memory(self, failed: Failed, process: ProcessImage) -> OutOfMemoryActivity:
+        """Return a request that failed, and what was where at that moment."""
+        event, image = failed.event, (failed.pid, failed.image_ktime_ns)
+        keys = {block[2] for block in blocks_of(failed.map)}
+        found = ((key, self.block_stacks.find(image, key)) for key in sorted(keys))
+        return OutOfMemoryActivity(
+            self.clock.to_unix_ns(event.ktime_ns),
+            process,
+            event,
+            self.devices.find(image, event.device),
+            _api(event.api) if event.api else None,
+            self.stacks.find(event.user_stack),
+            failed.map,
+            {key: stack for key, stack in found if stack is not None},
+            *self._ids.of_out_of_memory(event),
+        )
+
+
+def _api(number: int) -> Api:
+    return API_BY_NUMBER.get(number) or unknown_api(number)

@@ -1,0 +1,138 @@
+"""Who and what activities are about: processes, devices, stacks, culprits, resources."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from otel_gpu.stacks.frames import Frame
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessImage:
+    """
+    One program that ran under one pid; compared by identity.
+
+    Attributes:
+        pid: In the agent's pid namespace.
+        image_ktime_ns: With ``pid``, the key of this image everywhere.
+        comm: The kernel's 15-character name; always known.
+        attributes: OTel resource attributes of the process, in emission order:
+            ``service.name``, ``service.instance.id``, ``process.*``,
+            ``container.id``, ``k8s.*``, ``host.*``.
+        start_unix_ns: When the image began.
+    """
+
+    pid: int
+    image_ktime_ns: int
+    comm: str
+    start_unix_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def service_name(self) -> str:
+        """The name under which backends list this process."""
+        return str(self.attributes["service.name"])
+
+
+ImageKey = tuple[int, int]
+"""A process image: its pid, and when it began by the kernel's clock."""
+
+
+def key_of(process: ProcessImage) -> ImageKey:
+    """Return what tells a process image from all others, also from those of the same pid."""
+    return process.pid, process.image_ktime_ns
+
+
+class DeviceIdentity(NamedTuple):
+    """A CUDA device as OBI names it; None where it was not observed."""
+
+    index: int  # type: ignore[assignment] # OBI's word; this tuple is never searched
+    uuid: str | None
+    model: str | None
+
+
+class CallStack(NamedTuple):
+    """
+    Where a thread was in its program: Python and native frames, innermost first.
+
+    Attributes:
+        id: Of its content: equal stacks have equal ids, everywhere.
+        frames: A frame of kind ``cut`` stands for others that were left out.
+        complete: Whether nothing is missing at the outer end.
+        native: How native frames were found; see ``capture.stacks.frames.MergedStack``.
+        python: The same for frames of Python.
+        place: The innermost frame of the program's own code; None where it is not known.
+    """
+
+    id: int
+    frames: tuple[Frame, ...]
+    complete: bool
+    native: str
+    python: str
+    place: Frame | None
+
+
+class Who(NamedTuple):
+    """
+    Who a process, or a thread of one, is; empty where that is not known.
+
+    Attributes:
+        pid: The process.
+        tid: The thread; 0: what is said holds for the process.
+        comm: The kernel's name.
+        command: The command line, without what looks like a secret.
+        container: The id of its container.
+        pod: The uid of its Kubernetes pod.
+        unit: The systemd unit that it belongs to.
+        owner: The name of its user.
+        function: Of a thread: what it runs, if it has no name of its own.
+    """
+
+    pid: int
+    tid: int = 0
+    comm: str = ""
+    command: str = ""
+    container: str = ""
+    pod: str = ""
+    unit: str = ""
+    owner: str = ""
+    function: str = ""
+
+
+class Resource(NamedTuple):
+    """
+    What a thread waited for, in a system call about a file descriptor.
+
+    Attributes:
+        kind: ``file``, ``device``, ``tcp``, ``udp``, ``unix``, ``pipe``, ``eventfd`` or ``other``.
+        name: A path, or an address and port: of the peer, or of what is listened on. Empty: it is
+            not known, or it stands for many: all files of a file system, say.
+        file_system: Its type (``ext4``, ``nfs4``, ``fuse.sshfs``, ``overlay``); else empty.
+        mount: Where the process sees that file system; else empty.
+        is_remote: Whether another host, or network namespace, is behind it.
+        is_incoming: Whether it is listened on, or was connected from the other end.
+        peers: The watched processes that have the other end of a pipe or of a socket of this host.
+        source: What is mounted: a device, or ``host:/folder``; else empty.
+    """
+
+    kind: str
+    name: str
+    file_system: str = ""
+    mount: str = ""
+    is_remote: bool = False
+    is_incoming: bool = False
+    peers: tuple[int, ...] = ()
+    source: str = ""
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a connection that this host made to another one."""
+        return self.is_remote and not self.is_incoming and self.kind in ("tcp", "udp")
+
+
+class Culprit(NamedTuple):
+    """Who had the CPU, held the lock, or kept somebody waiting."""
+
+    pid: int
+    tid: int
+    comm: str

@@ -1,0 +1,42 @@
+"""What programs and people say of a program's work, as activities; see ``activities``."""
+
+from typing import NamedTuple
+
+from otel_gpu.decode.events import Annotation, Range, Step
+from otel_gpu.enrich.identities import ProcessImage
+
+
+class StepActivity(NamedTuple):
+    """
+    A step of a thread.
+
+    ``trace_id`` and ``span_id`` are those of the program's own span, as far as the event has them.
+    """
+
+    process: ProcessImage
+    event: Step
+    start_unix_ns: int
+    end_unix_ns: int
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+
+
+class AnnotationActivity(NamedTuple):
+    """What somebody said of a process, which holds from then on."""
+
+    unix_ns: int
+    process: ProcessImage
+    event: Annotation
+
+
+class RangeActivity(NamedTuple):
+    """A range that a program marked with NVTX."""
+
+    process: ProcessImage
+    event: Range
+    start_unix_ns: int
+    end_unix_ns: int
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes

@@ -1,0 +1,60 @@
+"""In what the threads of a process spent their time, and who kept them waiting."""
+
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identities import Culprit, ProcessImage, Resource
+
+
+class Wait(NamedTuple):
+    """
+    In what a thread spent time, and who kept it from going on.
+
+    Attributes:
+        api: Number of the API of its outermost open call, or of the call before its gap; 0: none.
+        who: Who had the CPU that it waited for, or ended its wait.
+        end: The last one of those who waited for each other; may be ``who`` itself.
+        end_state: What that one did meanwhile: an enumerator of ``thread_state``.
+        end_reason: What it was blocked on, if it was; empty: it was not.
+        resource: What the system call that the thread waited in was about.
+    """
+
+    api: int
+    who: Culprit | None
+    end: Culprit | None
+    end_state: int
+    end_reason: str
+    resource: Resource | None
+
+
+NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
+"""Nothing is known but the time."""
+
+
+TimeKind = tuple[int, int, str, Wait]
+"""What an entry of the time account is about: state, context, reason, and what is known of the wait."""
+
+
+class ThreadTime(NamedTuple):
+    """
+    Time of the threads of one process, cumulative.
+
+    ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
+    where the state is blocked. ``time_ns`` grows while the time passes, when it is not known yet
+    who will end a wait; ``ended_ns`` grows by the whole of a wait when it ends. So over all waits of
+    one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
+    """
+
+    process: ProcessImage
+    state: int
+    context: int
+    reason: str
+    time_ns: int
+    count: int  # type: ignore[assignment] # as above
+    ended_ns: int = 0
+    wait: Wait = NO_WAIT
+
+    @property
+    def kind(self) -> TimeKind:
+        """What tells it from others of its process: all but the figures."""
+        return self.state, self.context, self.reason, self.wait

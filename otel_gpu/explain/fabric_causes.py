@@ -1,0 +1,101 @@
+"""
+What the network adapters counted while somebody waited who uses RDMA.
+
+How long a lost packet kept a collective waiting is not measured: a transfer is made by the adapter
+alone, and what waits for it waits for the device. So this cause takes no time of an effect. It says
+what was counted meanwhile, and more of it than before.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from otel_gpu import wire
+from otel_gpu.capture.port_counters import COUNTERS, Meaning
+from otel_gpu.enrich.activities import FabricActivity
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.explain.chains import COUNTERS as COUNTED
+from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
+from otel_gpu.ledger.fabric import Counted, Fabric
+from otel_gpu.probe_table import Api
+from otel_gpu.recent import Recent
+
+_USUAL_FACTOR = 2.0
+_MAX_COUNTERS = 4
+# Whatever a wait for the device, or for other ranks, is put down to.
+_WAITS = frozenset(
+    {CauseKind.GPU_WAIT, CauseKind.NETWORK, "gpu_clocks", "collective_wait", "collective_stuck"}
+)
+_NETWORK_LAYERS = frozenset({wire.LAYER_NCCL, wire.LAYER_VERBS})
+# Also one of these is too many.
+_FAULTS = frozenset({Meaning.ERROR, Meaning.LINK_DOWN})
+
+
+class FabricCauses:
+    """Keeps who uses RDMA, and what the adapters count; bounded."""
+
+    def __init__(self, max_images: int) -> None:
+        self._fabric = Fabric()
+        self._users: Recent[ImageKey, None] = Recent(max_images)
+
+    def observe(self, activity: FabricActivity) -> None:
+        """Take in a reading."""
+        self._fabric.observe(activity)
+
+    def know_user(self, process: ProcessImage) -> None:
+        """Note that a process made calls of verbs, or has a communicator."""
+        self._users[key_of(process)] = None
+
+    def find(self, effect: Effect, api: Api, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+        """
+        Return what the adapters have to do with an effect: one cause, or none.
+
+        Args:
+            effect: What took long, or hangs.
+            api: The call that it was, or that it delayed.
+            causes: What is known of it.
+        """
+        said = _said_by_adapter(effect)
+        if key_of(effect.process) not in self._users and not said:
+            return ()
+        if api.layer not in _NETWORK_LAYERS and not any(one.kind in _WAITS for one in causes):
+            return ()
+        end_unix_ns = effect.start_unix_ns + effect.duration_ns
+        found = self._fabric.counted(effect.start_unix_ns, end_unix_ns)
+        evidence = (*said, *(_evidence(one) for one in found if _matters(one)))
+        return (Cause(CauseKind.NETWORK, 0, 0.0, None, evidence),) if evidence else ()
+
+
+def _said_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
+    if effect.kind != EffectKind.NETWORK_EVENT:
+        return ()
+    name = f"event-{effect.process.pid}-{effect.tid}-{effect.start_unix_ns}"
+    end_unix_ns = effect.start_unix_ns + effect.duration_ns
+    return (Evidence(name, COUNTED, effect.start_unix_ns, end_unix_ns, reason=effect.api),)
+
+
+def _matters(counted: Counted) -> bool:
+    return (
+        counted.went_down
+        or any(COUNTERS[name].meaning in _FAULTS for name in counted.counts)
+        or counted.per_s > _USUAL_FACTOR * counted.usual_per_s
+    )
+
+
+def _evidence(counted: Counted) -> Evidence:
+    number = f"{counted.adapter}-{counted.port}-{counted.start_unix_ns}"
+    said = ", ".join(_say(counted.went_down, counted.counts))
+    return Evidence(
+        f"{COUNTED}-{number}",
+        COUNTED,
+        counted.start_unix_ns,
+        counted.end_unix_ns,
+        reason=f"{counted.adapter} port {counted.port}: {said}",
+    )
+
+
+def _say(went_down: bool, counts: Mapping[str, int]) -> Iterator[str]:
+    if went_down:
+        yield "went down"
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    yield from (f"{count:,} {name}" for name, count in most[:_MAX_COUNTERS])
+    if len(most) > _MAX_COUNTERS:
+        yield f"{len(most) - _MAX_COUNTERS} other counters"

@@ -1,0 +1,63 @@
+"""What made one step of a thread slow: the causes of its slow calls and gaps in that time."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from otel_gpu.enrich.identities import Culprit, ImageKey, key_of
+from otel_gpu.explain.chains import Cause, Chain
+from otel_gpu.ledger.steps import SlowStep
+
+ThreadChains = dict[tuple[ImageKey, int], list[Chain]]
+
+
+class StepCauses(NamedTuple):
+    """
+    Why a step was slow.
+
+    ``unexplained_ns`` is what no cause accounts for of the time that it took longer than usual.
+    """
+
+    causes: tuple[Cause, ...]
+    unexplained_ns: int
+
+
+def chains_by_thread(chains: Iterable[Chain]) -> ThreadChains:
+    """Return the chains of each thread."""
+    found: ThreadChains = {}
+    for chain in chains:
+        found.setdefault((key_of(chain.effect.process), chain.effect.tid), []).append(chain)
+    return found
+
+
+def causes_of_step(step: SlowStep, chains: ThreadChains) -> StepCauses:
+    """
+    Return the causes of what was slow in a step, by their time in it, the longest first.
+
+    Of an effect that reaches beyond the step, each cause counts by the part that lies in it.
+    """
+    activity = step.activity
+    duration_ns = max(1, step.duration_ns)
+    found: dict[tuple[str, Culprit | None], Cause] = {}
+    for chain in chains.get((key_of(activity.process), activity.event.tid), ()):
+        part = _part_inside(chain, activity.start_unix_ns, activity.end_unix_ns)
+        for cause in chain.causes if part else ():
+            time_ns = int(cause.time_ns * part)
+            known = found.get((cause.kind, cause.culprit))
+            # Of several, the longest says where it was.
+            most = cause if known is None or time_ns > known.time_ns else known
+            time_ns += known.time_ns if known else 0
+            evidence = (*known.evidence, *cause.evidence) if known else cause.evidence
+            found[cause.kind, cause.culprit] = most._replace(
+                time_ns=time_ns, share=min(1.0, time_ns / duration_ns), evidence=evidence
+            )
+    causes = tuple(sorted(found.values(), key=lambda one: -one.time_ns))
+    known_ns = sum(cause.time_ns for cause in causes)
+    return StepCauses(causes, max(0, step.excess_ns - known_ns))
+
+
+def _part_inside(chain: Chain, start_unix_ns: int, end_unix_ns: int) -> float:
+    effect = chain.effect
+    if effect.duration_ns <= 0:
+        return 0.0
+    until = min(end_unix_ns, effect.start_unix_ns + effect.duration_ns)
+    return max(0, until - max(start_unix_ns, effect.start_unix_ns)) / effect.duration_ns

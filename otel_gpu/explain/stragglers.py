@@ -1,0 +1,173 @@
+"""
+Stragglers: ranks that come last time and again.
+
+Where every step waits for one rank, no step is slower than usual. What the others wait for it in a
+stretch of time says so, and the account of that rank's own time says why.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from otel_gpu.enrich.identities import ImageKey, Resource, key_of
+from otel_gpu.explain.account_causes import AccountCauses
+from otel_gpu.explain.chains import Cause, CauseKind, Culprit
+from otel_gpu.explain.chronic import Chronic
+from otel_gpu.explain.collective_names import RESOURCE, late_name
+from otel_gpu.explain.places import Places
+from otel_gpu.explain.ranking import CauseSums, rank
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import HIGH, fault_ns
+from otel_gpu.explain.states import budget_of, state_of_kind
+from otel_gpu.explain.time_tree import Resources, grow
+from otel_gpu.ledger.communicators import Communicators, Lags
+from otel_gpu.ledger.ledger import Figures
+
+_MAX_CAUSES = 32
+_GPU_WAIT = "gpu_wait"
+
+
+def lags_since(lags: Lags, before: Lags) -> Lags:
+    """Return for how long who waited for whom since an earlier moment."""
+    return {
+        image: {
+            name: time_ns - known
+            for name, time_ns in found.items()
+            if time_ns > (known := before.get(image, {}).get(name, 0))
+        }
+        for image, found in lags.items()
+    }
+
+
+def find_stragglers(
+    figures: Figures,
+    around: Mapping[ImageKey, Figures],
+    lags: Lags,
+    times_unix_ns: tuple[int, int],
+    settings: Settings,
+    places: Places | None = None,
+    resources: Resources | None = None,
+) -> Iterator[Chronic]:
+    """
+    Yield for whom a rank waited for much of a stretch of time.
+
+    Args:
+        figures: What was counted of it in the stretch.
+        around: The same of all processes.
+        lags: For how long which ranks came later than which in it.
+        times_unix_ns: When the stretch began and ended.
+        settings: What matters.
+        places: Where threads were.
+        resources: What other processes wait for.
+    """
+    found = lags.get(key_of(figures.process))
+    if not found:
+        return
+    budget = budget_of(figures.times)
+    feeders_ns, start_unix_ns, end_unix_ns = sum(budget.values()), *times_unix_ns
+    if feeders_ns < settings.minimum_budget_ns:
+        return
+    start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
+    length_ns = min(end_unix_ns - start_unix_ns, feeders_ns)
+    least_ns = max(
+        1,
+        round(settings.chronic_share * feeders_ns),
+        settings.chronic_lost_ns * length_ns // 1_000_000_000,
+    )
+    # What else it did meanwhile was no wait for them.
+    left_ns = budget[_GPU_WAIT]
+    for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        time_ns = min(lag_ns, left_ns)
+        late = around.get(image)
+        if time_ns < least_ns or late is None:
+            continue
+        left_ns -= time_ns
+        culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
+        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)
+        account = AccountCauses(late.process, start_unix_ns, end_unix_ns, places)
+        via = tuple(_own_causes(late, usual, account, time_ns, settings, resources))
+        share = time_ns / feeders_ns
+        resource = Resource(RESOURCE, late_name(*which))
+        cause = Cause(CauseKind.COLLECTIVE_WAIT, time_ns, share, culprit, (), via, resource)
+        lost_ns = fault_ns(cause)
+        if lost_ns >= least_ns:
+            yield Chronic(
+                *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
+                *(feeders_ns, HIGH, frozenset({culprit.pid})),
+            )
+
+
+def _shares(budget: Mapping[str, int], whole_ns: int) -> dict[str, float]:
+    return {state: max(0, time_ns) / max(1, whole_ns) for state, time_ns in budget.items()}
+
+
+def _own_causes(
+    late: Figures,
+    usual: Mapping[str, float],
+    account: AccountCauses,
+    time_ns: int,
+    settings: Settings,
+    resources: Resources | None,
+) -> Iterator[Cause]:
+    """Yield what a late rank did more than the one that waited, as parts of the time that this waited."""
+    tree = grow(late.times, None, resources)
+    if tree is None:
+        return
+    sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
+    sums.add(account.causes(tree))
+    if (waiting := tree.child(_GPU_WAIT)) is not None:
+        sums.add([Cause(_GPU_WAIT, waiting.time_ns, waiting.share, None, ())])
+    shares = _shares(budget_of(late.times), tree.time_ns)
+    more = {
+        state: max(0.0, share - usual.get(state, 0.0)) / share
+        for state, share in shares.items()
+        if share
+    }
+    own = [
+        cause._replace(time_ns=round(cause.time_ns * more.get(state_of_kind(cause.kind), 1.0)))
+        for cause in sums.causes(tree.time_ns)
+    ]
+    total_ns = sum(cause.time_ns for cause in own)
+    scale = time_ns / max(total_ns, 1)
+    for cause in rank((one for one in own if one.time_ns), 0):
+        length_ns = min(time_ns, int(cause.time_ns * scale))
+        share = cause.share * length_ns / cause.time_ns
+        culprit = cause.culprit.pid if cause.culprit else 0
+        yield account.with_lines(cause._replace(time_ns=length_ns, share=share), (culprit,))
+
+
+class Stragglers:
+    """
+    Looks for stragglers in stretches of the stream's time, one after the other.
+
+    Attributes:
+        places: Where threads were, since the stretch began.
+    """
+
+    def __init__(self, communicators: Communicators, settings: Settings) -> None:
+        self._communicators = communicators
+        self._settings = settings
+        self.places: Places | None = None
+        self._edges = (0, 0)
+        self._before: Lags = {}
+        self._now: Lags = {}
+        self._found: Lags = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._communicators)
+
+    def find(
+        self,
+        figures: Figures,
+        around: Mapping[ImageKey, Figures],
+        start_unix_ns: int,
+        end_unix_ns: int,
+    ) -> Iterator[Chronic]:
+        """Yield for whom a rank waited in a stretch, by its figures and those of all."""
+        if start_unix_ns != self._edges[0]:
+            self._before = self._now
+        if (start_unix_ns, end_unix_ns) != self._edges:
+            self._edges = start_unix_ns, end_unix_ns
+            self._now = self._communicators.lags_by(end_unix_ns)
+            self._found = lags_since(self._now, self._before)
+        return find_stragglers(
+            figures, around, self._found, self._edges, self._settings, self.places
+        )

@@ -1,0 +1,68 @@
+"""What is measured of the host and of the agent itself, and of no process."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from otel_gpu.enrich.activities import (
+    CountersActivity,
+    DeviceFaultActivity,
+    DevicesActivity,
+    FabricActivity,
+    ProbesActivity,
+    RasActivity,
+    StatusActivity,
+)
+from otel_gpu.export.host_devices import HostDevices
+from otel_gpu.export.host_fabric import HostFabric
+from otel_gpu.export.points import Measurement
+from otel_gpu.export.ras import Ras
+from otel_gpu.export.selftelemetry import SelfTelemetry
+
+OfHost = (
+    CountersActivity
+    | DeviceFaultActivity
+    | DevicesActivity
+    | FabricActivity
+    | ProbesActivity
+    | RasActivity
+    | StatusActivity
+)
+
+
+class HostFigures:
+    """
+    The latest of them.
+
+    Attributes:
+        agent: The agent's own figures.
+        devices: Those of the host's devices.
+    """
+
+    def __init__(self) -> None:
+        self.agent = SelfTelemetry()
+        self.devices = HostDevices()
+        self._fabric = HostFabric()
+        self._ras = Ras()
+        self._observers: Mapping[type, Callable[[Any], None]] = {
+            CountersActivity: self.agent.observe,
+            DeviceFaultActivity: self.devices.observe_fault,
+            DevicesActivity: self.devices.observe,
+            FabricActivity: self._fabric.observe,
+            ProbesActivity: self.agent.observe,
+            RasActivity: self._ras.observe,
+            StatusActivity: self.agent.observe,
+        }
+
+    def observe(self, activity: OfHost) -> None:
+        """Take in one activity."""
+        self._observers[type(activity)](activity)
+
+    def measurements(self, dropped_series: Counter[str]) -> list[Measurement]:
+        """Return all figures, with the series that found no room, by reason."""
+        return [
+            *self.agent.measurements(dropped_series),
+            *self.devices.measurements(),
+            *self._fabric.measurements(),
+            *self._ras.measurements(),
+        ]

@@ -1,0 +1,74 @@
+"""Steps as text: what is usual, and why those that are not took so long."""
+
+from collections.abc import Callable, Iterator
+
+from rich.text import Text
+
+from otel_gpu.findings.document import Steps
+from otel_gpu.findings.steps import UNKNOWN, SlowStep
+from otel_gpu.findings.words import (
+    count_of,
+    format_duration,
+    format_share,
+    printable,
+    process_name,
+)
+
+MOST_ROWS_OF_STEPS = 10
+MOST_SLOW_STEPS = 5
+# A part of a step from which on it is worth a word.
+_SHARE = 0.02
+_FOUND = "agent"
+
+
+def step_lines(
+    rows: tuple[Steps, ...], causes: Callable[[SlowStep], Iterator[Text]]
+) -> Iterator[Text]:
+    """
+    Yield the lines of a section about steps.
+
+    Args:
+        rows: Those of a document.
+        causes: Writes why one was slow.
+    """
+    for row in rows[:MOST_ROWS_OF_STEPS]:
+        yield Text(steps_headline(row))
+        for step in row.slow[:MOST_SLOW_STEPS]:
+            yield Text(f"  {step_sentence(step)}", style="bold")
+            yield from causes(step)
+        if row.slow_steps > MOST_SLOW_STEPS:
+            yield Text(
+                f"  and {row.slow_steps - MOST_SLOW_STEPS:,} more that were slow", style="dim"
+            )
+    if len(rows) > MOST_ROWS_OF_STEPS:
+        yield Text(f"and {len(rows) - MOST_ROWS_OF_STEPS:,} more", style="dim")
+
+
+def steps_headline(row: Steps) -> str:
+    """Return what is usual, in a line."""
+    kind = "" if row.kind == UNKNOWN else f" of {row.kind}"
+    name = f" ({printable(row.name)})" if row.name else ""
+    found = f", found by their calls ({format_share(row.confidence)} sure)"
+    waits = ""
+    if row.loader_wait_ns > _SHARE * row.sum_ns:
+        waits = (
+            f", {format_share(row.loader_wait_ns / row.sum_ns)} of it waiting for the data loader"
+        )
+    return (
+        f"{process_name(row.process)}, thread {row.tid} {printable(row.comm)}: "
+        f"{count_of(row.steps, 'step')}{kind}{name}{found if row.source == _FOUND else ''}, median "
+        f"{format_duration(row.p50_ns)}, longest {format_duration(row.max_ns)}, variation "
+        f"{format_share(row.variation)}{waits}"
+    )
+
+
+def step_sentence(step: SlowStep) -> str:
+    """Return how slow a step was, in a sentence."""
+    wait = ""
+    if step.loader_wait_ns > _SHARE * step.duration_ns:
+        wait = f"; it waited {format_duration(step.loader_wait_ns)} for the data loader"
+    said = ", ".join(f"{key}={value}" for key, value in step.annotations.items())
+    return (
+        f"step {step.number:,}{f' ({printable(said)})' if said else ''} was slow: {format_duration(step.duration_ns)} instead of "
+        f"{format_duration(step.usual_ns)}{wait}"
+    )

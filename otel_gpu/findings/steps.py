@@ -1,0 +1,135 @@
+"""Steps of threads, as a document says them: its nouns, and what makes them."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.explain.chains import Cause, Chain
+from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
+from otel_gpu.ledger.steps import SlowStep as Slow
+from otel_gpu.ledger.steps import Steps as Ledger
+from otel_gpu.ledger.steps import StepSeries
+
+MAX_ROWS: Final = 256
+"""In a document: those of the most time."""
+
+UNKNOWN: Final = "unknown"
+SOURCES: Mapping[int, str] = {wire.STEP_TOLD: "program", wire.STEP_FOUND: "agent"}
+"""Who says that there are steps, by ``enum step_source``."""
+KINDS: Mapping[int, str] = {
+    number: name.removeprefix("step_") for number, name in wire.STEP_KIND_NAMES.items()
+}
+"""What steps are for, by ``enum step_kind``."""
+
+
+class SlowStep(NamedTuple):
+    """
+    A step that took far longer than usual.
+
+    Attributes:
+        number: As the program counts; of one that was found, from 1.
+        usual_ns: What the steps before it took, their median.
+        loader_wait_ns: What of it was spent waiting for the data loader, as the program says.
+        trace_id: Of the program's own span of it; empty: it has none. So is ``span_id``.
+        causes: What was slow in it and why, the longest first.
+        unexplained_ns: What no cause accounts for of what it took longer than usual.
+        annotations: What was said of its process from outside, and held then.
+    """
+
+    number: int
+    start_unix_ns: int
+    duration_ns: int
+    usual_ns: int
+    loader_wait_ns: int
+    trace_id: bytes
+    span_id: bytes
+    causes: tuple[Cause, ...]
+    unexplained_ns: int
+    annotations: Mapping[str, str] = {}
+
+
+class Steps(NamedTuple):
+    """
+    Steps of one kind, made by one thread.
+
+    Attributes:
+        kind: ``training``, ``evaluation``, ``prefill``, ``decode`` or ``unknown``.
+        name: What the program calls them; may be empty.
+        source: ``program``: it says so itself, or ``agent``: its calls repeat themselves.
+        confidence: From 0 to 1.
+        variation: From the first quartile to the third, by the median.
+        loader_wait_ns: Of all steps together, as the program says.
+        slow_steps: How many took far longer than usual; ``slow`` are those that lost most.
+    """
+
+    process: ProcessImage
+    tid: int
+    comm: str
+    kind: str
+    name: str
+    source: str
+    confidence: float
+    steps: int
+    sum_ns: int
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+    variation: float
+    loader_wait_ns: int
+    slow_steps: int
+    slow: tuple[SlowStep, ...]
+
+
+def step_rows(
+    steps: Ledger, chains: Iterable[Chain], chosen: Collection[int] = ()
+) -> tuple[Steps, ...]:
+    """
+    Return what is to be said of steps.
+
+    Args:
+        steps: What was counted.
+        chains: What was slow meanwhile, and why.
+        chosen: Only those of these pids; empty: all.
+    """
+    found = [one for one in steps.series() if not chosen or one.process.pid in chosen]
+    by_thread = chains_by_thread(chains)
+    return tuple(_row(one, by_thread) for one in found[:MAX_ROWS])
+
+
+def _row(series: StepSeries, chains: ThreadChains) -> Steps:
+    p50_ns, p99_ns = series.quantiles_ns(0.5, 0.99)
+    return Steps(
+        series.process,
+        series.tid,
+        series.comm,
+        KINDS.get(series.kind, UNKNOWN),
+        series.name,
+        SOURCES.get(series.source, UNKNOWN),
+        series.confidence_percent / 100,
+        series.steps,
+        series.sum_ns,
+        p50_ns,
+        p99_ns,
+        series.max_ns,
+        series.variation,
+        series.loader_wait_ns,
+        series.slow_steps,
+        tuple(_slow(one, chains) for one in series.slow),
+    )
+
+
+def _slow(step: Slow, chains: ThreadChains) -> SlowStep:
+    activity = step.activity
+    event = activity.event
+    return SlowStep(
+        event.number,
+        activity.start_unix_ns,
+        step.duration_ns,
+        step.usual_ns,
+        min(event.loader_wait_ns, step.duration_ns),
+        event.trace_id,
+        event.span_id,
+        *causes_of_step(step, chains),
+        step.annotations,
+    )

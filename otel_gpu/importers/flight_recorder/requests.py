@@ -1,0 +1,116 @@
+"""What an entry of a Flight Recorder asked for, in NCCL's terms."""
+
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.decode.communicators import Signature
+
+_NO_ROOT: Final = -1
+_NO_REDUCTION: Final = 255
+_NO_DATATYPE: Final = 255
+_MOST: Final = (1 << 62) - 1
+_MAX_TENSORS: Final = 4_096
+_MAX_DIMENSIONS: Final = 64
+
+# The first that a name begins with.
+_OPERATIONS: Final = (
+    ("allreduce", wire.COLLECTIVE_ALL_REDUCE),
+    ("barrier", wire.COLLECTIVE_ALL_REDUCE),
+    ("allgather", wire.COLLECTIVE_ALL_GATHER),
+    ("alltoall", wire.COLLECTIVE_ALL_TO_ALL),
+    ("broadcast", wire.COLLECTIVE_BROADCAST),
+    ("reducescatter", wire.COLLECTIVE_REDUCE_SCATTER),
+    ("reduce", wire.COLLECTIVE_REDUCE),
+    ("gather", wire.COLLECTIVE_GATHER),
+    ("scatter", wire.COLLECTIVE_SCATTER),
+    ("send", wire.COLLECTIVE_SEND),
+    ("recv", wire.COLLECTIVE_RECEIVE),
+)
+# NCCL counts what each rank gets in these, and what it gives in all others.
+_COUNTS_OUTPUT: Final = frozenset(
+    {wire.COLLECTIVE_REDUCE_SCATTER, wire.COLLECTIVE_SCATTER, wire.COLLECTIVE_RECEIVE}
+)
+_POINT_TO_POINT: Final = frozenset({wire.COLLECTIVE_SEND, wire.COLLECTIVE_RECEIVE})
+# By PyTorch's name: the number that NCCL has for it, and its size in bytes.
+_DATATYPES: Final[Mapping[str, tuple[int, int]]] = {
+    "Char": (0, 1),
+    "Byte": (1, 1),
+    "Bool": (1, 1),
+    "Int": (2, 4),
+    "Long": (4, 8),
+    "Half": (6, 2),
+    "Float": (7, 4),
+    "Double": (8, 8),
+    "BFloat16": (9, 2),
+    "Float8_e4m3fn": (10, 1),
+    "Float8_e5m2": (11, 1),
+}
+_PEERS = re.compile(r"(?:send (\d{1,9})->\d{1,9}|recv (\d{1,9})<-\d{1,9})\Z")
+
+
+class Request(NamedTuple):
+    """
+    What one entry asked for.
+
+    ``group_rank`` is the rank of who asked, which sends and receives name; -1: not said.
+    """
+
+    signature: Signature
+    size_bytes: int
+    group_rank: int
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.signature.operation in _POINT_TO_POINT
+
+
+def request_of(entry: Mapping[str, Any]) -> Request:
+    """
+    Return what an entry asked for.
+
+    Raises:
+        ValueError: Its name is no text, or its sizes are no sizes.
+    """
+    name = entry.get("profiling_name")
+    if type(name) is not str:
+        raise ValueError("name")
+    _, _, name = name[:256].rpartition(":")
+    plain = name.replace("_", "").lower()
+    operation = next((number for start, number in _OPERATIONS if plain.startswith(start)), 0)
+    side = "output" if operation in _COUNTS_OUTPUT else "input"
+    elements = _elements(entry.get(f"{side}_sizes"))
+    datatype, width = _DATATYPES.get(_first(entry.get(f"{side}_dtypes")), (_NO_DATATYPE, 0))
+    peers = _PEERS.search(name)
+    # Ranks may give each other different amounts, so these say nothing of who is wrong.
+    is_uneven = operation == wire.COLLECTIVE_ALL_TO_ALL or plain.endswith(("gatherv", "scatterv"))
+    return Request(
+        Signature(operation, 0 if is_uneven else elements, datatype, _NO_REDUCTION, _NO_ROOT),
+        min(elements * width, _MOST),
+        int(peers[1] or peers[2]) if peers else -1,
+    )
+
+
+def _elements(sizes: object) -> int:
+    if sizes is None:
+        return 0
+    if type(sizes) is not list or len(sizes) > _MAX_TENSORS:
+        raise ValueError("sizes")
+    return min(sum(map(_size, sizes)), _MOST)
+
+
+def _size(dimensions: object) -> int:
+    # Each is bounded before they are multiplied: a product of many would be a number of megabytes.
+    if not isinstance(dimensions, list | tuple) or len(dimensions) > _MAX_DIMENSIONS:
+        raise ValueError("sizes")
+    if not all(type(one) is int and 0 <= one <= _MOST for one in dimensions):
+        raise ValueError("sizes")
+    return min(prod(dimensions), _MOST)
+
+
+def _first(names: object) -> str:
+    first = names[0] if isinstance(names, list | tuple) and names else ""
+    return first if type(first) is str else ""

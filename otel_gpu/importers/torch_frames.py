@@ -1,0 +1,17 @@
+"""Frames of stacks as PyTorch writes them: a file, a line and a name."""
+
+from typing import Final
+
+from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, clean
+
+_MAX_LINE: Final = (1 << 31) - 1
+
+
+def frame_of(file: str, line: int, function: str) -> Frame:
+    """Return a frame of Python, or a native one where the file is no source of Python."""
+    path = file.replace("\\", "/") if file[1:3] == ":\\" else file
+    is_python = path.endswith((".py", ".pyx", ">")) or path.startswith("<")
+    known = "" if path == "??" else clean(path)
+    return Frame(
+        PYTHON if is_python else NATIVE, clean(function), known, max(0, min(line, _MAX_LINE))
+    )

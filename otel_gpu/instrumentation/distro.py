@@ -1,0 +1,79 @@
+"""
+The distribution: ``opentelemetry-instrument python train.py`` with nothing but environment variables.
+
+It needs the extra ``instrument``. What the user set is never changed, and without an OpenTelemetry
+SDK or an agent the program runs as it would anyway.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.instrumentation.distro import BaseDistro  # type: ignore[attr-defined] # untyped
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+from opentelemetry.sdk.resources import OTELResourceDetector
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+from otel_gpu.instrumentation.context import PublishedContext
+from otel_gpu.instrumentation.process_context import ProcessContext
+from otel_gpu.instrumentation.published import publish_context, published_context
+from otel_gpu.instrumentation.thread_context import load_publisher
+from otel_gpu.procfs.jobs import describe_job
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "OTEL_TRACES_EXPORTER": "otlp",
+    "OTEL_METRICS_EXPORTER": "otlp",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    "OTEL_PYTHON_CONFIGURATOR": "otel_gpu",
+}
+"""Variables that are set where the user did not."""
+
+
+class OtelGpuDistro(BaseDistro):  # type: ignore[misc] # untyped
+    """Entry point ``otel_gpu`` of ``opentelemetry_distro``."""
+
+    def _configure(self, **_: Any) -> None:  # noqa: ANN401 - as its base has it
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        publish_context()
+
+
+class OtelGpuConfigurator(_OTelSDKConfigurator):
+    """
+    Entry point ``otel_gpu`` of ``opentelemetry_configurator``.
+
+    It sets up the SDK as OpenTelemetry's own does. Its spans have the rank and the job of this
+    process, and readers outside can see its resource and in which span a thread is.
+    """
+
+    def _configure(self, **kwargs: Any) -> None:  # noqa: ANN401 - as its base has it
+        # What is given here goes before what the user says in OTEL_RESOURCE_ATTRIBUTES.
+        users = OTELResourceDetector().detect().attributes
+        said = {name: value for name, value in describe_job(os.environ) if name not in users}
+        said |= kwargs.pop("resource_attributes", None) or {}
+        super()._configure(resource_attributes=said, **kwargs)  # type: ignore[no-untyped-call]
+        provider = trace.get_tracer_provider()
+        if isinstance(provider, TracerProvider):
+            publish_provider(provider)
+
+
+def publish_provider(provider: TracerProvider) -> None:
+    """Publish the resource of a provider, and no span of it that ended."""
+    context = published_context()
+    is_published = context is not None and load_publisher() is not None
+    ProcessContext(provider.resource.attributes, is_thread_context=is_published)
+    if context is not None:
+        provider.add_span_processor(_Ends(context))
+
+
+class _Ends(SpanProcessor):
+    """Tells a context which spans have ended: one may still be current."""
+
+    def __init__(self, context: PublishedContext) -> None:
+        self._context = context
+
+    def on_end(self, span: ReadableSpan) -> None:
+        identity = span.get_span_context()
+        if identity is not None:
+            self._context.end(identity.trace_id, identity.span_id)

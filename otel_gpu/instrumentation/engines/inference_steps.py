@@ -1,0 +1,146 @@
+"""Steps of an inference engine, as spans and as a histogram."""
+
+import functools
+import sys
+import time
+from typing import Final, NamedTuple
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, Status, StatusCode
+
+from otel_gpu import __version__, wire
+from otel_gpu.instrumentation.context import Identity
+from otel_gpu.instrumentation.engines.batch import Batch
+from otel_gpu.instrumentation.marks import mark_step, prepare_marks
+from otel_gpu.instrumentation.published import identity_of, publish_context
+
+SCOPE: Final = "otel_gpu.engines"
+STEP: Final = "gpu.inference.step"
+STEP_DURATION: Final = "gpu.inference.step.duration"
+STEP_NUMBER: Final = "gpu.inference.step.number"
+ENGINE: Final = "gpu.inference.engine"
+PHASE: Final = "gpu.inference.batch.phase"
+REQUESTS: Final = "gpu.inference.batch.requests"
+SIZE: Final = "gpu.inference.batch.size"
+PREFILL: Final = "gpu.inference.batch.prefill_tokens"
+DECODE: Final = "gpu.inference.batch.decode_tokens"
+LINKS_LEFT_OUT: Final = "gpu.inference.batch.links.left_out"
+TOKEN_SHARE: Final = "otel_gpu.batch.token_share"  # noqa: S105 - tokens of text
+SHARES_ESTIMATED: Final = "otel_gpu.batch.shares.estimated"
+
+# A batch that has both is of no kind.
+_KINDS: Final = {"prefill": wire.STEP_PREFILL, "decode": wire.STEP_DECODE}
+_ERROR_TYPE: Final = "error.type"
+_NS_PER_S: Final = 1_000_000_000
+
+
+class Step(NamedTuple):
+    """A step that runs; ``identity`` is what threads in it publish, ``labels`` what its histogram has."""
+
+    span: Span
+    identity: Identity
+    began_ns: int
+    labels: dict[str, str]
+    number: int
+
+
+class InferenceSteps:
+    """
+    The steps of one kind of engine in this process.
+
+    Where nobody set up an SDK, there are none.
+
+    Args:
+        engine: What it is called in its spans.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        # Providers may come later: these wait for them.
+        self._tracer = trace.get_tracer(SCOPE, __version__)
+        self._durations = metrics.get_meter(SCOPE, __version__).create_histogram(
+            STEP_DURATION, "s", "From when a batch was begun to when its results were there"
+        )
+
+    def begin(self, number: int, began_ns: int) -> Step | None:
+        """Begin the step of a number, counted from 1, at a Unix time; None: nobody wants it."""
+        if not is_wanted():
+            return None
+        labels = {ENGINE: self._engine}
+        span = self._tracer.start_span(
+            STEP,
+            context=Context(),  # requests have parents, a batch has none
+            start_time=began_ns,
+            attributes={**labels, STEP_NUMBER: number},
+        )
+        identity = identity_of(span)
+        if identity is None:
+            return None
+        publish_context()
+        prepare_marks()
+        return Step(span, identity, began_ns, labels, number)
+
+    def describe(self, step: Step, batch: Batch) -> None:
+        """
+        Say which batch a step runs.
+
+        Links to a hundred requests take half a millisecond: that is best done while the device is busy.
+        """
+        step.labels[PHASE] = batch.phase
+        span = step.span
+        if not span.is_recording():
+            return
+        requests = batch.linked(_link_limit())
+        for context, share in requests:
+            span.add_link(context, {TOKEN_SHARE: share})
+        # A provider may have a limit of its own.
+        left_out = batch.known - len(getattr(span, "links", requests))
+        span.set_attributes(
+            {
+                PHASE: batch.phase,
+                REQUESTS: len(batch.requests),
+                SIZE: batch.prefill_tokens + batch.decode_tokens,
+                PREFILL: batch.prefill_tokens,
+                DECODE: batch.decode_tokens,
+                **({SHARES_ESTIMATED: True} if requests else {}),
+                **({LINKS_LEFT_OUT: left_out} if left_out else {}),
+            }
+        )
+
+    def end(
+        self, step: Step, error: BaseException | None = None, now_ns: int | None = None
+    ) -> None:
+        """End a step, now or at a Unix time; an error is what the engine raised in it."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        labels = step.labels
+        if error is not None:
+            kind = type(error).__qualname__
+            labels[_ERROR_TYPE] = kind
+            step.span.set_attribute(_ERROR_TYPE, kind)
+            step.span.set_status(Status(StatusCode.ERROR))
+        self._durations.record((now_ns - step.began_ns) / _NS_PER_S, labels)
+        step.span.end(now_ns)
+        # The engine says when in Unix time.
+        end_ktime_ns = time.monotonic_ns() - max(time.time_ns() - now_ns, 0)
+        mark_step(
+            step.number,
+            end_ktime_ns - (now_ns - step.began_ns),
+            end_ktime_ns,
+            identity=step.identity,
+            kind=_KINDS.get(labels.get(PHASE, ""), wire.STEP_UNKNOWN),
+            name=self._engine,
+        )
+
+
+def is_wanted() -> bool:
+    """Return whether somebody set up an SDK in this process."""
+    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+
+
+@functools.cache
+def _link_limit() -> int:
+    from opentelemetry.sdk.trace import SpanLimits  # noqa: PLC0415 - only where there is an SDK
+
+    limit = SpanLimits().max_links
+    return sys.maxsize if limit is None else limit

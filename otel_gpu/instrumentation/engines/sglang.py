@@ -1,0 +1,103 @@
+"""
+SGLang: a step is ``Scheduler.run_batch``, in each of its scheduler processes.
+
+There is one such process for each rank, which launches the work on its device itself. With the
+overlapping scheduler a step is what launching a batch takes: its results come later.
+"""
+
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import wrapt
+
+from otel_gpu.instrumentation.engines.batch import Batch, Request, context_of
+from otel_gpu.instrumentation.engines.guard import Guard
+from otel_gpu.instrumentation.engines.inference_steps import InferenceSteps, Step, is_wanted
+from otel_gpu.instrumentation.published import surrounded_by
+
+_SCHEDULER: Final = "sglang.srt.managers.scheduler"
+
+
+def watch() -> None:
+    """Watch the scheduler from when it is imported in this process."""
+    guard = Guard("SGLang")
+    guard.watch(_Schedulers(guard).see, _SCHEDULER)
+
+
+class _Schedulers:
+    """Wraps the batches of the scheduler of this process."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._steps = InferenceSteps("sglang")
+        self._number = 0
+
+    def see(self, module: ModuleType) -> None:
+        if not hasattr(getattr(module, "Scheduler", None), "run_batch"):
+            self._guard.say(
+                f"its steps cannot be seen: there is no {_SCHEDULER}.Scheduler.run_batch"
+            )
+            return
+        wrapt.wrap_function_wrapper(module, "Scheduler.run_batch", self._run)
+
+    def _run(
+        self,
+        following: Callable[..., Any],
+        _: object,
+        given: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> object:
+        begun = self._guard.run(self._begin, given[0] if given else named.get("batch"))
+        if begun is None:
+            return following(*given, **named)
+        step, batch = begun
+        error: BaseException | None = None
+        try:
+            with surrounded_by(step.identity, _SCHEDULER):
+                return following(*given, **named)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._guard.run(self._end, step, batch, error)
+
+    def _begin(self, batch: Any) -> tuple[Step, Batch] | None:  # noqa: ANN401 - of the engine
+        # It runs empty batches to keep in step with other ranks, and such as others have run.
+        if self._guard.has_failed or not is_wanted() or not batch.reqs:
+            return None
+        mode = batch.forward_mode
+        if mode.is_idle() or mode.is_prebuilt():
+            return None
+        began_ns = time.time_ns()
+        # What is in it may change as it runs.
+        read = _read(batch, self._number + 1)
+        self._number += 1
+        step = self._steps.begin(self._number, began_ns)
+        return None if step is None else (step, read)
+
+    def _end(self, step: Step, batch: Batch, error: BaseException | None) -> None:
+        now_ns = time.time_ns()
+        self._steps.describe(step, batch)
+        self._steps.end(step, error, now_ns)
+
+
+def _read(batch: Any, number: int) -> Batch:  # noqa: ANN401 - of the engine
+    if batch.forward_mode.is_decode():
+        return Batch(number, [Request(0, 1, _context_of(request)) for request in batch.reqs])
+    decoded = {id(request) for request in batch.decoding_reqs or ()}
+    return Batch(
+        number,
+        [
+            Request(0, tokens, _context_of(request))
+            if id(request) in decoded
+            else Request(tokens, 0, _context_of(request))
+            for request, tokens in zip(batch.reqs, batch.extend_lens, strict=True)
+        ],
+    )
+
+
+def _context_of(request: Any) -> Any:  # noqa: ANN401 - of the engine
+    # Without tracing there is something in its place that has each attribute.
+    return context_of(getattr(request.time_stats.trace_ctx, "root_span_context", None))

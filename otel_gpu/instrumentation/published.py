@@ -1,0 +1,72 @@
+"""The runtime context of this process that says in which span each of its threads is."""
+
+import functools
+import logging
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+from opentelemetry import context as contexts
+from opentelemetry.context.contextvars_context import ContextVarsRuntimeContext
+from opentelemetry.trace import Span
+
+from otel_gpu.instrumentation.context import Identity, PublishedContext
+from otel_gpu.instrumentation.thread_context import load_publisher
+
+_logger = logging.getLogger(__name__)
+
+
+def publish_context() -> PublishedContext | None:
+    """
+    Publish from now on in which span each thread is; returns the runtime context that does.
+
+    None: there is no native library for this machine, or the user chose a runtime context that is
+    not OpenTelemetry's own.
+    """
+    inner = contexts._RUNTIME_CONTEXT  # noqa: SLF001 - it was loaded before any distribution
+    if isinstance(inner, PublishedContext):
+        return inner
+    if type(inner) is not ContextVarsRuntimeContext:
+        return None
+    if load_publisher() is None:
+        _say_missing()
+        return None
+    published = contexts._RUNTIME_CONTEXT = PublishedContext(inner)  # noqa: SLF001
+    return published
+
+
+@functools.cache
+def _say_missing() -> None:
+    _logger.info("no native library for this machine: CUDA calls get no parents")
+
+
+def published_context() -> PublishedContext | None:
+    """Return what ``publish_context`` made; None: nothing is published."""
+    context = contexts._RUNTIME_CONTEXT  # noqa: SLF001 - as above
+    return context if isinstance(context, PublishedContext) else None
+
+
+def identity_of(span: Span) -> Identity | None:
+    """Return what is published of a span; None: it is of no SDK."""
+    found = span.get_span_context()
+    return (found.trace_id, found.span_id, found.trace_flags) if found.is_valid else None
+
+
+def publish_span(span: Span | None, owner: Hashable = None) -> None:
+    """Publish that this thread is in a span which is not OpenTelemetry's current one; None: in none."""
+    context = published_context()
+    if context is not None:
+        context.surround(None if span is None else identity_of(span), owner)
+
+
+@contextmanager
+def surrounded_by(identity: Identity | None, owner: Hashable) -> Iterator[None]:
+    """Publish that this thread is in a span, perhaps of another process; None: in none besides."""
+    context = None if identity is None else published_context()
+    if context is None:
+        yield
+        return
+    context.surround(identity, owner)
+    try:
+        yield
+    finally:
+        context.surround(None, owner)

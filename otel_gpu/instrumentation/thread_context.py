@@ -1,0 +1,48 @@
+"""Says in which span a thread is, so that readers outside the process can see it (OTEP 4947)."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_gpu.native_library import CONTEXT, native_library
+
+SCHEMA_VERSION: Final = "tlsdesc_v1_dev"
+"""What the process context calls the layout of ``native/thread_context.c``."""
+
+_LOW: Final = (1 << 64) - 1
+
+
+class Publisher(NamedTuple):
+    """
+    Writes the thread context of the thread that calls it.
+
+    ``publish`` takes trace id, span id and trace flags as numbers, ``clear`` nothing.
+    """
+
+    publish: Callable[[int, int, int], None]
+    clear: Callable[[], None]
+
+
+def library_path() -> Path:
+    """Return where the native library for this machine is, or would be."""
+    return native_library(CONTEXT)
+
+
+@functools.cache
+def load_publisher() -> Publisher | None:
+    """Return the publisher of this process; None: there is no native library for this machine."""
+    try:
+        # Both functions are shorter than releasing the GIL for them.
+        library = ctypes.PyDLL(str(library_path()))
+    except OSError:
+        return None
+    write, clear = library.otel_gpu_publish_context, library.otel_gpu_clear_context
+    write.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint8]
+    write.restype, clear.argtypes, clear.restype = None, [], None
+
+    def publish(trace_id: int, span_id: int, trace_flags: int) -> None:
+        write(trace_id >> 64, trace_id & _LOW, span_id, trace_flags)
+
+    return Publisher(publish, clear)

@@ -1,0 +1,20 @@
+"""Where the libraries are that programs load: those of ``native/``, for this machine."""
+
+import platform
+from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = Path(__file__).resolve().parent / "_native"
+MARKS: Final = "libotel_gpu_marks"
+"""By which programs say what they do."""
+NVTX: Final = "libotel_gpu_nvtx"
+"""By which ranges of NVTX are seen."""
+CONTEXT: Final = "thread_context"
+"""By which threads publish in which span they are."""
+DOOR: Final = "door"
+"""By which programs count their own calls."""
+
+
+def native_library(name: str) -> Path:
+    """Return where a library for this machine is, or would be."""
+    return _FOLDER / f"{name}.{platform.machine()}.so"

@@ -1,0 +1,219 @@
+"""Memories in which programs count their own calls: opened, read and closed, whatever is in them."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.doors import Doors, add
+from otel_gpu.config import load
+from tests.kernel.agent import open_files
+from tests.unit.capture.test_door_memory import CALL, Memory, series
+
+BEGUN_KTIME_NS = 1_000_000_000
+IMAGE = (os.getpid(), BEGUN_KTIME_NS)
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Map(dict):
+    """A map of the kernel side."""
+
+    def update(self, key, value):
+        self[key] = value
+
+    def delete(self, key):
+        self.pop(key, None)
+
+
+class Bpf:
+    def __init__(self):
+        self.maps = {"doors": Map()}
+
+    def map(self, name):
+        return self.maps[name]
+
+
+class Shared:
+    """A memory as the library makes it, of this process."""
+
+    def __init__(self, *, name="otel_gpu_door", seals=SEALS, size=wire.DOOR_BYTES):
+        fd = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        self.memory = mmap.mmap(fd, size)
+        os.close(fd)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def put(self, *one_series, start_ktime_ns=BEGUN_KTIME_NS, lost=(), **header):
+        """Write a header, and series of one thread."""
+        lost = {f"lost_{number}": times for number, times in enumerate(lost)}
+        made = Memory(start_ktime_ns=start_ktime_ns, slots_begun=1, **lost, **header)
+        made.slot(0, *one_series, tid=1)
+        self.memory[: wire.DOOR_SLOTS_OFFSET] = bytes(made.data[: wire.DOOR_SLOTS_OFFSET])
+        end = wire.DOOR_SLOTS_OFFSET + wire.DOOR_SLOT_BYTES
+        self.memory[wire.DOOR_SLOTS_OFFSET : end] = bytes(made.data[wire.DOOR_SLOTS_OFFSET : end])
+
+
+def launches(calls, **values):
+    return series(CALL, buckets_40=calls, sum=calls * 100, **values)
+
+
+@pytest.fixture
+def lost():
+    return [0] * wire.COUNTER_COUNT
+
+
+@pytest.fixture
+def bpf():
+    return Bpf()
+
+
+@pytest.fixture
+def doors(bpf, lost):
+    doors = Doors(bpf, load(None, {}, {}), lost)
+    yield doors
+    doors.close()
+
+
+def count(found):
+    """How many calls there are, of one series."""
+    ((key, value),) = found.items()
+    named = wire.AGGREGATE_KEY.named(key)
+    assert (named["pid"], named["image_ktime_ns"]) == IMAGE
+    assert (named["api"], named["metric"]) == (CALL["api"], wire.METRIC_CALL_DURATION)
+    return wire.AGGREGATE.named(value)["buckets_40"]
+
+
+def test_what_is_counted_until_the_end_is_read_when_the_process_is_gone(doors):
+    """The memory is held open; it goes when it is closed."""
+    shared = Shared()
+    shared.put(launches(7))
+    assert doors.open(IMAGE, shared.address)
+    assert count(doors.read()) == 7
+    shared.put(launches(11))
+    del shared
+
+    assert count(doors.read([IMAGE])) == 11
+    assert doors.read([(1, 2)]) == {}
+    doors.close([IMAGE])
+    assert doors.read() == {}
+    assert doors.images() == set()
+
+
+def test_what_was_counted_before_the_process_was_watched_is_left_out(doors, lost):
+    """Of a memory that is older than the image; so are its losses."""
+    shared = Shared()
+    older_ktime_ns = BEGUN_KTIME_NS - 50_000_000
+    no_return = (0, 0, 3)
+    shared.put(launches(7), start_ktime_ns=older_ktime_ns, lost=no_return)
+
+    assert doors.open(IMAGE, shared.address)
+    shared.put(launches(9), start_ktime_ns=older_ktime_ns, lost=(0, 0, 5))
+
+    assert count(doors.read()) == 2
+    assert lost[wire.COUNTER_LOST_NO_RETURN] == 2
+
+
+def test_losses_are_counted_once(doors, lost):
+    """Those that probes have too among theirs."""
+    shared = Shared()
+    shared.put(launches(1), lost=(2, 3, 5, 7, 11))
+    doors.open(IMAGE, shared.address)
+
+    doors.read()
+    doors.read()
+
+    assert lost[wire.COUNTER_LOST_SERIES_FULL] == 2
+    assert lost[wire.COUNTER_LOST_NO_RETURN] == 5
+    assert doors.lost == {
+        "door_depth_exceeded": 3,
+        "door_slots_full": 7,
+        "door_copies_full": 11,
+    }
+
+
+@pytest.mark.parametrize("calls", [3, 1 << 55])
+def test_counts_that_no_program_can_have_are_left_out(doors, calls):
+    """Fewer than before, or more than fit: what was known stays."""
+    shared = Shared()
+    shared.put(launches(7))
+    doors.open(IMAGE, shared.address)
+    doors.read()
+    shared.put(launches(calls))
+
+    assert count(doors.read()) == 7
+    assert doors.lost == {"door_rejected": 1}
+
+
+def test_a_memory_that_is_destroyed_keeps_what_was_read(doors):
+    """And the reading goes on."""
+    shared = Shared()
+    shared.put(launches(7))
+    doors.open(IMAGE, shared.address)
+    doors.read()
+    shared.memory[:8] = bytes(8)
+
+    assert count(doors.read()) == 7
+    assert doors.lost == {"door_rejected": 1}
+
+
+@pytest.mark.parametrize(
+    ("shape", "header"),
+    [
+        ({"seals": 0}, {}),
+        ({"size": wire.DOOR_BYTES + mmap.PAGESIZE}, {}),
+        ({}, {"version": wire.DOOR_VERSION + 1}),
+        ({}, {"magic": 0}),
+    ],
+    ids=["not sealed", "another size", "another version", "nothing in it"],
+)
+def test_what_is_no_memory_of_ours_is_left_to_probes(doors, bpf, caplog, shape, header):
+    """It is said once, and not tried again."""
+    shared = Shared(**shape)
+    shared.put(launches(7), **header)
+    before = open_files(os.getpid())
+
+    doors.examine(IMAGE)
+    assert not doors.open(IMAGE, shared.address)
+    doors.examine(IMAGE)
+
+    assert open_files(os.getpid()) == before
+    assert doors.images() == set()
+    (said,) = bpf.map("doors").values()
+    assert int.from_bytes(said, "little") == BEGUN_KTIME_NS | 1 << wire.DOOR_REFUSED_BIT
+    assert doors.lost["door_unread"] == len(caplog.messages) > 0
+
+
+def test_a_door_that_says_that_it_cannot_count_is_none(doors, caplog):
+    """Probes do, and nothing is lost."""
+    assert not doors.open(IMAGE, 0)
+
+    assert doors.images() == set()
+    assert not doors.lost
+    assert not caplog.messages
+
+
+def test_a_memory_that_is_there_already_is_found_by_its_name(doors, bpf):
+    """And probes are told at once to leave its calls alone."""
+    shared = Shared()
+    shared.put(launches(7))
+
+    doors.examine(IMAGE)
+
+    assert count(doors.read()) == 7
+    assert bpf.map("doors") == {os.getpid().to_bytes(4, "little"): IMAGE[1].to_bytes(8, "little")}
+
+
+def test_both_doors_of_a_series_are_one_sum():
+    """But for its extremes."""
+    one = wire.AGGREGATE.build(sum=5, min_complement=90, max=3, size_bytes=1, buckets_0=2)
+    other = wire.AGGREGATE.build(sum=7, min_complement=80, max=9, size_bytes=2, buckets_191=1)
+
+    assert wire.AGGREGATE.named(add(one, other)) | {} == wire.AGGREGATE.named(
+        wire.AGGREGATE.build(
+            sum=12, min_complement=90, max=9, size_bytes=3, buckets_0=2, buckets_191=1
+        )
+    )

@@ -1,0 +1,127 @@
+"""
+Generate what ``native/door.c`` has of the probe table and of the default histogram layout.
+
+``--check`` compares instead of writing, and fails on any difference.
+"""
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
+from otel_gpu.config import Config
+from otel_gpu.probe_table import APIS, Api
+
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+
+PREAMBLE = """\
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GENERATED from {source} by tools/generate_door.py. Do not edit. */
+/* clang-format off */
+"""
+
+# They have more arguments than fit into registers: the launches, and what has structures by value
+# or lists. A test compares with CUDA's own headers.
+_WIDE = frozenset(
+    {
+        *("cudaLaunchKernel", "cudaLaunchCooperativeKernel"),
+        *("cuLaunchKernel", "cuLaunchCooperativeKernel"),
+        *("cudaMemcpy2D", "cudaMemcpy2DAsync", "cudaMemcpyBatchAsync", "cuMemcpyBatchAsync"),
+        *("cudaMalloc3D", "cudaMalloc3DArray"),
+    }
+)
+_COLUMNS = (
+    *("api", "counts", "family", "size_slot", "size_shift", "height_slot", "stream_slot"),
+    *("address_slot", "address_is_output", "copy_kind_slot", "fixed_copy_kind", "launch_shape"),
+    *("function_slot", "device_slot", "stream_work"),
+)
+
+
+def door_apis() -> list[Api]:
+    """Return the APIs that the door wraps, in the order of their names."""
+    layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
+    return sorted((api for api in APIS if api.layer in layers), key=lambda api: api.name.encode())
+
+
+def wide_apis() -> frozenset[str]:
+    """Return the names of those whose wrappers pass on more than six words."""
+    return _WIDE
+
+
+def _rows(apis: Sequence[Api]) -> Iterator[str]:
+    yield "\nconst struct row door_rows[] = {\n"
+    for api in apis:
+        fields = {**api._asdict(), "api": api.number, "counts": int(api.counted_by_door)}
+        values = ", ".join(f".{name} = {fields[name]}" for name in _COLUMNS if fields[name])
+        yield f'\t{{.name = "{api.name}", {values}}},\n'
+    yield "};\n"
+
+
+def _list(apis: Sequence[Api]) -> Iterator[str]:
+    yield "\n#define DOOR_APIS(NARROW, WIDE) \\\n"
+    for number, api in enumerate(apis):
+        yield f"\t{'WIDE' if api.name in _WIDE else 'NARROW'}({number}, {api.name}) \\\n"
+    launch = next(n for n, api in enumerate(apis) if api.name == "cudaLaunchKernel")
+    yield f"\n#define LAUNCH_ROW {launch}\n"
+
+
+def generate_rows() -> str:
+    """Return the text of door_rows.h."""
+    apis = door_apis()
+    preamble = PREAMBLE.format(source="otel_gpu/probe_table.py")
+    return "".join([preamble, *_rows(apis), *_list(apis)])
+
+
+def _first_buckets(bounds: Sequence[int]) -> list[int]:
+    # By how many bits a value has: the bucket of the smallest such value.
+    smallest = [0, *(1 << bits for bits in range(64))]
+    return [sum(bound < value for bound in bounds) for value in smallest]
+
+
+def _array(numbers: Sequence[int], suffix: str = "") -> str:
+    text = ", ".join(f"{number}{suffix}" for number in numbers)
+    return textwrap.fill(text, 90, initial_indent="\t\t", subsequent_indent="\t\t")
+
+
+def _bounds(name: str, bounds: Sequence[int]) -> str:
+    return f"""
+static const struct bounds {name} = {{
+\t.count = {len(bounds)},
+\t.first = {{
+{_array(_first_buckets(bounds))},
+\t}},
+\t.upper = {{
+{_array(bounds, "ull")},
+\t}},
+}};
+"""
+
+
+def generate_bounds() -> str:
+    """Return the text of door_bounds.h."""
+    config = Config()
+    return (
+        PREAMBLE.format(source="otel_gpu/capture/layout.py")
+        + _bounds("duration_bounds", duration_bounds_ns(config))
+        + _bounds("size_bounds", size_bounds_bytes(config))
+    )
+
+
+def main() -> None:
+    """Write the headers, or check that they are up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail when a header differs")
+    args = parser.parse_args()
+    for name, text in (("door_rows.h", generate_rows()), ("door_bounds.h", generate_bounds())):
+        path = NATIVE / name
+        if not args.check:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"native/{name} differs from its sources: run `make door`")
+
+
+if __name__ == "__main__":
+    main()
