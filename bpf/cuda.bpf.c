@@ -592,7 +592,7 @@ int exit_call(struct pt_regs *ctx)
 		send_context(thread, call_at(thread, 0)->start_ktime_ns, now_ktime_ns);
 		note_failure(thread, call, now_ktime_ns);
 	}
-	duration_ns = now_ktime_ns - call->start_ktime_ns;
+	duration_ns = since(call->start_ktime_ns, now_ktime_ns);
 	count_call(thread, api, call, status, duration_ns, size_bytes);
 	choices = choose(thread, call, status, duration_ns);
 	if (choices) {
@@ -600,7 +600,7 @@ int exit_call(struct pt_regs *ctx)
 		call->status = status;
 		if (may_send(thread, choices, now_ktime_ns))
 			send_call(thread, call, sample_call(ctx, thread, now_ktime_ns),
-				  now_ktime_ns);
+				  call->start_ktime_ns + duration_ns);
 		else
 			count(COUNTER_SPANS_WITHHELD_RATE);
 	}
@@ -650,7 +650,8 @@ static __noinline __u64 read_shown(struct thread *thread, __u64 address)
 	__builtin_memcpy(call->grid, shown.grid, sizeof(call->grid));
 	__builtin_memcpy(call->block, shown.block, sizeof(call->block));
 	thread->sampled = !!(shown.choices & CHOICE_SAMPLED);
-	return not_before_booked(thread, shown.end_ktime_ns);
+	return not_before_booked(thread, call->start_ktime_ns +
+						 since(call->start_ktime_ns, shown.end_ktime_ns));
 }
 
 /* A call that the door has counted, and that may be worth more. */

@@ -65,7 +65,7 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 /* Send a gap that is long, for this thread. */
 static __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
 {
-	__u64 gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
+	__u64 gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
 	struct threshold_key series = {
 		.image_ktime_ns = thread->image_ktime_ns,
 		.pid = thread->pid,
@@ -88,7 +88,7 @@ static __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 no
 /* The gap ends that began when the thread's last outermost call returned. */
 static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
 {
-	__u64 gap_ns = now_ktime_ns - thread->last_return_ktime_ns;
+	__u64 gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
 	struct aggregate_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,
 		.pid = thread->pid,

@@ -339,7 +339,7 @@ static __always_inline void sample_stall(struct thread *thread, struct task_stru
 	if (!(settings.sample_moments & SAMPLE_STALLS) || thread->process_flags & PROCESS_NO_SPANS)
 		return;
 	if (!waits &&
-	    (!thread->depth || now_ktime_ns - thread->calls[0].start_ktime_ns < LONG_CALL_NS))
+	    (!thread->depth || since(thread->calls[0].start_ktime_ns, now_ktime_ns) < LONG_CALL_NS))
 		return;
 	if (!admit_to(&thread->stall_samples_arrival_ktime_ns, now_ktime_ns,
 		      settings.stall_samples_interval_ns,

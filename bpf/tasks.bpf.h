@@ -156,6 +156,15 @@ static __always_inline __u64 wakeup_flags(void)
 	return BPF_RB_NO_WAKEUP;
 }
 
+/*
+ * The time since something that a program may have dated: its clock may be a little ahead of ours,
+ * and it may publish what it likes.
+ */
+static __always_inline __u64 since(__u64 start_ktime_ns, __u64 now_ktime_ns)
+{
+	return now_ktime_ns > start_ktime_ns ? now_ktime_ns - start_ktime_ns : 0;
+}
+
 #define ATOMIC_TRIES 8
 
 /* Raise *slot to value. Each failed try means that another CPU raised it. */
