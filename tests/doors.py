@@ -21,7 +21,11 @@ _MAPPING = re.compile(r"^(\w+)-(\w+) .*memfd:otel_gpu_door", re.MULTILINE)
 
 @contextmanager
 def running(
-    command: Sequence[str | Path], *, preload: Sequence[Path] = (LIBRARY,), **environment: str
+    command: Sequence[str | Path],
+    *,
+    preload: Sequence[Path] = (LIBRARY,),
+    user: int | None = None,
+    **environment: str,
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program with the door; its standard input ends with the block."""
     variables = {**os.environ, "LD_PRELOAD": ":".join(map(str, preload)), **environment}
@@ -31,6 +35,7 @@ def running(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        user=user,
     ) as process:
         try:
             yield process

@@ -12,6 +12,8 @@ from tests.backends import builds
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKERS = ("kernel", "gpu", "collector", "browser", "captures", "backends")
+# NVIDIA's own driver library, where `make test` could fetch it from Debian.
+LIBCUDA = ROOT / ".output" / "tests" / "libcuda" / "libcuda.so.1"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -93,6 +93,36 @@ install_for_tests() {
 	install $packages
 }
 
+# NVIDIA's own driver library is not installed, but put aside: Debian has it among packages that not
+# every machine looks for.
+fetch_libcuda() {
+	folder=$PWD/.output/tests/libcuda
+	if ! is_debian || [ -e "$folder/libcuda.so.1" ]; then
+		return 0
+	fi
+	work=$(mktemp -d)
+	if ! (
+		set -e
+		uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m 1 '/debian/*$')
+		codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+		echo "deb $uri $codename non-free" >"$work/sources.list"
+		mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$folder"
+		cd "$work"
+		for verb in update "download libcuda1"; do
+			# shellcheck disable=SC2086 # a verb and its argument
+			apt-get -q -q -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts=- \
+				-o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" \
+				-o APT::Sandbox::User="$(id -un)" $verb
+		done
+		dpkg-deb -x libcuda1_*.deb files
+		mv "$(find files -name 'libcuda.so.*.*')" "$folder/libcuda.so.1"
+	) >"$work/log" 2>&1; then
+		echo "note: libcuda1 of Debian's non-free packages is not to be had: tests that need it do not run"
+		tail -n 3 "$work/log"
+	fi
+	rm -r "$work"
+}
+
 install() {
 	echo "setup: installing $*"
 	# A fresh machine has no package lists, an old one has lists of files that are gone.
@@ -126,7 +156,10 @@ make_venv() {
 case "${1:-}" in
 system) install_system ;;
 venv) make_venv ;;
-tests) install_for_tests ;;
+tests)
+	install_for_tests
+	fetch_libcuda
+	;;
 *)
 	echo "usage: tools/setup.sh system|venv|tests" >&2
 	exit 2

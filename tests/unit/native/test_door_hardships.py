@@ -2,15 +2,18 @@
 
 import os
 import resource
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from otel_gpu import wire
 from tests.doors import LIBRARY, calls_of, has_door, reading_of, running, series_of
-from tests.stubs.build import linked_workload
+from tests.stubs.build import linked_workload, stub_libraries
 
+NOBODY = 65534
 MANY = int(os.environ.get("OTEL_GPU_TEST_PROCESSES", "300"))
 
 
@@ -202,6 +205,42 @@ def test_what_is_not_there_is_not_found(tmp_path):
     )
 
     assert result.stdout == "0 error\n1\n"
+
+
+SET_UID = r"""
+#include <stdio.h>
+int cudaDeviceSynchronize(void);
+int main(void)
+{
+    printf("%d\n", cudaDeviceSynchronize());
+    fflush(stdout);
+    return getchar() != EOF;
+}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes programs set-uid")
+def test_a_program_with_more_rights_than_who_starts_it_has_no_door():
+    """However the library came in: of what is preloaded, the dynamic linker itself takes nothing."""
+    # The folders of tests are for who runs them alone.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        door, runtime = (Path(folder) / one.name for one in (LIBRARY, stub_libraries().runtime))
+        shutil.copy(LIBRARY, door)
+        shutil.copy(stub_libraries().runtime, runtime)
+        program, source = Path(folder) / "program", Path(folder) / "program.c"
+        source.write_text(SET_UID)
+        linked = ["-Wl,--no-as-needed", door, runtime, f"-Wl,-rpath,{folder}"]
+        subprocess.run(["gcc", source, "-o", program, *linked], check=True)
+        found = []
+        for mode in (0o755, 0o4755):
+            program.chmod(mode)
+            with running([program], preload=(), user=NOBODY) as process:
+                answer = process.stdout.readline()
+                maps = Path(f"/proc/{process.pid}/maps").read_text()
+                found.append((answer, str(door) in maps, has_door(process.pid)))
+
+    assert found == [("0\n", True, True), ("0\n", True, False)]
 
 
 def test_a_program_under_the_address_sanitizer_is_counted(tmp_path):
