@@ -23,13 +23,25 @@ SUDDEN = [
 ]
 
 
+FAULTY = sorted({*SUDDEN} - {"clean"})
+# A wait in a call, one between calls, and a call that has no CPU; all of them take their time.
+THROUGH_DOOR = FAULTY if RUNS > 1 else ["gil", "gpu-wait", "preemption"]
+
+
 @pytest.mark.parametrize("run", range(RUNS))
-@pytest.mark.parametrize("name", sorted({*SUDDEN} - {"clean"}))
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [*(("probes", name) for name in FAULTY), *(("door", name) for name in THROUGH_DOOR)],
+)
 def test_the_injected_cause_is_found(
-    run_scenario: Callable[[str, int], Blame], name: str, run: int
+    run_scenario: Callable[[str, int, str], Blame], name: str, way: str, run: int
 ) -> None:
-    """The right cause comes first, with its size, its culprit and what was behind that."""
-    blame = run_scenario(name, run)
+    """
+    The right cause comes first, with its size, its culprit and what was behind that.
+
+    Whoever counts the calls.
+    """
+    blame = run_scenario(name, run, way)
     wrong = {
         number: found
         for number, effect in enumerate(blame.truth.effects)
