@@ -3,9 +3,9 @@
 #ifndef OTEL_GPU_CONTEXTS_BPF_H
 #define OTEL_GPU_CONTEXTS_BPF_H
 
-static __always_inline bool waits_for_device(const struct open_call *call)
+static __always_inline bool waits_for_device(__u32 api)
 {
-	return settings.apis[call->api < MAX_APIS ? call->api : 0].family == FAMILY_SYNCHRONIZE;
+	return settings.apis[api < MAX_APIS ? api : 0].family == FAMILY_SYNCHRONIZE;
 }
 
 static __always_inline enum call_context context_of(const struct thread *thread)
@@ -14,8 +14,8 @@ static __always_inline enum call_context context_of(const struct thread *thread)
 
 	if (!depth)
 		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
-	if (waits_for_device(&thread->calls[0]) ||
-	    waits_for_device(&thread->calls[(depth - 1) % MAX_DEPTH]))
+	if (waits_for_device(thread->calls[0].api) ||
+	    waits_for_device(thread->calls[(depth - 1) % MAX_DEPTH].api))
 		return CONTEXT_SYNCHRONIZE;
 	return CONTEXT_CALL;
 }

@@ -204,11 +204,8 @@ int enter_call(struct pt_regs *ctx)
 		read_nccl_call(ctx, &settings.apis[api], call);
 	if (settings.apis[api].family == FAMILY_DEREGISTER)
 		change_registration(thread, call, true);
-	if (is_published) {
-		if (thread->depth == 1)
-			thread->sampled = is_sampled(thread);
+	if (is_published)
 		return 0;
-	}
 	/* Last, so that our own work does not count as the call's. */
 	call->start_ktime_ns = bpf_ktime_get_ns();
 	if (!thread->depth) {

@@ -77,6 +77,10 @@ __weak __noinline int sync_door(struct thread *thread)
 			break;
 		outer++;
 	}
+	/* The door decides for all that happens in a call that it publishes. */
+	if (published && !outer)
+		thread->sampled =
+			settings.sample_one_in && view->until_sample == settings.sample_one_in - 1;
 	/* By way of a map the verifier forgets which rounds led here: one state goes on. */
 	view->depth = outer;
 	outer = *(volatile __u32 *)&view->depth;

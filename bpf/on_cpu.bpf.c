@@ -21,6 +21,7 @@
 #include "python.bpf.h"
 #include "samples.bpf.h"
 #include "contexts.bpf.h"
+#include "../native/door.h"
 
 /* What is sent where the kernel was interrupted: the agent gives the stack an id. */
 struct kernel_cpu_sample {
@@ -56,19 +57,81 @@ static __always_inline struct thread *watched_thread(struct task_struct *task, b
 	return process ? watch_thread(process, pid, tid) : NULL;
 }
 
+/* What the moment of a sample belongs to. */
+struct moment {
+	__u64 root_start_ktime_ns;
+	__u32 api;
+	__u32 context;
+};
+
+/*
+ * A thread that counts its calls publishes them. Nothing that is known of it is changed: this may
+ * have interrupted what looks at the same.
+ */
+static __noinline int look_through_door(const struct thread *thread, struct moment *moment)
+{
+	const struct door_slot *slot = (const void *)thread->door_slot;
+	struct door_open_call outermost = {}, innermost = {};
+	__u64 last_return_ktime_ns = 0;
+	__u32 depth = 0, last_api = 0;
+
+	if (!moment || bpf_probe_read_user(&depth, sizeof(depth), &slot->depth) ||
+	    bpf_probe_read_user(&last_api, sizeof(last_api), &slot->last_api) ||
+	    bpf_probe_read_user(&last_return_ktime_ns, sizeof(last_return_ktime_ns),
+				&slot->last_return_ktime_ns))
+		return 0;
+	if (!depth) {
+		/* What only probes know of may have returned later. */
+		if (thread->last_return_ktime_ns > last_return_ktime_ns) {
+			last_return_ktime_ns = thread->last_return_ktime_ns;
+			last_api = thread->last_api;
+		}
+		moment->root_start_ktime_ns = 0;
+		moment->api = last_return_ktime_ns ? last_api % MAX_APIS : 0;
+		moment->context = last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+		return 0;
+	}
+	if (bpf_probe_read_user(&outermost, sizeof(outermost), &slot->calls[0]) ||
+	    bpf_probe_read_user(&innermost, sizeof(innermost),
+				&slot->calls[(depth - 1) % MAX_DEPTH]))
+		return 0;
+	moment->root_start_ktime_ns = outermost.start_ktime_ns;
+	moment->api = outermost.api % MAX_APIS;
+	moment->context = waits_for_device(outermost.api) || waits_for_device(innermost.api)
+				  ? CONTEXT_SYNCHRONIZE
+				  : CONTEXT_CALL;
+	return 0;
+}
+
+static __always_inline struct moment moment_of(const struct thread *thread)
+{
+	struct moment moment = {
+		.root_start_ktime_ns = thread->depth ? thread->calls[0].start_ktime_ns : 0,
+		.api = api_of(thread),
+		.context = context_of(thread),
+	};
+
+	/* Unless all that is published is inside a call that only probes know of. */
+	if (thread->door_slot && !(thread->depth && !thread->calls[0].is_published))
+		look_through_door(thread, &moment);
+	return moment;
+}
+
 static __always_inline void fill_cpu_sample(struct cpu_sample_record *record, __u32 size,
 					    const struct thread *thread, __u64 now_ktime_ns,
 					    __u64 weight_ns, __u64 user_stack)
 {
+	struct moment moment = moment_of(thread);
+
 	fill_header(&record->header, RECORD_CPU_SAMPLE, size, now_ktime_ns, thread->image_ktime_ns,
 		    thread->pid, thread->tid);
 	record->user_stack = user_stack;
 	record->weight_ns = weight_ns;
-	record->root_start_ktime_ns = thread->depth ? thread->calls[0].start_ktime_ns : 0;
+	record->root_start_ktime_ns = moment.root_start_ktime_ns;
 	record->kernel_stack = -1;
 	record->cpu = bpf_get_smp_processor_id();
-	record->api = api_of(thread);
-	record->context = context_of(thread);
+	record->api = moment.api;
+	record->context = moment.context;
 	__builtin_memset(record->padding, 0, sizeof(record->padding));
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 }

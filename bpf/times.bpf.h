@@ -34,7 +34,7 @@ static __always_inline __u32 cpu_place_of(const struct thread *thread)
 
 	if (!thread->depth)
 		context = thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
-	else if (waits_for_device(&thread->calls[0]))
+	else if (waits_for_device(thread->calls[0].api))
 		context = CONTEXT_SYNCHRONIZE;
 	return context << 16 | api_of(thread);
 }

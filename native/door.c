@@ -109,13 +109,16 @@ static inline __u32 drop_unwound(struct door_slot *slot, __u64 stack_pointer)
 	return depth;
 }
 
+/* Also for calls that probes count: the kernel side sees in the slot what was decided. */
 static bool is_sampled(struct door_slot *slot)
 {
 	__u32 one_in = CONTROL->sample_one_in;
 
 	if (!one_in)
 		return false;
-	if (slot->until_sample && slot->until_sample < one_in) {
+	if (unlikely(slot->until_sample >= one_in))
+		slot->until_sample %= one_in;
+	if (slot->until_sample) {
 		slot->until_sample--;
 		return false;
 	}

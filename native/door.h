@@ -150,7 +150,7 @@ struct door_slot {
 	__u64 last_return_ktime_ns; /* of the thread's last outermost call; 0: none yet */
 	__u64 begun_ktime_ns;	    /* of the thread's first call */
 	__u32 series_begun;	    /* series from this one on were never used */
-	__u32 until_sample;	    /* outermost calls before the next one that is sampled */
+	__u32 until_sample;	    /* outermost calls before a sampled one; in that: one_in - 1 */
 	__u32 last_api;		    /* of the last outermost call */
 	__u32 threads;		    /* that have had it */
 	struct door_open_call calls[MAX_DEPTH];

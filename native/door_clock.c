@@ -20,6 +20,7 @@
 #define MAX_BASE_NS   1000000000ull /* then the next one begins: the system may be corrected */
 #define MAX_CHANGE    1000	    /* a thousandth: more than any correction */
 #define MAX_ASKING_NS 1000	    /* or the thread was interrupted while it asked */
+#define ASKING_NS     100	    /* as it takes at most where nothing comes in between */
 #define CLOCK_SOURCE  "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 #define ASKS_IN_A_ROW 4
 
@@ -33,22 +34,26 @@ static __u64 system_ktime_ns(void)
 	return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 
-/* Both clocks at one moment; false: something came in between each time. */
+/* Both clocks at one moment, as closely as in a few tries; false: something came in between each time. */
 static bool ask_both(struct anchor *anchor)
 {
-	for (int i = 0; i < ASKS_IN_A_ROW; i++) {
-		__u64 before = cycles_now(), ktime_ns = system_ktime_ns(), after = cycles_now();
-		__u64 per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED);
+	__u64 per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED);
+	__u64 shortest_ns = MAX_ASKING_NS + 1;
 
+	for (int i = 0; i < ASKS_IN_A_ROW && shortest_ns > ASKING_NS; i++) {
+		__u64 before = cycles_now(), ktime_ns = system_ktime_ns(), after = cycles_now();
+		/* Without a rate: at most so many cycles in a nanosecond. */
+		__u64 asking_ns =
+			per_cycle ? (unsigned __int128)(after - before) * per_cycle >> RATE_SHIFT
+				  : (after - before) / 4;
+
+		if (asking_ns >= shortest_ns)
+			continue;
+		shortest_ns = asking_ns;
 		anchor->cycles = before + (after - before) / 2;
 		anchor->ktime_ns = ktime_ns;
-		/* Without a rate: at most so many cycles in a nanosecond. */
-		if (per_cycle ? (unsigned __int128)(after - before) * per_cycle >> RATE_SHIFT <=
-					MAX_ASKING_NS
-			      : after - before <= 4 * MAX_ASKING_NS)
-			return true;
 	}
-	return false;
+	return shortest_ns <= MAX_ASKING_NS;
 }
 
 /* Before the first call is counted. */

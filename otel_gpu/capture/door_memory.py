@@ -41,7 +41,7 @@ class DoorThread(NamedTuple):
 
     ``tid`` is as its process's own pid namespace has it; ``slot_offset`` is where in the memory its
     slot is; ``generation`` is that of the agent that it was introduced to. ``open_api`` is its outermost
-    open call, which began at ``open_ktime_ns``; 0: it is in none.
+    open call, which began at ``open_ktime_ns``; 0: it is in none, as for ``innermost_api``.
     """
 
     tid: int
@@ -53,6 +53,7 @@ class DoorThread(NamedTuple):
     begun_ktime_ns: int
     last_api: int
     open_api: int
+    innermost_api: int
     open_ktime_ns: int
 
 
@@ -98,7 +99,7 @@ def read_door(read: ReadBytes) -> DoorReading:
             places[api] = (before[0] + call_ns, before[1] + gap_ns)
         if slot["tid"]:
             depth = min(slot["depth"], wire.MAX_DEPTH)
-            outermost = wire.DOOR_OPEN_CALL.named(slot["calls"])
+            opened = list(wire.DOOR_OPEN_CALL.all_named(slot["calls"]))[:depth]
             threads.append(
                 DoorThread(
                     tid=slot["tid"],
@@ -108,8 +109,9 @@ def read_door(read: ReadBytes) -> DoorReading:
                     depth=depth,
                     last_return_ktime_ns=slot["last_return_ktime_ns"],
                     last_api=_known(slot["last_api"]),
-                    open_api=_known(outermost["api"]) if depth else 0,
-                    open_ktime_ns=outermost["start_ktime_ns"] if depth else 0,
+                    open_api=_known(opened[0]["api"]) if depth else 0,
+                    innermost_api=_known(opened[-1]["api"]) if depth else 0,
+                    open_ktime_ns=opened[0]["start_ktime_ns"] if depth else 0,
                     begun_ktime_ns=slot["begun_ktime_ns"],
                 )
             )

@@ -25,6 +25,7 @@ from otel_gpu.capture.objects import BpfObject
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.probe_symbols import layer_of_library
+from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory, open_regular
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.recent import Recent
@@ -91,6 +92,7 @@ class _Door:
             }
             self._lost = reading.lost
         self._times = DoorTimes(reading if self._before else None)
+        self._reading = reading
         # By the names that the kernel side has for series.
         self.series: dict[bytes, bytes] = {}
         self.calls = 0
@@ -105,7 +107,7 @@ class _Door:
         Raises:
             DoorError: The program has destroyed it.
         """
-        reading = self._read()
+        reading = self._reading = self._read()
         rejected = reading.left_out
         for key, packed in reading.series.items():
             value = wire.AGGREGATE.unpack(packed)
@@ -141,6 +143,11 @@ class _Door:
         calls = wire.DOOR_OPEN_CALL.all_named(published["calls"])
         starts = [call["start_ktime_ns"] for call in calls]
         return starts[: min(published["depth"], wire.MAX_DEPTH)]
+
+    def calls_inside(self) -> int:
+        """Return in how many calls that the door counts threads were when it was last read."""
+        open_apis = (thread.innermost_api for thread in self._reading.threads)
+        return sum(API_BY_NUMBER[api].door for api in open_apis if api)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -294,6 +301,8 @@ class Doors:
                 if images is None:
                     with contextlib.suppress(OSError):
                         self._wishes.withdraw(door.fd)
+                else:
+                    self._counters[wire.COUNTER_LOST_EXIT_INSIDE_CALL] += door.calls_inside()
                 door.close()
 
     def _wish(

@@ -16,7 +16,7 @@ from otel_gpu.decode.events import Counters, Status, Step
 from tests.kernel.agent import Agent
 from tests.stubs.build import WORKLOADS, StubLibraries
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by_probes")]
 
 KINDS = {
     "training": wire.STEP_TRAINING,

@@ -143,6 +143,7 @@ def test_the_counts_of_a_killed_process_are_not_lost(
     assert losses(receiver) == {}
 
 
+@pytest.mark.usefixtures("counted_by_probes")
 def test_self_telemetry_counts_the_agents_own_cost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

@@ -85,6 +85,7 @@ def test_the_baseline_sample_stands_for_all_calls(
     assert {span.attributes["otel_gpu.sample.weight"] for span in plain} == {1000}
 
 
+@pytest.mark.usefixtures("counted_by_probes")
 def test_more_series_than_fit_are_lost_and_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

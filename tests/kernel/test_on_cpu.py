@@ -49,9 +49,9 @@ class Captured(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def captured(tmp_path_factory: pytest.TempPathFactory) -> Captured:
+def captured(counted_by: str, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """Two threads that work, beside one that nobody watches."""
-    path = tmp_path_factory.mktemp("on_cpu") / "shares.otelgpu"
+    path = tmp_path_factory.mktemp("on_cpu") / f"{counted_by}.otelgpu"
     seconds = str(SECONDS)
     program = [workload("shares"), stub_libraries().runtime, seconds]
     command = [sys.executable, WORKLOAD, library("shares"), seconds, *program]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.kernel.agent import ROOT, Agent, calls, losses, spans
+from tests.kernel.agent import ROOT, Agent, calls, losses, spans, through
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -115,7 +115,8 @@ def edges(stubs: StubLibraries):
         "OTEL_GPU_SPANS_STALL_FLOOR_MS": "5",
         "OTEL_GPU_CAPTURE_OPEN_CALL_LIMIT_S": "0.3",
     }
-    with OtlpReceiver() as receiver:
+    # In which span a gap is, only probes tell.
+    with through("probes"), OtlpReceiver() as receiver:
         with Agent(receiver, command, flags=["--spans", "full"], env=env, stdin=-1) as agent:
             line = agent.next_line()
             receiver.wait_for(lambda: spans(receiver, "gpu.cuda.call.open", line["pid"]))
