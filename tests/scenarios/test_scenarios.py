@@ -25,7 +25,9 @@ SUDDEN = [
 
 FAULTY = sorted({*SUDDEN} - {"clean"})
 # A wait in a call, one between calls, and a call that has no CPU; all of them take their time.
-THROUGH_DOOR = FAULTY if RUNS > 1 else ["gil", "gpu-wait", "preemption"]
+# With a door a program stands still in its first call, until the agent has its memory: its own clock
+# sees that, and nobody else.
+THROUGH_DOOR = sorted({*FAULTY} - {"first-call"}) if RUNS > 1 else ["gil", "gpu-wait", "preemption"]
 
 
 @pytest.mark.parametrize("run", range(RUNS))
