@@ -1,12 +1,71 @@
 """What programs and people say of a program's work: any values."""
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_gpu.annotations import read_pairs
-from otel_gpu.decode.events import Annotation, Range, Step
 
 # OTLP counts in signed 64 bits.
 _INT64_MAX: Final = (1 << 63) - 1
+
+
+class Step(NamedTuple):
+    """
+    One turn of what a thread does again and again, as the program says or as the agent found.
+
+    ``source`` and ``kind`` are ``enum step_source`` and ``enum step_kind``. ``span_id`` is that of
+    the program's own span of the step; empty: it has none.
+    """
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    number: int
+    loader_wait_ns: int
+    trace_id: bytes
+    span_id: bytes
+    trace_flags: int
+    source: int
+    confidence_percent: int
+    kind: int
+    name: str
+    comm: str
+
+
+class Annotation(NamedTuple):
+    """What somebody said of a process: ``text`` has a ``KEY=VALUE`` in each line."""
+
+    ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    text: str
+    comm: str
+
+
+class Range(NamedTuple):
+    """
+    A range that a program marked with NVTX; ``tid`` is the thread in which it ended.
+
+    Its ids come from the program, as do those of what its thread was in. ``range_kind`` is an ``enum
+    range_kind``. ``parent_span_id`` may be empty: it was in nothing.
+    """
+
+    end_ktime_ns: int
+    image_ktime_ns: int
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    trace_id: bytes
+    span_id: bytes
+    parent_span_id: bytes
+    start_tid: int
+    trace_flags: int
+    range_kind: int
+    name: str
+    domain: str
+    comm: str
 
 
 def step_of(values: tuple[Any, ...]) -> Step:

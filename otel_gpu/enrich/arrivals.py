@@ -12,17 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    Annotation,
-    CpuSample,
-    CudaCall,
-    Fork,
-    Gap,
-    OpenCall,
-    Range,
-    Stall,
-    Step,
-)
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.decode.marks import Annotation, Range, Step
 from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead

@@ -7,7 +7,6 @@ from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOf
 from otel_gpu.decode.communicators import Communicators
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Annotation,
     Capture,
     Clock,
     CpuSample,
@@ -23,11 +22,10 @@ from otel_gpu.decode.events import (
     MemoryRead,
     OpenCall,
     Probes,
-    Range,
     Stall,
-    Step,
     ThreadContext,
 )
+from otel_gpu.decode.marks import Annotation, Range, Step
 from otel_gpu.decode.readings import (
     Aggregates,
     Counters,

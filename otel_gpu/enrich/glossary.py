@@ -6,7 +6,6 @@ from typing import Any
 from otel_gpu import wire
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Annotation,
     Capture,
     CpuSample,
     CudaCall,
@@ -14,11 +13,10 @@ from otel_gpu.decode.events import (
     Fork,
     Gap,
     OpenCall,
-    Range,
     Stall,
-    Step,
     ThreadContext,
 )
+from otel_gpu.decode.marks import Annotation, Range, Step
 from otel_gpu.decode.readings import Aggregate, Counters, SeriesKey
 from otel_gpu.decode.referents import FunctionSeen, ResourceSeen
 from otel_gpu.enrich.activities import (

@@ -21,17 +21,8 @@ from typing import Any, Final
 
 from otel_gpu.decode.blocks import OutOfMemory
 from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    CpuSample,
-    CudaCall,
-    Fork,
-    Gap,
-    OpenCall,
-    Range,
-    Stall,
-    Step,
-    ThreadContext,
-)
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.recent import Recent
 
 NO_SEED: Final = bytes(8)

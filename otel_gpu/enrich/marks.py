@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from otel_gpu.decode.events import Annotation, Range, Step
+from otel_gpu.decode.marks import Annotation, Range, Step
 from otel_gpu.enrich.identities import ProcessImage
 
 

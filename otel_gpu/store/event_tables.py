@@ -10,18 +10,8 @@ from operator import call, itemgetter
 from typing import Any, NamedTuple
 
 from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    Annotation,
-    CpuSample,
-    CudaCall,
-    Fork,
-    Gap,
-    OpenCall,
-    Range,
-    Stall,
-    Step,
-    ThreadContext,
-)
+from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.decode.marks import Annotation, Range, Step
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,

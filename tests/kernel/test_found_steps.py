@@ -12,7 +12,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, Status, Step
+from otel_gpu.decode.events import Counters, Status
+from otel_gpu.decode.marks import Step
 from tests.kernel.agent import Agent
 from tests.stubs.build import WORKLOADS, StubLibraries
 

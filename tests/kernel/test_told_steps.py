@@ -10,7 +10,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Step, ThreadContext
+from otel_gpu.decode.events import CudaCall, ThreadContext
+from otel_gpu.decode.marks import Step
 from otel_gpu.decode.readings import Counters
 from tests.kernel.agent import ROOT, Agent, losses, otel_gpu, points, spans
 from tests.receiver import OtlpReceiver

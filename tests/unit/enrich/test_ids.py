@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.decode.events import Range, ThreadContext
+from otel_gpu.decode.events import ThreadContext
+from otel_gpu.decode.marks import Range
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from tests.unit.export import samples
 
