@@ -34,26 +34,26 @@ static __u64 system_ktime_ns(void)
 	return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 
-/* Both clocks at one moment, as closely as in a few tries; false: something came in between each time. */
+/*
+ * Both clocks at one moment, which is the last one: what came before an interruption is no longer
+ * now. False: something came in between then, too.
+ */
 static bool ask_both(struct anchor *anchor)
 {
-	__u64 per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED);
-	__u64 shortest_ns = MAX_ASKING_NS + 1;
+	__u64 per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED), asking_ns;
+	int asked = 0;
 
-	for (int i = 0; i < ASKS_IN_A_ROW && shortest_ns > ASKING_NS; i++) {
+	do {
 		__u64 before = cycles_now(), ktime_ns = system_ktime_ns(), after = cycles_now();
-		/* Without a rate: at most so many cycles in a nanosecond. */
-		__u64 asking_ns =
-			per_cycle ? (unsigned __int128)(after - before) * per_cycle >> RATE_SHIFT
-				  : (after - before) / 4;
 
-		if (asking_ns >= shortest_ns)
-			continue;
-		shortest_ns = asking_ns;
+		/* Without a rate: at most so many cycles in a nanosecond. */
+		asking_ns = per_cycle
+				    ? (unsigned __int128)(after - before) * per_cycle >> RATE_SHIFT
+				    : (after - before) / 4;
 		anchor->cycles = before + (after - before) / 2;
 		anchor->ktime_ns = ktime_ns;
-	}
-	return shortest_ns <= MAX_ASKING_NS;
+	} while (asking_ns > ASKING_NS && ++asked < ASKS_IN_A_ROW);
+	return asking_ns <= MAX_ASKING_NS;
 }
 
 /* Before the first call is counted. */
