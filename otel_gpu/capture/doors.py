@@ -92,7 +92,7 @@ class _Door:
             }
             self._lost = reading.lost
         self._times = DoorTimes(reading if self._before else None)
-        self._reading = reading
+        self._threads = reading.threads
         # By the names that the kernel side has for series.
         self.series: dict[bytes, bytes] = {}
         self.calls = 0
@@ -107,7 +107,8 @@ class _Door:
         Raises:
             DoorError: The program has destroyed it.
         """
-        reading = self._reading = self._read()
+        reading = self._read()
+        self._threads = reading.threads
         rejected = reading.left_out
         for key, packed in reading.series.items():
             value = wire.AGGREGATE.unpack(packed)
@@ -146,7 +147,7 @@ class _Door:
 
     def calls_inside(self) -> int:
         """Return in how many calls that the door counts threads were when it was last read."""
-        open_apis = (thread.innermost_api for thread in self._reading.threads)
+        open_apis = (thread.innermost_api for thread in self._threads)
         return sum(API_BY_NUMBER[api].door for api in open_apis if api)
 
     def close(self) -> None:
