@@ -14,6 +14,15 @@ static __always_inline void forget_intervals(struct thread *thread)
 		thread->intervals[i].start_ktime_ns = 0;
 }
 
+/* Of a call that is over; what came after that is of the gap. */
+static __always_inline void forget_intervals_before(struct thread *thread, __u64 ktime_ns)
+{
+	for (int i = 0; i < MAX_INTERVALS; i++) {
+		if (thread->intervals[i].start_ktime_ns < ktime_ns)
+			thread->intervals[i].start_ktime_ns = 0;
+	}
+}
+
 /* A slice of a wait for the GIL: see keep_slice. */
 static __always_inline bool goes_on(const struct interval *kept, const struct thread *thread)
 {
@@ -152,13 +161,13 @@ static __always_inline bool send_wait_context(const struct thread *thread,
  * application than all of the gap hangs below that one.
  */
 static __always_inline void send_intervals(const struct thread *thread, __u64 root_start_ktime_ns,
-					   __u64 gap_span_id, const char *comm)
+					   __u64 end_ktime_ns, __u64 gap_span_id, const char *comm)
 {
 	for (int i = 0; i < MAX_INTERVALS; i++) {
 		const struct interval *kept = &thread->intervals[i];
 		bool is_apart;
 
-		if (!kept->start_ktime_ns)
+		if (!kept->start_ktime_ns || kept->start_ktime_ns >= end_ktime_ns)
 			continue;
 		is_apart = kept->context.span_id != gap_span_id &&
 			   send_wait_context(thread, &kept->context, kept->start_ktime_ns,
@@ -167,8 +176,8 @@ static __always_inline void send_intervals(const struct thread *thread, __u64 ro
 	}
 }
 
-/* A gap begins where an outermost call returns. */
-static __always_inline void begin_gap(struct thread *thread, __u32 api, __u64 now_ktime_ns)
+/* A gap begins where an outermost call returns, whose intervals may still be sent. */
+static __always_inline void end_outermost(struct thread *thread, __u32 api, __u64 now_ktime_ns)
 {
 	thread->last_return_ktime_ns = now_ktime_ns;
 	thread->last_api = api;
@@ -176,6 +185,11 @@ static __always_inline void begin_gap(struct thread *thread, __u32 api, __u64 no
 	thread->gap_run_queue_ns = thread->run_queue_ns;
 	thread->gap_voluntary_switches = thread->voluntary_switches;
 	thread->gap_involuntary_switches = thread->involuntary_switches;
+}
+
+static __always_inline void begin_gap(struct thread *thread, __u32 api, __u64 now_ktime_ns)
+{
+	end_outermost(thread, api, now_ktime_ns);
 	forget_intervals(thread);
 }
 

@@ -441,7 +441,7 @@ static __noinline int send_call(struct thread *thread, struct open_call *call, _
 	bpf_get_current_comm(comm, sizeof(comm));
 	send_context(thread, call_at(thread, 0)->start_ktime_ns, now_ktime_ns);
 	if (!depth)
-		send_intervals(thread, call->start_ktime_ns, 0, comm);
+		send_intervals(thread, call->start_ktime_ns, now_ktime_ns, 0, comm);
 	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
@@ -623,11 +623,22 @@ static __always_inline __u64 not_before_booked(const struct thread *thread, __u6
 	return ktime_ns < booked_ktime_ns ? booked_ktime_ns : ktime_ns;
 }
 
+/* What happened since an outermost call was over is not of it. */
+static __always_inline void leave_out_gap(const struct thread *thread, struct open_call *call)
+{
+	call->blocked_ns += thread->blocked_ns - thread->gap_blocked_ns;
+	call->run_queue_ns += thread->run_queue_ns - thread->gap_run_queue_ns;
+	call->voluntary_switches += thread->voluntary_switches - thread->gap_voluntary_switches;
+	call->involuntary_switches +=
+		thread->involuntary_switches - thread->gap_involuntary_switches;
+}
+
 /* Read what the door shows of the innermost call. Returns when it ended; 0: it is another one. */
 static __noinline __u64 read_shown(struct thread *thread, __u64 address)
 {
 	struct door_call shown = {};
 	struct open_call *call;
+	__u64 end_ktime_ns;
 
 	if (bpf_probe_read_user(&shown, sizeof(shown), (const void *)address)) {
 		count(COUNTER_LOST_READ_FAULT);
@@ -647,26 +658,23 @@ static __noinline __u64 read_shown(struct thread *thread, __u64 address)
 	__builtin_memcpy(call->grid, shown.grid, sizeof(call->grid));
 	__builtin_memcpy(call->block, shown.block, sizeof(call->block));
 	thread->sampled = !!(shown.choices & CHOICE_SAMPLED);
-	return not_before_booked(thread, call->start_ktime_ns +
-						 since(call->start_ktime_ns, shown.end_ktime_ns));
+	end_ktime_ns = call->start_ktime_ns + since(call->start_ktime_ns, shown.end_ktime_ns);
+	if (!thread->may_be_shown)
+		return not_before_booked(thread, end_ktime_ns);
+	leave_out_gap(thread, call);
+	return end_ktime_ns;
 }
 
-/* A call that the door has counted, and that may be worth more. */
-SEC("uprobe")
-int show_call(struct pt_regs *ctx)
+/* The innermost call of a thread. */
+static __always_inline void show(struct pt_regs *ctx, struct thread *thread)
 {
-	struct thread *thread = find_thread(tid_of(bpf_get_current_task_btf()));
 	const volatile struct api_descriptor *api;
 	struct open_call *call;
-	__u64 end_ktime_ns;
+	__u64 end_ktime_ns = read_shown(thread, PT_REGS_PARM1(ctx));
 	__u8 choices;
 
-	if (!thread)
-		return 0;
-	sync_door(thread);
-	end_ktime_ns = read_shown(thread, PT_REGS_PARM1(ctx));
 	if (!end_ktime_ns)
-		return 0;
+		return;
 	call = innermost(thread);
 	api = &settings.apis[call->api < MAX_APIS ? call->api : 0];
 	if (!call->status && api->stream_work && thread->depth == 1 && has_collectives(thread))
@@ -677,12 +685,42 @@ int show_call(struct pt_regs *ctx)
 		call->function = 0; /* is of launches */
 	choices = choose(thread, call, call->status, end_ktime_ns - call->start_ktime_ns);
 	if (!choices)
-		return 0;
+		return;
 	call->choices = choices;
 	if (may_send(thread, choices, end_ktime_ns))
 		send_call(thread, call, sample_call(ctx, thread, end_ktime_ns), end_ktime_ns);
 	else
 		count(COUNTER_SPANS_WITHHELD_RATE);
+}
+
+/* A thread that is here has come back to its CPU, before anything that it publishes since. */
+static __always_inline struct thread *thread_at_door(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = find_thread(tid_of(task));
+
+	if (!thread)
+		return NULL;
+	if (thread->off_ktime_ns)
+		notice_running(thread, task, bpf_ktime_get_ns());
+	sync_door(thread);
+	return thread;
+}
+
+/* A call that the door has counted, and that may be worth more. */
+SEC("uprobe")
+int show_call(struct pt_regs *ctx)
+{
+	struct thread *thread = thread_at_door();
+
+	if (!thread)
+		return 0;
+	/* An outermost one is over already, but for this. */
+	if (thread->may_be_shown)
+		thread->depth = 1;
+	show(ctx, thread);
+	if (thread->may_be_shown)
+		thread->depth = 0;
 	return 0;
 }
 
@@ -690,12 +728,11 @@ int show_call(struct pt_regs *ctx)
 SEC("uprobe")
 int show_gap(struct pt_regs *ctx)
 {
-	struct thread *thread = find_thread(tid_of(bpf_get_current_task_btf()));
+	struct thread *thread = thread_at_door();
 	struct door_gap gap = {};
 
 	if (!thread)
 		return 0;
-	sync_door(thread);
 	if (bpf_probe_read_user(&gap, sizeof(gap), (const void *)PT_REGS_PARM1(ctx))) {
 		count(COUNTER_LOST_READ_FAULT);
 		return 0;

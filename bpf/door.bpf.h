@@ -5,7 +5,8 @@
  * No probe says when such a call begins or ends. What is open is published in the thread's own
  * memory, so it is looked at whenever it matters: when the thread leaves the CPU, before a call that
  * has probes, and when a call or gap is shown. A call that was not seen before has had no time off
- * the CPU yet. So the totals of the thread are those of its entry.
+ * the CPU yet. So the totals of the thread are those of its entry. An outermost call is over once it
+ * is the thread's last return, and stays published until all of it was shown.
  *
  * What is published is anything that the process likes. It changes the figures of that process.
  */
@@ -60,15 +61,19 @@ __weak __noinline int sync_door(struct thread *thread)
 	struct door_slot *view = view_of(thread);
 	__u32 published, outer = 0;
 	struct open_call *call;
+	bool is_over;
 
 	if (!thread || !look_at_slot(thread))
 		return 0;
 	published = view->depth < MAX_DEPTH ? view->depth : MAX_DEPTH;
+	is_over = published == 1 && view->last_return_ktime_ns > view->calls[0].start_ktime_ns;
 	if (view->device >= 0)
 		thread->device = view->device;
-	if (view->last_return_ktime_ns > thread->last_return_ktime_ns) {
-		begin_gap(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
-		thread->gap_span_id = 0;
+	if (thread->may_be_shown) {
+		if (is_over && thread->calls[0].start_ktime_ns == view->calls[0].start_ktime_ns)
+			return 0;
+		thread->may_be_shown = 0;
+		forget_intervals_before(thread, thread->last_return_ktime_ns);
 	}
 	for (__u32 i = 0; i < MAX_DEPTH && i < thread->depth; i++) {
 		call = &thread->calls[i];
@@ -76,6 +81,11 @@ __weak __noinline int sync_door(struct thread *thread)
 		    (published && call->start_ktime_ns >= view->calls[0].start_ktime_ns))
 			break;
 		outer++;
+	}
+	is_over = is_over && !outer;
+	if (!outer && !is_over && view->last_return_ktime_ns > thread->last_return_ktime_ns) {
+		begin_gap(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
+		thread->gap_span_id = 0;
 	}
 	/* The door decides for all that happens in a call that it publishes. */
 	if (published && !outer)
@@ -103,6 +113,12 @@ __weak __noinline int sync_door(struct thread *thread)
 	barrier_var(outer);
 	if (thread->depth > outer && thread->calls[outer % MAX_DEPTH].is_published)
 		thread->depth = outer;
+	if (is_over) {
+		end_outermost(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
+		thread->gap_span_id = 0;
+		thread->may_be_shown = 1;
+		thread->depth = 0;
+	}
 	return 0;
 }
 

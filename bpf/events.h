@@ -1399,8 +1399,8 @@ struct thread {
 	__u32 rhythm;	    /* index, from 1; 0: none, NO_RHYTHM: there was no room */
 	__u32 until_rhythm; /* calls before it asks for one again */
 	__u32 in_rhythm;    /* the outermost open call counts in its rhythm */
-	__u32 padding;
-	__u16 last_api; /* of its last outermost call */
+	__u32 may_be_shown; /* the last outermost call is over, and still published */
+	__u16 last_api;	    /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled; /* the outermost open call is on the baseline sample */
 	char culprit_comm[COMM_BYTES];

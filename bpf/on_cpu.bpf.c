@@ -80,7 +80,9 @@ static __noinline int look_through_door(const struct thread *thread, struct mome
 	    bpf_probe_read_user(&last_return_ktime_ns, sizeof(last_return_ktime_ns),
 				&slot->last_return_ktime_ns))
 		return 0;
-	if (!depth) {
+	if (depth && bpf_probe_read_user(&outermost, sizeof(outermost), &slot->calls[0]))
+		return 0;
+	if (!depth || (depth == 1 && last_return_ktime_ns > outermost.start_ktime_ns)) {
 		/* What only probes know of may have returned later. */
 		if (thread->last_return_ktime_ns > last_return_ktime_ns) {
 			last_return_ktime_ns = thread->last_return_ktime_ns;
@@ -91,8 +93,7 @@ static __noinline int look_through_door(const struct thread *thread, struct mome
 		moment->context = last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
 		return 0;
 	}
-	if (bpf_probe_read_user(&outermost, sizeof(outermost), &slot->calls[0]) ||
-	    bpf_probe_read_user(&innermost, sizeof(innermost),
+	if (bpf_probe_read_user(&innermost, sizeof(innermost),
 				&slot->calls[(depth - 1) % MAX_DEPTH]))
 		return 0;
 	moment->root_start_ktime_ns = outermost.start_ktime_ns;

@@ -104,8 +104,8 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 	bool voluntary = !preempt && task_state(prev) != 0;
 
 	count(COUNTER_SCHEDULER_SWITCHES);
-	sync_door(thread);
 	notice_running(thread, prev, now_ktime_ns);
+	sync_door(thread);
 	READ_COMM(thread->comm, prev);
 	thread->runnable_ktime_ns = 0;
 	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, OFF_CPU);

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "door_memory.h"
+#include "door_interruptions.h"
 #include "door_series.h"
 #include "door_bounds.h"
 
@@ -50,26 +50,37 @@ static inline bool has_viewer(void)
 	return CONTROL->generation && !(CONTROL->flags & DOOR_NO_CALLS);
 }
 
-/* Between two outermost calls of a thread. */
-static void end_gap(struct door_slot *slot, const struct row *row, __u64 now_ktime_ns)
+static inline __u64 gap_ns_until(const struct door_slot *slot, __u64 now_ktime_ns)
 {
-	struct door_gap gap = {
+	/* A signal's handler may have made calls since then. */
+	return now_ktime_ns > slot->last_return_ktime_ns ? now_ktime_ns - slot->last_return_ktime_ns
+							 : 0;
+}
+
+/* Between two outermost calls of a thread. */
+static void count_gap(struct door_slot *slot, const struct row *row, __u64 now_ktime_ns)
+{
+	__u64 gap_ns = gap_ns_until(slot, now_ktime_ns);
+
+	add_own(&slot->places[slot->last_api % MAX_APIS].gap_ns, gap_ns);
+	if (row->family == FAMILY_LAUNCH || row->family == FAMILY_GRAPH_LAUNCH)
+		add_value(slot, key_of(0, slot->device, METRIC_LAUNCH_GAP, 0, COPY_NONE, false),
+			  &duration_bounds, gap_ns, 0);
+}
+
+/* Apart, since few gaps come here. */
+static __attribute__((noinline)) void show_gap(const struct door_slot *slot, const struct row *row,
+					       __u64 now_ktime_ns)
+{
+	const struct door_gap gap = {
 		.start_ktime_ns = slot->last_return_ktime_ns,
 		.end_ktime_ns = now_ktime_ns,
 		.device = slot->device,
 		.previous_api = slot->last_api,
 		.next_api = row->api,
 	};
-	/* A signal's handler may have made calls since then. */
-	__u64 gap_ns = now_ktime_ns > gap.start_ktime_ns ? now_ktime_ns - gap.start_ktime_ns : 0,
-	      floor_ns = CONTROL->gap_floor_ns;
 
-	add_own(&slot->places[gap.previous_api % MAX_APIS].gap_ns, gap_ns);
-	if (row->family == FAMILY_LAUNCH || row->family == FAMILY_GRAPH_LAUNCH)
-		add_value(slot, key_of(0, slot->device, METRIC_LAUNCH_GAP, 0, COPY_NONE, false),
-			  &duration_bounds, gap_ns, 0);
-	if (floor_ns && gap_ns >= floor_ns && has_viewer())
-		otel_gpu_door_gap(&gap);
+	otel_gpu_door_gap(&gap);
 }
 
 /* What is in a frame while its call is open, and hardly anywhere else. */
@@ -137,11 +148,49 @@ static __attribute__((noinline)) struct door_slot *find_own_slot(void)
 	return door_self.slot;
 }
 
+/* From when on the gap that ends is shown; 0: it is not. */
+static inline __u64 gap_floor_ns(const struct door_slot *slot, __u32 depth)
+{
+	return !depth && slot->last_return_ktime_ns && has_viewer() ? CONTROL->gap_floor_ns : 0;
+}
+
+/*
+ * Publish a call as it begins. Again, if the thread was interrupted after it looked at the clock, or
+ * a signal's handler made calls before this one was uncovered. To show a gap takes time of the gap.
+ */
+static inline void publish(struct frame *frame, const struct row *row)
+{
+	__u64 stack_pointer = (__u64)frame, gap_floor = gap_floor_ns(frame->slot, frame->depth);
+	struct door_open_call *call = &frame->slot->calls[frame->depth];
+	int interruptions = 0;
+
+	frame->return_address = frame->record[1];
+	do {
+		watch_interruptions();
+		frame->start_ktime_ns = ktime_ns(&door_self.clock);
+		if (gap_floor && gap_ns_until(frame->slot, frame->start_ktime_ns) >= gap_floor) {
+			gap_floor = 0;
+			show_gap(frame->slot, row, frame->start_ktime_ns);
+			continue;
+		}
+		frame->mark = mark_of(stack_pointer, frame->start_ktime_ns);
+		call->start_ktime_ns = frame->start_ktime_ns;
+		call->api = row->api;
+		call->variant = frame->variant;
+		call->device = frame->device;
+		call->stack_pointer = stack_pointer;
+		if (unlikely(was_interrupted()) && ++interruptions < MAX_INTERRUPTIONS)
+			continue;
+		__atomic_store_n(&frame->slot->depth, frame->depth + 1, __ATOMIC_RELEASE);
+		__atomic_signal_fence(__ATOMIC_SEQ_CST);
+		if (likely(*(volatile __u64 *)&call->stack_pointer == stack_pointer))
+			return;
+	} while (true);
+}
+
 void door_enter(struct frame *frame, const struct row *row, __u16 variant)
 {
-	__u64 stack_pointer = (__u64)frame;
 	struct door_slot *slot = door_self.slot;
-	struct door_open_call *call;
 	__u32 depth = 0, generation;
 
 	if (unlikely(!slot || door_self.epoch != door_guard->epoch))
@@ -159,32 +208,19 @@ void door_enter(struct frame *frame, const struct row *row, __u16 variant)
 	if (unlikely(slot->generation != generation))
 		introduce(slot, generation);
 	if (unlikely(slot->depth))
-		depth = drop_unwound(slot, stack_pointer);
+		depth = drop_unwound(slot, (__u64)frame);
 	frame->depth = depth;
-	frame->start_ktime_ns = ktime_ns(&door_self.clock);
-	if (!depth) {
-		door_self.is_sampled = is_sampled(slot);
-		if (slot->last_return_ktime_ns)
-			end_gap(slot, row, frame->start_ktime_ns);
-	}
 	if (unlikely(depth >= MAX_DEPTH)) {
+		frame->start_ktime_ns = ktime_ns(&door_self.clock);
 		door_count_loss(DOOR_LOST_DEPTH_EXCEEDED);
 		return;
 	}
 	door_self.inside[depth] = 0;
-	frame->return_address = frame->record[1];
-	frame->mark = mark_of(stack_pointer, frame->start_ktime_ns);
-	/* Again, if a signal's handler made calls before this one was uncovered. */
-	do {
-		call = &slot->calls[depth];
-		call->start_ktime_ns = frame->start_ktime_ns;
-		call->api = row->api;
-		call->variant = variant;
-		call->device = frame->device;
-		call->stack_pointer = stack_pointer;
-		__atomic_store_n(&slot->depth, depth + 1, __ATOMIC_RELEASE);
-		__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	} while (unlikely(*(volatile __u64 *)&call->stack_pointer != stack_pointer));
+	if (!depth)
+		door_self.is_sampled = is_sampled(slot);
+	publish(frame, row);
+	if (!depth && slot->last_return_ktime_ns)
+		count_gap(slot, row, frame->start_ktime_ns);
 }
 
 static inline __u64 argument(const __u64 *slots, __u32 slot)
@@ -340,6 +376,30 @@ static inline bool only_asks(const struct row *row)
 	return row->family == FAMILY_QUERY || row->family == FAMILY_ELAPSED_TIME;
 }
 
+/*
+ * When a call is over. For the kernel side that of an outermost one is as soon as it is the thread's
+ * last return, while it is still published: what is counted and shown of it is.
+ */
+static inline __u64 end_call(struct frame *frame, const struct row *row)
+{
+	struct door_slot *slot = frame->slot;
+	bool begins_gap = !frame->depth && (slot->last_return_ktime_ns || !only_asks(row));
+	int interruptions = 0;
+	__u64 now_ktime_ns;
+
+	do {
+		watch_interruptions();
+		now_ktime_ns = ktime_ns(&door_self.clock);
+		if (begins_gap)
+			slot->last_api = row->api;
+	} while (unlikely(was_interrupted()) && ++interruptions < MAX_INTERRUPTIONS);
+	if (begins_gap)
+		__atomic_store_n(&slot->last_return_ktime_ns, now_ktime_ns, __ATOMIC_RELEASE);
+	if (!frame->depth)
+		add_own(&slot->places[row->api].call_ns, now_ktime_ns - frame->start_ktime_ns);
+	return now_ktime_ns;
+}
+
 void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots)
 {
 	struct door_slot *slot = frame->slot;
@@ -349,20 +409,13 @@ void door_leave(struct frame *frame, const struct row *row, int status, const __
 	if (unlikely(!frame->epoch || frame->epoch != door_self.epoch ||
 		     door_self.epoch != door_guard->epoch))
 		return;
-	now_ktime_ns = ktime_ns(&door_self.clock);
+	now_ktime_ns = slot ? end_call(frame, row) : ktime_ns(&door_self.clock);
 	if (row->counts)
 		account(frame, row, status, slots, now_ktime_ns);
 	else if (slot && frame->depth)
 		door_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
 	if (!slot)
 		return;
-	if (!frame->depth) {
-		add_own(&slot->places[row->api].call_ns, now_ktime_ns - frame->start_ktime_ns);
-		if (slot->last_return_ktime_ns || !only_asks(row)) {
-			slot->last_api = row->api;
-			slot->last_return_ktime_ns = now_ktime_ns;
-		}
-	}
 	__atomic_store_n(&slot->depth, frame->depth, __ATOMIC_RELEASE);
 	frame->mark = 0;
 }

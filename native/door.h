@@ -139,8 +139,8 @@ struct door_place {
 
 /*
  * A thread's own. Written by nobody else, so without atomic operations; each word is written at
- * once. A call is written before the depth that uncovers it; the last return before the depth that
- * says that the thread is in no call.
+ * once. A call is written before the depth that uncovers it. An outermost call is over once the last
+ * return is later than its start; its depth says so only when all of it was counted and shown.
  */
 struct door_slot {
 	__u32 tid;	  /* in the process's own pid namespace; 0: no thread has it now */

@@ -8,6 +8,7 @@
 #include "door.h"
 
 #define EXPORTED      __attribute__((visibility("default"), used))
+#define likely(x)     __builtin_expect(!!(x), 1)
 #define unlikely(x)   __builtin_expect(!!(x), 0)
 #define SERIES_HASHES 256  /* of a thread: four times DOOR_SLOT_SERIES */
 #define RETRY_CALLS   4096 /* of a thread without a slot, before it looks for one again */

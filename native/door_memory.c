@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "door_glibc.h"
-#include "door_memory.h"
+#include "door_interruptions.h"
 #include "door_series.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -125,6 +125,7 @@ static void make_exit_key(void)
 		munmap(page, sysconf(_SC_PAGESIZE));
 		return;
 	}
+	door_find_sequence_names();
 	door_guard = page;
 }
 
@@ -194,6 +195,7 @@ void door_begin_thread(void)
 	door_self.slot = NULL;
 	door_self.epoch = 0;
 	door_self.until_retry = RETRY_CALLS;
+	door_self.sequence_name = door_sequence_name();
 	/* Their handlers may make calls, and would wait for what this thread has begun. */
 	sigfillset(&every_signal);
 	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);

@@ -25,6 +25,7 @@ struct self {
 	struct door_slot *slot; /* NULL: none; the common part is used */
 	__u64 epoch;		/* of the memory that the slot is in; 0: there is none */
 	struct own_clock clock;
+	volatile __u64 *sequence_name; /* see door_interruptions.h */
 	__s32 device;
 	__u32 until_retry;
 	__u8 is_sampled;	/* the outermost open call is */

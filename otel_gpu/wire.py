@@ -629,7 +629,7 @@ THREAD = CStruct(
     "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
     "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
     "waits_for_io:I collectives_epoch:I has_communicators:I rhythm:I until_rhythm:I in_rhythm:I "
-    "4x last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
+    "may_be_shown:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
     "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
     "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
     "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "

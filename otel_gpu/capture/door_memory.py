@@ -100,6 +100,8 @@ def read_door(read: ReadBytes) -> DoorReading:
         if slot["tid"]:
             depth = min(slot["depth"], wire.MAX_DEPTH)
             opened = list(wire.DOOR_OPEN_CALL.all_named(slot["calls"]))[:depth]
+            if depth == 1 and slot["last_return_ktime_ns"] > opened[0]["start_ktime_ns"]:
+                opened, depth = [], 0  # it is over, and still being counted
             threads.append(
                 DoorThread(
                     tid=slot["tid"],

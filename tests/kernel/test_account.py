@@ -1,7 +1,6 @@
 """Where the time of threads goes: the account adds up, and says why a thread waited."""
 
 import functools
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -64,10 +63,6 @@ class Recorded(NamedTuple):
         return last
 
 
-# Who is preempted just where its door publishes a call may be said to wait on the wrong side of that.
-ATTEMPTS = {"probes": 1, "door": 3}
-
-
 @pytest.fixture(scope="module")
 def record(
     counted_by: str, stubs: StubLibraries, tmp_path_factory: pytest.TempPathFactory
@@ -76,28 +71,10 @@ def record(
     folder = tmp_path_factory.mktemp("account")
 
     @functools.cache
-    def make(*arguments: str, attempt: int = 1) -> Recorded:
-        if attempt > ATTEMPTS[counted_by]:
-            pytest.fail(f"in none of {attempt - 1} recordings", pytrace=False)
+    def make(*arguments: str) -> Recorded:
         return make_record(folder, stubs, arguments)
 
     return make
-
-
-def in_one_recording(test: Callable[[Callable[..., Recorded]], None]) -> Callable[..., None]:
-    """Have a test hold in one of a few recordings; with probes, in the first."""
-
-    @functools.wraps(test)
-    def tried(record: Callable[..., Recorded]) -> None:
-        for attempt in itertools.count(1):
-            try:
-                test(functools.partial(record, attempt=attempt))
-            except AssertionError as error:
-                sys.stderr.write(f"recording {attempt}: {error}\n")
-            else:
-                return
-
-    return tried
 
 
 def make_record(folder: Path, stubs: StubLibraries, arguments: Sequence[str]) -> Recorded:
@@ -120,7 +97,6 @@ def off_cpu_ns(event: CudaCall | Gap) -> int:
     return event.blocked_ns + event.run_queue_ns
 
 
-@in_one_recording
 def test_the_parts_of_calls_and_gaps_sum_to_the_whole(record: Callable[..., Recorded]) -> None:
     """
     What is not on a CPU is blocked or in a run queue, and the account of the process is the sum
@@ -151,7 +127,6 @@ def test_the_parts_of_calls_and_gaps_sum_to_the_whole(record: Callable[..., Reco
         assert accounted_ns == total_ns
 
 
-@in_one_recording
 def test_spinning_and_sleeping_are_told_apart(record: Callable[..., Recorded]) -> None:
     """A call that spins 3 ms and sleeps 5 ms has both within 5 %, and says that it slept."""
     recorded = record("spin_and_sleep", "30", "3000000", "5000000")
@@ -170,7 +145,6 @@ def test_spinning_and_sleeping_are_told_apart(record: Callable[..., Recorded]) -
     assert {stall.root_start_ktime_ns for stall in slept} >= {c.start_ktime_ns for c in calls}
 
 
-@in_one_recording
 def test_what_is_kept_of_a_call_lies_in_it_and_comes_first(
     record: Callable[..., Recorded],
 ) -> None:

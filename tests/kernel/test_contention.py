@@ -39,7 +39,8 @@ pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
 CALLS = 10_007
 SEED = 20_011
 US, MS = 1_000, 1_000_000
-SWITCH_NS = 20 * US
+SWITCH_NS, MEAN_SWITCH_NS = 20 * US, 15 * US
+CLOCK_NS = {"probes": 0, "door": 100}  # a door counts on from the last time that it asked
 TICK_NS = 10 * MS
 SETTINGS = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "1000000", "OTEL_GPU_EXPLAIN_ENABLED": "false"}
 FEEDING = {wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL}
@@ -111,7 +112,9 @@ class Contended(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def contended(tmp_path_factory: pytest.TempPathFactory, stubs: StubLibraries) -> Contended:
+def contended(
+    counted_by: str, tmp_path_factory: pytest.TempPathFactory, stubs: StubLibraries
+) -> Contended:
     """Make the calls, while hogs come and go on the same CPU."""
     cpu = max(os.sched_getaffinity(0))
     recording = tmp_path_factory.mktemp("contention") / "contended.otelgpu"
@@ -177,13 +180,14 @@ def read_stolen_ns() -> int:
     return int(fields[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def test_all_calls_are_recorded_as_long_as_they_were(contended: Contended) -> None:
+def test_all_calls_are_recorded_as_long_as_they_were(contended: Contended, counted_by: str) -> None:
     """A record begins and ends between the readings around the call and those inside of it."""
     assert len(contended.calls) == CALLS
     assert contended.losses == {}
+    slack_ns = CLOCK_NS[counted_by]
     for event, before, begun, done, after in contended.calls:
-        assert before.now <= event.start_ktime_ns <= begun.now
-        assert done.now <= event.end_ktime_ns <= after.now
+        assert before.now - slack_ns <= event.start_ktime_ns <= begun.now + slack_ns
+        assert done.now - slack_ns <= event.end_ktime_ns <= after.now + slack_ns
 
 
 def test_calls_are_slept_in_waited_in_and_preempted(contended: Contended) -> None:
@@ -228,14 +232,18 @@ def test_calls_that_left_their_cpu_agree_with_the_scheduler(contended: Contended
 
 
 def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
-    """Time on the CPU and in the run queue, of calls and gaps together, within 2 %."""
+    """
+    Of calls and gaps together: time on the CPU within 2 %, and time in the run queue to what the
+    two ways to measure differ by at each switch on the average.
+    """
     on_cpu_ns = contended.feeding_ns(wire.STATE_ON_CPU)
     run_queue_ns = contended.feeding_ns(wire.STATE_RUN_QUEUE)
     cpu_ns, wait_ns, stolen_ns = contended.cpu_ns, contended.wait_ns, contended.stolen_ns
 
     # Schedstat knows the CPU time of a running thread to the last tick.
     assert abs(on_cpu_ns - cpu_ns) <= 0.02 * cpu_ns + stolen_ns + 2 * TICK_NS
-    assert abs(run_queue_ns - wait_ns) <= 0.02 * wait_ns + stolen_ns
+    switches = sum(call.switches for call in contended.calls)
+    assert abs(run_queue_ns - wait_ns) <= switches * MEAN_SWITCH_NS + stolen_ns
 
 
 def test_the_account_of_calls_is_the_sum_of_the_calls(contended: Contended) -> None:

@@ -110,6 +110,18 @@ def test_more_series_than_a_process_can_have_are_left_out():
     assert reading.left_out == 20 * wire.DOOR_SLOT_SERIES - MAX_DOOR_SERIES
 
 
+@pytest.mark.parametrize(("last_return_ktime_ns", "depth"), [(99, 1), (100, 1), (101, 0)])
+def test_a_call_is_over_once_its_return_is_the_threads_last(last_return_ktime_ns, depth):
+    """Though it is published until it was counted."""
+    memory = Memory(slots_begun=1)
+    call = wire.DOOR_OPEN_CALL.build(start_ktime_ns=100, api=LAUNCH)
+    memory.slot(0, tid=11, depth=1, last_return_ktime_ns=last_return_ktime_ns, calls=call)
+
+    (thread,) = read_door(memory.read).threads
+
+    assert (thread.depth, bool(thread.open_api)) == (depth, bool(depth))
+
+
 @pytest.mark.parametrize(
     "header", [{"magic": 1}, {"version": 99}, {"size_bytes": 4096}, {"magic": 0, "version": 0}]
 )

@@ -22,9 +22,9 @@ def launches(reading):
     return calls.get("cudaLaunchKernel", 0) + calls.get("cuLaunchKernel", 0)
 
 
-def counted(kind, number=1):
+def counted(kind, number=1, **environment):
     """Return what the program's door has counted, and how many launches the program says it made."""
-    with running([linked_workload("hardships"), kind, str(number)]) as program:
+    with running([linked_workload("hardships"), kind, str(number)], **environment) as program:
         made = int(program.stdout.readline())
         reading = reading_of(program.pid)
     assert program.returncode == 0
@@ -47,6 +47,15 @@ def test_calls_are_exact(kind, number):
     assert sum(reading.lost) == 0
     # No thread but the main one is there any more, and no call is open.
     assert [thread.depth for thread in reading.threads] in ([0], [])
+
+
+@pytest.mark.parametrize("kind", ["signals", "timers"])
+def test_calls_are_exact_where_the_kernel_does_not_say_who_was_interrupted(kind):
+    """As with a glibc before 2.35."""
+    reading, made = counted(kind, 211, GLIBC_TUNABLES="glibc.pthread.rseq=0")
+
+    assert launches(reading) == made
+    assert sum(reading.lost) == 0
 
 
 def test_slots_of_threads_that_have_ended_are_used_again():
