@@ -30,7 +30,14 @@ from otel_gpu.decode.events import CudaCall, Event
 from otel_gpu.decode.json_events import OF_JSON
 from otel_gpu.decode.marks import annotation_of, range_of, step_of
 from otel_gpu.decode.readings import Aggregate, SeriesKey
-from otel_gpu.decode.rejections import BAD_BODY, SHORT, SIZE_MISMATCH, UNKNOWN_KIND, RejectedError
+from otel_gpu.decode.rejections import (
+    BAD_BODY,
+    SHORT,
+    SIZE_MISMATCH,
+    UNKNOWN_KIND,
+    PartlyRejectedError,
+    RejectedError,
+)
 from otel_gpu.faults import Faults
 
 _U64_MASK = (1 << 64) - 1
@@ -71,7 +78,8 @@ def decode(
     A record is rejected when it is shorter than a header (``short``), when its
     length, its ``size`` field and its kind disagree (``size_mismatch``), when its
     kind is unknown (``unknown_kind``), when its body is not JSON (``bad_json``) or
-    not what the kind holds (``bad_body``). Rejections are data about us, not about
+    not what the kind holds (``bad_body``). Of a reading, only the entries are left out that no
+    kernel side would write, and each of them is counted. Rejections are data about us, not about
     the traced program, so they are counted and the stream goes on.
 
     Text from the kernel ends at its first NUL; bytes that are not UTF-8 are replaced.
@@ -98,6 +106,9 @@ def decode(
             yield _decode_record(record)
         except RejectedError as error:
             rejected[str(error)] += 1
+        except PartlyRejectedError as error:
+            rejected[str(error)] += error.entries
+            yield error.event
         except Exception as error:
             if faults is None:
                 raise
@@ -198,7 +209,7 @@ def _decode_aggregates(record: bytes) -> readings.Aggregates:
         total, min_complement, highest, size_bytes = values[8:12]
         high_bytes = record[position + _HIGHEST_BYTE : position + _SERIES.size : 8]
         if max(total, highest, size_bytes) > _INT64_MAX or high_bytes != _NO_HIGH_BYTES:
-            raise RejectedError(BAD_BODY)
+            continue
         # Zeroed memory, the complement of no minimum at all, stays "none yet": 0.
         lowest = ~min_complement & _U64_MASK if min_complement else 0
         series.append(
@@ -207,7 +218,8 @@ def _decode_aggregates(record: bytes) -> readings.Aggregates:
                 _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:], 0)),
             )
         )
-    return readings.Aggregates(fixed[3], tuple(series))
+    _check_entries(event := readings.Aggregates(fixed[3], tuple(series)), len(series), count)
+    return event
 
 
 def _decode_times(record: bytes) -> readings.Times:
@@ -222,10 +234,16 @@ def _decode_times(record: bytes) -> readings.Times:
         entries = map(_short_times_entry, _SHORT_TIMES_ENTRY.iter_unpack(record[fixed_bytes:]))
     else:
         raise RejectedError(SIZE_MISMATCH)
-    times = readings.Times(fixed[3], tuple(entries))
-    if any(max(entry[1:4]) > _INT64_MAX for entry in times.entries):
+    good = tuple(entry for entry in entries if max(entry[1:4]) <= _INT64_MAX)
+    _check_entries(event := readings.Times(fixed[3], good), len(good), count)
+    return event
+
+
+def _check_entries(event: Event, good: int, count: int) -> None:
+    if count and not good:
         raise RejectedError(BAD_BODY)
-    return times
+    if good < count:
+        raise PartlyRejectedError(event, count - good)
 
 
 def _decode_entries(

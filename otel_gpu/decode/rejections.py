@@ -1,5 +1,7 @@
 """Why records cannot be understood; the words are those of the metric that counts them."""
 
+from otel_gpu.decode.events import Event
+
 SHORT = "short"
 SIZE_MISMATCH = "size_mismatch"
 UNKNOWN_KIND = "unknown_kind"
@@ -9,3 +11,12 @@ BAD_BODY = "bad_body"
 
 class RejectedError(Exception):
     """A record that cannot be understood; its text is the reason that is counted."""
+
+
+class PartlyRejectedError(Exception):
+    """A record that is an event without some of its entries, which cannot be understood."""
+
+    def __init__(self, event: Event, entries: int) -> None:
+        super().__init__(BAD_BODY)
+        self.event = event
+        self.entries = entries

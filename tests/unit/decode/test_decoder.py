@@ -84,6 +84,12 @@ def rejection_of(record):
     return reason
 
 
+def decode_partly(record):
+    rejected = Counter()
+    [event] = decode([record], rejected)
+    return event, rejected
+
+
 def test_every_field_of_a_call_arrives():
     """A call keeps all its fields, each in its place."""
     record = call_record(
@@ -566,7 +572,10 @@ def test_time_that_no_exporter_can_send_is_rejected(excess):
     """The account is summed and sent as signed 64-bit numbers."""
     good = {"image_ktime_ns": 1, "pid": 2, "state": 0, "context": 0, "time_ns": 1, "count": 1}
 
-    assert rejection_of(times_record(5, [times_entry(**(good | excess))])) == "bad_body"
+    bad = times_entry(**(good | excess))
+    assert rejection_of(times_record(5, [bad])) == "bad_body"
+    times, rejected = decode_partly(times_record(5, [times_entry(**good), bad, bad]))
+    assert (len(times.entries), rejected) == (1, {"bad_body": 2})
 
 
 LARGEST = (1 << 63) - 1
@@ -597,7 +606,10 @@ def test_counts_that_no_exporter_can_send_are_rejected(excess):
     }
 
     assert len(decode_one(aggregates_record(5, [series(**good)])).series) == 1
-    assert rejection_of(aggregates_record(5, [series(**(good | excess))])) == "bad_body"
+    bad = series(**(good | excess))
+    assert rejection_of(aggregates_record(5, [bad])) == "bad_body"
+    aggregates, rejected = decode_partly(aggregates_record(5, [bad, series(**good)]))
+    assert (len(aggregates.series), rejected) == (1, {"bad_body": 1})
 
 
 @pytest.mark.parametrize("count", [1, 24, wire.COUNTER_COUNT + 3])
