@@ -20,7 +20,8 @@
 
 /*
  * At the first call of each thread, and again for a new agent. Without a slot: there was none left.
- * Without a memory, which is said once: nothing is counted in this process.
+ * Without a memory: nothing is counted in this process, which is said once, or probes have to count
+ * what does not come through the door from now on.
  */
 PROBED void otel_gpu_door_thread(const struct door_slot *slot, const void *memory)
 {

@@ -53,6 +53,8 @@ enum door_loss {
 	DOOR_LOST_NO_RETURN = 2,   /* calls that were left by longjmp or an exception */
 	DOOR_LOST_SLOTS_FULL = 3,  /* threads without a slot: counted, not published */
 	DOOR_LOST_COPIES_FULL = 4, /* functions of one more copy of a library: not wrapped */
+	DOOR_LOST_BOUND_PAST =
+		5, /* no calls, but loads of what probes have to count from then on */
 	DOOR_LOSSES = 8,
 };
 

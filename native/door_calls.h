@@ -66,9 +66,14 @@ void door_enter(struct frame *frame, const struct row *row, __u16 variant);
 void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots);
 void door_count_loss(enum door_loss loss);
 
+/* door_memory.c: something was loaded whose calls are not seen here. Leaves errno as it is. */
+void door_bind_past(void);
+
 /* door_symbols.c: what a caller means by a name, and what to give out for what was found. */
 void *door_look_up(__u64 key, const char *symbol, const void *caller);
 void *door_wrapped(const char *symbol, void *found);
+/* A function of libc that the door exports as well. */
+void *door_next(const char *name);
 
 /* Where something is called from, and the function that is meant there. */
 struct place {

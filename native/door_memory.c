@@ -32,7 +32,7 @@
 
 struct guard *door_guard;
 char *door_memory;
-static bool is_refusal_said;
+static bool is_refusal_said, is_bound_past;
 OWN struct self door_self = {.device = -1};
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -80,7 +80,8 @@ static char *map_memory(void)
 
 static void begin_memory(void)
 {
-	char *mapped = map_memory();
+	/* What binds past the door would be missing. */
+	char *mapped = is_bound_past ? MAP_FAILED : map_memory();
 	__u64 now_ktime_ns;
 
 	if (mapped == MAP_FAILED) {
@@ -181,6 +182,30 @@ static void say_refusal(void)
 		return;
 	if (!__atomic_exchange_n(&is_refusal_said, true, __ATOMIC_RELAXED))
 		otel_gpu_door_thread(NULL, NULL);
+}
+
+/* As the agent's probe has it of this thread. */
+static const struct door_slot *own_slot(void)
+{
+	return door_self.epoch && !door_self.slot ? NO_SLOT : door_self.slot;
+}
+
+/* Before the first call, all are left to probes: nothing else would tell of those that go past. */
+void door_bind_past(void)
+{
+	int kept_errno = errno;
+	__u32 state = MEMORY_NONE;
+
+	pthread_once(&exit_key_once, make_exit_key);
+	__atomic_store_n(&is_bound_past, true, __ATOMIC_RELAXED);
+	if (!door_guard || __atomic_compare_exchange_n(&door_guard->state, &state, MEMORY_REFUSED,
+						       false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		say_refusal();
+	} else {
+		door_count_loss(DOOR_LOST_BOUND_PAST);
+		otel_gpu_door_thread(own_slot(), NULL);
+	}
+	errno = kept_errno;
 }
 
 /* The first call of a thread in this process. Never called with a slot that is its own. */

@@ -45,6 +45,8 @@ extern OWN struct self door_self;
 #define COMMON	((struct door_common *)(door_memory + DOOR_COMMON_OFFSET))
 #define SLOTS	((struct door_slot *)(door_memory + DOOR_SLOTS_OFFSET))
 
+#define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/door.bpf.h */
+
 /* door.c: who counts here from now on, for the agent's probe. */
 void otel_gpu_door_thread(const struct door_slot *slot, const void *memory);
 

@@ -48,6 +48,11 @@ static void *real_dlsym(void *handle, const char *name)
 	return find ? find(handle, name) : NULL;
 }
 
+void *door_next(const char *name)
+{
+	return real_dlsym(RTLD_NEXT, name);
+}
+
 static const char *file_name(const char *path)
 {
 	const char *slash = path ? strrchr(path, '/') : NULL;

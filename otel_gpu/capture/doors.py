@@ -128,6 +128,10 @@ class _Door:
         self._lost = tuple(map(max, reading.lost, self._lost))
         return lost, rejected
 
+    def sees_all(self) -> bool:
+        """Say whether nothing was loaded whose calls do not come through the door."""
+        return not self._read().lost[wire.DOOR_LOST_BOUND_PAST]
+
     def divide_times(self, entries: Iterable[Entry], ktime_ns: int) -> list[Entry]:
         """Return the account of this image; see ``DoorTimes``."""
         return self._times.divide(entries, self._read(), ktime_ns)
@@ -191,8 +195,8 @@ class Doors:
         self.calls = 0
 
     def has_door(self, image: Image, mapped: Collection[MappedFile]) -> bool:
-        """Say whether a process counts its hot calls itself, or will do so from the first one on."""
-        if not self.suits or image in self._refused:
+        """Say whether a process counts all its hot calls itself, or will do so from the first on."""
+        if not self.suits or image in self._refused or not self._sees_all(image):
             return False
         if not any(self._is_library(file) for file in mapped if file.is_door):
             return False
@@ -200,6 +204,13 @@ class Doors:
             self._with_collectives[image] = None
         environment = b"\0" + read_file(f"/proc/{image[0]}/environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
+
+    def _sees_all(self, image: Image) -> bool:
+        door = self._doors.get(image)
+        try:
+            return door is None or door.sees_all()
+        except (OSError, DoorError):
+            return True
 
     def examine(self, image: Image) -> None:
         """Open the memory of a process that has begun to count before we could see it begin."""
@@ -323,6 +334,8 @@ class Doors:
 
     def _note_lost(self, lost: list[int], rejected: int) -> None:
         for loss, times in enumerate(lost):
+            if loss == wire.DOOR_LOST_BOUND_PAST:
+                continue  # Probes count what goes past.
             if times and loss in _LOST:
                 self._counters[_LOST[loss]] += times
             elif times:

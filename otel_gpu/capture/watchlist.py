@@ -199,7 +199,9 @@ class Watchlist:
         image = pid, image_ktime_ns = fields["pid"], fields["image_ktime_ns"]
         with _held(pid, stopped=bool(fields["stopped"])):
             self._add_newcomer(pid, image_ktime_ns)
-            if not self._programs.doors.open(image, fields["memory"]):
+            is_open = self._programs.doors.open(image, fields["memory"])
+            # Nothing comes through it, or not everything any more.
+            if not is_open or not fields["memory"]:
                 yield from self._probes(pid)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:

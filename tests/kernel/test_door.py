@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,4 +173,47 @@ def test_a_clock_that_is_ahead_costs_no_count(receiver: OtlpReceiver, tmp_path: 
     assert calls(receiver, "cudaMalloc", pid) == 101
     assert len(spans(receiver, "cudaMalloc", pid)) == 101
     assert total(receiver, "otel_gpu.records.rejected") == 0
+    assert losses(receiver) == {}
+
+
+PAST = """
+extern int cudaDeviceSynchronize(void);
+void work(int calls) { while (calls--) cudaDeviceSynchronize(); }
+"""
+PASSING = """
+import ctypes, os, sys
+runtime, past, before, is_apart = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+door = ctypes.CDLL(runtime)
+for _ in range(before):
+    door.cudaDeviceSynchronize()
+if is_apart:
+    libc = ctypes.CDLL(None)
+    libc.dlmopen.restype = libc.dlsym.restype = ctypes.c_void_p
+    handle = libc.dlmopen(ctypes.c_long(-1), past.encode(), os.RTLD_NOW)
+    work = ctypes.CFUNCTYPE(None, ctypes.c_int)(libc.dlsym(ctypes.c_void_p(handle), b"work"))
+else:
+    work = ctypes.CDLL(past, mode=os.RTLD_NOW | os.RTLD_DEEPBIND).work
+for _ in range(3):
+    work(211)
+    door.cudaDeviceSynchronize()
+"""
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["deepbind", "dlmopen"])
+@pytest.mark.parametrize("before", [0, 31])
+def test_what_binds_past_the_door_is_counted_by_probes(
+    receiver: OtlpReceiver, tmp_path: Path, before: int, is_apart: bool
+) -> None:
+    """And what comes through it by the door, if that has begun to count."""
+    runtime, past = stub_libraries().runtime, tmp_path / "libpast.so"
+    (tmp_path / "past.c").write_text(PAST)
+    linked = [runtime, f"-Wl,-rpath,{runtime.parent}"]
+    shared = ["gcc", "-shared", "-fPIC", tmp_path / "past.c"]
+    subprocess.run([*shared, *linked, "-o", past], check=True)
+    command = [sys.executable, "-c", PASSING, runtime, past, str(before), str(int(is_apart))]
+    with Agent(receiver, command, flags=("--door",)) as agent:
+        agent.wait()
+
+    assert calls(receiver, "cudaDeviceSynchronize") == before + 3 * 211 + 3
+    assert total(receiver, "otel_gpu.door.calls") == (before + 3 if before else 0)
     assert losses(receiver) == {}
