@@ -72,7 +72,7 @@ class DoorTimes:
         self, on_cpu: Mapping[bytes, tuple[int, ...]], shares: Mapping[Place, int]
     ) -> Iterator[Entry]:
         some = next(iter(on_cpu))
-        wanted = dict.fromkeys(on_cpu, 0)
+        wanted = dict.fromkeys([*on_cpu, *self._said], 0)
         wanted |= {_key_of(some, place): time_ns for place, time_ns in shares.items() if time_ns}
         template = on_cpu[some]
         for key, time_ns in wanted.items():
@@ -87,7 +87,9 @@ def spent(reading: DoorReading, ktime_ns: int) -> dict[Place, int]:
     times: dict[Place, int] = defaultdict(int)
     for api, (call_ns, gap_ns) in reading.places.items():
         times[_CALL, api] += call_ns
-        times[_GAP, api] += gap_ns
+        # Who only asks, as a watchdog does, has no gaps.
+        if gap_ns:
+            times[_GAP, api] += gap_ns
     for thread in reading.threads:
         if thread.open_api:
             times[_CALL, thread.open_api] += max(0, ktime_ns - thread.open_ktime_ns)

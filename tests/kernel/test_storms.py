@@ -309,6 +309,7 @@ def test_an_end_that_the_kernel_did_not_report_is_noticed(
     assert finished.stderr.count("Traceback") == 0
 
 
+@pytest.mark.usefixtures("counted_by_probes")
 def test_a_library_unmapped_with_calls_open_costs_these_calls_alone(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
@@ -334,6 +335,7 @@ def test_a_library_unmapped_with_calls_open_costs_these_calls_alone(
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.usefixtures("counted_by_probes")
 def test_a_thousand_threads_of_one_process_are_followed_at_once(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

@@ -5,9 +5,9 @@ from otel_gpu.capture.door_memory import DoorReading, DoorThread
 from otel_gpu.capture.door_times import DoorTimes
 from otel_gpu.probe_table import APIS
 
-LAUNCH, WAIT, MALLOC = (
+LAUNCH, WAIT, MALLOC, QUERY = (
     next(api.number for api in APIS if api.name == name)
-    for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc")
+    for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc", "cudaEventQuery")
 )
 ALL_REDUCE = next(api.number for api in APIS if api.name == "ncclAllReduce")
 GAP, CALL, SYNCHRONIZE, OTHER = (
@@ -99,3 +99,12 @@ def test_what_was_before_the_capture_is_left_out():
     found = times.divide([entry(GAP, MALLOC, 300)], reading({MALLOC: (10_100, 20_200)}), 0)
 
     assert told(found) == {(CALL, MALLOC): 100, (GAP, MALLOC): 200}
+
+
+def test_who_only_asks_has_no_gaps():
+    """Though it was on a CPU for longer than its calls took."""
+    entries = [entry(CALL, QUERY, 900)]
+
+    found = DoorTimes(None).divide(entries, reading({QUERY: (400, 0)}), 0)
+
+    assert told(found) == {(CALL, QUERY): 400}
