@@ -63,6 +63,9 @@ _OWN_LOST: Final = {
     wire.DOOR_LOST_COPIES_FULL: "door_copies_full",
 }
 
+LOST_BY_DOORS: Final = ("door_unread", "door_rejected", *_OWN_LOST.values())
+"""The reasons of losses that only doors have."""
+
 _logger = logging.getLogger(__name__)
 
 
