@@ -6,6 +6,8 @@ are of the layout's version and never taken from what is read, a reading costs a
 what makes no sense is left out and counted.
 """
 
+import fcntl
+import os
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.procfs.mapped_files import open_regular
 
 MAX_DOOR_SERIES = 1024
 """Of one process; those that come later are left out."""
@@ -24,6 +27,7 @@ _KEY = wire.DOOR_KEY
 _EXTREMES = struct.Struct("<QQ")
 _EXTREMES_OFFSET = wire.AGGREGATE.offset_of("min_complement")
 _NO_EXTREMES = bytes(_EXTREMES.size)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP, wire.METRIC_COPY_SIZE)
 _COPY_KINDS = (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE)
 _SLOT_HEAD = wire.DOOR_SLOT.before("places")
@@ -76,6 +80,31 @@ class DoorReading(NamedTuple):
     threads: list[DoorThread]
     lost: tuple[int, ...]
     left_out: int
+
+
+def open_memory(pid: int, address: int) -> int:
+    """
+    Open the memory at an address of a process, to read and write; the caller closes the descriptor.
+
+    Raises:
+        DoorError: It is nobody's memory of a door.
+        OSError: There is none.
+    """
+    link = f"/proc/{pid}/map_files/{address:x}-{address + wire.DOOR_BYTES:x}"
+    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC))
+    try:
+        _check_memory(fd)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+
+
+def _check_memory(fd: int) -> None:
+    # Only memory that a process made can be sealed: what we write to it is nobody's file.
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+        raise DoorError("its size is not sealed")
+    if os.fstat(fd).st_size != wire.DOOR_BYTES:
+        raise DoorError("it does not have the size of a door's memory")
 
 
 def read_door(read: ReadBytes) -> DoorReading:

@@ -7,7 +7,6 @@ counted until its end can still be read when it is gone.
 """
 
 import contextlib
-import fcntl
 import logging
 import operator
 import os
@@ -17,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import DoorError, DoorReading, read_door
+from otel_gpu.capture.door_memory import DoorError, DoorReading, open_memory, read_door
 from otel_gpu.capture.door_times import DoorTimes
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.libraries import ElfSymbols
@@ -26,7 +25,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory, open_regular
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.recent import Recent
 from otel_gpu.records import Entry
@@ -44,7 +43,6 @@ _BEGINNING_NS: Final = 10_000_000
 # Beyond what a process can have done; so no sum of them overflows anywhere.
 _MOST: Final = 1 << 62
 _MOST_CALLS: Final = 1 << 54
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _PID: Final = struct.Struct("<I")
 _IMAGE: Final = struct.Struct("<Q")
 _KEY_IMAGE: Final = struct.Struct("<QI")
@@ -234,7 +232,7 @@ class Doors:
             return False
         fd = -1
         try:
-            fd = _open_memory(image[0], address)
+            fd = open_memory(image[0], address)
             # First what is to be shown: from then on each thread says that it counts its calls.
             self._wish(fd, image)
             self._doors[image] = _Door(fd, address, image)
@@ -384,22 +382,3 @@ def _less(value: Value, before: Value) -> Value:
         now if field in _EXTREMES else max(0, now - then)
         for field, (now, then) in enumerate(zip(value, before, strict=True))
     )
-
-
-def _open_memory(pid: int, address: int) -> int:
-    """Return the memory at an address of a process: ours, of the size that it should have."""
-    link = f"/proc/{pid}/map_files/{address:x}-{address + wire.DOOR_BYTES:x}"
-    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC))
-    try:
-        _check_memory(fd)
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-    finally:
-        os.close(fd)
-
-
-def _check_memory(fd: int) -> None:
-    # Only memory that a process made can be sealed: what we write to it is nobody's file.
-    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-        raise DoorError("its size is not sealed")
-    if os.fstat(fd).st_size != wire.DOOR_BYTES:
-        raise DoorError("it does not have the size of a door's memory")
