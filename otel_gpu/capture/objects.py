@@ -29,6 +29,7 @@ from otel_gpu.capture._libbpf import (
     UprobeOptions,
 )
 from otel_gpu.capture.bcc.kernel_types import KernelTypes
+from otel_gpu.capture.cpu_clock import CpuClock
 from otel_gpu.errors import BpfError, HostError, MapFullError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
@@ -307,19 +308,18 @@ class BpfObject:
         """Attach a program to the tracepoint that its section names."""
         return self._keep(self._attach(program))
 
-    def attach_clock(self, program: str, cpu: int, period_ns: int) -> Link:
+    def attach_clock(self, program: str, cpu: int, period_ns: int) -> CpuClock:
         """Have a program run on each tick of a clock of one CPU, whatever that interrupts."""
         what = f"{program} is not attached to CPU {cpu}"
-        fd = self.libbpf.open_cpu_clock(cpu, period_ns)
-        if fd < 0:
+        if (fd := self.libbpf.open_cpu_clock(cpu, period_ns)) < 0:
             raise self.libbpf.error(what, -fd)
         function = "bpf_program__attach_perf_event"
         try:
-            # The link closes the clock.
-            return self._keep(self.libbpf.pointer(function, self._program(program), fd, what=what))
+            pointer = self.libbpf.pointer(function, self._program(program), fd, what=what)
         except BpfError:
             os.close(fd)
             raise
+        return CpuClock(self._keep(pointer), fd)
 
     def attach_iterator(self, program: str) -> Callable[[], bytes]:
         """Return what runs a program for each of what its section names, and returns its output."""

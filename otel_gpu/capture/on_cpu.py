@@ -6,21 +6,27 @@ a watched thread. All CPUs share a budget of samples. Before the first reading, 
 find a watched thread at every tick; from then on, one in as many ticks is sampled as
 the latest reading leaves room for. What comes sooner than it is read is held back by the kernel
 side, which keeps to the budget by itself.
+
+A program whose steps take as long as some ticks would be met at the same places in each of them.
+So with each reading the clocks go on with another period, a little longer or shorter.
 """
 
 import math
+import random
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from otel_gpu.capture.objects import Link
+from otel_gpu.capture.cpu_clock import CpuClock
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.settings import tick_period_ns
 from otel_gpu.config import Config
 from otel_gpu.errors import BpfError
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
+_PERIODS_APART = 0.1  # from the nominal one, at most
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class TickBudget:
@@ -71,7 +77,9 @@ class OnCpuSampling:
         self._rate_hz = config.samples.rate_hz
         self._stacks_per_second = config.samples.stacks_per_second
         self._clock = clock
-        self._links: dict[int, Link] = {}
+        self._clocks: dict[int, CpuClock] = {}
+        # From 0 to 1. In steps of the golden ratio, so that those of any few readings are far apart.
+        self._turn = random.random()  # noqa: S311 -- no secret
         self._budget: TickBudget
         self._ticks = 0
         self._read_s = 0.0
@@ -88,7 +96,7 @@ class OnCpuSampling:
         cpus = _online_cpus() if is_watching else set()
         now_s = self._clock()
         ticks = self._programs.read_ticks()
-        if not self._links:
+        if not self._clocks:
             self._budget = TickBudget(self._stacks_per_second, self._rate_hz * len(cpus))
         else:
             self._budget.take(ticks - self._ticks, now_s - self._read_s)
@@ -102,10 +110,19 @@ class OnCpuSampling:
             raise
 
     def _keep_clocks(self, cpus: AbstractSet[int]) -> None:
-        for cpu in self._links.keys() - cpus:
-            self._programs.detach(self._links.pop(cpu))
-        for cpu in sorted(cpus - self._links.keys()):
-            self._links[cpu] = self._programs.attach_clock(cpu, self._period_ns)
+        for cpu in self._clocks.keys() - cpus:
+            self._programs.detach(self._clocks.pop(cpu).stop)
+        period_ns = self._next_period_ns()
+        for cpu in sorted(cpus):
+            if cpu in self._clocks:
+                self._clocks[cpu].set_period(period_ns)
+            else:
+                self._clocks[cpu] = self._programs.attach_clock(cpu, period_ns)
+
+    def _next_period_ns(self) -> int:
+        self._turn = (self._turn + _GOLDEN_RATIO) % 1
+        # Rates are as far from the nominal one to either side, so there are as many ticks.
+        return round(self._period_ns / (1 + _PERIODS_APART * (2 * self._turn - 1)))
 
 
 def _online_cpus() -> set[int]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from otel_gpu import wire
 from otel_gpu.capture.blocks import Blocks, let_blocks_grow
 from otel_gpu.capture.communicators import Communicators, let_communicators_grow
+from otel_gpu.capture.cpu_clock import CpuClock
 from otel_gpu.capture.doors import Doors, add
 from otel_gpu.capture.loaders import (
     KernelFunction,
@@ -413,7 +414,7 @@ class Programs:
         """Free the threshold of a series that is gone."""
         self._thresholds.delete(wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind))
 
-    def attach_clock(self, cpu: int, period_ns: int) -> Link:
+    def attach_clock(self, cpu: int, period_ns: int) -> CpuClock:
         """Sample the watched threads that run on a CPU, at intervals."""
         return self.bpf.attach_clock(_CPU_TICK, cpu, period_ns)
 

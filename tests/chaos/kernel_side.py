@@ -17,6 +17,15 @@ API = 1
 COUNTED = "gpu.cuda.call.duration"
 
 
+class Clock:
+    """A clock that never ticks."""
+
+    stop = None
+
+    def set_period(self, period_ns):
+        return
+
+
 class Ring:
     """A ring buffer: records in order, until it is full."""
 
@@ -305,7 +314,7 @@ class KernelSide:
         yield from ()
 
     def attach_clock(self, cpu, period_ns):
-        return cpu
+        return Clock()
 
     def detach(self, link):
         return

@@ -229,3 +229,36 @@ def test_nothing_ticks_while_nothing_is_watched(limited: tuple[Programs, OnCpuSa
     assert clocks() == before + os.sysconf("SC_NPROCESSORS_ONLN")
     sampling.adjust(is_watching=False)
     assert clocks() == before
+
+
+# Two ticks a step, if they were even: each step would be met in the same two places.
+IN_STEP = """
+import time
+STEP_NS, SHORT_NS = 20_202_020, 6_734_006
+def short(until_ns):
+    while time.monotonic_ns() < until_ns:
+        pass
+def long(until_ns):
+    while time.monotonic_ns() < until_ns:
+        pass
+begun_ns = time.monotonic_ns()
+for step in range(250):
+    short(begun_ns + step * STEP_NS + SHORT_NS)
+    long(begun_ns + (step + 1) * STEP_NS)
+"""
+
+
+def test_what_is_in_step_with_the_clock_has_its_share(tmp_path: Path) -> None:
+    """A third of each step is a third of the samples."""
+    path = tmp_path / "in-step.otelgpu"
+    flags = ("--record", str(path), "--summary", "never")
+    with Agent(None, [sys.executable, "-c", IN_STEP], flags=flags, inside=FIRST) as agent:
+        agent.wait()
+    records = (record for batch in read_recording(path) for record in batch)
+    found: Counter[str] = Counter()
+    for activity in Enricher().enrich(decode(records, Counter())):
+        if isinstance(activity, SampleActivity) and activity.stack:
+            found.update({f.function for f in activity.stack.frames} & {"short", "long"})
+
+    assert found.total() > 300
+    assert found["short"] / found.total() == pytest.approx(1 / 3, abs=0.1)

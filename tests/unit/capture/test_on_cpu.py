@@ -1,6 +1,9 @@
 """When the sampling clocks run, and how many ticks are sampled."""
 
+import itertools
 import random
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -17,6 +20,16 @@ BURST = 100  # CPU_SAMPLE_BURST of bpf/on_cpu.bpf.c
 READING_S = 0.5
 
 
+class Clock(NamedTuple):
+    """What runs on a CPU, and all periods that clocks ever had."""
+
+    stop: Callable[[], None]
+    periods_ns: list[int]
+
+    def set_period(self, period_ns):
+        self.periods_ns.append(period_ns)
+
+
 class Host:
     """The kernel side: so many CPUs with clocks, some of which find a watched thread each time."""
 
@@ -30,13 +43,15 @@ class Host:
         self._chance = random.Random(7)  # noqa: S311 -- the same ticks every time
         self.now_s = 0.0
         self.refuses = False
+        self.periods_ns = []
 
     def attach_clock(self, cpu, period_ns):
-        assert period_ns == round(1e9 / RATE_HZ)
         if self.refuses:
             raise BpfError("refused")
         self.clocks.add(cpu)
-        return lambda: self.clocks.discard(cpu)
+        clock = Clock(lambda: self.clocks.discard(cpu), self.periods_ns)
+        clock.set_period(period_ns)
+        return clock
 
     def detach(self, link):
         link()
@@ -164,6 +179,20 @@ def test_clocks_are_on_the_cpus_that_are_there(sampling_of):
     assert host.clocks == {0, 1, 2}
     sampling.adjust(is_watching=False)
     assert host.clocks == set()
+
+
+def test_periods_differ_from_reading_to_reading(sampling_of):
+    """By more than a hundredth, and there are as many ticks as were asked for."""
+    host = Host(1)
+    sampling = sampling_of(host)
+    sampling.adjust(is_watching=True)
+
+    run(host, sampling, 1, 100)
+
+    rates_hz = [1e9 / period_ns for period_ns in host.periods_ns]
+    assert len(rates_hz) == 1 + round(100 / READING_S)
+    assert sum(rates_hz) / len(rates_hz) == pytest.approx(RATE_HZ, rel=0.002)
+    assert all(abs(a / b - 1) > 0.01 for a, b in itertools.pairwise(rates_hz))
 
 
 def test_a_kernel_that_refuses_is_asked_once(sampling_of):

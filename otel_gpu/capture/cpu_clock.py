@@ -1,0 +1,27 @@
+"""A clock of one CPU, on which a program runs: a perf event, whose period may be changed."""
+
+import fcntl
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+# linux/perf_event.h: _IOW('$', 4, __u64)
+_PERF_EVENT_IOC_PERIOD = 0x40082404
+_PERIOD = struct.Struct("=Q")
+
+
+class CpuClock(NamedTuple):
+    """
+    What runs at each tick of a CPU.
+
+    Attributes:
+        stop: Detaches the program, and closes the clock.
+        fd: The perf event's, which is open until then.
+    """
+
+    stop: Callable[[], object]
+    fd: int
+
+    def set_period(self, period_ns: int) -> None:
+        """Begin anew, with another period from now on."""
+        fcntl.ioctl(self.fd, _PERF_EVENT_IOC_PERIOD, _PERIOD.pack(period_ns))
