@@ -31,10 +31,15 @@ struct kernel_cpu_sample {
 
 #define CPU_SAMPLE_BURST 100 /* beyond the rate, until the agent has set how many are sampled */
 
-/* One tick in so many is sampled; written by the agent. */
+enum {
+	ONE_IN,
+	PERIOD_NS,
+};
+
+/* One tick in so many is sampled, and how far apart they are; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
 } ticks_per_sample __weak SEC(".maps");
@@ -174,6 +179,14 @@ static __always_inline bool send_from_kernel(struct bpf_perf_event_data *ctx,
 	return true;
 }
 
+/* What the agent has said; nothing yet is 0. */
+static __always_inline __u32 said(__u32 what, __u32 otherwise)
+{
+	const __u32 *value = bpf_map_lookup_elem(&ticks_per_sample, &what);
+
+	return value && *value ? *value : otherwise;
+}
+
 SEC("perf_event")
 int cpu_tick(struct bpf_perf_event_data *ctx)
 {
@@ -183,13 +196,13 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	struct thread *thread = watched_thread(task, is_in_user);
 	bool is_in_kernel = !is_in_user, is_sent;
 	__u64 now_ktime_ns, weight_ns, user_stack = 0;
-	__u32 zero = 0, one_in, *wanted;
+	__u32 one_in, period_ns;
 	struct place place;
 
 	if (!thread)
 		return 0;
-	wanted = bpf_map_lookup_elem(&ticks_per_sample, &zero);
-	one_in = wanted && *wanted ? *wanted : 1;
+	one_in = said(ONE_IN, 1);
+	period_ns = said(PERIOD_NS, settings.tick_period_ns);
 	now_ktime_ns = bpf_ktime_get_ns();
 	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||
 	    !admit_to(&cpu_sample_arrival_ktime_ns, now_ktime_ns, settings.cpu_sample_interval_ns,
@@ -206,7 +219,7 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	}
 	if (is_in_user)
 		user_stack = send_sample(&place, thread, now_ktime_ns);
-	weight_ns = settings.tick_period_ns * one_in;
+	weight_ns = (__u64)period_ns * one_in;
 	if (is_in_kernel)
 		is_sent = send_from_kernel(ctx, thread, now_ktime_ns, weight_ns, user_stack);
 	else

@@ -8,7 +8,7 @@ the latest reading leaves room for. What comes sooner than it is read is held ba
 side, which keeps to the budget by itself.
 
 A program whose steps take as long as some ticks would be met at the same places in each of them.
-So with each reading the clocks go on with another period, a little longer or shorter.
+So with each reading the clocks go on with another period, which the samples have as their weight.
 """
 
 import math
@@ -25,7 +25,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import BpfError
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
-_PERIODS_APART = 0.1  # from the nominal one, at most
+_LONGER = 0.2  # than the rate says, at most; not shorter, so that no budget is exceeded
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -101,18 +101,18 @@ class OnCpuSampling:
         else:
             self._budget.take(ticks - self._ticks, now_s - self._read_s)
         self._ticks, self._read_s = ticks, now_s
-        self._programs.set_ticks_per_sample(self._budget.one_in)
+        period_ns = self._next_period_ns()
+        self._programs.set_ticks_per_sample(self._budget.one_in, period_ns)
         try:
-            self._keep_clocks(cpus)
+            self._keep_clocks(cpus, period_ns)
         except BpfError:
             self._is_enabled = False
-            self._keep_clocks(set())
+            self._keep_clocks(set(), period_ns)
             raise
 
-    def _keep_clocks(self, cpus: AbstractSet[int]) -> None:
+    def _keep_clocks(self, cpus: AbstractSet[int], period_ns: int) -> None:
         for cpu in self._clocks.keys() - cpus:
             self._programs.detach(self._clocks.pop(cpu).stop)
-        period_ns = self._next_period_ns()
         for cpu in sorted(cpus):
             if cpu in self._clocks:
                 self._clocks[cpu].set_period(period_ns)
@@ -121,8 +121,7 @@ class OnCpuSampling:
 
     def _next_period_ns(self) -> int:
         self._turn = (self._turn + _GOLDEN_RATIO) % 1
-        # Rates are as far from the nominal one to either side, so there are as many ticks.
-        return round(self._period_ns / (1 + _PERIODS_APART * (2 * self._turn - 1)))
+        return round(self._period_ns * (1 + _LONGER * self._turn))
 
 
 def _online_cpus() -> set[int]:

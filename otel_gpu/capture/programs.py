@@ -422,9 +422,10 @@ class Programs:
         """Undo one attachment."""
         self.bpf.detach([link])
 
-    def set_ticks_per_sample(self, ticks: int) -> None:
+    def set_ticks_per_sample(self, ticks: int, period_ns: int) -> None:
         """Say that one tick in so many is sampled, of those that find a watched thread."""
-        self._ticks_per_sample.update(bytes(_PID.size), _PID.pack(ticks))
+        for place, value in enumerate((ticks, period_ns)):
+            self._ticks_per_sample.update(_PID.pack(place), _PID.pack(value))
 
     def read_ticks(self) -> int:
         """Return how many ticks have found a watched thread, sampled or not."""

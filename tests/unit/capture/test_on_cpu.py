@@ -56,7 +56,7 @@ class Host:
     def detach(self, link):
         link()
 
-    def set_ticks_per_sample(self, ticks):
+    def set_ticks_per_sample(self, ticks, period_ns):
         self.one_in = ticks
 
     def read_ticks(self):
@@ -182,17 +182,18 @@ def test_clocks_are_on_the_cpus_that_are_there(sampling_of):
 
 
 def test_periods_differ_from_reading_to_reading(sampling_of):
-    """By more than a hundredth, and there are as many ticks as were asked for."""
+    """By more than a hundredth, and none is shorter than was asked for."""
     host = Host(1)
     sampling = sampling_of(host)
     sampling.adjust(is_watching=True)
 
     run(host, sampling, 1, 100)
 
-    rates_hz = [1e9 / period_ns for period_ns in host.periods_ns]
-    assert len(rates_hz) == 1 + round(100 / READING_S)
-    assert sum(rates_hz) / len(rates_hz) == pytest.approx(RATE_HZ, rel=0.002)
-    assert all(abs(a / b - 1) > 0.01 for a, b in itertools.pairwise(rates_hz))
+    periods = [period_ns * RATE_HZ / 1e9 for period_ns in host.periods_ns]
+    assert len(periods) == 1 + round(100 / READING_S)
+    assert all(abs(a / b - 1) > 0.01 for a, b in itertools.pairwise(periods))
+    assert min(periods) >= 0.999
+    assert max(periods) <= 1.2
 
 
 def test_a_kernel_that_refuses_is_asked_once(sampling_of):
