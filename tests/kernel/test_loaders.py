@@ -64,6 +64,8 @@ def run(
 ) -> str:
     """Run a command under the agent, and return what the agent said."""
     env = {"OTEL_GPU_CAPTURE_LOADER": loader, "OTEL_GPU_LOG_LEVEL": "info"}
+    # Some programs work for a few milliseconds only.
+    env |= {"OTEL_GPU_SAMPLES_RATE_HZ": "1000", "OTEL_GPU_SAMPLES_STACKS_PER_SECOND": "2000"}
     if loader == "bcc":
         env["BCC_KERNEL_SOURCE"] = str(headers)
     with Agent(receiver, command, flags=flags, env=env) as agent:
