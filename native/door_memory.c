@@ -220,7 +220,6 @@ void door_begin_thread(void)
 	door_self.slot = NULL;
 	door_self.epoch = 0;
 	door_self.until_retry = RETRY_CALLS;
-	door_self.sequence_name = door_sequence_name();
 	/* Their handlers may make calls, and would wait for what this thread has begun. */
 	sigfillset(&every_signal);
 	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
@@ -254,6 +253,7 @@ void door_begin_thread(void)
 	slot->generation = CONTROL->generation;
 	slot->threads++;
 	slot->begun_ktime_ns = ktime_ns(&door_self.clock);
+	door_self.sequence_name = door_sequence_name();
 	memset(door_self.series, 0, sizeof(door_self.series));
 	for (__u32 i = 0; i < slot->series_begun && i < DOOR_SLOT_SERIES; i++)
 		index_series(slot, i);

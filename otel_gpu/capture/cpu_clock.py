@@ -5,6 +5,8 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from otel_gpu.errors import BpfError
+
 # linux/perf_event.h: _IOW('$', 4, __u64)
 _PERF_EVENT_IOC_PERIOD = 0x40082404
 _PERIOD = struct.Struct("=Q")
@@ -23,5 +25,13 @@ class CpuClock(NamedTuple):
     fd: int
 
     def set_period(self, period_ns: int) -> None:
-        """Begin anew, with another period from now on."""
-        fcntl.ioctl(self.fd, _PERF_EVENT_IOC_PERIOD, _PERIOD.pack(period_ns))
+        """
+        Begin anew, with another period from now on.
+
+        Raises:
+            BpfError: The kernel refuses it.
+        """
+        try:
+            fcntl.ioctl(self.fd, _PERF_EVENT_IOC_PERIOD, _PERIOD.pack(period_ns))
+        except OSError as error:
+            raise BpfError(f"a sampling clock keeps its period: {error}") from error

@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,6 +57,39 @@ def test_calls_are_exact_where_the_kernel_does_not_say_who_was_interrupted(kind)
 
     assert launches(reading) == made
     assert sum(reading.lost) == 0
+
+
+NAMED = """
+#include <sys/rseq.h>
+unsigned long named(void)
+{
+	return *(unsigned long *)((char *)__builtin_thread_pointer() + __rseq_offset + 8);
+}
+"""
+ASKING = """
+import ctypes, sys, threading
+named, runtime = ctypes.CDLL(sys.argv[1]).named, ctypes.CDLL(sys.argv[2])
+named.restype = ctypes.c_ulong
+found = []
+def ask():
+    # Whoever is interrupted in between has no name any more.
+    found.append(any(runtime.cudaDeviceSynchronize() == 0 and named() for _ in range(100)))
+ask()
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+print(found, flush=True)
+"""
+
+
+def test_the_kernel_is_asked_whether_a_thread_was_interrupted(tmp_path):
+    """The first thread as well as the next one."""
+    (tmp_path / "a.c").write_text(NAMED)
+    tool = tmp_path / "libnamed.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "a.c", "-o", tool], check=True)
+    command = [sys.executable, "-c", ASKING, tool, stub_libraries().runtime]
+    with running(command) as program:
+        assert program.stdout.readline() == "[True, True]\n"
 
 
 def test_slots_of_threads_that_have_ended_are_used_again():
