@@ -273,6 +273,12 @@ class Observed:
         return list(itertools.compress(self.names(sample), called))
 
 
+def samples_of_calls(records: Sequence[Code | Sample | Call | Stall]) -> list[Sample]:
+    """Return the samples that calls have; a thread that lost its CPU for long has its own."""
+    calls = {found.token for found in records if isinstance(found, Call)}
+    return [found for found in records if isinstance(found, Sample) and found.token in calls]
+
+
 def _code(record: bytes) -> Code:
     whole = record.ljust(wire.CODE_RECORD.size, b"\0")
     fields = wire.CODE_RECORD.named(whole)

@@ -18,6 +18,7 @@ from tests.kernel.sampling import (
     Stall,
     Subject,
     parse_sample,
+    samples_of_calls,
 )
 from tests.pythons.interpreters import interpreter
 from tests.stubs.build import StubLibraries, copy_of_runtime, workload
@@ -46,6 +47,15 @@ def python(library: Path, capture: Capture) -> Iterator[Subject]:
         yield subject
 
 
+@pytest.fixture
+def without_stacks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def choose(moments: int) -> None:
+        monkeypatch.setattr(wire, "SAMPLE_CALLS", moments & 1)
+        monkeypatch.setattr(wire, "SAMPLE_STALLS", moments & 2)
+
+    return choose
+
+
 def start_of_stack(pid: int) -> int:
     """Return where the first stack of a process begins."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[25])
@@ -57,11 +67,13 @@ def test_every_chosen_call_has_its_own_sample_before_it(library: Path, capture: 
         capture.watch(subject)
         subject.ask(101)
 
-        records = [found for found in capture.read() if isinstance(found, Sample | Call)]
+        records = capture.read()
 
-    samples, calls = records[::2], records[1::2]
+    samples = samples_of_calls(records)
+    calls = [found for found in records if isinstance(found, Call)]
     assert len(samples) == len(calls) == 101
-    assert all(isinstance(sample, Sample) for sample in samples)
+    in_pairs = [found for found in records if found in samples or found in calls]
+    assert in_pairs == [one for pair in zip(samples, calls, strict=True) for one in pair]
     assert [sample.token for sample in samples] == [call.token for call in calls]
     assert len({call.token for call in calls}) == 101
     assert {sample.status for sample in samples} == {wire.PYTHON_NONE}
@@ -79,7 +91,7 @@ def test_a_stack_is_copied_to_its_beginning_and_no_further(library: Path, captur
     with Subject((workload("timed"), library)) as subject:
         capture.watch(subject)
         subject.ask(1)
-        [sample] = [found for found in capture.read() if isinstance(found, Sample)]
+        [sample] = samples_of_calls(capture.read())
         end = sample.stack_pointer + len(sample.stack)
         now = subject.read(end - 128, 128)
         start = start_of_stack(subject.pid)
@@ -93,9 +105,8 @@ def test_a_thread_s_stack_is_copied_to_its_beginning(python: Subject, capture: C
     """A thread's stack ends at what its thread register points to, which is its pthread_self()."""
     [stack] = python.ask("in_thread")
 
-    [sample] = [
-        found for found in capture.read() if isinstance(found, Sample) and found.tid == stack["tid"]
-    ]
+    [sample] = samples_of_calls(capture.read())
+    assert sample.tid == stack["tid"]
     assert sample.stack_pointer + len(sample.stack) == stack["ident"]
 
 
@@ -108,7 +119,7 @@ def test_a_large_stack_is_copied_as_far_as_there_is_room(python: Subject, captur
     start = start_of_stack(python.pid)
     end = python.read(start - 128, 128)
 
-    samples = [found for found in capture.read() if isinstance(found, Sample)]
+    samples = samples_of_calls(capture.read())
     whole = [sample for sample in samples if len(sample.stack) < 32768]
     assert len(samples[-1].stack) == 32768
     sizes = [len(sample.stack) for sample in whole]
@@ -140,7 +151,7 @@ def test_a_thread_in_the_middle_of_a_sample_does_not_hold_up_another(
     calls = [found for found in records if isinstance(found, Call)]
     assert len(calls) == 41
     assert sum(not call.token for call in calls) == lost
-    assert sum(isinstance(found, Sample) for found in records) == 41 - lost
+    assert len(samples_of_calls(records)) == 41 - lost
     assert capture.counters().get("COUNTER_LOST_SAMPLE", 0) == lost
 
 
@@ -157,7 +168,7 @@ def test_the_return_address_of_an_outer_call_is_told(
         records = capture.read()
 
     calls = {found.token: found for found in records if isinstance(found, Call)}
-    samples = [found for found in records if isinstance(found, Sample) and found.token in calls]
+    samples = samples_of_calls(records)
     inner, outer = samples[0], samples[1]
     [(place, address)] = inner.returns.items()
     assert (calls[inner.token].depth, calls[outer.token].depth) == (1, 0)
@@ -247,11 +258,14 @@ def test_samples_of_waits_have_a_rate(python: Subject, capture: Capture) -> None
     assert "COUNTER_LOST_SAMPLE" not in counters
 
 
-def test_a_crowded_ring_loses_samples_before_calls(library: Path) -> None:
+def test_a_crowded_ring_loses_samples_before_calls(
+    library: Path, without_stacks: Callable[[int], None]
+) -> None:
     """
     Nobody reads a ring of 64 KiB: each call that there is room for comes, some without a
     sample, which is counted.
     """
+    without_stacks(1)  # Of waits, as a thread that loses its CPU for long has a sample too.
     config = load(None, {}, {"capture.ring_buffer_bytes": 65536})
     with Capture(library, config) as capture, Subject((workload("timed"), library)) as subject:
         capture.watch(subject)
@@ -266,15 +280,6 @@ def test_a_crowded_ring_loses_samples_before_calls(library: Path) -> None:
     assert 0 < len(samples) < 97
     assert counters.keys() == {"COUNTER_SAMPLES", "COUNTER_LOST_SAMPLE"}
     assert counters["COUNTER_LOST_SAMPLE"] == 97 - len(samples)
-
-
-@pytest.fixture
-def without_stacks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    def choose(moments: int) -> None:
-        monkeypatch.setattr(wire, "SAMPLE_CALLS", moments & 1)
-        monkeypatch.setattr(wire, "SAMPLE_STALLS", moments & 2)
-
-    return choose
 
 
 @pytest.mark.parametrize("moments", [0, 1, 2])
