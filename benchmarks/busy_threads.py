@@ -92,7 +92,7 @@ def _captured(ticks: int) -> Iterator[Captured]:
             wait_until(lambda: len(_tree(first.pid)) == THREADS, "all processes")
             programs.attach()
             interpreters = Interpreters(programs)
-            images = {pid: programs.watch(pid, 0) for pid in _tree(first.pid)}
+            images = {pid: programs.processes.watch(pid, 0) for pid in _tree(first.pid)}
             for pid, image_ktime_ns in images.items():
                 interpreters.examine(pid, image_ktime_ns, list(mapped_files(pid)))
             wait_until(lambda: not _doubtful(interpreters), "all interpreters")

@@ -107,10 +107,10 @@ def run(*, quick: bool = False) -> list[Result]:
         for pair in pairs:
             stack.callback(pair.close)
         unwatched, watched, feeding, waiting, reading = pairs
-        programs.watch(watched.pid, 0)
-        programs.watch(feeding.pid, 0)
-        programs.watch(waiting.pid, 0)
-        programs.watch(reading.pid, 0)
+        programs.processes.watch(watched.pid, 0)
+        programs.processes.watch(feeding.pid, 0)
+        programs.processes.watch(waiting.pid, 0)
+        programs.processes.watch(reading.pid, 0)
         put_in_gap(programs, feeding.pid)
         for pair in pairs:
             pair.nanoseconds_per_switch()
@@ -172,7 +172,7 @@ def attached(programs: Programs) -> Iterator[None]:
 @contextmanager
 def publishing(programs: Programs, pid: int) -> Iterator[None]:
     """Look for a context in the threads of a process for a while, at what leads to other memory."""
-    (image_ktime_ns,) = (image for one, image in programs.watched_processes().items() if one == pid)
+    (image_ktime_ns,) = (image for one, image in programs.processes.images().items() if one == pid)
     programs.contexts.set(pid, wire.THREAD_CONTEXT_PLACE.pack(image_ktime_ns, 0, 0))
     try:
         yield

@@ -100,7 +100,7 @@ def read_call(rounds: int) -> list[Result]:
             programs() as bpf,
             statistics(),
         ):
-            image_ktime_ns = capture.programs.watch(meter.pid, 0)
+            image_ktime_ns = capture.programs.processes.watch(meter.pid, 0)
             places = ContextPlaces(capture.programs.bpf, [])
             known = ThreadContexts(places)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from otel_gpu import wire
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.records import json_record
 
@@ -20,8 +20,8 @@ MAX_WAITING = 8192
 class Introductions:
     """Process images, as (pid, image_ktime_ns), that nobody has been told about yet."""
 
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
+    def __init__(self, processes: WatchedProcesses) -> None:
+        self._processes = processes
         self._waiting: dict[tuple[int, int], None] = {}
 
     def put_off(self, pid: int, image_ktime_ns: int) -> None:
@@ -41,7 +41,7 @@ class Introductions:
         # as long as nobody has waited for it. By then, another may have its pid.
         if (
             facts is not None
-            and self._programs.watched(pid) in (image_ktime_ns, 0)
+            and self._processes.image(pid) in (image_ktime_ns, 0)
             and began_by(facts, image_ktime_ns)
         ):
             yield json_record(

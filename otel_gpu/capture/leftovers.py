@@ -35,16 +35,16 @@ class Leftovers:
         Args:
             images: The images that are believed to live: ``image_ktime_ns`` by pid.
         """
-        watched = self._programs.watched_processes()
+        watched = self._programs.processes.images()
         # In this order: a process that begins in between must not be taken for one that is gone.
         for pid in watched.keys() - set(all_pids()):
-            self._programs.forget_process(pid)
+            self._programs.processes.forget(pid)
             del watched[pid]
         for pid, image_ktime_ns in list(watched.items()):
             started_ktime_ns = start_ktime_ns(pid)
             # Its pid is another process's, which the kernel side takes for it.
             if started_ktime_ns is not None and started_ktime_ns > image_ktime_ns:
-                self._programs.forget_process(pid)
+                self._programs.processes.forget(pid)
                 del watched[pid]
         missing = {image for image in images.items() if watched.get(image[0]) != image[1]}
         # The record of an end may be in the ring still; by the next time it was read.
@@ -54,19 +54,19 @@ class Leftovers:
 
     def free_threads(self) -> None:
         """Free the threads that ended, or whose process is not watched any more."""
-        threads = self._programs.threads()
-        watched = self._programs.watched_processes()
+        threads = self._programs.processes.threads()
+        watched = self._programs.processes.images()
         living: dict[int, set[int]] = {}
         for tid, pid in threads:
             if pid not in living:
                 living[pid] = set(thread_ids(pid)) if pid in watched else set()
             if tid not in living[pid]:
-                self._programs.forget_thread(tid)
+                self._programs.processes.forget_thread(tid)
 
     def free_memory(self) -> None:
         """Free the allocations and captures of streams that images which ended left behind."""
         memory = self._programs.memory()
-        living = set(self._programs.watched_processes().items())
+        living = set(self._programs.processes.images().items())
         for image, bpf_map, key in memory:
             if image not in living:
                 bpf_map.delete(key)

@@ -25,10 +25,10 @@ from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.capture.thread_contexts import ContextPlaces
+from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
-from otel_gpu.procfs.mapped_files import FileId, thread_ids
-from otel_gpu.procfs.process_facts import is_exiting
+from otel_gpu.procfs.mapped_files import FileId
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
@@ -80,7 +80,6 @@ _TICKS = (
 )
 _LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
-_THREAD_PID = wire.THREAD.fields.index("pid")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
 
@@ -101,6 +100,7 @@ class Programs:
         communicators: What is kept of NCCL's communicators.
         doors: What programs count themselves.
         rhythms: What is kept of threads whose steps are looked for.
+        processes: Who is watched.
         looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
         switch_program: The name of the program that is attached to sched_switch.
 
@@ -158,7 +158,6 @@ class Programs:
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
-        self._processes = self.bpf.map("processes")
         self._threads = self.bpf.map("threads")
         self._aggregates = self.bpf.map("aggregates")
         self._thresholds = self.bpf.map("thresholds")
@@ -180,6 +179,7 @@ class Programs:
         self.communicators = Communicators(self.bpf)
         self.rhythms = RhythmMaps(self.bpf)
         self._lost = [0] * wire.COUNTER_COUNT
+        self.processes = WatchedProcesses(self.bpf, self._lost)
         self.contexts = ContextPlaces(self.bpf, self._lost)
         self.doors = Doors(self.bpf, config, self._lost)
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
@@ -210,87 +210,9 @@ class Programs:
         self.doors.close()
         self.bpf.close()
 
-    @property
-    def processes_fd(self) -> int:
-        """The map of watched processes, by pid."""
-        return self._processes.fd
-
     def lose(self, counter: int) -> None:
         """Count something that the agent itself could not use."""
         self._lost[counter] += 1
-
-    def watch(self, pid: int, flags: int) -> int:
-        """
-        Watch a process and all threads that it has.
-
-        Returns:
-            The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
-            there is no room for it, which is counted.
-        """
-        image_ktime_ns = time.monotonic_ns()
-        process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
-        try:
-            is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
-        except MapFullError:
-            self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
-            return 0
-        if not is_new:
-            image_ktime_ns = self.watched(pid)
-        lives = self.watch_threads(pid, image_ktime_ns, flags)
-        if is_new and not lives:
-            # The end of a process that ended before it was added is not reported.
-            self.forget_process(pid)
-            return 0
-        return image_ktime_ns
-
-    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> bool:
-        """
-        Follow the threads that a process has now; later ones follow by themselves.
-
-        Threads that there is no room for are counted. Says whether any of them lives.
-        """
-        tids = thread_ids(pid)
-        added = {tid for tid in tids if self._add_thread(pid, tid, image_ktime_ns, flags)}
-        ended = {tid for tid in tids if is_exiting(pid, tid)}
-        # Those of a process that has become another program meanwhile are met at their calls.
-        is_same = self.watched(pid) == image_ktime_ns
-        for tid in added & ended if is_same else added:
-            self.forget_thread(tid)
-        return len(ended) < len(tids)
-
-    def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
-        thread = wire.THREAD.build(
-            image_ktime_ns=image_ktime_ns,
-            pid=pid,
-            tid=tid,
-            device=-1,
-            kernel_stack=-1,
-            system_call=-1,
-            process_flags=flags,
-        )
-        try:
-            return self._threads.update(_PID.pack(tid), thread, only_new=True)
-        except MapFullError:
-            self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
-            return False
-
-    def forget_process(self, pid: int) -> None:
-        """Watch a process no longer, as it has ended."""
-        self._processes.delete(_PID.pack(pid))
-
-    def forget_thread(self, tid: int) -> None:
-        """Follow a thread no longer, as it has ended."""
-        self._threads.delete(_PID.pack(tid))
-
-    def threads(self) -> list[tuple[int, int]]:
-        """Return (tid, pid) of every thread that is followed."""
-        return [
-            (tid, fields[_THREAD_PID])
-            for _, keys, values in self._threads.read_batches()
-            for (tid,), fields in zip(
-                _PID.iter_unpack(keys), wire.THREAD.iter_unpack(values), strict=True
-            )
-        ]
 
     def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
         """
@@ -304,19 +226,6 @@ class Programs:
             for key, _ in bpf_map.entries():
                 image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
                 found.append(((pid, image_ktime_ns), bpf_map, key))
-        return found
-
-    def watched(self, pid: int) -> int:
-        """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
-        value = self._processes.lookup(_PID.pack(pid))
-        return int(wire.PROCESS.unpack(value)[0]) if value else 0
-
-    def watched_processes(self) -> dict[int, int]:
-        """Return ``image_ktime_ns`` by pid of every watched process."""
-        found: dict[int, int] = {}
-        for _, keys, values in self._processes.read_batches():
-            images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
-            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), images, strict=True))
         return found
 
     def mark_known(self, executable: FileId) -> None:

@@ -87,7 +87,7 @@ class Session:
         self._watch_all = watch_all
         self._status = status
         self._faults = faults or Faults()
-        self._user_stacks = UserStacks(programs.watched, trusts=self._trusts_python)
+        self._user_stacks = UserStacks(programs.processes.image, trusts=self._trusts_python)
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )

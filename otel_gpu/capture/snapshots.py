@@ -122,7 +122,7 @@ class Snapshots:
         self.stacks = KernelStacks(programs)
         self.resources = Resources(programs, watched)
         self.culprits = Culprits(watched)
-        self.steps = FoundSteps(programs.rhythms, programs.watched)
+        self.steps = FoundSteps(programs.rhythms, programs.processes.image)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""

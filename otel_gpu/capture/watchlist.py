@@ -92,7 +92,7 @@ class Watchlist:
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         self._interpreters = Interpreters(programs, in_advance=True)
         self._thread_contexts = ThreadContexts(programs.contexts)
-        self._introductions = Introductions(programs)
+        self._introductions = Introductions(programs.processes)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
         self.annotations = Annotations(
@@ -124,7 +124,7 @@ class Watchlist:
         # The child maps what we map: the dynamic linker that it will most likely use.
         yield from self._probes(pid)
         # What is known of it before its exec is what is known of the agent: nothing.
-        self._images[pid] = self._programs.watch(pid, self._flags)
+        self._images[pid] = self._programs.processes.watch(pid, self._flags)
 
     def listen(self) -> Iterator[bytes]:
         """Have annotations be heard that come from programs of this very installation."""
@@ -263,9 +263,9 @@ class Watchlist:
             if self._images.get(pid) == image_ktime_ns:
                 continue
             # Whoever ended or became another program meanwhile is looked at no more.
-            if self._programs.watched(pid) == image_ktime_ns:
+            if self._programs.processes.image(pid) == image_ktime_ns:
                 self._images[pid] = image_ktime_ns
-                self._programs.watch_threads(pid, image_ktime_ns, self._flags)
+                self._programs.processes.watch_threads(pid, image_ktime_ns, self._flags)
                 self._introductions.put_off(pid, image_ktime_ns)
                 yield from self._probes(pid)
         yield from self._introductions.make_some()
@@ -284,7 +284,7 @@ class Watchlist:
                 yield from self._probes(pid)
             self._scanned = pids
             # Those that made calls of which no record came, and those found by their library.
-            for pid, image_ktime_ns in self._programs.watched_processes().items():
+            for pid, image_ktime_ns in self._programs.processes.images().items():
                 self._add_newcomer(pid, image_ktime_ns)
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
@@ -305,7 +305,7 @@ class Watchlist:
         """Free what ended images left in the kernel's maps, and return those that live."""
         self._leftovers.free_threads()
         self._leftovers.free_memory()
-        watched = self._programs.watched_processes()
+        watched = self._programs.processes.images()
         self._user_stacks.end_others(watched)
         return {*watched.items(), *self._images.items()}
 
@@ -315,7 +315,7 @@ class Watchlist:
             self._newcomers[pid, image_ktime_ns] = None
 
     def _watch(self, pid: int) -> Iterator[bytes]:
-        image_ktime_ns = self._programs.watch(pid, self._flags)
+        image_ktime_ns = self._programs.processes.watch(pid, self._flags)
         if image_ktime_ns:
             self._images[pid] = image_ktime_ns
             self._lived_before.add(pid)

@@ -96,7 +96,7 @@ def load_programs(args: Namespace, config: Config, started: Started) -> Iterator
     looks = bool(args.all or args.pid or args.cgroup)
     with Programs(config, watch_all=args.all, looks=looks) as programs:
         if started.guard:
-            started.guard.watch(programs.processes_fd)
+            started.guard.watch(programs.processes.fd)
         collect_rarely()
         yield programs
 

@@ -167,6 +167,7 @@ class KernelSide:
         self._series = {}
         self._alive = {}
         self._next_pid = 5_000_000
+        self.processes = self
 
     # What the programs of the script do.
 
@@ -248,13 +249,13 @@ class KernelSide:
     def watch_threads(self, pid, image_ktime_ns, flags):
         return
 
-    def watched(self, pid):
+    def image(self, pid):
         return self._alive.get(pid, 0)
 
-    def watched_processes(self):
+    def images(self):
         return dict(self._alive)
 
-    def forget_process(self, pid):
+    def forget(self, pid):
         self._alive.pop(pid, None)
 
     def threads(self):

@@ -90,7 +90,7 @@ PLACES = {
     "tests.chaos.kernel_side:KernelSide.open_threads": {"open_calls"},
     "tests.chaos.kernel_side:KernelSide.read_ticks": {"on_cpu"},
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
-    "tests.chaos.kernel_side:KernelSide.watched_processes": {"discovery", "sweep"},
+    "tests.chaos.kernel_side:KernelSide.images": {"discovery", "sweep"},
     "tests.chaos.kernel_side:KernelSide.threads": {"sweep"},
     "otel_gpu.capture.leftovers:Leftovers.free_memory": {"sweep"},
     "tests.chaos.kernel_side:KernelSide.mark_known": {"after_exec"},
@@ -308,7 +308,7 @@ class Chaos(RuleBasedStateMachine):
     def check_counts(self, counted):
         # A process whose last reading failed, or was not understood, is short of that.
         is_short = self.injection.raised[READING] or self.injection.raised[DECODE]
-        alive = {(pid, self.kernel.watched(pid)) for pid in self.kernel.alive()}
+        alive = {(pid, self.kernel.image(pid)) for pid in self.kernel.alive()}
         for image, made in self.kernel.made.items():
             if image in alive or not is_short:
                 assert counted[image] == made, image

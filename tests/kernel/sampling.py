@@ -171,7 +171,7 @@ class Capture:
 
     def watch(self, subject: Subject) -> int:
         """Watch a program, whose calls are all chosen; return its image_ktime_ns."""
-        return self.programs.watch(subject.pid, wire.PROCESS_FULL)
+        return self.programs.processes.watch(subject.pid, wire.PROCESS_FULL)
 
     def watch_python(self, subject: Subject) -> None:
         """Watch a Python program, and tell where its frames are."""

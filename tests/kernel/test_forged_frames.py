@@ -85,7 +85,7 @@ class Forged:
     def sample(self, layout: Layout = LAYOUT, runtime: int | None = None) -> Sample:
         """Return the sample of a call when this is the interpreter."""
         observed = self._observed
-        image_ktime_ns = observed.capture.programs.watched(observed.subject.pid)
+        image_ktime_ns = observed.capture.programs.processes.image(observed.subject.pid)
         observed.capture.set_interpreter(
             observed.subject,
             image_ktime_ns,

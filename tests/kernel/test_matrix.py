@@ -285,7 +285,7 @@ def test_time_that_finds_no_room_loses_its_details_only(monkeypatch: pytest.Monk
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
     ):
         programs.attach()
-        assert programs.watch(process.pid, 0)
+        assert programs.processes.watch(process.pid, 0)
         process.communicate(b"\n")
         assert process.returncode == 0
         entries = [

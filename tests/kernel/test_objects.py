@@ -52,7 +52,7 @@ def test_a_map_is_read_in_batches(programs: Programs) -> None:
     for number in range(1201):
         processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(image_ktime_ns=number))
 
-    images = programs.watched_processes()
+    images = programs.processes.images()
 
     assert images == {number: number for number in range(1201)}
 
@@ -89,7 +89,7 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
 
     assert processes.update(key, wire.PROCESS.build(image_ktime_ns=1), only_new=True)
     assert not processes.update(key, wire.PROCESS.build(image_ktime_ns=2), only_new=True)
-    assert programs.watched(7) == 1
+    assert programs.processes.image(7) == 1
 
 
 @pytest.mark.skipif(
@@ -145,7 +145,7 @@ def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, mul
     )
     places = [(probe.file_offset, probe.api.number)]
     with Programs(CONFIG, watch_all=False, multi=multi) as programs:
-        programs.watch(os.getpid(), wire.PROCESS_NO_SPANS)
+        programs.processes.watch(os.getpid(), wire.PROCESS_NO_SPANS)
         programs.bpf.attach_uprobes(EXIT_CALL, path, places, on_return=True)
         programs.bpf.attach_uprobes(ENTER_CALL, path, places)
         runtime = ctypes.CDLL(path)

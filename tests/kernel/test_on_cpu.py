@@ -180,7 +180,7 @@ def test_what_finds_no_room_is_counted(busy: int) -> None:
     options = {"samples.rate_hz": 1000, "samples.stacks_per_second": 100_000}
     config = load(None, {}, options | {"capture.ring_buffer_bytes": 65_536})
     with Programs(config, watch_all=False) as programs:
-        programs.watch(busy, 0)
+        programs.processes.watch(busy, 0)
         OnCpuSampling(programs, config).adjust(is_watching=True)
         wait_until(lambda: programs.read_counters()[wire.COUNTER_LOST_CPU_SAMPLE] > 10, "a loss")
         counters = programs.read_counters()
@@ -203,7 +203,7 @@ def test_the_kernel_side_keeps_to_the_budget_by_itself(
 ) -> None:
     """Before the agent has read anything, there is a burst, and no more than the rate."""
     programs, sampling = limited
-    programs.watch(busy, 0)
+    programs.processes.watch(busy, 0)
     sampling.adjust(is_watching=True)
     programs.set_ticks_per_sample(1, 1_000_000)
     start_s = time.monotonic()

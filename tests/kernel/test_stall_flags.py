@@ -64,7 +64,7 @@ def waits_of(pid: int, flag: int) -> Sequence[int]:
     """Return the flags of a busy process's next waits for its CPU, until enough have the flag."""
     flags: list[int] = []
     with Programs(CONFIG, watch_all=False) as programs:
-        programs.watch(pid, 0)
+        programs.processes.watch(pid, 0)
         programs.bpf.attach("sched_waking")
         programs.bpf.attach(programs.switch_program)
 

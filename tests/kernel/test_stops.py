@@ -37,7 +37,7 @@ def stopped_at_exec(programs: Programs, count: int) -> Iterator[list[subprocess.
             assert shell.stdout
             # Its own exec is over.
             assert shell.stdout.readline() == b"began\n"
-            programs.watch(shell.pid, wire.PROCESS_STOP_ON_LOAD)
+            programs.processes.watch(shell.pid, wire.PROCESS_STOP_ON_LOAD)
             shell.stdin.close()
         for shell in shells:
             wait_until(lambda pid=shell.pid: state_of(pid) == "T", "the stop")

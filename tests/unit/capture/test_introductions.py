@@ -13,13 +13,13 @@ from otel_gpu.capture.introductions import Introductions
 OWN = os.getpid()
 
 
-class Programs:
+class Processes:
     """The map of watched processes."""
 
     def __init__(self, **images):
         self.images = images
 
-    def watched(self, pid):
+    def image(self, pid):
         return self.images.get(str(pid), 0)
 
 
@@ -38,30 +38,30 @@ def introduced(records):
 def test_a_process_is_introduced_while_it_can_be_read(is_watched):
     """Also one whose end was seen, as long as nobody has waited for it."""
     now_ktime_ns = time.monotonic_ns()
-    programs = Programs(**{str(OWN): now_ktime_ns if is_watched else 0})
+    processes = Processes(**{str(OWN): now_ktime_ns if is_watched else 0})
 
-    assert introduced(Introductions(programs).make(OWN, now_ktime_ns)) == [OWN]
+    assert introduced(Introductions(processes).make(OWN, now_ktime_ns)) == [OWN]
 
 
 def test_an_image_that_became_another_is_not_introduced():
     """What could be read is of the other."""
     now_ktime_ns = time.monotonic_ns()
-    programs = Programs(**{str(OWN): now_ktime_ns + 1})
+    processes = Processes(**{str(OWN): now_ktime_ns + 1})
 
-    assert introduced(Introductions(programs).make(OWN, now_ktime_ns)) == []
+    assert introduced(Introductions(processes).make(OWN, now_ktime_ns)) == []
 
 
 def test_whoever_has_the_pid_of_a_process_that_ended_does_not_name_it():
     """A process that began later than an image is not the one."""
     long_ago_ktime_ns = 1
 
-    assert introduced(Introductions(Programs()).make(OWN, long_ago_ktime_ns)) == []
+    assert introduced(Introductions(Processes()).make(OWN, long_ago_ktime_ns)) == []
 
 
 def test_those_that_wait_are_introduced_in_turn_unless_given_up():
     """An image that ended is not looked at any more."""
     now_ktime_ns = time.monotonic_ns()
-    waiting = Introductions(Programs())
+    waiting = Introductions(Processes())
     for image_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
         waiting.put_off(OWN, image_ktime_ns)
     waiting.give_up(OWN, now_ktime_ns)
@@ -74,7 +74,7 @@ def test_only_so_many_wait(monkeypatch):
     """The one that waits longest is not introduced."""
     monkeypatch.setattr(introductions_module, "MAX_WAITING", 2)
     now_ktime_ns = time.monotonic_ns()
-    waiting = Introductions(Programs())
+    waiting = Introductions(Processes())
     for number in range(3):
         waiting.put_off(OWN, now_ktime_ns + number)
 

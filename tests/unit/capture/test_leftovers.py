@@ -15,15 +15,16 @@ class Programs:
     """Maps in memory; processes by pid, threads as (tid, pid), allocations by key."""
 
     def __init__(self, processes, threads=(), allocations=()):
-        self.processes = dict(processes)
+        self.watched = dict(processes)
+        self.processes = self
         self.followed = dict(threads)
         self.allocated = dict(allocations)
 
-    def watched_processes(self):
-        return dict(self.processes)
+    def images(self):
+        return dict(self.watched)
 
-    def forget_process(self, pid):
-        del self.processes[pid]
+    def forget(self, pid):
+        del self.watched[pid]
 
     def threads(self):
         return list(self.followed.items())
@@ -51,7 +52,7 @@ def test_an_entry_of_a_process_that_is_gone_is_freed(gone):
     programs = Programs({os.getpid(): NOW, gone: 5})
 
     assert Leftovers(programs).ended({}) == set()
-    assert programs.processes == {os.getpid(): NOW}
+    assert programs.watched == {os.getpid(): NOW}
 
 
 def test_an_end_that_nobody_reports_is_found_at_the_second_look(gone):
@@ -103,5 +104,5 @@ def test_a_pid_that_another_process_has_is_not_taken_for_the_one_that_had_it():
 
     leftovers.ended(images)
 
-    assert programs.processes == {}
+    assert programs.watched == {}
     assert leftovers.ended(images) == {(os.getpid(), EARLIER)}

@@ -20,12 +20,13 @@ class Programs:
     """The kernel side, as far as it is asked: what is watched, by pid."""
 
     def __init__(self, images):
-        self.images = images
+        self.watched = images
+        self.processes = self
         self.followed = []
         self.blocks = self.contexts = None
 
-    def watched(self, pid):
-        return self.images.get(pid, 0)
+    def image(self, pid):
+        return self.watched.get(pid, 0)
 
     def watch_threads(self, pid, image_ktime_ns, flags):
         self.followed.append(pid)
@@ -36,7 +37,7 @@ def make():
     def make(images, *, watch_all=True):
         faults = Faults()
         programs = Programs(images)
-        stacks = UserStacks(programs.watched)
+        stacks = UserStacks(programs.processes.image)
         config = load(None, {}, {})
         watchlist = Watchlist(programs, config, stacks, faults, cgroup=None, watch_all=watch_all)
         # What this program maps is to stay without probes.

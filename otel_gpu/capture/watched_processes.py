@@ -1,0 +1,119 @@
+"""Who is watched: the processes and threads that the kernel side follows."""
+
+import struct
+import time
+
+from otel_gpu import wire
+from otel_gpu.capture.objects import BpfObject
+from otel_gpu.errors import MapFullError
+from otel_gpu.procfs.mapped_files import thread_ids
+from otel_gpu.procfs.process_facts import is_exiting
+
+_PID = struct.Struct("<I")
+_THREAD_PID = wire.THREAD.fields.index("pid")
+
+
+class WatchedProcesses:
+    """
+    The processes that are watched, each with its threads.
+
+    Args:
+        bpf: The loaded object.
+        lost: Counts of what the agent itself could not use, by ``enum counter``.
+    """
+
+    def __init__(self, bpf: BpfObject, lost: list[int]) -> None:
+        self._processes = bpf.map("processes")
+        self._threads = bpf.map("threads")
+        self._lost = lost
+
+    @property
+    def fd(self) -> int:
+        """The map of watched processes, by pid."""
+        return self._processes.fd
+
+    def watch(self, pid: int, flags: int) -> int:
+        """
+        Watch a process and all threads that it has.
+
+        Returns:
+            The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
+            there is no room for it, which is counted.
+        """
+        image_ktime_ns = time.monotonic_ns()
+        process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
+        try:
+            is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
+            return 0
+        if not is_new:
+            image_ktime_ns = self.image(pid)
+        lives = self.watch_threads(pid, image_ktime_ns, flags)
+        if is_new and not lives:
+            # The end of a process that ended before it was added is not reported.
+            self.forget(pid)
+            return 0
+        return image_ktime_ns
+
+    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> bool:
+        """
+        Follow the threads that a process has now; later ones follow by themselves.
+
+        Threads that there is no room for are counted. Says whether any of them lives.
+        """
+        tids = thread_ids(pid)
+        added = {tid for tid in tids if self._add_thread(pid, tid, image_ktime_ns, flags)}
+        ended = {tid for tid in tids if is_exiting(pid, tid)}
+        # Those of a process that has become another program meanwhile are met at their calls.
+        is_same = self.image(pid) == image_ktime_ns
+        for tid in added & ended if is_same else added:
+            self.forget_thread(tid)
+        return len(ended) < len(tids)
+
+    def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
+        thread = wire.THREAD.build(
+            image_ktime_ns=image_ktime_ns,
+            pid=pid,
+            tid=tid,
+            device=-1,
+            kernel_stack=-1,
+            system_call=-1,
+            process_flags=flags,
+        )
+        try:
+            return self._threads.update(_PID.pack(tid), thread, only_new=True)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
+            return False
+
+    def image(self, pid: int) -> int:
+        """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
+        value = self._processes.lookup(_PID.pack(pid))
+        return int(wire.PROCESS.unpack(value)[0]) if value else 0
+
+    def images(self) -> dict[int, int]:
+        """Return ``image_ktime_ns`` by pid of every watched process."""
+        found: dict[int, int] = {}
+        for _, keys, values in self._processes.read_batches():
+            images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
+            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), images, strict=True))
+        return found
+
+    def threads(self) -> list[tuple[int, int]]:
+        """Return (tid, pid) of every thread that is followed."""
+        return [
+            (tid, fields[_THREAD_PID])
+            for _, keys, values in self._threads.read_batches()
+            for (tid,), fields in zip(
+                _PID.iter_unpack(keys), wire.THREAD.iter_unpack(values), strict=True
+            )
+        ]
+
+    def forget(self, pid: int) -> None:
+        """Watch a process no longer, as it has ended."""
+        self._processes.delete(_PID.pack(pid))
+
+    def forget_thread(self, tid: int) -> None:
+        """Follow a thread no longer, as it has ended."""
+        self._threads.delete(_PID.pack(tid))
