@@ -8,12 +8,18 @@ static __always_inline bool waits_for_device(__u32 api)
 	return settings.apis[api < MAX_APIS ? api : 0].family == FAMILY_SYNCHRONIZE;
 }
 
+/* Outside of all calls. */
+static __always_inline enum call_context context_between(__u64 last_return_ktime_ns)
+{
+	return last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+}
+
 static __always_inline enum call_context context_of(const struct thread *thread)
 {
 	__u32 depth = thread->depth;
 
 	if (!depth)
-		return thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+		return context_between(thread->last_return_ktime_ns);
 	if (waits_for_device(thread->calls[0].api) ||
 	    waits_for_device(thread->calls[(depth - 1) % MAX_DEPTH].api))
 		return CONTEXT_SYNCHRONIZE;

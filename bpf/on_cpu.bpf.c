@@ -42,7 +42,7 @@ struct {
 	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, __u32);
-} ticks_per_sample __weak SEC(".maps");
+} cpu_sampling __weak SEC(".maps");
 
 /* Rate limit of the host: theoretical arrival time. */
 static __u64 cpu_sample_arrival_ktime_ns;
@@ -95,7 +95,7 @@ static __noinline int look_through_door(const struct thread *thread, struct mome
 		}
 		moment->root_start_ktime_ns = 0;
 		moment->api = last_return_ktime_ns ? last_api % MAX_APIS : 0;
-		moment->context = last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+		moment->context = context_between(last_return_ktime_ns);
 		return 0;
 	}
 	if (bpf_probe_read_user(&innermost, sizeof(innermost),
@@ -182,7 +182,7 @@ static __always_inline bool send_from_kernel(struct bpf_perf_event_data *ctx,
 /* What the agent has said; nothing yet is 0. */
 static __always_inline __u32 said(__u32 what, __u32 otherwise)
 {
-	const __u32 *value = bpf_map_lookup_elem(&ticks_per_sample, &what);
+	const __u32 *value = bpf_map_lookup_elem(&cpu_sampling, &what);
 
 	return value && *value ? *value : otherwise;
 }

@@ -33,7 +33,7 @@ static __always_inline __u32 cpu_place_of(const struct thread *thread)
 	enum call_context context = CONTEXT_CALL;
 
 	if (!thread->depth)
-		context = thread->last_return_ktime_ns ? CONTEXT_GAP : CONTEXT_OTHER;
+		context = context_between(thread->last_return_ktime_ns);
 	else if (waits_for_device(thread->calls[0].api))
 		context = CONTEXT_SYNCHRONIZE;
 	return context << 16 | api_of(thread);

@@ -102,7 +102,7 @@ class OnCpuSampling:
             self._budget.take(ticks - self._ticks, now_s - self._read_s)
         self._ticks, self._read_s = ticks, now_s
         period_ns = self._next_period_ns()
-        self._programs.set_ticks_per_sample(self._budget.one_in, period_ns)
+        self._programs.set_sampling(self._budget.one_in, period_ns)
         try:
             self._keep_clocks(cpus, period_ns)
         except BpfError:

@@ -174,7 +174,7 @@ class Programs:
         self._interpreters = self.bpf.map("interpreters")
         self._allocations = self.bpf.map("allocations")
         self._captures = self.bpf.map("captures")
-        self._ticks_per_sample = self.bpf.map("ticks_per_sample")
+        self._cpu_sampling = self.bpf.map("cpu_sampling")
         self.blocks = Blocks(self.bpf, config)
         self.communicators = Communicators(self.bpf)
         self.rhythms = RhythmMaps(self.bpf)
@@ -331,10 +331,10 @@ class Programs:
         """Undo one attachment."""
         self.bpf.detach([link])
 
-    def set_ticks_per_sample(self, ticks: int, period_ns: int) -> None:
-        """Say that one tick in so many is sampled, of those that find a watched thread."""
-        for place, value in enumerate((ticks, period_ns)):
-            self._ticks_per_sample.update(_PID.pack(place), _PID.pack(value))
+    def set_sampling(self, one_in: int, period_ns: int) -> None:
+        """Say how far apart ticks are, and that one in so many of a watched thread is sampled."""
+        for place, value in enumerate((one_in, period_ns)):
+            self._cpu_sampling.update(_PID.pack(place), _PID.pack(value))
 
     def read_ticks(self) -> int:
         """Return how many ticks have found a watched thread, sampled or not."""

@@ -56,7 +56,7 @@ class Host:
     def detach(self, link):
         link()
 
-    def set_ticks_per_sample(self, ticks, period_ns):
+    def set_sampling(self, ticks, period_ns):
         self.one_in = ticks
 
     def read_ticks(self):
