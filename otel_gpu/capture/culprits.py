@@ -2,9 +2,11 @@
 Who kept watched threads waiting and is not watched: RECORD_CULPRIT, every few minutes at most.
 
 Anybody on the host can be that, a million short programs as well as one hog. So only whoever
-took enough time is looked up, a few at a time.
+took enough time is looked up, a few at a time, and those first that took most: most of a crowd are
+gone by then.
 """
 
+import heapq
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
@@ -17,6 +19,7 @@ from otel_gpu.records import json_record
 FLOOR_NS = 2_000_000
 """Time that somebody took, from which on it is asked who that is."""
 _AT_A_TIME = 10
+_AT_THE_END = 100
 _MAX_WAITING = 1024
 _MAX_KNOWN = 4096
 _CHECK_INTERVAL_S = 5.0
@@ -46,30 +49,34 @@ class Culprits:
         self._clock = clock
         # The time that they took; of too many, the one that comes up least is forgotten.
         self._times_ns: OrderedDict[int, int] = OrderedDict()
-        self._due: dict[int, None] = {}
+        self._due: dict[int, int] = {}
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
     def note(self, pid: int, time_ns: int) -> None:
         """Take in that a process took some time from a watched one; 0 is nobody."""
-        if not pid or pid in self._due or pid in self._watched():
+        if not pid or pid in self._watched():
+            return
+        if pid in self._due:
+            self._due[pid] += time_ns
             return
         known = self._known.get(pid)
         if known is not None:
             if self._clock() - known.looked_s < _CHECK_INTERVAL_S:
                 return
-            self._due[pid] = None
+            self._due[pid] = time_ns
             return
         total_ns = self._times_ns.pop(pid, 0) + time_ns
-        if total_ns >= FLOOR_NS:
-            self._due[pid] = None
+        if total_ns >= FLOOR_NS and len(self._due) < _MAX_WAITING:
+            self._due[pid] = total_ns
             return
         self._times_ns[pid] = total_ns
         if len(self._times_ns) > _MAX_WAITING:
             self._times_ns.popitem(last=False)
 
-    def introduce_some(self) -> Iterator[bytes]:
-        """Look some of them up, those first that took enough time first; the gone are left out."""
-        for pid in list(self._due)[:_AT_A_TIME]:
+    def introduce_some(self, *, is_last: bool = False) -> Iterator[bytes]:
+        """Look those up that took most time, more of them at the end; the gone are left out."""
+        count = _AT_THE_END if is_last else _AT_A_TIME
+        for pid in heapq.nlargest(count, self._due, key=self._due.__getitem__):
             del self._due[pid]
             program, now_s = program_of(pid), self._clock()
             known = self._known.pop(pid, None)

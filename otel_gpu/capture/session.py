@@ -264,7 +264,7 @@ class Session:
         with self._faults.at("snapshot"):
             yield from self._snapshot()
         with self._faults.at("culprits"):
-            yield from self._snapshots.culprits.introduce_some()
+            yield from self._snapshots.culprits.introduce_some(is_last=True)
 
     def _sweep(self) -> Iterator[bytes]:
         # What ended without a record of it.

@@ -27,9 +27,9 @@ def culprits(host):
     return Culprits(lambda: {WATCHED}, lambda: host["now_s"])
 
 
-def told(culprits):
+def told(culprits, **how):
     found = []
-    for record in culprits.introduce_some():
+    for record in culprits.introduce_some(**how):
         kind, _, _, _, _, pid, _ = wire.RECORD_HEADER.unpack_from(record)
         body = record[wire.RECORD_HEADER.size :]
         parse_body(kind, body)
@@ -89,6 +89,27 @@ def test_a_crowd_is_looked_up_a_few_at_a_time_and_forgotten(culprits, host):
     for pid in range(10_000, 20_000):
         culprits.note(pid, 1)
     assert len(culprits._times_ns) == 1024
+
+
+def test_who_took_most_is_looked_up_before_a_crowd_that_is_gone(culprits):
+    """Else a hog would be nobody at the end of a short program that a build ran beside."""
+    for pid in range(1_000, 1_100):
+        culprits.note(pid, FLOOR_NS)
+    culprits.note(STRANGER, FLOOR_NS)
+    culprits.note(STRANGER, 1)
+
+    assert told(culprits) == [(STRANGER, "hog")]
+
+
+def test_at_the_end_more_are_looked_up(culprits, host):
+    """There is no next time."""
+    for pid in range(1_000, 1_030):
+        host[pid] = (pid, "short")
+        culprits.note(pid, FLOOR_NS)
+    culprits.note(STRANGER, FLOOR_NS)
+
+    assert len(told(culprits)) == 10
+    assert len(told(culprits, is_last=True)) == 21
 
 
 def test_of_this_process_its_command_and_owner_are_read():
