@@ -105,6 +105,8 @@ def test_sleeping_inside_a_call_is_its_blocked_time(
     assert len(found) == 3
     for span in found:
         duration_s = (span.span.end_time_unix_nano - span.span.start_time_unix_nano) / 1e9
-        assert 0.020 <= span.attributes["otel_gpu.call.blocked.time"] <= duration_s
+        assert duration_s >= 0.020
+        # The timer runs from a moment before the thread leaves its CPU.
+        assert 0.019 <= span.attributes["otel_gpu.call.blocked.time"] <= duration_s
     inside = [s for s in stalls if s.span.parent_span_id in {f.span.span_id for f in found}]
     assert len(inside) >= 3
