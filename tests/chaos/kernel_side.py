@@ -320,7 +320,7 @@ class KernelSide:
     def detach(self, link):
         return
 
-    def set_sampling(self, ticks, period_ns):
+    def set_sampling(self, one_in, period_ns):
         return
 
     def read_ticks(self):

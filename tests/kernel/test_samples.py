@@ -1,7 +1,7 @@
 """User stacks as the kernel side takes them: registers, memory, saved returns, waits."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,6 @@ from tests.stubs.build import StubLibraries, copy_of_runtime, workload
 pytestmark = pytest.mark.kernel
 
 MS = 1_000_000
-# Of 50 ms, which the timer measures from a moment before the thread leaves its CPU.
-SLEPT_NS = 45 * MS
 
 
 @pytest.fixture
@@ -56,6 +54,12 @@ def without_stacks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(wire, "SAMPLE_STALLS", moments & 2)
 
     return choose
+
+
+def sleeps_of(records: Sequence[Code | Sample | Call | Stall]) -> list[Stall]:
+    """Return the sleeps of 50 ms; the timer runs from a moment before the thread leaves its CPU."""
+    stalls = [found for found in records if isinstance(found, Stall)]
+    return [stall for stall in stalls if stall.end_ktime_ns - stall.start_ktime_ns >= 45 * MS]
 
 
 def start_of_stack(pid: int) -> int:
@@ -187,11 +191,7 @@ def test_a_wait_in_a_gap_has_the_sample_of_its_beginning(python: Subject, captur
     [stack] = python.ask("in_gap")
 
     records = capture.read()
-    [stall] = [
-        found
-        for found in records
-        if isinstance(found, Stall) and found.end_ktime_ns - found.start_ktime_ns >= SLEPT_NS
-    ]
+    [stall] = sleeps_of(records)
     [sample] = [
         found for found in records if isinstance(found, Sample) and found.token == stall.token
     ]
@@ -215,11 +215,7 @@ def test_a_wait_of_a_thread_that_makes_no_calls_has_a_sample(
         subject.ask("rest")
         records = capture.read()
 
-    [stall] = [
-        found
-        for found in records
-        if isinstance(found, Stall) and found.end_ktime_ns - found.start_ktime_ns >= SLEPT_NS
-    ]
+    [stall] = sleeps_of(records)
     samples = {found.token: found for found in records if isinstance(found, Sample)}
     names = {found.code: found.name for found in records if isinstance(found, Code)}
     assert [names[frame.code] for frame in samples[stall.token].frames] == [
@@ -299,10 +295,6 @@ def test_samples_are_taken_only_when_they_are_asked_for(
         records = capture.read()
 
     calls = [found for found in records if isinstance(found, Call)]
-    stalls = [
-        found
-        for found in records
-        if isinstance(found, Stall) and found.end_ktime_ns - found.start_ktime_ns >= SLEPT_NS
-    ]
+    stalls = sleeps_of(records)
     assert {bool(call.token) for call in calls} == {bool(moments & 1)}
     assert {bool(stall.token) for stall in stalls} == {bool(moments & 2)}

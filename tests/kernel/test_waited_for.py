@@ -386,13 +386,8 @@ def test_who_is_not_watched_and_has_the_cpu_is_looked_up(tmp_path: Path) -> None
         if isinstance(activity, WhoActivity)
     }
 
-    queued = {
-        time.wait.who: time.ended_ns
-        for activity in Enricher().enrich(events)
-        if isinstance(activity, TimesActivity)
-        for time in activity.times
-        if time.state == wire.STATE_RUN_QUEUE
-    }
+    times = Recorded(finished.lines[0], events).times()
+    queued = [time for time in times if time.state == wire.STATE_RUN_QUEUE]
     assert [event.pid for event in found].count(neighbour.pid) == 1, queued
     assert who[neighbour.pid].command.endswith("-c while True: pass --token=*** noisy")
     assert who[neighbour.pid].owner == "root"

@@ -56,8 +56,8 @@ class Host:
     def detach(self, link):
         link()
 
-    def set_sampling(self, ticks, period_ns):
-        self.one_in = ticks
+    def set_sampling(self, one_in, period_ns):
+        self.one_in = one_in
 
     def read_ticks(self):
         return self.ticks
