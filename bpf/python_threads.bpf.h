@@ -128,13 +128,18 @@ LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_
 	if (!record || !interpreter)
 		return 0;
 	KEEP_MEMORY(&search, memory);
-	record->python_status = PYTHON_BROKEN;
+	record->python_status = PYTHON_NO_THREAD;
 	search.state = unknown_zero(record);
 	search.found = unknown_zero(record);
 	search.frame = unknown_zero(record);
+	/*
+	 * A program that is being loaded has not touched its interpreter yet, and what was not
+	 * touched is not in its memory. Who runs Python has touched it.
+	 */
 	if (!read_word(memory, &search.interpreter_state,
 		       interpreter->start + interpreter->runtime_interpreters))
 		return 0;
+	record->python_status = PYTHON_BROKEN;
 	REPEAT(MAX_THREAD_STEPS, search_thread_state, &search);
 	if (search.is_broken)
 		return 0;

@@ -225,11 +225,12 @@ def test_offsets_beyond_the_room_are_not_followed_out_of_it(forged: Forged) -> N
 
 
 @pytest.mark.parametrize("runtime", [0, 8, 1 << 46, 0xDEAD << 48])
-def test_a_runtime_that_is_not_there_is_broken(forged: Forged, runtime: int) -> None:
-    """The process has been told apart wrongly, or has unmapped it."""
+def test_a_runtime_that_is_not_there_has_no_threads(forged: Forged, runtime: int) -> None:
+    """What a program that is being loaded has not touched is not there yet: nothing is lost."""
     sample = forged.sample(runtime=runtime)
 
-    assert (sample.status, sample.frames) == (wire.PYTHON_BROKEN, [])
+    assert (sample.status, sample.frames) == (wire.PYTHON_NO_THREAD, [])
+    assert not forged.has_lost_python
 
 
 def test_threads_that_go_in_circles_are_none_of_them(forged: Forged) -> None:
