@@ -45,6 +45,7 @@ def run(*, quick: bool = False) -> list[Result]:
             )
         )
         stack.enter_context(agent_on(probed.pid, receiver))
+        stack.enter_context(agent_on(door.pid, receiver))
         return [
             _result((bare, door, probed), threads, pause_ns, rounds)
             for threads in THREADS
@@ -55,7 +56,7 @@ def run(*, quick: bool = False) -> list[Result]:
 def _result(
     meters: tuple[Subject, Subject, Subject], threads: int, pause_ns: int, rounds: int
 ) -> Result:
-    calls = 300 if pause_ns else 40_000
+    calls = 300 if pause_ns else 400_000
     line = f"{threads} {calls} {pause_ns}"
     samples = [[float(meter.ask(line)) for meter in meters] for _ in range(rounds)]
     bare_ns = median(sample[0] for sample in samples)

@@ -127,3 +127,5 @@ ANCHOR(struct, door_place);
 ANCHOR(struct, door_slot);
 ANCHOR(struct, door_call);
 ANCHOR(struct, door_gap);
+ANCHOR(struct, door_round);
+ANCHOR(struct, door_rhythm);

@@ -215,7 +215,8 @@ int enter_call(struct pt_regs *ctx)
 			send_failed_call(thread);
 		finish_gap(thread, api, call->start_ktime_ns);
 		forget_intervals(thread);
-		if (settings.finds_steps)
+		/* The door follows what it counts. */
+		if (settings.finds_steps && !thread->door_slot)
 			note_rhythm(thread, call);
 	}
 	thread->depth++;

@@ -179,7 +179,7 @@ static __noinline int leave_rhythm(struct thread *thread)
 
 	if (!rhythm)
 		return 0;
-	if (rhythm->is_over)
+	if (rhythm->is_over && rhythm->start_mask)
 		send_round(rhythm, thread->rhythm - 1, thread->rhythm_return_ktime_ns);
 	rhythm->last_return_ktime_ns = thread->rhythm_return_ktime_ns;
 	rhythm->has_ended = 1;

@@ -9,6 +9,7 @@
  *     DOOR_CONTROL_OFFSET        struct door_control   written by the agent, in place
  *     DOOR_COMMON_OFFSET         struct door_common    what found no room in a slot
  *     DOOR_SLOTS_OFFSET          struct door_slot[DOOR_SLOTS]
+ *     DOOR_RHYTHMS_OFFSET        struct door_rhythm[DOOR_RHYTHMS]
  *
  * Nothing here is ever taken back: a slot that its thread has left keeps its counts, and the next
  * thread goes on counting on top of them. So the sum over all slots and the common part is
@@ -35,15 +36,19 @@
 
 #define DOOR_NAME	    "otel_gpu_door"
 #define DOOR_MAGIC	    8245931919627612263 /* "gpu_door" in memory */
-#define DOOR_VERSION	    1			/* of all that is in this file */
+#define DOOR_VERSION	    2			/* of all that is in this file */
 #define DOOR_SLOTS	    256 /* threads at one time; others use the common part */
 #define DOOR_SLOT_SERIES    64	/* of a slot */
 #define DOOR_COMMON_SERIES  1024
+#define DOOR_RHYTHMS	    16	 /* threads whose steps are looked for at one time */
+#define DOOR_ROUNDS	    1024 /* the latest of a thread */
 #define DOOR_CONTROL_OFFSET 4096
 #define DOOR_COMMON_OFFSET  8192
 #define DOOR_SLOTS_OFFSET   1646592
 #define DOOR_SLOT_BYTES	    110592
-#define DOOR_BYTES	    29958144
+#define DOOR_RHYTHMS_OFFSET 29958144
+#define DOOR_RHYTHM_BYTES   552960
+#define DOOR_BYTES	    38805504
 
 /* What the door could not count or publish, in door_header.lost. */
 enum door_loss {
@@ -55,6 +60,7 @@ enum door_loss {
 	DOOR_LOST_COPIES_FULL = 4, /* functions of one more copy of a library: not wrapped */
 	DOOR_LOST_BOUND_PAST =
 		5, /* no calls, but loads of what probes have to count from then on */
+	DOOR_LOST_RHYTHMS_FULL = 6, /* no calls, but threads whose steps are not looked for */
 	DOOR_LOSSES = 8,
 };
 
@@ -81,6 +87,7 @@ enum door_control_flag {
 	DOOR_FULL = 1,	      /* every call is shown */
 	DOOR_NO_CALLS = 2,    /* none is: counts only */
 	DOOR_STREAM_WORK = 4, /* calls that say that work on a stream is done, though NO_CALLS */
+	DOOR_STEPS = 8,	      /* threads keep calls and follow rhythms: see struct door_rhythm */
 };
 
 /*
@@ -161,6 +168,28 @@ struct door_slot {
 	struct door_series series[DOOR_SLOT_SERIES];
 };
 
+/* A step of a thread whose rhythm is known; as struct round_record. */
+struct door_round {
+	__u64 start_ktime_ns;
+	__u64 end_ktime_ns;
+	__u32 word;
+	__u32 padding;
+};
+
+/*
+ * Of a thread whose steps are looked for. The thread takes one, and the agent gives it back, in the way
+ * of struct rhythm, which says who writes what; here the pid and tid are as in the process's own pid
+ * namespace, the area is 1 or 0, and the last return is always there. A round is written before it
+ * is counted.
+ */
+struct door_rhythm {
+	struct rhythm rhythm;
+	__u64 rounds_made;
+	__u8 padding[3888];
+	struct door_round rounds[DOOR_ROUNDS];
+	struct rhythm_call calls[RHYTHM_CALLS];
+};
+
 /* A call that is shown, by its address, to a probe at otel_gpu_door_call(). */
 struct door_call {
 	__u64 start_ktime_ns;
@@ -198,6 +227,9 @@ _Static_assert(sizeof(struct door_control) <= DOOR_COMMON_OFFSET - DOOR_CONTROL_
 	       "a page of its own");
 _Static_assert(DOOR_COMMON_OFFSET + sizeof(struct door_common) == DOOR_SLOTS_OFFSET, "no gap");
 _Static_assert(sizeof(struct door_slot) == DOOR_SLOT_BYTES && !(DOOR_SLOT_BYTES % 4096), "pages");
-_Static_assert(DOOR_SLOTS_OFFSET + DOOR_SLOTS * DOOR_SLOT_BYTES == DOOR_BYTES, "all");
+_Static_assert(DOOR_SLOTS_OFFSET + DOOR_SLOTS * DOOR_SLOT_BYTES == DOOR_RHYTHMS_OFFSET, "no gap");
+_Static_assert(sizeof(struct door_rhythm) == DOOR_RHYTHM_BYTES && !(DOOR_RHYTHM_BYTES % 4096),
+	       "pages");
+_Static_assert(DOOR_RHYTHMS_OFFSET + DOOR_RHYTHMS * DOOR_RHYTHM_BYTES == DOOR_BYTES, "all");
 
 #endif

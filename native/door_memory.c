@@ -22,6 +22,7 @@
 
 #include "door_glibc.h"
 #include "door_interruptions.h"
+#include "door_rhythm.h"
 #include "door_series.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -106,6 +107,7 @@ static void leave_slot(void *slot)
 {
 	if (door_self.slot != slot || door_guard->epoch != door_self.epoch)
 		return;
+	leave_rhythm();
 	door_self.slot = NULL;
 	door_self.epoch = 0;
 	((struct door_slot *)slot)->depth = 0;
@@ -219,6 +221,8 @@ void door_begin_thread(void)
 
 	door_self.slot = NULL;
 	door_self.epoch = 0;
+	door_self.rhythm = NULL;
+	door_self.until_rhythm = 0;
 	door_self.until_retry = RETRY_CALLS;
 	/* Their handlers may make calls, and would wait for what this thread has begun. */
 	sigfillset(&every_signal);

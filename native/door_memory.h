@@ -26,8 +26,11 @@ struct self {
 	__u64 epoch;		/* of the memory that the slot is in; 0: there is none */
 	struct own_clock clock;
 	volatile __u64 *sequence_name; /* see door_interruptions.h */
+	struct door_rhythm *rhythm;    /* NULL: it has none */
 	__s32 device;
 	__u32 until_retry;
+	__u32 until_rhythm;	/* calls before it asks for one again */
+	__u8 is_withheld;	/* there was none */
 	__u8 is_sampled;	/* the outermost open call is */
 	__u8 inside[MAX_DEPTH]; /* something in the open call was shown, or counted by a probe */
 	__u8 series[SERIES_HASHES]; /* number + 1 of a series in the slot, by the hash of its key */
@@ -44,6 +47,7 @@ extern OWN struct self door_self;
 #define CONTROL ((const volatile struct door_control *)(door_memory + DOOR_CONTROL_OFFSET))
 #define COMMON	((struct door_common *)(door_memory + DOOR_COMMON_OFFSET))
 #define SLOTS	((struct door_slot *)(door_memory + DOOR_SLOTS_OFFSET))
+#define RHYTHMS ((struct door_rhythm *)(door_memory + DOOR_RHYTHMS_OFFSET))
 
 #define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/door.bpf.h */
 

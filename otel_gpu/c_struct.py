@@ -67,5 +67,6 @@ class CStruct:
     def offset_of(self, field: str) -> int:
         """Return where a field begins, in bytes: one is read without all others."""
         values = list(self.unpack(bytes(self.size)))
-        values[self.fields.index(field)] = 1
+        at = self.fields.index(field)
+        values[at] = b"\1" if isinstance(values[at], bytes) else 1
         return int(self.pack(*values).index(1))

@@ -50,15 +50,19 @@ MAX_UNBORN = 8
 MAX_DEVICE_COMMUNICATORS = 16
 STACK_OF_ONE_BIT = 63
 DOOR_MAGIC = 8245931919627612263
-DOOR_VERSION = 1
+DOOR_VERSION = 2
 DOOR_SLOTS = 256
 DOOR_SLOT_SERIES = 64
 DOOR_COMMON_SERIES = 1024
+DOOR_RHYTHMS = 16
+DOOR_ROUNDS = 1024
 DOOR_CONTROL_OFFSET = 4096
 DOOR_COMMON_OFFSET = 8192
 DOOR_SLOTS_OFFSET = 1646592
 DOOR_SLOT_BYTES = 110592
-DOOR_BYTES = 29958144
+DOOR_RHYTHMS_OFFSET = 29958144
+DOOR_RHYTHM_BYTES = 552960
+DOOR_BYTES = 38805504
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -404,6 +408,7 @@ DOOR_LOST_NO_RETURN = 2
 DOOR_LOST_SLOTS_FULL = 3
 DOOR_LOST_COPIES_FULL = 4
 DOOR_LOST_BOUND_PAST = 5
+DOOR_LOST_RHYTHMS_FULL = 6
 DOOR_LOSSES = 8
 
 # enum door_clock
@@ -414,6 +419,7 @@ DOOR_CLOCK_CYCLES = 1
 DOOR_FULL = 1
 DOOR_NO_CALLS = 2
 DOOR_STREAM_WORK = 4
+DOOR_STEPS = 8
 
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
@@ -701,6 +707,15 @@ DOOR_PLACE = CStruct("call_ns:Q gap_ns:Q")
 DOOR_SLOT = CStruct(
     "tid:I generation:I depth:I device:i last_return_ktime_ns:Q begun_ktime_ns:Q series_begun:I "
     "until_sample:I last_api:I threads:I calls:192s places:4096s 3856x series:102400s"
+)
+DOOR_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q word:I 4x")
+DOOR_RHYTHM = CStruct(
+    "rhythm.starts:4Q rhythm.ends:4Q rhythm.start_mask:Q rhythm.end_mask:Q rhythm.start_calls:I "
+    "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I rhythm.image_ktime_ns:Q "
+    "rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q rhythm.start_ktime_ns:Q "
+    "rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q rhythm.distinct:I rhythm.word:I "
+    "rhythm.before:H rhythm.is_over:B rhythm.has_ended:B 4x rounds_made:Q 3888x rounds:24576s "
+    "calls:524288s"
 )
 DOOR_CALL = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "

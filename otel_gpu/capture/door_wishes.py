@@ -25,6 +25,7 @@ class Wishes:
     def __init__(self, config: Config) -> None:
         spans = config.spans
         self._flags = _FLAGS.get(process_flags(config), 0)
+        self._flags |= wire.DOOR_STEPS if config.steps.find else 0
         # 0 is none in the door.
         self._slow_floor_ns = max(1, nanoseconds(spans.slow_floor_us, 1_000))
         self._stall_floor_ns = max(1, nanoseconds(spans.stall_floor_ms, 1_000_000))

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.door_memory import DoorError, DoorReading, open_memory, read_door
+from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_times import DoorTimes
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.libraries import ElfSymbols
@@ -54,6 +55,7 @@ _EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "ma
 _LOST: Final = {
     wire.DOOR_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
     wire.DOOR_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
+    wire.DOOR_LOST_RHYTHMS_FULL: wire.COUNTER_RHYTHMS_WITHHELD,
 }
 _OWN_LOST: Final = {
     wire.DOOR_LOST_DEPTH_EXCEEDED: "door_depth_exceeded",
@@ -179,6 +181,7 @@ class Doors:
     Attributes:
         suits: Whether doors count in the histograms of this capture; if not, there are none to it.
         lost: What only doors lose, by reason.
+        rhythms: What doors keep of threads whose steps are looked for.
         calls: How many calls programs have counted themselves.
     """
 
@@ -189,6 +192,7 @@ class Doors:
         self._refused: Recent[Image, None] = Recent(_MAX_REFUSED)
         self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
         self._wishes = Wishes(config)
+        self.rhythms = DoorRhythms(lost)
         # Of these processes every call is shown that says that work on a stream is done.
         self._with_collectives: Recent[Image, None] = Recent(_MAX_REFUSED)
         self.suits = config.histograms.layout == "exponential"
@@ -235,7 +239,9 @@ class Doors:
             fd = open_memory(image[0], address)
             # First what is to be shown: from then on each thread says that it counts its calls.
             self._wish(fd, image)
-            self._doors[image] = _Door(fd, address, image)
+            door = _Door(fd, address, image)
+            self.rhythms.add(image, fd)
+            self._doors[image] = door
         except (OSError, DoorError) as error:
             if fd >= 0:
                 os.close(fd)
@@ -316,7 +322,10 @@ class Doors:
                         self._wishes.withdraw(door.fd)
                 else:
                     self._counters[wire.COUNTER_LOST_EXIT_INSIDE_CALL] += door.calls_inside()
+                    self.rhythms.leave(image)
                 door.close()
+        if images is None:
+            self.rhythms.close()
 
     def _wish(
         self, fd: int, image: Image, thresholds: Mapping[tuple[int, int], int] | None = None

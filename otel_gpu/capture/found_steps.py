@@ -1,7 +1,7 @@
 """
 Steps that programs do not tell, found in what their threads call again and again.
 
-The kernel side keeps the first calls of a thread. When a rhythm is found in them, it is told by
+The kernel side keeps the first calls of a thread, or its door does. When a rhythm is found in them, that is told by
 which calls steps begin and end, and reports each round from then on; the rounds before are in
 the calls that were kept. Whose calls have no rhythm is looked at again later: programs load and
 compile for a while before they make steps.
@@ -11,13 +11,13 @@ import enum
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.rhythm import Calls, Rhythm, turns_of
-from otel_gpu.capture.rhythm_maps import RhythmMaps
+from otel_gpu.capture.rhythm_maps import RhythmMemory
 from otel_gpu.capture.rhythm_search import Reason, find_rhythm
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.records import step_record
@@ -49,10 +49,12 @@ class _Step(NamedTuple):
 
 
 class _Thread:
-    """A thread that has a rhythm of the kernel side, whether it is known or not."""
+    """A thread that has a rhythm in some memory, whether it is known or not."""
 
-    def __init__(self, who: tuple[int, int, int]) -> None:
+    def __init__(self, who: tuple[int, int, int], maps: RhythmMemory) -> None:
         self.pid, self.tid, self.image_ktime_ns = who
+        self.maps = maps
+        self.comm = b""
         self.state: State | Reason = Reason.FEW_CALLS
         self.rhythm: Rhythm | None = None
         self.period_ns = 0.0
@@ -80,18 +82,18 @@ class FoundSteps:
     Steps of one capture that nobody told.
 
     Args:
-        maps: What the kernel side keeps.
+        memories: What the kernel side keeps, and doors do; their indices differ.
         watched: Returns the ``image_ktime_ns`` of a pid, as the kernel side has it.
         clock: A monotonic clock in seconds.
     """
 
     def __init__(
         self,
-        maps: RhythmMaps,
+        memories: Sequence[RhythmMemory],
         watched: Callable[[int], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._maps, self._watched, self._clock = maps, watched, clock
+        self._memories, self._watched, self._clock = memories, watched, clock
         self._threads: dict[int, _Thread] = {}
         self._telling: set[tuple[int, int]] = set()
         self._ended: Counter[str] = Counter()
@@ -128,8 +130,7 @@ class FoundSteps:
         """Look for rhythms, and yield the steps that were made before they were known."""
         self._just_ended.clear()
         is_busy = False
-        for index, rhythm in list(self._maps.taken()):
-            thread = self._thread_of(index, rhythm)
+        for index, thread, rhythm in self._taken():
             is_over = bool(rhythm["has_ended"])
             is_over = is_over or self._watched(thread.pid) != thread.image_ktime_ns
             if is_over:
@@ -142,25 +143,47 @@ class FoundSteps:
                 self._search(index, thread)
             self._adjust(index, thread, rhythm)
         self._telling = {image for image in self._telling if self._watched(image[0]) == image[1]}
-        wanting = (at for at, thread in self._threads.items() if not thread.is_resting)
-        self._maps.share_areas([at for at in wanting if self._wants_area(at)])
+        for maps in self._memories:
+            maps.share_areas([at for at in self._threads if self._wants_area(at, maps)])
 
     def last(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the last steps of images, as (pid, image_ktime_ns), that have ended."""
-        for index, rhythm in list(self._maps.taken()):
-            if (rhythm["pid"], rhythm["image_ktime_ns"]) in ended:
-                yield from self._end(index, self._thread_of(index, rhythm), rhythm)
+        for index, thread, rhythm in self._taken():
+            if thread.image in ended:
+                yield from self._end(index, thread, rhythm)
 
-    def _thread_of(self, index: int, rhythm: Mapping[str, Any]) -> _Thread:
-        who = rhythm["pid"], rhythm["tid"], rhythm["image_ktime_ns"]
-        thread = self._threads.get(index)
-        if thread is None or thread.who != who:
-            thread = self._threads[index] = _Thread(who)
-        return thread
+    def _taken(self) -> Iterator[tuple[int, _Thread, Mapping[str, Any]]]:
+        for maps in self._memories:
+            for index, rhythm in list(maps.taken()):
+                who = rhythm["pid"], rhythm["tid"], rhythm["image_ktime_ns"]
+                thread = self._threads.get(index)
+                if thread is None or thread.who != who:
+                    thread = self._threads[index] = _Thread(who, maps)
+                yield index, thread, rhythm
 
-    def _wants_area(self, index: int) -> bool:
+    def read_rounds(self) -> Iterator[bytes]:
+        """Yield the steps of rounds that no record was sent of."""
+        for index, thread in self._threads.items():
+            if thread.rhythm is not None:
+                yield from self._take_rounds(index, thread)
+
+    def _take_rounds(
+        self, index: int, thread: _Thread, *, is_last: bool = False
+    ) -> Iterator[bytes]:
+        rounds = thread.maps.rounds(index, is_last=is_last)
+        if not rounds or thread.image in self._telling:
+            return
+        thread.comm = _comm_of(thread) or thread.comm
+        steps = [_Step(*one, thread.comm) for one in rounds]
+        if thread.early is not None:
+            thread.early += steps
+        else:
+            yield from _records(thread, steps)
+
+    def _wants_area(self, index: int, maps: RhythmMemory) -> bool:
         thread = self._threads[index]
-        return thread.rhythm is None and not thread.tried
+        is_new = thread.rhythm is None and not thread.tried
+        return thread.maps is maps and is_new and not thread.is_resting
 
     def _is_due(self, thread: _Thread, rhythm: Mapping[str, Any]) -> bool:
         kept = rhythm["kept"]
@@ -169,7 +192,7 @@ class FoundSteps:
         return bool(kept >= 2 * thread.tried or kept == wire.RHYTHM_CALLS)
 
     def _search(self, index: int, thread: _Thread) -> None:
-        calls = self._maps.calls(index)
+        calls = thread.maps.calls(index)
         thread.tried = len(calls.symbols)
         if thread.image in self._telling:
             return
@@ -187,7 +210,7 @@ class FoundSteps:
             self._rest(index, thread, State.SAME)
             return
         thread.rhythm, thread.state = found, State.FOUND
-        self._maps.follow(index, found)
+        thread.maps.follow(index, found)
 
     def _has_same(self, thread: _Thread) -> bool:
         """Whether another thread of the process makes these steps: they can take several."""
@@ -203,13 +226,11 @@ class FoundSteps:
         if thread.rhythm is None or thread.early is None or thread.image in self._telling:
             return
         early, thread.early = thread.early, None
-        comm = read_file(f"/proc/{thread.pid}/task/{thread.tid}/comm", wire.COMM_BYTES)
+        comm = thread.comm or _comm_of(thread)
         reported_ktime_ns = early[0].start_ktime_ns if early else _NEVER_KTIME_NS
-        steps = _steps_of(thread.rhythm, self._maps.calls(index), last_ktime_ns)
+        steps = _steps_of(thread.rhythm, thread.maps.calls(index), last_ktime_ns)
         before = (
-            step._replace(comm=comm.rstrip(b"\n"))
-            for step in steps
-            if step.start_ktime_ns < reported_ktime_ns
+            step._replace(comm=comm) for step in steps if step.start_ktime_ns < reported_ktime_ns
         )
         yield from _records(thread, before)
         yield from _records(thread, early)
@@ -231,7 +252,7 @@ class FoundSteps:
         elif made - thread.seen[1] > _LOST_AFTER * thread.rhythm.longest_calls + _LEAST_CALLS:
             self._rest_a_while(index, thread, State.LOST)
         elif kept == wire.RHYTHM_CALLS == thread.tried and rhythm["area"]:
-            self._maps.take_area(index)
+            thread.maps.take_area(index)
 
     def _rest_a_while(self, index: int, thread: _Thread, state: State | Reason) -> None:
         self._rest(index, thread, state)
@@ -239,8 +260,8 @@ class FoundSteps:
         thread.rest_s = min(2 * thread.rest_s, _AGAIN_AT_MOST_S)
 
     def _rest(self, index: int, thread: _Thread, state: State | Reason) -> None:
-        self._maps.stop(index)
-        self._maps.take_area(index)
+        thread.maps.stop(index)
+        thread.maps.take_area(index)
         thread.state, thread.rhythm, thread.is_resting = state, None, True
         thread.again_s = math.inf
 
@@ -249,11 +270,12 @@ class FoundSteps:
             self._search(index, thread)
         # Of those that are kept the last one is the last of all, if there was room for it.
         has_last = rhythm["kept"] < wire.RHYTHM_CALLS
+        yield from self._take_rounds(index, thread, is_last=True)
         yield from self._settle(index, thread, rhythm["last_return_ktime_ns"] if has_last else 0)
         self._ended[str(thread.state)] += 1
         self._just_ended[thread.who] = thread
         self._threads.pop(index, None)
-        self._maps.free(index)
+        thread.maps.free(index)
 
 
 def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[_Step]:
@@ -269,10 +291,16 @@ def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[
             yield _Step(start_ktime_ns, end_ktime_ns, turn.word, b"")
 
 
+def _comm_of(thread: _Thread) -> bytes:
+    path = f"/proc/{thread.pid}/task/{thread.tid}/comm"
+    return read_file(path, wire.COMM_BYTES).rstrip(b"\n")
+
+
 def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
     rhythm = thread.rhythm
     for step in steps:
-        if rhythm is None or step.start_ktime_ns < thread.until_ktime_ns:
+        is_next = thread.until_ktime_ns <= step.start_ktime_ns < step.end_ktime_ns
+        if rhythm is None or not is_next:
             continue
         thread.until_ktime_ns = step.end_ktime_ns
         thread.number += 1

@@ -2,9 +2,10 @@
 
 import mmap
 import struct
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.objects import BpfMap, BpfObject
@@ -16,6 +17,8 @@ _NUMBERS: Final = ("tid", "pid", "kept", "area", "folds", "start_calls")
 _AT: Final = {name: wire.RHYTHM.offset_of(name) for name in _NUMBERS}
 _MASKS: Final = tuple(map(wire.RHYTHM.offset_of, ("start_mask", "end_mask")))
 _STARTS: Final = wire.RHYTHM.offset_of("starts_0")
+_IS_OVER: Final = wire.RHYTHM.offset_of("is_over")
+_START_KTIME_NS: Final = wire.RHYTHM.offset_of("start_ktime_ns")
 _PATTERNS: Final = struct.Struct(f"<{2 * wire.RHYTHM_PATTERNS}Q")
 _SYMBOL_BITS = 16
 _ROLES: Final[Mapping[int, Role]] = {
@@ -29,6 +32,14 @@ _COPIES: Final[Mapping[int, Role]] = {
 }
 
 
+class Round(NamedTuple):
+    """Of ``struct round_record`` what is not who."""
+
+    start_ktime_ns: int
+    end_ktime_ns: int
+    word: int
+
+
 def limit_rhythms(bpf: BpfObject, *, are_wanted: bool) -> None:
     """Have rhythms take no memory if no steps are looked for; before ``load``."""
     if not are_wanted:
@@ -36,9 +47,96 @@ def limit_rhythms(bpf: BpfObject, *, are_wanted: bool) -> None:
         bpf.set_max_entries("rhythm_calls", 1)
 
 
-class RhythmMaps:
+class RhythmMemory(ABC):
+    """Rhythms in memory that both sides write into, by index."""
+
+    @abstractmethod
+    def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
+        """Return what is at an offset of ``struct rhythm``."""
+
+    @abstractmethod
+    def _write(self, index: int, offset: int, data: bytes) -> None: ...
+
+    @abstractmethod
+    def _kept(self, index: int) -> bytes:
+        """Return ``struct rhythm_call`` of each call that is kept."""
+
+    @abstractmethod
+    def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield those that threads have, as (index, ``struct rhythm``)."""
+
+    @abstractmethod
+    def share_areas(self, wanting: Sequence[int]) -> None:
+        """Give areas to those that want one, and others to who comes next."""
+
+    def rounds(self, _index: int, *, is_last: bool = False) -> Sequence[Round]:  # noqa: ARG002
+        """Return the rounds that no record was sent of, since they were last asked for."""
+        return ()
+
+    def rhythm(self, index: int) -> dict[str, Any]:
+        """Return ``struct rhythm``, as it is now."""
+        return wire.RHYTHM.named(self._read(index, 0, wire.RHYTHM.size))
+
+    def calls(self, index: int) -> Calls:
+        """Return the calls that are kept."""
+        words = array("Q", self._kept(index))
+        roles: dict[int, Role] = {}
+        symbols: list[int] = []
+        for what in words[1::2]:
+            symbol = what >> 32 & 0xFFFF
+            symbols.append(symbol)
+            if symbol not in roles:
+                roles[symbol] = _role(what >> 48 & 0xFF, what >> 56)
+        gaps_ns = [what & 0xFFFFFFFF for what in words[1::2]]
+        return Calls(symbols, words[::2], gaps_ns, roles)
+
+    def follow(self, index: int, rhythm: Rhythm) -> None:
+        """Have the rounds of a rhythm reported; the one that goes on is also one of it."""
+        self._write(index, _MASKS[0], _LONG.pack(0))
+        patterns = (
+            pattern
+            for ones in (rhythm.starts, rhythm.ends)
+            for pattern in (*ones, *[0] * (wire.RHYTHM_PATTERNS - len(ones)))
+        )
+        self._write(index, _STARTS, _PATTERNS.pack(*patterns))
+        self._set(index, "start_calls", rhythm.start_calls)
+        self._set(index, "folds", int(rhythm.folds))
+        # The first one last: it says that all others are there.
+        for mask, calls in zip(_MASKS[::-1], (rhythm.end_calls, rhythm.start_calls), strict=True):
+            self._write(index, mask, _LONG.pack((1 << _SYMBOL_BITS * calls) - 1))
+
+    def stop(self, index: int) -> None:
+        """Have no rounds reported, nor later the one that goes on."""
+        self._write(index, _MASKS[0], _LONG.pack(0))
+        self._write(index, _IS_OVER, b"\0")
+        self._write(index, _START_KTIME_NS, _LONG.pack(0))
+
+    def free(self, index: int) -> None:
+        """Let another thread have a rhythm whose thread has ended, with its area."""
+        area, tid = self._get(index, "area"), self._get(index, "tid")
+        self._write(index, 0, wire.RHYTHM.build(area=area, tid=tid))
+        self._set(index, "tid", 0)
+
+    def take_area(self, index: int) -> None:
+        """Keep no calls any more."""
+        self._set(index, "area", 0)
+
+    def _give(self, index: int, area: int) -> None:
+        self._set(index, "kept", 0)
+        self._set(index, "area", area)
+
+    def _get(self, index: int, name: str) -> int:
+        number: int
+        (number,) = _NUMBER.unpack(self._read(index, _AT[name], _NUMBER.size))
+        return number
+
+    def _set(self, index: int, name: str, number: int) -> None:
+        self._write(index, _AT[name], _NUMBER.pack(number))
+
+
+class RhythmMaps(RhythmMemory):
     """
-    The kernel side's rhythms, by index; mapped, as both sides write into them.
+    The kernel side's rhythms; mapped, as both sides write into them.
 
     A thread takes the first one that is free, and its calls are kept if that has an area.
     """
@@ -62,59 +160,7 @@ class RhythmMaps:
             if self._get(index, "tid") and self._get(index, "pid"):
                 yield index, self.rhythm(index)
 
-    def rhythm(self, index: int) -> dict[str, Any]:
-        """Return ``struct rhythm``, as it is now."""
-        at = index * wire.RHYTHM.size
-        return wire.RHYTHM.named(self._rhythms[at : at + wire.RHYTHM.size])
-
-    def calls(self, index: int) -> Calls:
-        """Return the calls that are kept."""
-        area, kept = self._get(index, "area"), self._get(index, "kept")
-        size = wire.RHYTHM_CALL.size
-        at = (area - 1) * wire.RHYTHM_CALLS * size
-        words = array("Q", self._calls[at : at + kept * size] if area else b"")
-        roles: dict[int, Role] = {}
-        symbols: list[int] = []
-        for what in words[1::2]:
-            symbol = what >> 32 & 0xFFFF
-            symbols.append(symbol)
-            if symbol not in roles:
-                roles[symbol] = _role(what >> 48 & 0xFF, what >> 56)
-        gaps_ns = [what & 0xFFFFFFFF for what in words[1::2]]
-        return Calls(symbols, words[::2], gaps_ns, roles)
-
-    def follow(self, index: int, rhythm: Rhythm) -> None:
-        """Have the rounds of a rhythm reported."""
-        at = index * wire.RHYTHM.size
-        self.stop(index)
-        patterns = (
-            pattern
-            for ones in (rhythm.starts, rhythm.ends)
-            for pattern in (*ones, *[0] * (wire.RHYTHM_PATTERNS - len(ones)))
-        )
-        _PATTERNS.pack_into(self._rhythms, at + _STARTS, *patterns)
-        self._set(index, "start_calls", rhythm.start_calls)
-        self._set(index, "folds", int(rhythm.folds))
-        # The first one last: it says that all others are there.
-        for mask, calls in zip(_MASKS[::-1], (rhythm.end_calls, rhythm.start_calls), strict=True):
-            _LONG.pack_into(self._rhythms, at + mask, (1 << _SYMBOL_BITS * calls) - 1)
-
-    def stop(self, index: int) -> None:
-        """Have no rounds reported."""
-        _LONG.pack_into(self._rhythms, index * wire.RHYTHM.size + _MASKS[0], 0)
-
-    def free(self, index: int) -> None:
-        """Let another thread have a rhythm whose thread has ended, with its area."""
-        area, at = self._get(index, "area"), index * wire.RHYTHM.size
-        cleared = wire.RHYTHM.build(area=area, tid=self._get(index, "tid"))
-        self._rhythms[at : at + wire.RHYTHM.size] = cleared
-        self._set(index, "tid", 0)
-
-    def take_area(self, index: int) -> None:
-        """Keep no calls any more."""
-        self._set(index, "area", 0)
-
-    def share_areas(self, wanting: tuple[int, ...] | list[int]) -> None:
+    def share_areas(self, wanting: Sequence[int]) -> None:
         """Give areas to those that want one, and others to who comes next."""
         areas = {index: self._get(index, "area") for index in self._indices}
         free = sorted(self._areas - set(areas.values()), reverse=True)
@@ -133,17 +179,19 @@ class RhythmMaps:
             if free and not self._get(index, "area"):
                 self._give(index, free.pop())
 
-    def _give(self, index: int, area: int) -> None:
-        self._set(index, "kept", 0)
-        self._set(index, "area", area)
+    def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
+        at = index * wire.RHYTHM.size + offset
+        return self._rhythms[at : at + size_bytes]
 
-    def _get(self, index: int, name: str) -> int:
-        number: int
-        (number,) = _NUMBER.unpack_from(self._rhythms, index * wire.RHYTHM.size + _AT[name])
-        return number
+    def _write(self, index: int, offset: int, data: bytes) -> None:
+        at = index * wire.RHYTHM.size + offset
+        self._rhythms[at : at + len(data)] = data
 
-    def _set(self, index: int, name: str, number: int) -> None:
-        _NUMBER.pack_into(self._rhythms, index * wire.RHYTHM.size + _AT[name], number)
+    def _kept(self, index: int) -> bytes:
+        area, kept = self._get(index, "area"), self._get(index, "kept")
+        size = wire.RHYTHM_CALL.size
+        at = (area - 1) * wire.RHYTHM_CALLS * size
+        return self._calls[at : at + kept * size] if area else b""
 
 
 def _mapped(bpf_map: BpfMap) -> mmap.mmap:

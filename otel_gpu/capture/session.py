@@ -220,6 +220,7 @@ class Session:
         schedule.every(_POLL_S, "device_faults", self._surroundings.faults.read)
         schedule.every(_TICKS_INTERVAL_S, "devices", self._surroundings.devices)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
+        schedule.every(_POLL_S, "rounds", self._snapshots.steps.read_rounds)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
 

@@ -122,7 +122,8 @@ class Snapshots:
         self.stacks = KernelStacks(programs)
         self.resources = Resources(programs, watched)
         self.culprits = Culprits(watched)
-        self.steps = FoundSteps(programs.rhythms, programs.processes.image)
+        rhythms = (programs.rhythms, programs.doors.rhythms)
+        self.steps = FoundSteps(rhythms, programs.processes.image)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read."""

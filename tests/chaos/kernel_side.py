@@ -97,6 +97,17 @@ class NoCommunicators:
         """There are none."""
 
 
+class NoRhythms:
+    """What it keeps of the rhythm of threads: none has one."""
+
+    def taken(self):
+        """No thread."""
+        return iter(())
+
+    def share_areas(self, wanting):
+        """Nobody wants any."""
+
+
 class NoDoors:
     """What programs count themselves: none of them does."""
 
@@ -105,6 +116,7 @@ class NoDoors:
 
     def __init__(self):
         self.lost = {}
+        self.rhythms = NoRhythms()
 
     def has_door(self, image, mapped):
         """It has none."""
@@ -119,17 +131,6 @@ class NoDoors:
 
     def set_thresholds(self, thresholds):
         """Nobody asks."""
-
-
-class NoRhythms:
-    """What it keeps of the rhythm of threads: none has one."""
-
-    def taken(self):
-        """No thread."""
-        return iter(())
-
-    def share_areas(self, wanting):
-        """Nobody wants any."""
 
 
 class NoContexts:

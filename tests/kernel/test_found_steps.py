@@ -17,7 +17,7 @@ from otel_gpu.decode.marks import Step
 from tests.kernel.agent import Agent
 from tests.stubs.build import WORKLOADS, StubLibraries
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by_probes")]
+pytestmark = pytest.mark.kernel
 
 KINDS = {
     "training": wire.STEP_TRAINING,
@@ -76,6 +76,7 @@ def assert_same(captured: Captured, *, has_kinds: bool, first: int = 1) -> None:
     assert captured.state == {"found": 1}
 
 
+@pytest.mark.usefixtures("counted_by")
 @pytest.mark.parametrize("what", ["loop", "epochs"])
 def test_steps_of_a_loop_are_found_to_the_call(
     stubs: StubLibraries, tmp_path: Path, what: str
@@ -84,6 +85,7 @@ def test_steps_of_a_loop_are_found_to_the_call(
     assert_same(capture(stubs, tmp_path, what), has_kinds=False)
 
 
+@pytest.mark.usefixtures("counted_by")
 @pytest.mark.parametrize("what", ["evaluations", "serve"])
 def test_two_kinds_of_steps_are_told_apart(stubs: StubLibraries, tmp_path: Path, what: str) -> None:
     """Training and evaluation, and prefill and decode."""

@@ -36,7 +36,9 @@ def test_a_value_of_no_field_is_refused():
         PLACE.build(adress=5)
 
 
-@pytest.mark.parametrize(("field", "offset"), [("kind", 0), ("address", 8), ("parts_2", 24)])
+@pytest.mark.parametrize(
+    ("field", "offset"), [("kind", 0), ("address", 8), ("parts_2", 24), ("table", 44)]
+)
 def test_a_field_is_where_its_offset_says(field, offset):
     """One value can be read without all others."""
     assert WAIT.offset_of(field) == offset

@@ -71,6 +71,8 @@ class Communicators(dict):
 class Doors:
     """Nobody counts its own calls."""
 
+    rhythms = None
+
     def images(self):
         return set()
 

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Which calls are in the rhythm of a thread, and when a round of it is over: see struct rhythm.
+ *
+ * The kernel side does this with calls that have probes, and native/door_rhythm.h with those that come
+ * through the door. otel_gpu/capture/rhythm.py does the same with calls that were kept.
+ */
+#ifndef OTEL_GPU_RHYTHM_TURNS_H
+#define OTEL_GPU_RHYTHM_TURNS_H
+
+#define RHYTHM_AGAIN_CALLS 4096 /* before a thread without a rhythm asks for one again */
+#define SYMBOL_BITS	   16
+#define IN_RHYTHM                                                                                  \
+	(1U << FAMILY_LAUNCH | 1U << FAMILY_GRAPH_LAUNCH | 1U << FAMILY_COPY |                     \
+	 1U << FAMILY_MEMSET | 1U << FAMILY_SYNCHRONIZE | 1U << FAMILY_COLLECTIVE)
+
+/* What programs do as often as they like, such as asking, is in no rhythm. */
+static inline __attribute__((always_inline)) _Bool counts_in_rhythm(__u8 family)
+{
+	return family < 32 && IN_RHYTHM >> family & 1;
+}
+
+/* Never 0. Launches are told apart by their kernel, copies by their direction and rough size. */
+static inline __attribute__((always_inline)) __u16 symbol_of(__u8 family, __u8 api, __u8 copy_kind,
+							     __u64 function, __u64 size_bytes)
+{
+	__u64 what = 0;
+	__u16 symbol;
+
+	if (family == FAMILY_LAUNCH || family == FAMILY_GRAPH_LAUNCH)
+		what = function;
+	else if (family == FAMILY_COPY || family == FAMILY_MEMSET)
+		what = (size_bytes > 1 << 4) + (size_bytes > 1 << 8) + (size_bytes > 1 << 12) +
+		       (size_bytes > 1 << 16) + (size_bytes > 1 << 20) + (size_bytes > 1 << 24);
+	what = what << 16 | (__u64)copy_kind << 8 | api;
+	symbol = (what * 0x9e3779b97f4a7c15ULL) >> 48;
+	return symbol ? symbol : 1;
+}
+
+static inline __attribute__((always_inline)) void
+describe_call(struct rhythm_call *kept, __u8 api, __u8 copy_kind, __u16 symbol, __u64 gap_ns)
+{
+	kept->gap_ns = gap_ns > 0xffffffff ? 0xffffffff : gap_ns;
+	kept->symbol = symbol;
+	kept->api = api;
+	kept->copy_kind = copy_kind;
+}
+
+static inline __attribute__((always_inline)) __u32 longer_word(__u32 word, __u16 symbol)
+{
+	return (word ^ symbol) * 0x01000193;
+}
+
+static inline __attribute__((always_inline)) _Bool is_among(const __u64 *patterns, __u64 history)
+{
+	return history == patterns[0] || history == patterns[1] || history == patterns[2] ||
+	       history == patterns[3];
+}
+
+/* Whether this is no other call than the one before. Until it is another, a round is not over. */
+static inline __attribute__((always_inline)) _Bool is_same_again(const struct rhythm *rhythm,
+								 __u32 symbol)
+{
+	return rhythm->folds && rhythm->before == symbol;
+}
+
+/* The next call, after what is_over said was reported: the call before returned then. */
+static inline __attribute__((always_inline)) void take_turn(struct rhythm *rhythm, __u32 symbol,
+							    __u64 returned_ktime_ns)
+{
+	__u32 calls = rhythm->start_calls;
+	__u64 history;
+
+	rhythm->before = symbol;
+	if (rhythm->is_over)
+		rhythm->start_ktime_ns = 0;
+	history = rhythm->history << SYMBOL_BITS | symbol;
+	rhythm->history = history;
+	rhythm->returns_ktime_ns[rhythm->distinct % RHYTHM_HISTORY] = returned_ktime_ns;
+	rhythm->distinct++;
+	rhythm->word = longer_word(rhythm->word, symbol);
+	if (is_among(rhythm->starts, history & rhythm->start_mask)) {
+		rhythm->start_ktime_ns =
+			rhythm->returns_ktime_ns[(rhythm->distinct - calls) % RHYTHM_HISTORY];
+		rhythm->word = 0;
+		for (int back = RHYTHM_HISTORY - 1; back >= 0; back--) {
+			if ((__u32)back < calls)
+				rhythm->word =
+					longer_word(rhythm->word, history >> SYMBOL_BITS * back);
+		}
+	}
+	rhythm->is_over =
+		rhythm->start_ktime_ns && is_among(rhythm->ends, history & rhythm->end_mask);
+}
+
+#endif

@@ -1,0 +1,266 @@
+"""Rhythms that doors follow: as the agent does itself, with calls that were kept."""
+
+import itertools
+import os
+import random
+import sys
+import time
+
+import pytest
+
+from otel_gpu import wire
+from otel_gpu.capture.door_memory import open_memory
+from otel_gpu.capture.door_rhythms import DoorRhythms
+from otel_gpu.capture.door_wishes import Wishes
+from otel_gpu.capture.rhythm import Rhythm, Role, history_of, turns_of
+from otel_gpu.config import load
+from tests.doors import address_of, reading_of, running
+from tests.kernel.agent import open_files
+from tests.stubs.build import stub_libraries
+
+PROGRAM = """
+import ctypes, os, sys, threading
+cuda, p = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p
+words = [ctypes.c_uint64(1)] * 4
+def launch(*kernels):
+    for kernel in kernels:
+        cuda.cudaLaunchKernel(p(16 * kernel), *words, None, 0, None)
+def copy(size_bytes, kind):
+    cuda.cudaMemcpy(p(8), p(8), ctypes.c_size_t(size_bytes), kind)
+def wait():
+    cuda.cudaStreamQuery(None)
+    cuda.cudaStreamSynchronize(None)
+def in_thread(do, many=1):
+    threads, is_over = [], threading.Barrier(many)
+    def run():
+        do()
+        is_over.wait()
+    threads = [threading.Thread(target=run) for _ in range(many)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+launch(1)
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    exec(line)
+    print(flush=True)
+"""
+FIRST, LAST = 3, 9
+
+
+class Program:
+    """A program that does what it is asked to, and what its door keeps of it."""
+
+    def __init__(self, process):
+        self.process = process
+        self.pid = int(process.stdout.readline())
+        self.image = (self.pid, time.monotonic_ns() - 60_000_000_000)
+        self.lost = [0] * wire.COUNTER_COUNT
+        self.rhythms = DoorRhythms(self.lost)
+        self.wishes = Wishes(load(None, {}, {}))
+        self.fd = open_memory(self.pid, address_of(self.pid))
+        self.wishes.write(self.fd, {}, collectives=False)
+        self.rhythms.add(self.image, self.fd)
+
+    def do(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "\n"
+
+    def taken(self):
+        return dict(self.rhythms.taken())
+
+    def close(self):
+        self.rhythms.close()
+        os.close(self.fd)
+
+
+@pytest.fixture
+def program():
+    with running([sys.executable, "-c", PROGRAM, stub_libraries().runtime]) as process:
+        program = Program(process)
+        yield program
+        program.close()
+
+
+def test_calls_are_kept_from_the_first_one_that_somebody_wants(program):
+    """Those of kinds that are in rhythms; copies are told apart by direction and rough size."""
+    program.do("launch(7); copy(8, 1); copy(9, 1); copy(1 << 21, 1); copy(8, 2); launch(7); wait()")
+
+    ((index, rhythm),) = program.taken().items()
+    calls = program.rhythms.calls(index)
+    again, small, same, large, back, launch, wait = calls.symbols
+    assert (rhythm["pid"], rhythm["tid"], rhythm["made"]) == (program.pid, program.pid, 7)
+    assert (again, small) == (launch, same)
+    assert len({again, small, large, back, wait}) == 5
+    assert calls.roles[again] is Role.LAUNCH
+    assert (calls.roles[small], calls.roles[back]) == (Role.TO_DEVICE, Role.TO_HOST)
+    assert calls.roles[wait] is Role.WAIT
+    assert calls.gaps_ns[0] == 0
+    assert all(calls.gaps_ns[1:])
+    assert rhythm["last_return_ktime_ns"] >= calls.starts_ns[-1]
+
+
+@pytest.mark.parametrize("folds", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_rounds_are_those_of_the_same_calls(program, folds, seed):
+    """Whatever is called, and whatever they begin and end by."""
+    chance = random.Random(seed)  # noqa: S311 -- the same each time
+    program.do(f"launch({FIRST}, {LAST})")
+    ((index, _),) = program.taken().items()
+    first, last = program.rhythms.calls(index).symbols
+    rhythm = Rhythm(
+        starts=(history_of([last, first]), history_of([first, first])),
+        start_calls=2,
+        ends=(last,),
+        end_calls=1,
+        folds=folds,
+        kinds={},
+        confidence_percent=100,
+        longest_calls=9,
+    )
+    program.rhythms.follow(index, rhythm)
+    kernels = [chance.choice((FIRST, LAST, 5, 5, 6)) for _ in range(701)]
+    program.do(f"launch(*{kernels})")
+
+    calls = program.rhythms.calls(index)
+    symbols, starts_ns, gaps_ns = calls.symbols[2:], calls.starts_ns[2:], calls.gaps_ns[2:]
+    # The round that may end with the last call is over when the thread is.
+    turns = [turn for turn in turns_of(rhythm, symbols) if turn.last + 1 < len(symbols)]
+    expected = [
+        (
+            starts_ns[turn.first] - gaps_ns[turn.first],
+            starts_ns[turn.last + 1] - gaps_ns[turn.last + 1],
+            turn.word,
+        )
+        for turn in turns
+    ]
+    assert len(expected) > 10
+    assert program.rhythms.rounds(index) == expected
+    assert program.rhythms.rounds(index) == []
+    assert sum(program.lost) == 0
+
+
+def test_the_round_that_a_thread_ends_after_is_the_last_one(program):
+    """And what it has is another one's once it was given back."""
+    program.do("in_thread(lambda: launch(3, 9))")
+    index, rhythm = next(iter(program.taken().items()))
+    assert rhythm["has_ended"] == 1
+    assert rhythm["tid"] not in (0, program.pid)
+    first, last = program.rhythms.calls(index).symbols
+    program.rhythms.free(index)
+    program.do("launch(3)")
+    assert program.taken()[index]["tid"] == program.pid
+    program.rhythms.follow(index, Rhythm((first,), 1, (last,), 1, False, {}, 100, 9))
+    program.do("launch(3, 9)")
+
+    assert program.rhythms.rounds(index) == []
+    ((start_ktime_ns, end_ktime_ns, _),) = program.rhythms.rounds(index, is_last=True)
+    calls = program.rhythms.calls(index)
+    assert start_ktime_ns == calls.starts_ns[-2] - calls.gaps_ns[-2]
+    assert end_ktime_ns == program.taken()[index]["last_return_ktime_ns"]
+
+
+def test_threads_beyond_those_that_there_is_room_for_are_counted(program):
+    """Once each; their calls are counted like those of others."""
+    program.do(f"in_thread(lambda: launch(1, 2), {wire.DOOR_RHYTHMS + 3})")
+
+    assert len(program.taken()) == wire.DOOR_RHYTHMS
+    assert reading_of(program.pid).lost[wire.DOOR_LOST_RHYTHMS_FULL] == 3
+
+
+def test_nothing_is_kept_while_nobody_wants_it(program):
+    """No agent, or one that looks for no steps."""
+    program.wishes.withdraw(program.fd)
+    program.do("launch(1, 2)")
+    Wishes(load(None, {}, {"steps.find": False})).write(program.fd, {}, collectives=False)
+    program.do("launch(1, 2)")
+
+    assert program.taken() == {}
+
+
+def test_another_agent_begins_anew(program):
+    """It knows nothing of the rhythm that was followed before."""
+    program.do("launch(3)")
+    ((index, _),) = program.taken().items()
+    (first,) = program.rhythms.calls(index).symbols
+    program.rhythms.follow(index, Rhythm((first,), 1, (first,), 1, False, {}, 100, 9))
+    program.do("launch(3, 3, 3)")
+    program.rhythms.close()
+    program.rhythms.add(program.image, program.fd)
+    program.do("launch(4, 5)")
+
+    ((index, _),) = program.taken().items()
+    assert program.rhythms.rounds(index, is_last=True) == []
+    (fourth, fifth) = program.rhythms.calls(index).symbols
+    # Nor does it take the round that was over then for one of its own.
+    program.rhythms.follow(index, Rhythm((fourth,), 1, (fifth,), 1, False, {}, 100, 9))
+    program.do("launch(6, 4, 5, 6)")
+    assert len(program.rhythms.rounds(index)) == 1
+
+
+def test_a_forked_child_has_a_rhythm_of_its_own(program):
+    """Its memory is another one, and nobody has asked there for anything yet."""
+    program.do("child = os.fork(); launch(*[1] * 5 if child else [2] * 7); child or os._exit(0)")
+    program.do("os.waitpid(child, 0)")
+
+    assert [rhythm["made"] for rhythm in program.taken().values()] == [5]
+
+
+def test_what_a_process_cannot_have_done_is_left_out(program):
+    """It may write what it likes: rounds that are none are counted, and calls that are none not taken."""
+    program.do("launch(1, 2, 3)")
+    ((index, _),) = program.taken().items()
+    at = wire.DOOR_RHYTHMS_OFFSET
+    now_ns = time.monotonic_ns()
+    begun_ns = program.image[1]
+    false = [
+        (5, 9),
+        (now_ns, now_ns),
+        (now_ns, begun_ns),
+        (now_ns, now_ns << 1),
+        (1 << 63, 1 << 64),
+    ]
+    rounds = [*false, (begun_ns, now_ns)]
+    data = b"".join(
+        wire.DOOR_ROUND.build(start_ktime_ns=start_ns, end_ktime_ns=end_ns % (1 << 64))
+        for start_ns, end_ns in rounds
+    )
+    os.pwrite(program.fd, data, at + wire.DOOR_RHYTHM.offset_of("rounds"))
+    made = at + wire.DOOR_RHYTHM.offset_of("rounds_made")
+    os.pwrite(program.fd, len(rounds).to_bytes(8, "little"), made)
+    assert program.rhythms.rounds(index) == [(begun_ns, now_ns, 0)]
+    assert program.lost[wire.COUNTER_ROUNDS_WITHHELD] == len(false)
+    # More than there is room for: what is left of them, and how many are not.
+    os.pwrite(program.fd, (2 * wire.DOOR_ROUNDS).to_bytes(8, "little"), made)
+    assert len(program.rhythms.rounds(index)) == 1
+    os.pwrite(program.fd, bytes([255]) * 8, made)
+    assert len(program.rhythms.rounds(index)) == 1
+    os.pwrite(program.fd, bytes(8), made)
+    assert program.rhythms.rounds(index) == []
+
+    for offset, wrong in itertools.product(
+        (0, wire.RHYTHM_CALL.size), (0, now_ns >> 4, now_ns << 1, (1 << 64) - 1)
+    ):
+        kept = at + wire.DOOR_RHYTHM.offset_of("calls") + offset
+        before = os.pread(program.fd, 8, kept)
+        os.pwrite(program.fd, wrong.to_bytes(8, "little"), kept)
+        assert program.rhythms.calls(index).symbols == ()
+        os.pwrite(program.fd, before, kept)
+    assert len(program.rhythms.calls(index).symbols) == 3
+    os.pwrite(program.fd, bytes([255]) * 4, at + wire.DOOR_RHYTHM.offset_of("rhythm.kept"))
+    assert program.rhythms.rhythm(index)["kept"] == wire.RHYTHM_CALLS
+    assert program.rhythms.calls(index).symbols == ()
+    program.do("launch(4)")
+
+
+def test_what_a_door_has_is_let_go_when_all_is_given_back(program):
+    """Its last steps are read after it is closed."""
+    program.do("launch(1)")
+    ((index, _),) = program.taken().items()
+    before = len(open_files(os.getpid()))
+    program.rhythms.leave(program.image)
+    assert list(program.taken()) == [index]
+    program.rhythms.free(index)
+
+    assert program.taken() == {}
+    assert len(open_files(os.getpid())) == before - 1
