@@ -32,6 +32,7 @@ ANCHOR(struct, cuda_call_record);
 ANCHOR(struct, stall_record);
 ANCHOR(struct, gap_record);
 ANCHOR(struct, cpu_sample_record);
+ANCHOR(struct, cpu_sampling);
 ANCHOR(struct, times_key);
 ANCHOR(struct, times);
 ANCHOR(struct, times_record);

@@ -430,6 +430,12 @@ struct stall_record {
 	char waker_comm[COMM_BYTES];
 };
 
+/* How threads on a CPU are sampled, which the agent says; nothing yet is 0. */
+struct cpu_sampling {
+	__u32 one_in;	 /* ticks */
+	__u32 period_ns; /* between two */
+};
+
 /*
  * A watched thread was on a CPU when that CPU's sampling clock ticked. weight_ns is the time on
  * CPUs that the sample stands for: the clock's period, times the ticks of watched threads for

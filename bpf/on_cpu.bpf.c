@@ -31,17 +31,11 @@ struct kernel_cpu_sample {
 
 #define CPU_SAMPLE_BURST 100 /* beyond the rate, until the agent has set how many are sampled */
 
-enum {
-	ONE_IN,
-	PERIOD_NS,
-};
-
-/* One tick in so many is sampled, and how far apart they are; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct cpu_sampling);
 } cpu_sampling __weak SEC(".maps");
 
 /* Rate limit of the host: theoretical arrival time. */
@@ -179,14 +173,6 @@ static __always_inline bool send_from_kernel(struct bpf_perf_event_data *ctx,
 	return true;
 }
 
-/* What the agent has said; nothing yet is 0. */
-static __always_inline __u32 said(__u32 what, __u32 otherwise)
-{
-	const __u32 *value = bpf_map_lookup_elem(&cpu_sampling, &what);
-
-	return value && *value ? *value : otherwise;
-}
-
 SEC("perf_event")
 int cpu_tick(struct bpf_perf_event_data *ctx)
 {
@@ -196,13 +182,15 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	struct thread *thread = watched_thread(task, is_in_user);
 	bool is_in_kernel = !is_in_user, is_sent;
 	__u64 now_ktime_ns, weight_ns, user_stack = 0;
-	__u32 one_in, period_ns;
+	__u32 one_in, period_ns, zero = 0;
+	const struct cpu_sampling *said;
 	struct place place;
 
 	if (!thread)
 		return 0;
-	one_in = said(ONE_IN, 1);
-	period_ns = said(PERIOD_NS, settings.tick_period_ns);
+	said = bpf_map_lookup_elem(&cpu_sampling, &zero);
+	one_in = said && said->one_in ? said->one_in : 1;
+	period_ns = said && said->period_ns ? said->period_ns : settings.tick_period_ns;
 	now_ktime_ns = bpf_ktime_get_ns();
 	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||
 	    !admit_to(&cpu_sample_arrival_ktime_ns, now_ktime_ns, settings.cpu_sample_interval_ns,

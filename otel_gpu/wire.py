@@ -436,6 +436,7 @@ STALL_RECORD = CStruct(
     "comm:16s culprit_comm:16s waker_comm:16s",
     RECORD_HEADER,
 )
+CPU_SAMPLING = CStruct("one_in:I period_ns:I")
 CPU_SAMPLE_RECORD = CStruct(
     "user_stack:Q weight_ns:Q root_start_ktime_ns:Q kernel_stack:i cpu:I api:H context:B 5x "
     "comm:16s",

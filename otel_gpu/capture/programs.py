@@ -333,8 +333,8 @@ class Programs:
 
     def set_sampling(self, one_in: int, period_ns: int) -> None:
         """Say how far apart ticks are, and that one in so many of a watched thread is sampled."""
-        for place, value in enumerate((one_in, period_ns)):
-            self._cpu_sampling.update(_PID.pack(place), _PID.pack(value))
+        sampling = wire.CPU_SAMPLING.build(one_in=one_in, period_ns=period_ns)
+        self._cpu_sampling.update(_PID.pack(0), sampling)
 
     def read_ticks(self) -> int:
         """Return how many ticks have found a watched thread, sampled or not."""
