@@ -9,10 +9,14 @@
 #include "events.h"
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
+#include "aggregate.bpf.h"
 #include "times.bpf.h"
+#include "chains.bpf.h"
+#include "thread_context.bpf.h"
+#include "account.bpf.h"
+#include "door.bpf.h"
 
 #define SIGSTOP 19
-#define NO_SLOT (~0ULL) /* see door.bpf.h */
 
 /* The agent has to open what the program counts in, before that is gone. */
 static __always_inline void report_door(struct thread *thread, __u64 memory)
@@ -34,7 +38,10 @@ static __always_inline void report_door(struct thread *thread, __u64 memory)
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Arguments: the thread's slot, if there was one for it, and the memory, if there is any. */
+/*
+ * Arguments: the thread's slot, if there was one for it, and the memory, if there is any. What it has
+ * published in another one is seen for the last time, as that will be another thread's.
+ */
 SEC("uprobe")
 int enter_door(struct pt_regs *ctx)
 {
@@ -51,6 +58,7 @@ int enter_door(struct pt_regs *ctx)
 	/* Until now it was in no call that the door knows of. */
 	if (!thread->door_slot)
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
+	sync_door(thread);
 	thread->door_slot = PT_REGS_PARM1(ctx);
 	if (!memory) {
 		report_door(thread, 0);

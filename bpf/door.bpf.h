@@ -15,8 +15,6 @@
 
 #include "../native/door.h"
 
-#define NO_SLOT (~0ULL) /* it counts its calls, and does not publish them */
-
 _Static_assert(sizeof(((struct thread *)0)->door_view) ==
 		       __builtin_offsetof(struct door_slot, places),
 	       "all that is before the places");

@@ -256,9 +256,10 @@ int sched_process_exit(__u64 *ctx)
 	if (thread && process)
 		send_last_waits(thread, process, bpf_ktime_get_ns());
 	if (thread) {
-		/* What only a door knows of cannot be looked at any more. */
+		/* What only a door knows of cannot be looked at any more, if it has not been. */
 		if (thread->depth &&
-		    thread->calls[(thread->depth - 1) % MAX_DEPTH].is_published != PUBLISHED)
+		    (thread->door_slot == NO_SLOT ||
+		     thread->calls[(thread->depth - 1) % MAX_DEPTH].is_published != PUBLISHED))
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		send_failed_call(thread);
 		leave_rhythm(thread);

@@ -4,6 +4,8 @@
 #define OTEL_GPU_TASKS_BPF_H
 
 #define MAX_PID_NAMESPACE_LEVEL 6
+#define NO_SLOT                                                                                    \
+	(~0ULL) /* of a thread that counts its calls, and does not publish them (any more) */
 
 /*
  * A task has one number per pid namespace that it is visible in. The agent may be

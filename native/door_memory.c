@@ -102,11 +102,16 @@ static void begin_memory(void)
 	__atomic_store_n(&door_guard->state, MEMORY_READY, __ATOMIC_RELEASE);
 }
 
-/* The thread ends: its slot is another one's, with what it has counted. */
+/*
+ * The thread ends: its slot is another one's, with what it has counted. The agent's probe is the last
+ * to see in which calls it was.
+ */
 static void leave_slot(void *slot)
 {
 	if (door_self.slot != slot || door_guard->epoch != door_self.epoch)
 		return;
+	if (CONTROL->generation)
+		otel_gpu_door_thread(NO_SLOT, door_memory);
 	leave_rhythm();
 	door_self.slot = NULL;
 	door_self.epoch = 0;

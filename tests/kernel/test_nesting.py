@@ -17,6 +17,7 @@ NESTED = {
     "longjmp": ("", 7),
     "tail": ("", 7),
     "exit": ("", 7),
+    "exit-hot": ("", 11),
 }
 
 
@@ -69,12 +70,12 @@ def test_a_failed_inner_call_brings_its_outer_call_along(
 def test_nothing_is_lost_but_what_cannot_be_kept(shared: Shared) -> None:
     """
     Of 13 nested calls 5 are deeper than the bound, for each of 7 outermost calls. Seven calls were
-    left by longjmp, and seven threads died in one.
+    left by longjmp, and seven and eleven threads died in one.
     """
     assert losses(shared.receiver) == {
         "depth_exceeded": 7 * 5,
         "no_return": 7,
-        "exit_inside_call": 7,
+        "exit_inside_call": 7 + 11,
     }
 
 
@@ -114,3 +115,4 @@ def test_a_tail_call_is_nested_in_the_call_that_made_it(shared: Shared) -> None:
 def test_a_thread_that_ends_inside_a_call_leaves_nothing_open(shared: Shared) -> None:
     """Whole calls of other threads are exact."""
     assert calls(shared.receiver, "cudaFree", shared.pid("exit")) == 7
+    assert calls(shared.receiver, "cudaDeviceSynchronize", shared.pid("exit-hot")) == 11

@@ -7,6 +7,7 @@
  *     longjmp   CALLS cudaFree calls are left with longjmp, each followed by a cudaMalloc
  *     tail      CALLS cudaStreamCreateWithFlags calls, which jump to cudaStreamCreate
  *     exit      CALLS threads end inside cudaFree, after which one makes a whole call
+ *     exit-hot  CALLS threads end inside cudaDeviceSynchronize, which may be counted without probes
  */
 #include "workload.h"
 #include <setjmp.h>
@@ -30,6 +31,24 @@ static void *free_nothing(void *unused)
 	return unused;
 }
 
+static void *synchronize(void *unused)
+{
+	cuda.device_synchronize();
+	return unused;
+}
+
+static void end_inside(const char *api, void *(*call)(void *))
+{
+	pthread_t thread;
+
+	cuda.call_inside(api, end_thread, NULL);
+	pthread_create(&thread, NULL, call, NULL);
+	pthread_join(thread, NULL);
+	cuda.call_inside(api, NULL, NULL);
+	pthread_create(&thread, NULL, call, NULL);
+	pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	int (*create)(void **, unsigned);
@@ -43,8 +62,6 @@ int main(int argc, char **argv)
 	create = symbol(cuda.handle, "cudaStreamCreateWithFlags");
 
 	for (volatile uint64_t i = 0; i < calls; i++) {
-		pthread_t thread;
-
 		if (!strcmp(argv[2], "driver")) {
 			cuda.malloc(&address, 512);
 		} else if (!strcmp(argv[2], "recurse")) {
@@ -57,12 +74,9 @@ int main(int argc, char **argv)
 		} else if (!strcmp(argv[2], "tail")) {
 			create(&address, 1);
 		} else if (!strcmp(argv[2], "exit")) {
-			cuda.call_inside("cudaFree", end_thread, NULL);
-			pthread_create(&thread, NULL, free_nothing, NULL);
-			pthread_join(thread, NULL);
-			cuda.call_inside("cudaFree", NULL, NULL);
-			pthread_create(&thread, NULL, free_nothing, NULL);
-			pthread_join(thread, NULL);
+			end_inside("cudaFree", free_nothing);
+		} else if (!strcmp(argv[2], "exit-hot")) {
+			end_inside("cudaDeviceSynchronize", synchronize);
 		} else {
 			fail(argv[2]);
 		}
