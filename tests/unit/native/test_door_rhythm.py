@@ -15,7 +15,7 @@ from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.rhythm import Rhythm, Role, history_of, turns_of
 from otel_gpu.config import load
 from tests.doors import address_of, reading_of, running
-from tests.kernel.agent import open_files
+from tests.kernel.agent import open_files, wait_until
 from tests.stubs.build import stub_libraries
 
 PROGRAM = """
@@ -143,8 +143,9 @@ def test_rounds_are_those_of_the_same_calls(program, folds, seed):
 def test_the_round_that_a_thread_ends_after_is_the_last_one(program):
     """And what it has is another one's once it was given back."""
     program.do("in_thread(lambda: launch(3, 9))")
-    index, rhythm = next(iter(program.taken().items()))
-    assert rhythm["has_ended"] == 1
+    ((index, rhythm),) = program.taken().items()
+    # Python does not wait for the thread itself.
+    wait_until(lambda: program.taken()[index]["has_ended"], "the end of the thread")
     assert rhythm["tid"] not in (0, program.pid)
     first, last = program.rhythms.calls(index).symbols
     program.rhythms.free(index)
