@@ -4,9 +4,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED, OTEL_SERVICE_NAME
 from opentelemetry.sdk.resources import Resource
@@ -61,6 +61,10 @@ NOT_SAMPLED = "not_sampled"
 _PROFILES = "PROFILES"
 # What the parts may take beyond their timeout to let go of connections.
 _JOIN_GRACE_S = 1.0
+# The part of the time at the end that a dead endpoint for spans cannot take from the metrics.
+_METRICS_SHARE = 0.25
+
+_Part: TypeAlias = Sender[Any] | MetricExports
 
 
 class Exports:
@@ -238,29 +242,18 @@ class Exports:
         self._ended = True
         self._flush_profiles()
         deadline_s = time.monotonic() + timeout_s
-        parts: list[Sender[Any] | MetricExports] = [
-            *self._sinks,
-            *self._logs,
-            *self._profile_sinks,
-            self._metrics,
-        ]
+        senders: list[Sender[Any]] = [*self._sinks, *self._logs, *self._profile_sinks]
         if not self._live:
             # One after the other, so that a file has the same order every time.
+            parts: list[_Part] = [*senders, self._metrics]
             ends = [part.shutdown(max(0.0, deadline_s - time.monotonic())) for part in parts]
             return all(ends)
-        # Side by side: a dead endpoint for spans must not take the metrics' time.
-        done: list[bool] = []
-        threads = [
-            threading.Thread(
-                target=lambda part=part: done.append(part.shutdown(timeout_s)), daemon=True
-            )
-            for part in parts
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()) + _JOIN_GRACE_S)
-        return len(done) == len(parts) and all(done)
+        metrics_s = timeout_s * _METRICS_SHARE
+        is_complete = _end(senders, timeout_s - metrics_s)
+        # Only now is it known what was dropped, and nothing says it after these.
+        self._metrics.tell_dropped(self.dropped())
+        remaining_s = max(metrics_s, deadline_s - time.monotonic())
+        return _end([self._metrics], remaining_s) and is_complete
 
     def dropped(self) -> Mapping[str, int]:
         """Return how many spans were not exported, by reason."""
@@ -347,6 +340,23 @@ def _signals(config: Config) -> Iterator[Signal]:
             hint = "set export.profiles to false, or install another opentelemetry-proto"
             raise ConfigError(f"there is no signal of profiles: {error}", hint=hint) from error
         yield PROFILES
+
+
+def _end(parts: Sequence[_Part], timeout_s: float) -> bool:
+    """End parts side by side, so that none takes another's time; False: not everything arrived."""
+    done: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda part=part: done.append(part.shutdown(timeout_s)), daemon=True
+        )
+        for part in parts
+    ]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + timeout_s + _JOIN_GRACE_S
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return len(done) == len(threads) and all(done)
 
 
 @contextmanager

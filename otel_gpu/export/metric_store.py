@@ -276,6 +276,12 @@ class MetricStore:
         with self._lock:
             self._host.agent.explained[instrument, attribute, value] += 1
 
+    def tell_dropped(self, counts: Mapping[str, int]) -> None:
+        """Take in how many spans were dropped, by reason; newer than the agent's last figures."""
+        with self._lock:
+            agent = self._host.agent
+            agent.status = {**agent.status, "dropped": counts}
+
     def _observe_calls(self) -> None:
         # More may arrive meanwhile: one thread observes, others collect.
         while self._calls:

@@ -112,6 +112,10 @@ class MetricExports:
             measurements = list(run.measurements(duration_bounds_ns(self._config)))
             self._store.observe_run(run.process, measurements, run.end_unix_ns)
 
+    def tell_dropped(self, counts: Mapping[str, int]) -> None:
+        """Take in how many spans were dropped until now, by reason."""
+        self._store.tell_dropped(counts)
+
     def _make_room(self) -> None:
         if self._live:
             # Earlier than the timer, or ended processes' series would be given up.

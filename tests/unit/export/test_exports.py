@@ -14,7 +14,8 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export import sinks
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import Config, ExportConfig, SpansConfig, StacksConfig
-from tests.activities import call_stack
+from tests.activities import call_stack, status
+from tests.kernel.agent import total
 from tests.receiver import attributes_of
 from tests.unit.export import samples
 
@@ -157,6 +158,22 @@ def test_a_dead_endpoint_does_not_hold_the_end():
 
     assert time.monotonic() - began_s < 8.0
     assert sum(exports.dropped().values()) == 5
+
+
+def test_the_last_metrics_tell_what_the_end_dropped(receiver):
+    """Nobody would say it after them; a dead endpoint for spans leaves them their time."""
+    with socket.create_server(("127.0.0.1", 0)) as dead:
+        environ = environ_of(
+            receiver,
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"http://127.0.0.1:{dead.getsockname()[1]}",
+        )
+        with open_exports(config_of(), environ, live=True) as exports:
+            observe_all(exports)
+            exports.observe(status(0, dropped={}))
+            assert not exports.shutdown(2.0)
+
+    assert sum(exports.dropped().values()) == 5
+    assert total(receiver, "otel_gpu.spans.dropped") == 5
 
 
 def test_the_sampler_thins_traces(receiver):
