@@ -27,8 +27,8 @@ from tests.stubs.build import StubLibraries, library, stub_libraries, workload
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
 
-# In 20 s the shares have to be right, and are so before.
-SECONDS = 8
+# In 20 s the shares have to be right. In 8 s, chance alone moves one of them by 2 points now and then.
+SECONDS = 16
 SHARES = {50: 0.5, 25: 0.25, 15: 0.15, 7: 0.07, 3: 0.03}
 WORKLOAD = Path(__file__).resolve().parents[1] / "workloads" / "shares.py"
 
