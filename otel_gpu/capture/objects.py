@@ -113,14 +113,14 @@ class BpfMap:
                     values[index * value_bytes : (index + 1) * value_bytes],
                 )
 
-    def read_batches(self, batch_entries: int = 512) -> Iterator[tuple[int, bytes, bytes]]:
+    def read_batches(self, batch_bytes: int = 65_536) -> Iterator[tuple[int, bytes, bytes]]:
         """
-        Read the whole map.
+        Read the whole map, through a buffer of so many bytes, which is zeroed each time.
 
         Yields:
-            (entries, keys, values): the keys and the values, each packed. An
-            entry that moves while the map is read can come twice.
+            (entries, keys, values), both packed; an entry that moves meanwhile can come twice.
         """
+        batch_entries = max(1, batch_bytes // (self.key_bytes + self.value_bytes))
         options = BatchOptions(ctypes.sizeof(BatchOptions), 0, 0)
         # The kernel's cursor is a bucket number, in a buffer that must hold a key.
         cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
@@ -141,8 +141,8 @@ class BpfMap:
             if count.value:
                 yield (
                     count.value,
-                    keys.raw[: count.value * self.key_bytes],
-                    values.raw[: count.value * self.value_bytes],
+                    ctypes.string_at(keys, count.value * self.key_bytes),
+                    ctypes.string_at(values, count.value * self.value_bytes),
                 )
             if result == -errno.ENOENT:
                 return
