@@ -38,6 +38,18 @@ static __always_inline void report_door(struct thread *thread, __u64 memory)
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
+/* Whether calls would not be shown, as the agent has not said yet what it wants to see. */
+static __always_inline bool comes_too_early(const struct thread *thread, __u64 memory)
+{
+	const struct process *process = find_process(thread->pid);
+	__u32 generation;
+
+	return process && process->flags & PROCESS_STOP_ON_LOAD &&
+	       !bpf_probe_read_user(&generation, sizeof(generation),
+				    (const void *)(memory + DOOR_CONTROL_OFFSET)) &&
+	       !generation;
+}
+
 /*
  * Arguments: the thread's slot, if there was one for it, and the memory, if there is any. What it has
  * published in another one is seen for the last time, as that will be another thread's.
@@ -50,6 +62,7 @@ int enter_door(struct pt_regs *ctx)
 	struct thread *thread = find_thread(tid);
 	__u64 memory = PT_REGS_PARM2(ctx);
 	const __u64 *known_ktime_ns;
+	bool is_known;
 
 	if (!thread)
 		thread = meet_thread(task, tid);
@@ -68,9 +81,11 @@ int enter_door(struct pt_regs *ctx)
 		thread->door_slot = NO_SLOT;
 	pid = thread->pid;
 	known_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
-	if (known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns)
+	is_known = known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns;
+	/* To stop a process takes a moment, in which its other threads go on. */
+	if (is_known && (*known_ktime_ns & DOOR_REFUSED || !comes_too_early(thread, memory)))
 		return 0;
-	if (bpf_map_update_elem(&doors, &pid, &thread->image_ktime_ns, BPF_ANY)) {
+	if (!is_known && bpf_map_update_elem(&doors, &pid, &thread->image_ktime_ns, BPF_ANY)) {
 		count(COUNTER_LOST_PROCESSES_FULL);
 		return 0;
 	}

@@ -1,6 +1,7 @@
 """What was stopped for its probes goes on, also where the capture ends before it was looked at."""
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,19 +9,35 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.doors import DOOR_THREAD
+from otel_gpu.capture.headers import header_of
+from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.programs import ENTER_DOOR, Programs
 from otel_gpu.capture.session import Session
+from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
+from tests.doors import LIBRARY, running
 from tests.kernel.agent import wait_until
+from tests.stubs.build import stub_libraries
 
 pytestmark = pytest.mark.kernel
 
 CONFIG = load(None, {}, {})
 SHELL = ("sh", "-c", "echo began; read line; exec true")
 GOES_ON_S = 60
+THREE_THREADS = """
+import ctypes, sys, threading
+cuda = ctypes.CDLL(sys.argv[1])
+input()
+threads = [threading.Thread(target=cuda.cudaDeviceSynchronize) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
 
 
 @contextmanager
@@ -108,3 +125,25 @@ def test_an_interrupted_capture_leaves_nothing_stopped(monkeypatch: pytest.Monke
                 list(batches)
 
             assert [shell.wait(GOES_ON_S) for shell in shells] == [0, 0, 0]
+
+
+def test_each_thread_stands_still_until_the_door_is_open() -> None:
+    """To stop a process takes a moment, in which its other threads make calls that nobody sees."""
+    offset = dict(exported_functions(str(LIBRARY)))[DOOR_THREAD]
+    command = [sys.executable, "-c", THREE_THREADS, stub_libraries().runtime]
+    with Programs(CONFIG, watch_all=False) as programs, running(command) as program:
+        programs.attach()
+        programs.bpf.attach_uprobes(ENTER_DOOR, str(LIBRARY), [(offset, 0)])
+        programs.processes.watch(program.pid, wire.PROCESS_STOP_ON_LOAD)
+        assert program.stdin
+        print(file=program.stdin, flush=True)
+        stood_still = set()
+        while program.poll() is None:
+            records = list(programs.lifecycle.read())
+            for header, record in zip(map(header_of, records), records, strict=True):
+                if header.kind == wire.RECORD_DOOR:
+                    assert wire.DOOR_RECORD.named(record)["stopped"]
+                    stood_still.add(header.tid)
+            let_all_go_on(records)
+
+    assert len(stood_still - {program.pid}) == 3
