@@ -75,6 +75,7 @@ class MetricExports:
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
         self.count = self._store.count
+        self.tell_dropped = self._store.tell_dropped
         self._senders = [
             MetricSender(
                 exporter,
@@ -111,10 +112,6 @@ class MetricExports:
 
             measurements = list(run.measurements(duration_bounds_ns(self._config)))
             self._store.observe_run(run.process, measurements, run.end_unix_ns)
-
-    def tell_dropped(self, counts: Mapping[str, int]) -> None:
-        """Take in how many spans were dropped until now, by reason."""
-        self._store.tell_dropped(counts)
 
     def _make_room(self) -> None:
         if self._live:
