@@ -41,11 +41,12 @@ struct row {
 	__u8 stream_work;
 };
 
+#define BOUNDS_OF_BITS 4 /* that values of as many bits may be above: a scale of 2 has no more */
+
 /* Ascending inclusive upper bounds, and where to begin to look: by the bits of a value. */
 struct bounds {
-	__u32 count;
 	__u8 first[65];
-	__u64 upper[MAX_BOUNDS];
+	__u64 upper[MAX_BOUNDS + BOUNDS_OF_BITS]; /* nothing is above the last ones */
 };
 
 /* Of a call, in the frame of its wrapper. */

@@ -105,12 +105,13 @@ static inline struct door_series *common_series(struct key key)
 	return begin_series(&COMMON->series[begun], key);
 }
 
+/* Without a branch: by the value it would be a guess, and a wrong one takes longer than all of this. */
 static inline __u32 find_bucket(const struct bounds *bounds, __u64 value)
 {
-	__u32 bucket = bounds->first[value ? 64 - __builtin_clzll(value) : 0];
+	__u32 first = bounds->first[value ? 64 - __builtin_clzll(value) : 0], bucket = first;
 
-	while (bucket < bounds->count && value > bounds->upper[bucket])
-		bucket++;
+	for (int i = 0; i < BOUNDS_OF_BITS; i++)
+		bucket += value > bounds->upper[first + i];
 	return bucket;
 }
 

@@ -8,6 +8,7 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from otel_gpu import wire
@@ -33,6 +34,9 @@ _WIDE = frozenset(
         *("cudaMalloc3D", "cudaMalloc3DArray"),
     }
 )
+# As in native/door_calls.h.
+_BOUNDS_OF_BITS = 4
+_ABOVE_ALL = (1 << 64) - 1
 _COLUMNS = (
     *("api", "counts", "family", "size_slot", "size_shift", "height_slot", "stream_slot"),
     *("address_slot", "address_is_output", "copy_kind_slot", "fixed_copy_kind", "launch_shape"),
@@ -87,14 +91,17 @@ def _array(numbers: Sequence[int], suffix: str = "") -> str:
 
 
 def _bounds(name: str, bounds: Sequence[int]) -> str:
+    first = _first_buckets(bounds)
+    # More than the door compares with.
+    if any(after - before > _BOUNDS_OF_BITS for before, after in pairwise(first)):
+        sys.exit(f"{name}: more than {_BOUNDS_OF_BITS} bounds for values of as many bits")
     return f"""
 static const struct bounds {name} = {{
-\t.count = {len(bounds)},
 \t.first = {{
-{_array(_first_buckets(bounds))},
+{_array(first)},
 \t}},
 \t.upper = {{
-{_array(bounds, "ull")},
+{_array([*bounds, *[_ABOVE_ALL] * _BOUNDS_OF_BITS], "ull")},
 \t}},
 }};
 """
