@@ -36,9 +36,9 @@
 
 #define DOOR_NAME	    "otel_gpu_door"
 #define DOOR_MAGIC	    8245931919627612263 /* "gpu_door" in memory */
-#define DOOR_VERSION	    2			/* of all that is in this file */
-#define DOOR_SLOTS	    256 /* threads at one time; others use the common part */
-#define DOOR_SLOT_SERIES    64	/* of a slot */
+#define DOOR_VERSION	    3			/* of all that is in this file */
+#define DOOR_SLOTS	    1024 /* threads at one time; others use the common part */
+#define DOOR_SLOT_SERIES    64	 /* of a slot */
 #define DOOR_COMMON_SERIES  1024
 #define DOOR_RHYTHMS	    16	 /* threads whose steps are looked for at one time */
 #define DOOR_ROUNDS	    1024 /* the latest of a thread */
@@ -46,9 +46,9 @@
 #define DOOR_COMMON_OFFSET  8192
 #define DOOR_SLOTS_OFFSET   1646592
 #define DOOR_SLOT_BYTES	    110592
-#define DOOR_RHYTHMS_OFFSET 29958144
+#define DOOR_RHYTHMS_OFFSET 114892800
 #define DOOR_RHYTHM_BYTES   552960
-#define DOOR_BYTES	    38805504
+#define DOOR_BYTES	    123740160
 
 /* What the door could not count or publish, in door_header.lost. */
 enum door_loss {

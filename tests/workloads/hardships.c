@@ -12,7 +12,7 @@
 #include <setjmp.h>
 #include <sys/mman.h>
 
-#define MANY_AT_ONCE 300
+#define MANY_AT_ONCE 1103
 #define STACK_BYTES  (256 << 10)
 
 int cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, void *);

@@ -105,7 +105,7 @@ def test_more_threads_at_once_than_slots_are_counted_all_the_same():
 
     assert launches(reading) == made
     lost = list(reading.lost)
-    assert lost.pop(wire.DOOR_LOST_SLOTS_FULL) == 300 - wire.DOOR_SLOTS
+    assert lost.pop(wire.DOOR_LOST_SLOTS_FULL) == 1103 - wire.DOOR_SLOTS
     assert sum(lost) == 0
 
 
