@@ -3,7 +3,9 @@ Test processes beside each other, and tests that have this machine to themselves
 
 A test that is marked ``alone`` begins when no other test process has a test under way, and
 until it has ended none begins another one. With ``alone(among="kernel")`` this is so for tests
-that load BPF programs, and others go on. Those that follow each other share a turn.
+that load BPF programs, and others go on; with ``alone(among="doors")``, for tests that are the agent
+of programs with a door: one that watches everything would be so, too. Those that follow each other
+share a turn.
 
 Tests that load BPF programs wait half of their time, and one that is alone among them makes the
 others wait. So there is a process more than CPUs, which takes unit tests meanwhile, and stands
@@ -26,6 +28,10 @@ from xdist.workermanage import WorkerController
 SHARED = ("tests/packaging/", "tests/scenarios/")
 # A file is run by one process, so the longest are begun before the others.
 LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/store/test_many_processes.py")
+# From the widest one on.
+PLACES = ("room", "kernel", "doors")
+# Its tests write to programs what an agent wants to be shown.
+WITH_DOORS = "tests/unit/native/"
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 # How many processes stand back, and what is added to their niceness.
 STANDING_BACK = 1
@@ -55,11 +61,13 @@ def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
     if item is None:
         return ()
     alone = item.get_closest_marker("alone")
-    among_kernel = alone is not None and alone.kwargs.get("among") == "kernel"
-    everywhere = Place("room", alone=alone is not None and not among_kernel)
-    if item.get_closest_marker("kernel") is None:
-        return (everywhere,)
-    return everywhere, Place("kernel", alone=alone is not None)
+    among = alone.kwargs.get("among", "room") if alone is not None else None
+    places = [Place("room", alone=among == "room")]
+    if item.get_closest_marker("kernel") is not None:
+        places.append(Place("kernel", alone=among in ("room", "kernel")))
+    if among in ("kernel", "doors") or item.nodeid.startswith(WITH_DOORS):
+        places.append(Place("doors", alone=among is not None))
+    return tuple(places)
 
 
 def order(item: pytest.Item) -> tuple[int, bool, bool]:
@@ -68,8 +76,12 @@ def order(item: pytest.Item) -> tuple[int, bool, bool]:
 
     Unit tests come last, where they are taken from both ends.
     """
-    alone = sum(place.alone for place in places_of(item))
-    return -alone, not item.nodeid.startswith(LONGEST), "unit" in item.path.parts
+    alone = (PLACES.index(place.name) for place in places_of(item) if place.alone)
+    return (
+        min(alone, default=len(PLACES)),
+        not item.nodeid.startswith(LONGEST),
+        "unit" in item.path.parts,
+    )
 
 
 class Groups(LoadScopeScheduling):

@@ -181,6 +181,7 @@ def test_a_storm_of_processes_at_once_costs_no_call(
     assert lost(receiver) == {}
 
 
+@pytest.mark.alone(among="doors")
 def test_more_processes_than_there_is_room_for_are_counted_as_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

@@ -8,6 +8,8 @@ import pytest
 from tests import turns
 
 KERNEL, ALONE, AMONG = pytest.mark.kernel, pytest.mark.alone, pytest.mark.alone(among="kernel")
+AMONG_DOORS = pytest.mark.alone(among="doors")
+ALL = {"room", "kernel", "doors"}
 
 
 def item(path, *marks):
@@ -19,14 +21,14 @@ def item(path, *marks):
 
 @pytest.fixture
 def free(tmp_path, monkeypatch):
-    """Say which of two locks of test processes a further process would get, and share."""
+    """Say which locks of test processes a further process would get, and share."""
     monkeypatch.setattr(turns, "FOLDER", tmp_path)
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
 
     def try_locks(how):
         found = set()
-        for name in ("room", "kernel"):
+        for name in ALL:
             with (tmp_path / f"{name}.lock").open("w") as file:
                 try:
                     fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -41,18 +43,25 @@ def free(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("marks", "for_one", "for_several"),
     [
-        ((), {"kernel"}, {"room", "kernel"}),
-        ((KERNEL,), set(), {"room", "kernel"}),
+        ((), {"kernel", "doors"}, ALL),
+        ((KERNEL,), {"doors"}, ALL),
+        ((KERNEL, AMONG_DOORS), set(), {"room", "kernel"}),
         ((KERNEL, AMONG), set(), {"room"}),
-        ((KERNEL, ALONE), set(), set()),
-        ((ALONE,), {"kernel"}, {"kernel"}),
+        ((KERNEL, ALONE), {"doors"}, {"doors"}),
+        ((ALONE,), {"kernel", "doors"}, {"kernel", "doors"}),
     ],
 )
 def test_who_may_run_meanwhile(free, marks, for_one, for_several):
     """Nobody beside one that is alone, no programs beside one that is so among them."""
     with turns.Turns().turn(item("tests/x.py", *marks), None):
         assert free() == (for_one, for_several)
-    assert free() == ({"room", "kernel"}, {"room", "kernel"})
+    assert free() == (ALL, ALL)
+
+
+def test_who_is_an_agent_of_doors_is_not_beside_one_that_watches_everything(free):
+    """That one would be the agent of the same doors."""
+    with turns.Turns().turn(item(f"{turns.WITH_DOORS}x.py"), None):
+        assert free() == ({"kernel"}, ALL)
 
 
 def test_tests_that_are_alone_share_a_turn(free):
@@ -60,21 +69,23 @@ def test_tests_that_are_alone_share_a_turn(free):
     mine, one = turns.Turns(), item("tests/x.py", KERNEL, ALONE)
     with mine.turn(one, one):
         pass
-    assert free() == (set(), set())
+    assert free() == ({"doors"}, {"doors"})
     with mine.turn(one, item("tests/x.py", KERNEL)):
         pass
-    assert free() == ({"room", "kernel"}, {"room", "kernel"})
+    assert free() == (ALL, ALL)
 
 
 def test_what_is_alone_or_takes_long_comes_first():
     """And unit tests last."""
     unit, plain = item("tests/unit/e.py"), item("tests/kernel/d.py", KERNEL)
-    among, alone = (item("tests/kernel/a.py", KERNEL, mark) for mark in (AMONG, ALONE))
+    doors, among, alone = (
+        item("tests/kernel/a.py", KERNEL, mark) for mark in (AMONG_DOORS, AMONG, ALONE)
+    )
     long = item(f"{turns.LONGEST[0]}c.py", KERNEL)
 
-    found = sorted([unit, plain, long, among, alone], key=turns.order)
+    found = sorted([unit, plain, long, doors, among, alone], key=turns.order)
 
-    assert found == [alone, among, long, plain, unit]
+    assert found == [alone, among, doors, long, plain, unit]
 
 
 @pytest.mark.parametrize(
