@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.programs import file_offset, programs
+from benchmarks.programs import file_offset
+from benchmarks.programs import programs as floor
 from benchmarks.result import Result, spread
 from benchmarks.subjects import environment_for, python_start_seconds
 from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.objects import BpfObject, object_path
-from otel_gpu.capture.settings import pack_settings
+from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
 from otel_gpu.probe_symbols import probes_of
 from tests.kernel.agent import ROOT
@@ -19,7 +19,6 @@ from tests.stubs.build import stub_libraries
 
 ATTACH_BOUND_S = 0.150
 START_BOUND_S = 1.0
-TRACEPOINTS = ("sched_switch", "sched_waking", "sched_process_fork", "sched_process_exec")
 
 
 def run(*, quick: bool = False) -> list[Result]:
@@ -64,7 +63,7 @@ def _result(
 def _attach_empty() -> float:
     library = stub_libraries().runtime
     start_s = time.monotonic()
-    with programs() as bpf:
+    with floor() as bpf:
         place = [(file_offset(library), 0)]
         bpf.attach_uprobes("empty_enter", str(library), place)
         bpf.attach_uprobes("empty_exit", str(library), place, on_return=True)
@@ -72,20 +71,17 @@ def _attach_empty() -> float:
 
 
 def _attach_all() -> float:
-    """Open, load and attach everything: tracepoints and both stub libraries' symbols."""
+    """Open, load and attach as the agent does, with both stub libraries' symbols."""
     start_s = time.monotonic()
-    with BpfObject(object_path(), ("enter_call", "exit_call", "library_list_changed")) as bpf:
-        bpf.set_read_only_data(".rodata.settings", pack_settings(Config(), watch_all=False))
-        bpf.load()
-        for tracepoint in TRACEPOINTS:
-            bpf.attach(tracepoint)
+    with Programs(Config(), watch_all=False) as programs:
+        programs.attach()
         for library in stub_libraries():
             probes = probes_of(exported_functions(Path(library)))
             places = [
                 (probe.file_offset, probe.api.number | probe.variant << 16) for probe in probes
             ]
-            bpf.attach_uprobes("exit_call", str(library), places, on_return=True)
-            bpf.attach_uprobes("enter_call", str(library), places)
+            programs.bpf.attach_uprobes(EXIT_CALL, str(library), places, on_return=True)
+            programs.bpf.attach_uprobes(ENTER_CALL, str(library), places)
         return time.monotonic() - start_s
 
 

@@ -6,39 +6,37 @@
 /* Too large for the BPF stack, so new series are copied from here. */
 static const struct aggregate new_aggregate = {};
 
-/* Find the bucket of a value among ascending inclusive upper bounds. */
-static __always_inline __u32 find_bucket(const volatile __u64 *bounds, __u32 bound_count,
-					 __u64 value)
-{
-	__u32 low = 0, high = bound_count;
-
-	/* 2^8 > MAX_BOUNDS */
-	for (int i = 0; i < 8; i++) {
-		__u32 middle = (low + high) / 2;
-
-		if (low >= high || middle >= MAX_BOUNDS)
-			break;
-		if (value <= bounds[middle])
-			high = middle;
-		else
-			low = middle + 1;
-	}
-	return low;
-}
+#define SEARCHED_BOUNDS 256 /* a power of 2, more than MAX_BOUNDS */
+#define MOST_OF_A_VALUE 0x7fffffffffffffffULL
 
 /*
- * Global functions, so that the verifier walks each search once by itself. The bounds
- * are constants to it: inlined, it would follow every path through them anew from every
- * place that counts. Weak, because several objects have them.
+ * Find the bucket of a value among ascending inclusive upper bounds, of which those that are not
+ * used are MOST_OF_A_VALUE: how many are below it. Without a branch, as the bounds are constants to
+ * the verifier: it would follow every path through them.
  */
+static __always_inline __u32 find_bucket(const volatile __u64 *bounds, __u64 value)
+{
+	__u32 below = 0;
+
+	if (value > MOST_OF_A_VALUE)
+		value = MOST_OF_A_VALUE;
+	for (__u32 step = SEARCHED_BOUNDS / 2; step; step /= 2) {
+		__u32 at = (below + step - 1) & (SEARCHED_BOUNDS - 1);
+
+		below += (bounds[at] - value) >> 63 ? step : 0;
+	}
+	return below;
+}
+
+/* Global functions, so that the verifier walks each search once. Weak: several objects have them. */
 __weak __noinline __u32 find_duration_bucket(__u64 duration_ns)
 {
-	return find_bucket(settings.duration_bounds_ns, settings.duration_bound_count, duration_ns);
+	return find_bucket(settings.duration_bounds_ns, duration_ns);
 }
 
 __weak __noinline __u32 find_size_bucket(__u64 size_bytes)
 {
-	return find_bucket(settings.size_bounds_bytes, settings.size_bound_count, size_bytes);
+	return find_bucket(settings.size_bounds_bytes, size_bytes);
 }
 
 static __always_inline struct aggregate *find_aggregate(const struct aggregate_key *key)

@@ -48,10 +48,13 @@ static __always_inline bool lengthen(struct wait_link *latest, __u32 end_tid, __
 }
 
 /* Add a link, or make the latest one longer. */
-static __noinline int add_link(struct thread *thread, const struct wait_link *link)
+__weak __noinline int add_link(struct thread *thread, const struct wait_link *link)
 {
-	struct wait_link *latest = latest_link(thread), *slot;
+	struct wait_link *latest, *slot;
 
+	if (!thread || !link)
+		return 0;
+	latest = latest_link(thread);
 	if (lengthen(latest, link->end_tid, link->state, link->system_call, link->kernel_stack,
 		     link->start_ktime_ns, link->end_ktime_ns)) {
 		latest->blocked_ns += link->blocked_ns;
@@ -264,20 +267,26 @@ static __always_inline bool is_ended_by_nobody(const struct thread *thread)
 	       thread->system_call == SYSCALL_CLOCK_NANOSLEEP;
 }
 
-/* Remember a wait as a link. */
-static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns, __u32 end_pid,
-				      __u32 end_tid, enum thread_state state)
+/* Remember a wait, in a state of enum thread_state, as a link. */
+__weak __noinline int keep_link(struct thread *thread, __u64 blocked_ns, __u32 end_pid,
+				__u32 end_tid, __u32 state)
 {
-	struct wait_link *latest = latest_link(thread), *part = &thread->part;
 	bool is_own = state == STATE_BLOCKED;
-	__u64 end_ktime_ns = thread->off_ktime_ns + blocked_ns;
-	__s32 system_call = is_own ? thread->system_call : -1;
-	__s32 kernel_stack = is_own ? thread->kernel_stack : -1;
+	__s32 system_call, kernel_stack;
+	struct wait_link *latest, *part;
+	__u64 end_ktime_ns;
 
+	if (!thread)
+		return 0;
+	latest = latest_link(thread);
+	part = &thread->part;
+	end_ktime_ns = thread->off_ktime_ns + blocked_ns;
+	system_call = is_own ? thread->system_call : -1;
+	kernel_stack = is_own ? thread->kernel_stack : -1;
 	if (lengthen(latest, end_tid, state, system_call, kernel_stack, thread->off_ktime_ns,
 		     end_ktime_ns)) {
 		latest->blocked_ns += blocked_ns;
-		return;
+		return 0;
 	}
 	end_by(part, end_pid, end_tid, state);
 	part->start_ktime_ns = thread->off_ktime_ns;
@@ -288,7 +297,7 @@ static __always_inline void keep_link(struct thread *thread, __u64 blocked_ns, _
 	part->system_call = system_call;
 	if (is_own)
 		part->flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
-	add_link(thread, part);
+	return add_link(thread, part);
 }
 
 /* Book a wait that no watched thread ended, as far as we know. */
@@ -359,11 +368,10 @@ static __always_inline void book_blocked(struct thread *thread, struct times_key
  * the end of the last slice says who let go of the GIL. Until then, it is taken to be the thread
  * that got it last.
  */
-static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns, __u64 unbooked_ns,
-				 __u64 now_ktime_ns)
+static __noinline int keep_slice(struct thread *thread, const struct times_key *key,
+				 __u64 runnable_ktime_ns, __u64 unbooked_ns, __u64 now_ktime_ns)
 {
 	struct process *process = find_process(thread->pid);
-	struct times_key key = key_of_wait(thread);
 	struct wait_link *link;
 
 	if (!thread->slices_ns) {
@@ -373,7 +381,7 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 			thread->links_ktime_ns = link->end_ktime_ns;
 		end_by(link, thread->pid, thread->tid, STATE_BLOCKED);
 		link->flags = STALL_GIL;
-		link->system_call = key.system_call;
+		link->system_call = key->system_call;
 		link->start_ktime_ns = thread->off_ktime_ns;
 		link->last_ktime_ns = thread->off_ktime_ns;
 		link->run_queue_ns = 0;
@@ -382,14 +390,14 @@ static __noinline int keep_slice(struct thread *thread, __u64 runnable_ktime_ns,
 	}
 	thread->slices_end_ktime_ns = now_ktime_ns;
 	thread->slices_ns += runnable_ktime_ns - thread->off_ktime_ns;
-	thread->slices_place = (__u32)key.context << 16 | key.api;
-	thread->slices_kernel_stack = key.kernel_stack;
-	thread->slices_system_call = key.system_call;
+	thread->slices_place = (__u32)key->context << 16 | key->api;
+	thread->slices_kernel_stack = key->kernel_stack;
+	thread->slices_system_call = key->system_call;
 	link = latest_link(thread);
 	link->runnable_ktime_ns = now_ktime_ns;
 	link->end_ktime_ns = now_ktime_ns;
 	link->blocked_ns = thread->slices_ns;
-	return book(&key, thread->comm, unbooked_ns, 0, 0);
+	return book(key, thread->comm, unbooked_ns, 0, 0);
 }
 
 /* A thread that waited for the GIL has it. */
@@ -439,17 +447,23 @@ static __noinline int end_slices(struct thread *thread)
 	return 0;
 }
 
-/* Book what is left of a time off the CPU that ends now, and all of it as ended. */
-__attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread,
-							   __u64 from_ktime_ns,
-							   __u64 runnable_ktime_ns,
-							   __u64 now_ktime_ns)
+/*
+ * Book what is left of a time off the CPU that ends now, and all of it as ended. A global function,
+ * so that the verifier follows it once.
+ */
+__weak __noinline int book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
+				   __u64 runnable_ktime_ns, __u64 now_ktime_ns)
 {
-	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns, unbooked_ns = 0;
-	bool is_gil = thread->stall_flags & STALL_GIL;
-	struct times_key key = key_of_wait(thread);
+	__u64 blocked_ns, unbooked_ns = 0;
 	struct wait_link *latest;
+	struct times_key key;
+	bool is_gil;
 
+	if (!thread)
+		return 0;
+	key = key_of_wait(thread);
+	is_gil = thread->stall_flags & STALL_GIL;
+	blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
 	if (blocked_ns) {
 		if (runnable_ktime_ns > from_ktime_ns)
 			unbooked_ns = runnable_ktime_ns - from_ktime_ns;
@@ -457,7 +471,7 @@ __attribute__((unused)) static __noinline int book_off_cpu(struct thread *thread
 		    (!is_gil || thread->off_ktime_ns - thread->slices_end_ktime_ns > SLICE_GAP_NS))
 			end_slices(thread);
 		if (is_gil && thread->waker_pid != thread->pid)
-			keep_slice(thread, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
+			keep_slice(thread, &key, runnable_ktime_ns, unbooked_ns, now_ktime_ns);
 		else
 			book_blocked(thread, &key, blocked_ns, unbooked_ns);
 		if (is_gil && !thread->slices_ns)

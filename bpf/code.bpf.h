@@ -107,12 +107,14 @@ static __always_inline __u64 name_code(const struct code_head *head,
 }
 
 /* False: it could not be read, as opposed to being of a kind that we do not know. */
-static __always_inline bool read_text(user_memory memory, struct code_text *text,
-				      const struct interpreter *interpreter, __u64 address)
+LINKAGE __noinline int read_text(user_memory memory, struct code_text *text,
+				 const struct interpreter *interpreter, __u64 address)
 {
 	__u64 length = 0, from = address, bytes; /* wide, or older verifiers lose its bounds */
 	__u32 state = 0, kind;
 
+	if (!text || !interpreter)
+		return false;
 	text->length = 0;
 	text->character_bytes = 1;
 	if (!read_word(memory, &length, address + interpreter->text_length) ||
@@ -160,6 +162,7 @@ static __always_inline __u32 send_with_table(user_memory memory, const struct re
 			      code_word(head, interpreter->code_file));
 	is_whole &= read_text(memory, &record->qualified_name, interpreter,
 			      code_word(head, interpreter->code_name));
+	barrier_var(length); /* or what is checked is another copy of it than what is used */
 	if (length > room)
 		length = room;
 	if (READ_MEMORY(memory, record->line_table, length, line_table))

@@ -257,33 +257,37 @@ static __always_inline struct kept_communicator *add_communicator(const struct t
 	return key->generation ? bpf_map_lookup_elem(&communicators, key) : NULL;
 }
 
+/* One that a thread has asked for is there now, if its handle is. Returns whether it is not. */
+__noinline int is_still_unborn(const struct thread *thread, struct unborn *unborn)
+{
+	struct kept_communicator *kept;
+	struct communicator_key key;
+
+	if (!thread || !unborn || !unborn->where)
+		return false;
+	key = handle_key(thread, 0);
+	if (bpf_probe_read_user(&key.handle, sizeof(key.handle), (void *)unborn->where))
+		unborn->where = 0;
+	if (!key.handle)
+		return true;
+	kept = add_communicator(thread, &key, unborn, 0);
+	if (kept)
+		kept->magic = unborn->id;
+	unborn->where = 0;
+	return false;
+}
+
 /* Those that a thread has asked for are there now, if their handles are. */
 __noinline int see_born(__u32 tid)
 {
 	struct unborn_list *list = bpf_map_lookup_elem(&unborn_communicators, &tid);
 	struct thread *thread = find_thread(tid);
-	__u32 waiting = 0;
+	bool waiting = false;
 
 	if (!list || !thread)
 		return 0;
-	for (int i = 0; i < MAX_UNBORN; i++) {
-		struct unborn *unborn = &list->unborn[i];
-		struct communicator_key key = handle_key(thread, 0);
-		struct kept_communicator *kept;
-
-		if (!unborn->where)
-			continue;
-		waiting++;
-		if (bpf_probe_read_user(&key.handle, sizeof(key.handle), (void *)unborn->where))
-			unborn->where = 0;
-		if (!key.handle)
-			continue;
-		kept = add_communicator(thread, &key, unborn, 0);
-		if (kept)
-			kept->magic = unborn->id;
-		unborn->where = 0;
-		waiting--;
-	}
+	for (int i = 0; i < MAX_UNBORN; i++)
+		waiting |= is_still_unborn(thread, &list->unborn[i]);
 	if (!waiting)
 		bpf_map_delete_elem(&unborn_communicators, &tid);
 	return 0;

@@ -33,9 +33,12 @@ static __always_inline bool look_at_slot(struct thread *thread)
 				    (const void *)thread->door_slot);
 }
 
-static __always_inline void take_over(struct thread *thread, struct open_call *call,
-				      const struct door_open_call *published)
+/* This and what comes below are global functions, so that the verifier walks loops once. */
+__weak __noinline int take_over(struct thread *thread, struct open_call *call,
+				const struct door_open_call *published)
 {
+	if (!thread || !call || !published)
+		return 0;
 	__builtin_memset(call, 0, sizeof(*call));
 	call->start_ktime_ns = published->start_ktime_ns;
 	call->stack_pointer = published->stack_pointer;
@@ -48,11 +51,12 @@ static __always_inline void take_over(struct thread *thread, struct open_call *c
 	call->voluntary_switches = thread->voluntary_switches;
 	call->involuntary_switches = thread->involuntary_switches;
 	call->is_published = PUBLISHED;
+	return 0;
 }
 
 /*
  * Bring what is open in a thread up to date. Calls that only probes see may be around those that
- * are published, and inside of them. A global function, so that the verifier walks its loops once.
+ * are published, and inside of them.
  */
 __weak __noinline int sync_door(struct thread *thread)
 {

@@ -1110,9 +1110,7 @@ struct settings {
 	__u64 large_bytes;		 /* of a block, from which on it is large */
 	__u64 sample_bytes;		 /* of small blocks, per sample */
 	__u64 block_stack_interval_ns;	 /* 1 s / rate of the host, in new stacks of blocks */
-	__u32 duration_bound_count;
-	__u32 size_bound_count;
-	__u32 sample_one_in; /* 0: no baseline sample */
+	__u32 sample_one_in;		 /* 0: no baseline sample */
 	__u32 watch_all;
 	__u32 default_process_flags; /* of a process that watch_all finds */
 	__u32 agent_pid;

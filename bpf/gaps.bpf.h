@@ -62,17 +62,17 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 	bpf_ringbuf_submit(record, wakeup_flags());
 }
 
-/* Send a gap that is long, for this thread. */
-static __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+/* Send a gap that is long, for this thread. A global function, so that the verifier follows it once. */
+__weak __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
 {
-	__u64 gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
-	struct threshold_key series = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.copy_kind = COPY_NONE,
-	};
-	__u64 *threshold_ns;
+	struct threshold_key series = {.copy_kind = COPY_NONE};
+	__u64 *threshold_ns, gap_ns;
 
+	if (!thread)
+		return 0;
+	series.image_ktime_ns = thread->image_ktime_ns;
+	series.pid = thread->pid;
+	gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
 	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
 		return 0;
 	threshold_ns = bpf_map_lookup_elem(&thresholds, &series);

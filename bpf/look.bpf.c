@@ -151,6 +151,10 @@ static __always_inline __u32 look_at_user(struct look_room *room, struct task_st
 	returns = save_returns((struct saved_return *)&record->python_frames[frames], task,
 			       place.stack_pointer);
 	record->return_count = returns;
+	/* From there the verifier knows no more than the bound: one state goes on, and not one of each. */
+	returns = *(volatile __u32 *)&record->return_count;
+	if (returns > MAX_RETURNS)
+		returns = MAX_RETURNS;
 	head_bytes = __builtin_offsetof(struct sample_record, python_frames) +
 		     frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
 	if (head_bytes > sizeof(struct sample_record))

@@ -208,26 +208,37 @@ static __noinline int begin_communicator(const struct thread *thread, struct ope
 	return 0;
 }
 
+/* Of a rank among all of a process. */
+__noinline int add_rank(const struct thread *thread, const struct open_call *call, __u64 id,
+			__u32 rank)
+{
+	struct unborn known = {.id = id, .rank = rank};
+	struct kept_communicator *kept;
+	struct communicator_key key;
+	__s32 device = rank;
+
+	if (!thread || !call)
+		return 0;
+	known.rank_count = call->grid[0];
+	key = handle_key(thread, 0);
+	read_user(&key.handle, sizeof(key.handle), call->address + rank * sizeof(key.handle));
+	if (call->size_bytes)
+		read_user(&device, sizeof(device), call->size_bytes + rank * sizeof(device));
+	kept = key.handle ? add_communicator(thread, &key, &known, 0) : NULL;
+	if (!kept)
+		return 0;
+	kept->magic = call->stream;
+	kept->communicator.device = device;
+	return 0;
+}
+
 /* All ranks are in this process, so the name may be of it alone, if NCCL's is not known. */
 static __noinline int add_all(const struct thread *thread, struct open_call *call)
 {
 	__u64 id = call->function ?: combine(thread->image_ktime_ns, call->start_ktime_ns);
 
-	for (__u32 i = 0; i < MAX_RANKS_OF_INIT_ALL && i < call->grid[0]; i++) {
-		struct communicator_key key = handle_key(thread, 0);
-		struct unborn known = {.id = id, .rank = i, .rank_count = call->grid[0]};
-		struct kept_communicator *kept;
-		__s32 device = i;
-
-		read_user(&key.handle, sizeof(key.handle), call->address + i * sizeof(key.handle));
-		if (call->size_bytes)
-			read_user(&device, sizeof(device), call->size_bytes + i * sizeof(device));
-		kept = key.handle ? add_communicator(thread, &key, &known, 0) : NULL;
-		if (!kept)
-			continue;
-		kept->magic = call->stream;
-		kept->communicator.device = device;
-	}
+	for (__u32 i = 0; i < MAX_RANKS_OF_INIT_ALL && i < call->grid[0]; i++)
+		add_rank(thread, call, id, i);
 	if (call->grid[0] > MAX_RANKS_OF_INIT_ALL)
 		count_many(COUNTER_LOST_COMMUNICATORS_FULL, call->grid[0] - MAX_RANKS_OF_INIT_ALL);
 	call->function = 0;
@@ -264,7 +275,7 @@ static __noinline int shrink_communicator(const struct thread *thread, struct op
 	struct kept_communicator *parent = find_communicator(&key);
 	__u32 excluded = call->grid[0];
 	__u64 where = call->address, id;
-	__s32 rank, rank_count;
+	__s32 rank, rank_count, below = 0;
 
 	call->address = 0;
 	if (!parent)
@@ -275,9 +286,10 @@ static __noinline int shrink_communicator(const struct thread *thread, struct op
 		__s32 other = 0;
 
 		read_user(&other, sizeof(other), call->size_bytes + i * sizeof(other));
-		if (other < parent->communicator.rank)
-			rank--;
+		/* One less if it is below, without a branch: the verifier would follow both each time. */
+		below += (__u64)((__s64)other - rank) >> 63;
 	}
+	rank -= below;
 	id = name_of_child(parent->communicator.id, 0, 0);
 	await_birth(thread->tid, where, id, rank, rank_count > 0 ? rank_count : 0);
 	call->address = id;

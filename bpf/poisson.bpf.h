@@ -17,7 +17,8 @@
 #define RATIO_BITS     20
 
 /* The position of the highest bit. */
-static __always_inline __u32 highest_bit(__u64 value)
+/* This and weight_of are global functions, so that the verifier follows their branches once. */
+__weak __noinline __u32 highest_bit(__u64 value)
 {
 	__u32 bits = 0;
 
@@ -44,7 +45,7 @@ static __always_inline __s64 next_interval(__u64 mean_bytes)
 }
 
 /* size / (1 - exp(-size / mean)), to 0.1 %; both are at most MAX_SIZE. */
-static __always_inline __u64 weight_of(__u64 size_bytes, __u64 mean_bytes)
+__weak __noinline __u64 weight_of(__u64 size_bytes, __u64 mean_bytes)
 {
 	__u64 ratio, power, square, cube, hit;
 	__u32 halvings = 0;

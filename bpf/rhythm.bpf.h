@@ -8,6 +8,19 @@
 
 #define NO_RHYTHM 0xffffffff
 
+/* Returns whether the rhythm of that number was nobody's, and is the thread's now. */
+__weak __noinline int take_rhythm(struct thread *thread, __u32 index)
+{
+	struct rhythm *rhythm = bpf_map_lookup_elem(&rhythms, &index);
+
+	if (!thread || !rhythm || rhythm->tid ||
+	    __sync_val_compare_and_swap(&rhythm->tid, 0, thread->tid))
+		return false;
+	rhythm->pid = thread->pid;
+	rhythm->image_ktime_ns = thread->image_ktime_ns;
+	return true;
+}
+
 static __noinline int claim_rhythm(struct thread *thread)
 {
 	if (thread->until_rhythm) {
@@ -16,14 +29,8 @@ static __noinline int claim_rhythm(struct thread *thread)
 	}
 	thread->until_rhythm = RHYTHM_AGAIN_CALLS;
 	for (__u32 i = 0; i < MAX_RHYTHMS; i++) {
-		__u32 index = i;
-		struct rhythm *rhythm = bpf_map_lookup_elem(&rhythms, &index);
-
-		if (!rhythm || rhythm->tid ||
-		    __sync_val_compare_and_swap(&rhythm->tid, 0, thread->tid))
+		if (!take_rhythm(thread, i))
 			continue;
-		rhythm->pid = thread->pid;
-		rhythm->image_ktime_ns = thread->image_ktime_ns;
 		thread->rhythm = i + 1;
 		return 0;
 	}

@@ -145,14 +145,15 @@ static __always_inline __u32 save_returns(struct saved_return *to, struct task_s
 		return 0;
 	instance = READ_KERNEL(task, utask, return_instances);
 	for (int i = 0; i < MAX_RETURNS && instance; i++) {
-		/* The one that returns now is still there on some kernels. */
-		if (READ_KERNEL(instance, stack) >= stack_pointer) {
-			struct saved_return *saved = &to[returns % MAX_RETURNS];
+		struct saved_return *saved = &to[returns % MAX_RETURNS];
 
-			saved->stack_address = READ_KERNEL(instance, stack);
-			saved->return_address = READ_KERNEL(instance, orig_ret_vaddr);
-			returns++;
-		}
+		saved->stack_address = READ_KERNEL(instance, stack);
+		saved->return_address = READ_KERNEL(instance, orig_ret_vaddr);
+		/*
+		 * The one that returns now is below, and still there on some kernels: the next one is
+		 * written over it. Without a branch, as the verifier would follow both each time.
+		 */
+		returns += (stack_pointer - 1 - saved->stack_address) >> 63;
 		instance = READ_KERNEL(instance, next);
 	}
 	return returns;

@@ -216,7 +216,7 @@ static __always_inline int on_switch(__u64 *ctx, bool in_place)
 		note_stack(thread, next, now_ktime_ns, in_place);
 		note_resource(thread, next, now_ktime_ns, in_place);
 		note_culprit(thread, prev, cpu, now_ktime_ns);
-		enter_cpu(thread, next, now_ktime_ns);
+		enter_cpu(thread, now_ktime_ns);
 	} else if (thread) {
 		begin_running(thread, bpf_ktime_get_ns());
 	}

@@ -7,8 +7,8 @@
  * Threads that make no CUDA calls wait as a matter of course; a wait is worth a span of
  * its own when it is long. Of those that do, it is a part of a call or of a gap.
  */
-static __noinline int send_long_stall(struct thread *thread, struct task_struct *task,
-				      __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+static __noinline int send_long_stall(struct thread *thread, __u64 runnable_ktime_ns,
+				      __u64 now_ktime_ns)
 {
 	struct process *process = find_process(thread->pid);
 	struct interval interval = {
@@ -38,24 +38,27 @@ static __noinline int send_long_stall(struct thread *thread, struct task_struct 
 	send_wait_context(thread, &thread->context, interval.start_ktime_ns, now_ktime_ns);
 	__builtin_memcpy(interval.culprit_comm, thread->culprit_comm, COMM_BYTES);
 	__builtin_memcpy(interval.waker_comm, thread->waker_comm, COMM_BYTES);
-	send_interval(thread, &interval, 0, task->comm);
+	send_interval(thread, &interval, 0, thread->comm);
 	return 0;
 }
 
-/* Count a time off the CPU, and keep or send it where it may explain something. */
-static __noinline int note_off_cpu(struct thread *thread, struct task_struct *task,
-				   __u64 runnable_ktime_ns, __u64 now_ktime_ns)
+/*
+ * Count a time off the CPU, and keep or send it where it may explain something. A global function,
+ * so that the verifier follows it once.
+ */
+__weak __noinline int note_off_cpu(struct thread *thread, __u64 runnable_ktime_ns,
+				   __u64 now_ktime_ns)
 {
-	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
-		.pid = thread->pid,
-		.device = -1,
-		.copy_kind = COPY_NONE,
-		.api = thread->switch_type,
-	};
-	__u64 blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
-	__u64 run_queue_ns = now_ktime_ns - runnable_ktime_ns;
+	struct aggregate_key key = {.device = -1, .copy_kind = COPY_NONE};
+	__u64 blocked_ns, run_queue_ns;
 
+	if (!thread)
+		return 0;
+	key.image_ktime_ns = thread->image_ktime_ns;
+	key.pid = thread->pid;
+	key.api = thread->switch_type;
+	blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;
+	run_queue_ns = now_ktime_ns - runnable_ktime_ns;
 	thread->blocked_ns += blocked_ns;
 	thread->run_queue_ns += run_queue_ns;
 	key.metric = METRIC_OFF_CPU;
@@ -68,14 +71,13 @@ static __noinline int note_off_cpu(struct thread *thread, struct task_struct *ta
 			thread->calls[(thread->depth - 1) % MAX_DEPTH].choices |= CHOICE_STALLED;
 	} else if (blocked_ns >= settings.stall_floor_ns ||
 		   run_queue_ns >= settings.stall_floor_ns) {
-		send_long_stall(thread, task, runnable_ktime_ns, now_ktime_ns);
+		send_long_stall(thread, runnable_ktime_ns, now_ktime_ns);
 	}
 	return 0;
 }
 
 /* A thread is on a CPU again. Not a function: the stack has no room for another one. */
-static __always_inline void enter_cpu(struct thread *thread, struct task_struct *task,
-				      __u64 now_ktime_ns)
+static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 {
 	__u64 runnable_ktime_ns = thread->runnable_ktime_ns, from_ktime_ns;
 
@@ -90,7 +92,7 @@ static __always_inline void enter_cpu(struct thread *thread, struct task_struct 
 	/* Woken before it was off the CPU: that was put off to when the account was read. */
 	else if (runnable_ktime_ns < thread->off_ktime_ns)
 		runnable_ktime_ns = thread->off_ktime_ns;
-	note_off_cpu(thread, task, runnable_ktime_ns, now_ktime_ns);
+	note_off_cpu(thread, runnable_ktime_ns, now_ktime_ns);
 	book_off_cpu(thread, from_ktime_ns, runnable_ktime_ns, now_ktime_ns);
 	thread->off_ktime_ns = 0;
 }
@@ -106,7 +108,7 @@ static __always_inline void notice_running(struct thread *thread, struct task_st
 	if (!thread->off_ktime_ns)
 		return;
 	count(COUNTER_SWITCHES_REPAIRED);
-	enter_cpu(thread, task,
+	enter_cpu(thread,
 		  now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns));
 }
 

@@ -27,19 +27,24 @@ struct {
 
 static const struct stream_works no_works = {};
 
-/* In the place of what there was of that communicator, or of what is there longest. */
-static __always_inline void put_work(struct stream_works *works, const struct collective_work *work)
+/*
+ * In the place of what there was of that communicator, or of what is there longest. A global function,
+ * so that the verifier walks its loop once.
+ */
+__weak __noinline int put_work(struct stream_works *works, const struct collective_work *work)
 {
 	struct collective_work *place = NULL;
 	__u64 oldest_ktime_ns = ~0ull;
 
+	if (!works || !work)
+		return 0;
 	for (int i = 0; i < MAX_STREAM_WORK; i++) {
 		struct collective_work *one = &works->works[i];
 
 		if (one->handle == work->handle && one->generation == work->generation) {
 			if (one->number < work->number)
 				*one = *work;
-			return;
+			return 0;
 		}
 		if (!one->handle) {
 			oldest_ktime_ns = 0;
@@ -51,6 +56,7 @@ static __always_inline void put_work(struct stream_works *works, const struct co
 	}
 	if (place)
 		*place = *work;
+	return 0;
 }
 
 static __noinline int queue_work(const struct thread *thread, __u64 stream,

@@ -169,24 +169,35 @@ static __always_inline __u64 since(__u64 start_ktime_ns, __u64 now_ktime_ns)
 
 #define ATOMIC_TRIES 8
 
-/* Raise *slot to value. Each failed try means that another CPU raised it. */
-static __always_inline void raise_to(__u64 *slot, __u64 value)
+/*
+ * Raise *slot to value. Each failed try means that another CPU raised it. This and admit_to are
+ * global functions, so that the verifier follows their tries once, and not in each place.
+ */
+__weak __noinline int try_to_raise(__u64 *slot, __u64 value)
 {
-	for (int i = 0; i < ATOMIC_TRIES; i++) {
+	for (int i = 0; i < ATOMIC_TRIES && slot; i++) {
 		__u64 seen = *(volatile __u64 *)slot;
 
 		if (value <= seen || __sync_val_compare_and_swap(slot, seen, value) == seen)
-			return;
+			break;
 	}
+	return 0;
+}
+
+static __always_inline void raise_to(__u64 *slot, __u64 value)
+{
+	if (value > *(volatile __u64 *)slot)
+		try_to_raise(slot, value);
 }
 
 /*
  * A rate of records, as a leaky bucket in one word: the time at which the next record would
  * arrive if they came evenly spaced. They may be ahead of it by a burst.
  */
-static __always_inline bool admit_to(__u64 *slot, __u64 now_ktime_ns, __u64 interval_ns,
-				     __u64 burst_ns)
+__weak __noinline int admit_to(__u64 *slot, __u64 now_ktime_ns, __u64 interval_ns, __u64 burst_ns)
 {
+	if (!slot)
+		return false;
 	for (int i = 0; i < ATOMIC_TRIES; i++) {
 		__u64 seen = *(volatile __u64 *)slot;
 		__u64 arrival = seen > now_ktime_ns ? seen : now_ktime_ns;

@@ -81,15 +81,16 @@ static __noinline struct times *find_folded(const struct times_key *key)
 		bpf_map_update_elem(&folded_times, &folded, &nothing, BPF_NOEXIST);
 		times = bpf_map_lookup_elem(&folded_times, &folded);
 	}
-	count(times ? COUNTER_TIMES_FOLDED : COUNTER_LOST_TIMES_FULL);
 	return times;
 }
 
 static __always_inline int add_times(struct times *times, const struct times_key *key,
 				     __u64 time_ns, __u64 ended_ns, __u64 ended)
 {
-	if (!times)
+	if (!times) {
 		times = find_folded(key);
+		count(times ? COUNTER_TIMES_FOLDED : COUNTER_LOST_TIMES_FULL);
+	}
 	if (!times)
 		return 0;
 	if (time_ns)
@@ -294,11 +295,17 @@ static __always_inline void book_collected(struct thread *thread)
 		book_kept(&thread->kept[i]);
 }
 
-/* A thread that is on a CPU goes on elsewhere there, or leaves it. Returns when. */
-static __always_inline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns, __u64 off_cpu)
+/*
+ * A thread that is on a CPU goes on elsewhere there, or leaves it. Returns when. A global function, so
+ * that the verifier follows it once.
+ */
+__weak __noinline __u64 pass_on_cpu(struct thread *thread, __u64 now_ktime_ns, __u64 off_cpu)
 {
-	__u64 from_ktime_ns = claim(thread, &now_ktime_ns, off_cpu);
+	__u64 from_ktime_ns;
 
+	if (!thread)
+		return now_ktime_ns;
+	from_ktime_ns = claim(thread, &now_ktime_ns, off_cpu);
 	if (from_ktime_ns < now_ktime_ns)
 		add_on_cpu(thread, cpu_place_of(thread), now_ktime_ns - from_ktime_ns);
 	return now_ktime_ns;

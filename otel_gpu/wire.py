@@ -568,9 +568,8 @@ SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
     "call_stall_floor_ns:Q span_interval_ns:Q span_burst_ns:Q wakeup_bytes:Q sample_limit_bytes:Q "
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
-    "sample_bytes:Q block_stack_interval_ns:Q duration_bound_count:I size_bound_count:I "
-    "sample_one_in:I watch_all:I default_process_flags:I agent_pid:I pid_namespace_inode:I "
-    "sample_moments:I block_mode:I finds_steps:I apis:6656s"
+    "sample_bytes:Q block_stack_interval_ns:Q sample_one_in:I watch_all:I default_process_flags:I "
+    "agent_pid:I pid_namespace_inode:I sample_moments:I block_mode:I finds_steps:I apis:6656s"
 )
 PROCESS = CStruct(
     "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "

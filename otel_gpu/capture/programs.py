@@ -120,7 +120,7 @@ class Programs:
     ) -> None:
         capture = config.capture
         self._loader = capture.loader
-        # An eighth of what the kernel has to verify.
+        # A tenth of what the kernel has to verify.
         self._wants_looks = looks and can_look()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]

@@ -31,12 +31,10 @@ def process_flags(config: Config) -> int:
 
 def pack_settings(config: Config, *, watch_all: bool) -> bytes:
     """Return ``struct settings`` for ``.rodata.settings``."""
-    durations = duration_bounds_ns(config)
-    sizes = size_bounds_bytes(config)
     interval_ns = max(1, 1_000_000_000 // config.spans.rate_per_process)
     return wire.SETTINGS.pack(
-        *_filled_up(durations),
-        *_filled_up(sizes),
+        *_filled_up(duration_bounds_ns(config)),
+        *_filled_up(size_bounds_bytes(config)),
         nanoseconds(config.spans.slow_floor_us, 1_000),
         nanoseconds(config.spans.stall_floor_ms, 1_000_000),
         nanoseconds(config.spans.call_stall_floor_ms, 1_000_000),
@@ -50,8 +48,6 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         config.memory.large_bytes,
         config.memory.sample_bytes,
         1_000_000_000 // config.memory.stacks_per_second,
-        len(durations),
-        len(sizes),
         config.spans.sample_one_in,
         int(watch_all),
         process_flags(config),

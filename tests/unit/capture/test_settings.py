@@ -1,6 +1,7 @@
 """The settings that the BPF programs are loaded with."""
 
 from otel_gpu import wire
+from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.settings import pack_settings, process_flags
 from otel_gpu.config import load
 from otel_gpu.probe_table import APIS
@@ -25,13 +26,14 @@ def test_defaults_are_in_nanoseconds():
 
 
 def test_bounds_that_are_not_used_are_out_of_reach():
-    """The kernel side never looks past the count, and would find nothing there."""
+    """The kernel side looks at them, and no value is above one."""
+    config = load(None, {}, {"histograms.layout": "explicit"})
     settings = unpack({"histograms.layout": "explicit"})
 
-    count = settings["duration_bound_count"]
-    assert settings["duration_bounds_ns_0"] == 1_000
-    assert settings[f"duration_bounds_ns_{count - 1}"] < 1 << 62
-    assert settings[f"duration_bounds_ns_{count}"] == (1 << 63) - 1
+    bounds = [settings[f"duration_bounds_ns_{number}"] for number in range(wire.MAX_BOUNDS + 1)]
+    used = duration_bounds_ns(config)
+    assert bounds[: len(used)] == list(used)
+    assert set(bounds[len(used) :]) == {(1 << 63) - 1}
 
 
 def test_each_api_is_at_its_number():
