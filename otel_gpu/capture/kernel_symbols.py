@@ -1,7 +1,6 @@
 """Names of kernel functions, by address."""
 
 import re
-import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
-# So many names are compressed together: as strings all would be 10 MB, and few are ever asked for.
+# So many names are kept as one string: each for itself all would be 10 MB, and few are ever asked for.
 _NAMES_AT_ONCE = 256
 _BLOCK_BYTES = 1 << 19
 # A hidden address is 0.
@@ -60,7 +59,7 @@ class KernelSymbols:
 
     def _name(self, index: int) -> bytes:
         piece, position = divmod(self._order[index], _NAMES_AT_ONCE)
-        return zlib.decompress(self._names[piece]).split(b"\n")[position]
+        return self._names[piece].split(b"\n")[position]
 
     def read(self) -> "array[int]":
         """Read the table; the addresses, ascending."""
@@ -97,5 +96,4 @@ class KernelSymbols:
 
     def _keep(self, names: Sequence[bytes]) -> None:
         for begin in range(0, len(names), _NAMES_AT_ONCE):
-            piece = b"\n".join(names[begin : begin + _NAMES_AT_ONCE])
-            self._names.append(zlib.compress(piece, 1))
+            self._names.append(b"\n".join(names[begin : begin + _NAMES_AT_ONCE]))
