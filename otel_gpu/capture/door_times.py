@@ -32,19 +32,23 @@ class DoorTimes:
         self._before = {} if before is None else spent(before, 0)
         self._said: dict[bytes, int] = {}
 
-    def divide(self, entries: Iterable[Entry], reading: DoorReading, ktime_ns: int) -> list[Entry]:
+    def divide(
+        self, entries: Iterable[Entry], reading: DoorReading, booked_ktime_ns: tuple[int, int]
+    ) -> list[Entry]:
         """
         Return the account of the image, as the kernel side would have seen it.
 
         Args:
             entries: What the kernel side has of the image.
             reading: Its door.
-            ktime_ns: When the account was booked.
+            booked_ktime_ns: Between which moments the account was booked, one thread after another.
         """
         kept: list[Entry] = []
         on_cpu: dict[bytes, tuple[int, ...]] = {}
         left_ns: dict[Place, int] = defaultdict(int)
-        for place, time_ns in spent(reading, ktime_ns).items():
+        # Until then each thread's time is booked; what is said is never taken back.
+        begun_ktime_ns, ended_ktime_ns = booked_ktime_ns
+        for place, time_ns in spent(reading, begun_ktime_ns).items():
             left_ns[place] = max(0, time_ns - self._before.get(place, 0))
         known_calls = {api for in_call, api in left_ns if in_call}
         pool_ns = 0
@@ -65,7 +69,8 @@ class DoorTimes:
                 left_ns[in_call, fields[_API]] -= values[_TIME]
         if not on_cpu:
             return kept
-        shares = _fit(left_ns, pool_ns)
+        unsaid_ns = ended_ktime_ns - begun_ktime_ns if reading.threads else 0
+        shares = _fit(left_ns, pool_ns, unsaid_ns)
         return [*kept, *self._say(on_cpu, shares)]
 
     def _say(
@@ -98,14 +103,15 @@ def spent(reading: DoorReading, ktime_ns: int) -> dict[Place, int]:
     return times
 
 
-def _fit(left_ns: Mapping[Place, int], pool_ns: int) -> dict[Place, int]:
+def _fit(left_ns: Mapping[Place, int], pool_ns: int, unsaid_ns: int) -> dict[Place, int]:
     # Both were not read at the same moment, threads that ended had a gap until then, and there are
-    # calls in gaps that only probes see: what is too much or missing is of gaps first.
+    # calls in gaps that only probes see: what is too much or missing is of gaps first. What passed
+    # while the account was booked is of wherever the threads are, which the next reading says.
     shares = {place: max(0, time_ns) for place, time_ns in left_ns.items()}
     order = sorted(shares, key=lambda place: (place[0], -shares[place]))
     excess_ns = sum(shares.values()) - pool_ns
     gaps = [place for place in order if place[0] == _GAP]
-    if excess_ns < 0 and gaps:
+    if excess_ns < -unsaid_ns and gaps:
         shares[gaps[0]] -= excess_ns
     for place in order if excess_ns > 0 else ():
         taken_ns = min(excess_ns, shares[place])

@@ -135,9 +135,11 @@ class _Door:
         """Say whether nothing was loaded whose calls do not come through the door."""
         return not self._read().lost[wire.DOOR_LOST_BOUND_PAST]
 
-    def divide_times(self, entries: Iterable[Entry], ktime_ns: int) -> list[Entry]:
+    def divide_times(
+        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
+    ) -> list[Entry]:
         """Return the account of this image; see ``DoorTimes``."""
-        return self._times.divide(entries, self._read(), ktime_ns)
+        return self._times.divide(entries, self._read(), booked_ktime_ns)
 
     def open_calls(self, slot: int) -> list[int]:
         """Return when the calls began that a thread is in now, by the address of its slot."""
@@ -269,8 +271,10 @@ class Doors:
             found |= door.series
         return found
 
-    def divide_times(self, entries: Iterable[Entry], ktime_ns: int) -> Iterator[Entry]:
-        """Yield the time account, booked until then, with what doors know of it."""
+    def divide_times(
+        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
+    ) -> Iterator[Entry]:
+        """Yield the time account, booked between these moments, with what doors know of it."""
         of_doors: dict[Image, list[Entry]] = {image: [] for image in self._doors}
         for entry in entries:
             image_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
@@ -280,7 +284,7 @@ class Doors:
                 yield entry
         for image, found in of_doors.items():
             try:
-                yield from self._doors[image].divide_times(found, ktime_ns)
+                yield from self._doors[image].divide_times(found, booked_ktime_ns)
             except (OSError, DoorError):
                 yield from found
 

@@ -166,7 +166,7 @@ class Programs:
         self._seen_libraries = self.bpf.map("seen_libraries")
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], object] | None = None
-        self._booked_ktime_ns = 0
+        self._booked_ktime_ns = (0, 0)
         self.looks: Looks | None = None
         self._stacks = self.bpf.map("stacks")
         self._resources = self.bpf.map("resources")
@@ -268,9 +268,10 @@ class Programs:
 
         On a kernel without BTF it comes there when it has ended.
         """
+        begun_ktime_ns = time.monotonic_ns()
         if self._book_passing is not None:
             self._book_passing()
-        self._booked_ktime_ns = time.monotonic_ns()
+        self._booked_ktime_ns = begun_ktime_ns, time.monotonic_ns()
 
     def read_times(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every entry of the time account as (key, value)."""
