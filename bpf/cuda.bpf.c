@@ -647,8 +647,10 @@ static __noinline __u64 read_shown(struct thread *thread, __u64 address)
 	}
 	call = innermost(thread);
 	if (!thread->depth || !call->is_published || call->api != shown.api ||
-	    call->start_ktime_ns != shown.start_ktime_ns)
+	    call->start_ktime_ns != shown.start_ktime_ns) {
+		count(COUNTER_LOST_NO_ENTRY);
 		return 0;
+	}
 	call->size_bytes = shown.size_bytes;
 	call->address = shown.address;
 	call->stream = shown.stream;

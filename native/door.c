@@ -327,7 +327,7 @@ static inline __u8 choices_of(const struct frame *frame, const struct row *row, 
 		choices |= CHOICE_SAMPLED;
 	if (CONTROL->flags & DOOR_FULL)
 		choices |= CHOICE_FULL;
-	if (frame->depth < MAX_DEPTH && door_self.inside[frame->depth])
+	if (door_self.inside[frame->depth % MAX_DEPTH])
 		choices |= CHOICE_PARENT;
 	return choices;
 }
@@ -337,6 +337,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 			   const __u64 *slots, __u64 now_ktime_ns)
 {
 	__u64 duration_ns = now_ktime_ns - frame->start_ktime_ns, size_bytes = 0;
+	bool is_published = frame->slot && frame->depth < MAX_DEPTH;
 	struct door_call call;
 	__u8 copy_kind = copy_kind_of(row, slots);
 	__s32 device;
@@ -353,9 +354,9 @@ static inline void account(const struct frame *frame, const struct row *row, int
 		frame->slot,
 		key_of(status, device, METRIC_CALL_DURATION, row->api, copy_kind, frame->depth > 0),
 		&duration_bounds, duration_ns, status ? 0 : size_bytes);
-	if (frame->slot && has_viewer())
+	if (is_published && has_viewer())
 		choices = choices_of(frame, row, status, duration_ns);
-	if (unlikely(choices || (row->stream_work && frame->slot && CONTROL->generation &&
+	if (unlikely(choices || (row->stream_work && is_published && CONTROL->generation &&
 				 CONTROL->flags & DOOR_STREAM_WORK))) {
 		memset(&call, 0, sizeof(call));
 		call.end_ktime_ns = now_ktime_ns;

@@ -8,7 +8,6 @@ counted until its end can still be read when it is gone.
 
 import contextlib
 import logging
-import operator
 import os
 import struct
 from collections import Counter
@@ -16,16 +15,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import DoorError, DoorReading, open_memory, read_door
+from otel_gpu.capture.door import Door
+from otel_gpu.capture.door_memory import DoorError, open_memory
 from otel_gpu.capture.door_rhythms import DoorRhythms
-from otel_gpu.capture.door_times import DoorTimes
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.probe_symbols import layer_of_library
-from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.recent import Recent
@@ -39,18 +37,10 @@ _MAX_REFUSED: Final = 4096
 _MAX_LIBRARIES: Final = 64
 _MAX_ENVIRONMENT_BYTES: Final = 1 << 20
 _IS_OFF: Final = b"\0OTEL_GPU_DOOR=0\0"
-# Of what a memory was begun before its process was watched, we did not see the beginning.
-_BEGINNING_NS: Final = 10_000_000
-# Beyond what a process can have done; so no sum of them overflows anywhere.
-_MOST: Final = 1 << 62
-_MOST_CALLS: Final = 1 << 54
 _PID: Final = struct.Struct("<I")
 _IMAGE: Final = struct.Struct("<Q")
 _KEY_IMAGE: Final = struct.Struct("<QI")
 _REFUSED: Final = 1 << wire.DOOR_REFUSED_BIT
-_SLOT_HEAD: Final = wire.DOOR_SLOT.before("places")
-_METRIC: Final = wire.DOOR_KEY.fields.index("metric")
-_EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "max")))
 # Losses of the door that the kernel side has too, and those that only doors have.
 _LOST: Final = {
     wire.DOOR_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
@@ -67,108 +57,6 @@ LOST_BY_DOORS: Final = ("door_unread", "door_rejected", *_OWN_LOST.values())
 """The reasons of losses that only doors have."""
 
 _logger = logging.getLogger(__name__)
-
-
-Value = tuple[int, ...]
-
-
-class _Door:
-    """
-    The memory of one process image.
-
-    Raises:
-        DoorError: It is none that we can read.
-    """
-
-    def __init__(self, fd: int, address: int, image: Image) -> None:
-        self.fd = fd
-        self._address = address
-        self._image = image
-        self._names: dict[bytes, bytes] = {}
-        self._values: dict[bytes, Value] = {}
-        self._before: dict[bytes, Value] = {}
-        self._lost = (0,) * wire.DOOR_LOSSES
-        reading = self._read()
-        if reading.start_ktime_ns < image[1] - _BEGINNING_NS:
-            self._before = {
-                key: wire.AGGREGATE.unpack(value) for key, value in reading.series.items()
-            }
-            self._lost = reading.lost
-        self._times = DoorTimes(reading if self._before else None)
-        self._threads = reading.threads
-        # By the names that the kernel side has for series.
-        self.series: dict[bytes, bytes] = {}
-        self.calls = 0
-
-    def _read(self) -> DoorReading:
-        return read_door(lambda offset, size_bytes: os.pread(self.fd, size_bytes, offset))
-
-    def read(self) -> tuple[list[int], int]:
-        """
-        Bring the series up to date; what was lost since, and how much of what was read is no series.
-
-        Raises:
-            DoorError: The program has destroyed it.
-        """
-        reading = self._read()
-        self._threads = reading.threads
-        rejected = reading.left_out
-        for key, packed in reading.series.items():
-            value = wire.AGGREGATE.unpack(packed)
-            if before := self._before.get(key):
-                value = _less(value, before)
-            name = self._name_of(key)
-            last = self._values.get(name)
-            if value == last:
-                continue
-            if _is_impossible(value) or (last and any(map(operator.lt, value, last))):
-                rejected += 1
-                continue
-            self.calls += _calls(key, value) - (_calls(key, last) if last else 0)
-            self._values[name] = value
-            self.series[name] = wire.AGGREGATE.pack(*value)
-        lost = [max(0, now - then) for now, then in zip(reading.lost, self._lost, strict=True)]
-        self._lost = tuple(map(max, reading.lost, self._lost))
-        return lost, rejected
-
-    def sees_all(self) -> bool:
-        """Say whether nothing was loaded whose calls do not come through the door."""
-        return not self._read().lost[wire.DOOR_LOST_BOUND_PAST]
-
-    def divide_times(
-        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
-    ) -> list[Entry]:
-        """Return the account of this image; see ``DoorTimes``."""
-        return self._times.divide(entries, self._read(), booked_ktime_ns)
-
-    def open_calls(self, slot: int) -> list[int]:
-        """Return when the calls began that a thread is in now, by the address of its slot."""
-        offset = slot - self._address
-        if not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
-            return []
-        head = os.pread(self.fd, _SLOT_HEAD.size, offset)
-        if len(head) < _SLOT_HEAD.size:
-            return []
-        published = _SLOT_HEAD.named(head)
-        calls = wire.DOOR_OPEN_CALL.all_named(published["calls"])
-        starts = [call["start_ktime_ns"] for call in calls]
-        return starts[: min(published["depth"], wire.MAX_DEPTH)]
-
-    def calls_inside(self) -> int:
-        """Return in how many calls that the door counts threads were when it was last read."""
-        open_apis = (thread.innermost_api for thread in self._threads)
-        return sum(API_BY_NUMBER[api].door for api in open_apis if api)
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-    def _name_of(self, key: bytes) -> bytes:
-        if key not in self._names:
-            pid, image_ktime_ns = self._image
-            fields = wire.DOOR_KEY.named(key)
-            name = wire.AGGREGATE_KEY.build(image_ktime_ns=image_ktime_ns, pid=pid, **fields)
-            self._names[key] = name
-        return self._names[key]
 
 
 class Doors:
@@ -190,7 +78,7 @@ class Doors:
     def __init__(self, bpf: BpfObject, config: Config, lost: list[int]) -> None:
         self._places = bpf.map("doors")
         self._counters = lost
-        self._doors: dict[Image, _Door] = {}
+        self._doors: dict[Image, Door] = {}
         self._refused: Recent[Image, None] = Recent(_MAX_REFUSED)
         self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
         self._wishes = Wishes(config)
@@ -220,28 +108,49 @@ class Doors:
             return True
 
     def examine(self, image: Image) -> None:
-        """Open the memory of a process that has begun to count before we could see it begin."""
+        """
+        Open the memory of a process that has begun to count before we could see it begin.
+
+        Nothing is shown before ``ask``.
+        """
         if image in self._doors or image in self._refused:
             return
         address = door_memory(image[0])
         if address is not None:
             # From here on no probe counts what the door counts.
             self._say(image)
-            self.open(image, address)
+            self._open(image, address)
 
     def open(self, image: Image, address: int) -> bool:
-        """Open the memory at an address; False: probes have to count the calls of this process."""
-        if image in self._doors:
-            return True
+        """
+        Open the memory at an address, and ask: a probe has told of it.
+
+        False: probes have to count the calls of this process.
+        """
+        if image not in self._doors and not self._open(image, address):
+            return False
+        self.ask(image)
+        return True
+
+    def ask(self, image: Image) -> None:
+        """
+        Say what is to be shown, unless that was said, now that there are probes that see it.
+
+        Each thread says at its next call that it counts its calls.
+        """
+        door = self._doors.get(image)
+        if door is not None and not door.is_asked:
+            with contextlib.suppress(OSError):
+                self._wish(door, image)
+
+    def _open(self, image: Image, address: int) -> bool:
         if not self.suits or not address:
             self._refuse(image)
             return False
         fd = -1
         try:
             fd = open_memory(image[0], address)
-            # First what is to be shown: from then on each thread says that it counts its calls.
-            self._wish(fd, image)
-            door = _Door(fd, address, image)
+            door = Door(fd, address, image)
             self.rhythms.add(image, fd)
             self._doors[image] = door
         except (OSError, DoorError) as error:
@@ -311,7 +220,7 @@ class Doors:
                 of_image[api, copy_kind] = threshold_ns
         for image, door in self._doors.items():
             with contextlib.suppress(OSError):
-                self._wish(door.fd, image, of_images[image])
+                self._wish(door, image, of_images[image])
 
     def images(self) -> set[Image]:
         """Return the images whose door is open."""
@@ -332,9 +241,11 @@ class Doors:
             self.rhythms.close()
 
     def _wish(
-        self, fd: int, image: Image, thresholds: Mapping[tuple[int, int], int] | None = None
+        self, door: Door, image: Image, thresholds: Mapping[tuple[int, int], int] | None = None
     ) -> None:
-        self._wishes.write(fd, thresholds or {}, collectives=image in self._with_collectives)
+        collectives = image in self._with_collectives
+        self._wishes.write(door.fd, thresholds or {}, collectives=collectives)
+        door.is_asked = True
 
     def _is_library(self, mapped: MappedFile) -> bool:
         if mapped.file not in self._libraries:
@@ -366,32 +277,3 @@ class Doors:
     def _refuse(self, image: Image) -> None:
         self._refused[image] = None
         self._say(image, _REFUSED)
-
-
-def add(one: bytes, other: bytes) -> bytes:
-    """Return the sum of two packed ``wire.AGGREGATE``."""
-    values, others = wire.AGGREGATE.unpack(one), wire.AGGREGATE.unpack(other)
-    return wire.AGGREGATE.pack(
-        *(
-            max(pair) if field in _EXTREMES else sum(pair)
-            for field, pair in enumerate(zip(values, others, strict=True))
-        )
-    )
-
-
-def _is_impossible(value: Value) -> bool:
-    total = value[: _EXTREMES[0]] + value[_EXTREMES[1] + 1 : -wire.MAX_BUCKETS]
-    return max(total) > _MOST or max(value[-wire.MAX_BUCKETS :]) > _MOST_CALLS
-
-
-def _calls(key: bytes, value: Value) -> int:
-    is_call = wire.DOOR_KEY.unpack(key)[_METRIC] == wire.METRIC_CALL_DURATION
-    return sum(value[-wire.MAX_BUCKETS :]) if is_call else 0
-
-
-def _less(value: Value, before: Value) -> Value:
-    # The extremes may be older.
-    return tuple(
-        now if field in _EXTREMES else max(0, now - then)
-        for field, (now, then) in enumerate(zip(value, before, strict=True))
-    )

@@ -11,7 +11,8 @@ from otel_gpu import wire
 from otel_gpu.capture.blocks import Blocks, let_blocks_grow
 from otel_gpu.capture.communicators import Communicators, let_communicators_grow
 from otel_gpu.capture.cpu_clock import CpuClock
-from otel_gpu.capture.doors import Doors, add
+from otel_gpu.capture.door import add
+from otel_gpu.capture.doors import Doors
 from otel_gpu.capture.loaders import (
     KernelFunction,
     choose_loader,

@@ -340,6 +340,7 @@ class Watchlist:
             self._thread_contexts.examine(pid, self._images[pid], mapped)
         for info in self._attachments.examine(pid, mapped, has_door=has_door):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+        self._programs.doors.ask(image)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
             if pid in self._lived_before and self._early_calls:

@@ -122,6 +122,9 @@ class NoDoors:
         """It has none."""
         return False
 
+    def ask(self, image):
+        """Nothing is shown."""
+
     def images(self):
         """Of nobody."""
         return set()

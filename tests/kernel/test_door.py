@@ -93,7 +93,7 @@ def test_programs_with_and_without_a_door_share_a_library(receiver: OtlpReceiver
 def test_of_a_program_that_was_there_first_what_it_does_from_then_on_is_counted(
     receiver: OtlpReceiver,
 ) -> None:
-    """What it had counted before is no call of this capture."""
+    """And sampled; what it had counted before is no call of this capture."""
     command = [linked_workload("door"), str(10**12), "0", str(50_000)]
     environment = with_door(os.environ)
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as program:
@@ -105,7 +105,11 @@ def test_of_a_program_that_was_there_first_what_it_does_from_then_on_is_counted(
         program.kill()
 
     counted = calls(receiver, "cudaLaunchKernel", program.pid)
+    made = spans(receiver, "cudaLaunchKernel", program.pid)
+    sampled = [span for span in made if "sampled" in span.attributes["otel_gpu.choice"]]
     assert 0 < counted <= after - before
+    # Of one thread; the first and the last figure are a moment apart from when it is asked.
+    assert abs(len(sampled) - counted / 1000) <= 3
     assert entries(receiver) == 0
     assert losses(receiver) == {}
 

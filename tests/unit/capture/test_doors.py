@@ -8,7 +8,8 @@ import os
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.doors import Doors, add
+from otel_gpu.capture.door import add
+from otel_gpu.capture.doors import Doors
 from otel_gpu.config import load
 from tests.kernel.agent import open_files
 from tests.unit.capture.test_door_memory import CALL, Memory, series

@@ -1,0 +1,163 @@
+"""The door of one process image: what a program counts itself, read again and again."""
+
+import operator
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.capture.door_memory import DoorReading, read_door
+from otel_gpu.capture.door_times import DoorTimes
+from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.records import Entry
+from otel_gpu.stacks.samples import Image
+
+# Of what a memory was begun before its process was watched, we did not see the beginning.
+_BEGINNING_NS: Final = 10_000_000
+# Beyond what a process can have done; so no sum of them overflows anywhere.
+_MOST: Final = 1 << 62
+_MOST_CALLS: Final = 1 << 54
+_SLOT_HEAD: Final = wire.DOOR_SLOT.before("places")
+_METRIC: Final = wire.DOOR_KEY.fields.index("metric")
+_EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "max")))
+
+Value = tuple[int, ...]
+
+
+class Door:
+    """
+    The memory of one process image.
+
+    Args:
+        fd: The memory, open to read and write; it is the door's once that is made.
+        address: Where the process has it.
+        image: Whose it is.
+
+    Attributes:
+        series: Packed ``wire.AGGREGATE`` by the names that the kernel side has for series.
+        calls: How many calls the program has counted since we watch it.
+        is_asked: Whether it was said what is to be shown.
+
+    Raises:
+        DoorError: It is none that we can read.
+    """
+
+    def __init__(self, fd: int, address: int, image: Image) -> None:
+        self.fd = fd
+        self._address = address
+        self._image = image
+        self._names: dict[bytes, bytes] = {}
+        self._values: dict[bytes, Value] = {}
+        self._before: dict[bytes, Value] = {}
+        self._lost = (0,) * wire.DOOR_LOSSES
+        reading = self._read()
+        if reading.start_ktime_ns < image[1] - _BEGINNING_NS:
+            self._before = {
+                key: wire.AGGREGATE.unpack(value) for key, value in reading.series.items()
+            }
+            self._lost = reading.lost
+        self._times = DoorTimes(reading if self._before else None)
+        self._threads = reading.threads
+        self.series: dict[bytes, bytes] = {}
+        self.calls = 0
+        self.is_asked = False
+
+    def _read(self) -> DoorReading:
+        return read_door(lambda offset, size_bytes: os.pread(self.fd, size_bytes, offset))
+
+    def read(self) -> tuple[list[int], int]:
+        """
+        Bring the series up to date; what was lost since, and how much of what was read is no series.
+
+        Raises:
+            DoorError: The program has destroyed it.
+        """
+        reading = self._read()
+        self._threads = reading.threads
+        rejected = reading.left_out
+        for key, packed in reading.series.items():
+            value = wire.AGGREGATE.unpack(packed)
+            if before := self._before.get(key):
+                value = _less(value, before)
+            name = self._name_of(key)
+            last = self._values.get(name)
+            if value == last:
+                continue
+            if _is_impossible(value) or (last and any(map(operator.lt, value, last))):
+                rejected += 1
+                continue
+            self.calls += _calls(key, value) - (_calls(key, last) if last else 0)
+            self._values[name] = value
+            self.series[name] = wire.AGGREGATE.pack(*value)
+        lost = [max(0, now - then) for now, then in zip(reading.lost, self._lost, strict=True)]
+        self._lost = tuple(map(max, reading.lost, self._lost))
+        return lost, rejected
+
+    def sees_all(self) -> bool:
+        """Say whether nothing was loaded whose calls do not come through the door."""
+        return not self._read().lost[wire.DOOR_LOST_BOUND_PAST]
+
+    def divide_times(
+        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
+    ) -> list[Entry]:
+        """Return the account of this image; see ``DoorTimes``."""
+        return self._times.divide(entries, self._read(), booked_ktime_ns)
+
+    def open_calls(self, slot: int) -> list[int]:
+        """Return when the calls began that a thread is in now, by the address of its slot."""
+        offset = slot - self._address
+        if not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
+            return []
+        head = os.pread(self.fd, _SLOT_HEAD.size, offset)
+        if len(head) < _SLOT_HEAD.size:
+            return []
+        published = _SLOT_HEAD.named(head)
+        calls = wire.DOOR_OPEN_CALL.all_named(published["calls"])
+        starts = [call["start_ktime_ns"] for call in calls]
+        return starts[: min(published["depth"], wire.MAX_DEPTH)]
+
+    def calls_inside(self) -> int:
+        """Return in how many calls that the door counts threads were when it was last read."""
+        open_apis = (thread.innermost_api for thread in self._threads)
+        return sum(API_BY_NUMBER[api].door for api in open_apis if api)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        os.close(self.fd)
+
+    def _name_of(self, key: bytes) -> bytes:
+        if key not in self._names:
+            pid, image_ktime_ns = self._image
+            fields = wire.DOOR_KEY.named(key)
+            name = wire.AGGREGATE_KEY.build(image_ktime_ns=image_ktime_ns, pid=pid, **fields)
+            self._names[key] = name
+        return self._names[key]
+
+
+def add(one: bytes, other: bytes) -> bytes:
+    """Return the sum of two packed ``wire.AGGREGATE``."""
+    values, others = wire.AGGREGATE.unpack(one), wire.AGGREGATE.unpack(other)
+    return wire.AGGREGATE.pack(
+        *(
+            max(pair) if field in _EXTREMES else sum(pair)
+            for field, pair in enumerate(zip(values, others, strict=True))
+        )
+    )
+
+
+def _is_impossible(value: Value) -> bool:
+    total = value[: _EXTREMES[0]] + value[_EXTREMES[1] + 1 : -wire.MAX_BUCKETS]
+    return max(total) > _MOST or max(value[-wire.MAX_BUCKETS :]) > _MOST_CALLS
+
+
+def _calls(key: bytes, value: Value) -> int:
+    is_call = wire.DOOR_KEY.unpack(key)[_METRIC] == wire.METRIC_CALL_DURATION
+    return sum(value[-wire.MAX_BUCKETS :]) if is_call else 0
+
+
+def _less(value: Value, before: Value) -> Value:
+    # The extremes may be older.
+    return tuple(
+        now if field in _EXTREMES else max(0, now - then)
+        for field, (now, then) in enumerate(zip(value, before, strict=True))
+    )
