@@ -97,8 +97,10 @@ class FoundSteps:
         self._threads: dict[int, _Thread] = {}
         self._telling: set[tuple[int, int]] = set()
         self._ended: Counter[str] = Counter()
-        # Their last rounds can come after their end.
+        # Their last rounds can come after their end, with the next reading of the ring: that may be
+        # after the next one of the maps.
         self._just_ended: dict[tuple[int, int, int], _Thread] = {}
+        self._ended_before: dict[tuple[int, int, int], _Thread] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -117,7 +119,7 @@ class FoundSteps:
         thread = self._threads.get(fields["rhythm"])
         who = fields["pid"], fields["tid"], fields["image_ktime_ns"]
         if thread is None or thread.who != who:
-            thread = self._just_ended.get(who)
+            thread = self._just_ended.get(who) or self._ended_before.get(who)
         if thread is None or thread.image in self._telling:
             return
         step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["word"], fields["comm"])
@@ -128,7 +130,7 @@ class FoundSteps:
 
     def read(self) -> Iterator[bytes]:
         """Look for rhythms, and yield the steps that were made before they were known."""
-        self._just_ended.clear()
+        self._just_ended, self._ended_before = {}, self._just_ended
         is_busy = False
         for index, thread, rhythm in self._taken():
             is_over = bool(rhythm["has_ended"])
