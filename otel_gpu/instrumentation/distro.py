@@ -62,7 +62,8 @@ def publish_provider(provider: TracerProvider) -> None:
     """Publish the resource of a provider, and no span of it that ended."""
     context = published_context()
     is_published = context is not None and load_publisher() is not None
-    ProcessContext(provider.resource.attributes, is_thread_context=is_published)
+    # The provider has another resource in a child.
+    ProcessContext(lambda: provider.resource.attributes, is_thread_context=is_published)
     if context is not None:
         provider.add_span_processor(_Ends(context))
 

@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_gpu.export.attributes import AttributeEncoder, field
@@ -28,32 +28,36 @@ class ProcessContext:
     """
     What this process says of itself, until it says something else.
 
-    A child of ``fork`` says the same again, as the mapping does not come along.
+    A child of ``fork`` says it anew, as the mapping does not come along, and another
+    ``service.instance.id`` is its own.
 
     Args:
-        resource: Attributes of the resource that spans of this process have.
+        resource: Returns attributes of the resource that spans of this process have.
         is_thread_context: Whether threads say in which span they are.
     """
 
-    def __init__(self, resource: Mapping[str, Any], *, is_thread_context: bool = False) -> None:
-        self._payload = encode(resource, is_thread_context=is_thread_context)
+    def __init__(
+        self, resource: Callable[[], Mapping[str, Any]], *, is_thread_context: bool = False
+    ) -> None:
+        self._resource = resource
+        self._is_thread_context = is_thread_context
         self._address = 0
         self.publish()
         os.register_at_fork(after_in_child=self.publish)
 
     def publish(self) -> None:
         """Publish in a mapping of this process's own; where that is not possible, nothing happens."""
-        room = _LENGTH - _HEADER.size
-        if len(self._payload) > room:
+        payload = encode(self._resource(), is_thread_context=self._is_thread_context)
+        if len(payload) > _LENGTH - _HEADER.size:
             return
         # The old one is not unmapped: after a fork its address may be somebody else's.
         self._address = _map()
         if not self._address:
             return
         place = self._address + _HEADER.size
-        ctypes.memmove(place, self._payload, len(self._payload))
+        ctypes.memmove(place, payload, len(payload))
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        header = _HEADER.pack(_SIGNATURE, _VERSION, len(self._payload), now_ns, place)
+        header = _HEADER.pack(_SIGNATURE, _VERSION, len(payload), now_ns, place)
         # Who finds the signature finds the rest.
         ctypes.memmove(self._address + len(_SIGNATURE), header[len(_SIGNATURE) :], 24)
         ctypes.memmove(self._address, header, len(_SIGNATURE))

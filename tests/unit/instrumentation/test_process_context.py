@@ -11,7 +11,8 @@ PROGRAM = """
 import os, sys
 from otel_gpu.instrumentation.process_context import ProcessContext
 
-ProcessContext({"service.name": "trainer", "otel_gpu.rank": 3, "tags": ("a", "b")})
+instance = {"service.name": "trainer", "otel_gpu.rank": 3, "tags": ("a", "b")}
+ProcessContext(lambda: instance | {"pid": os.getpid()})
 child = os.fork() if sys.argv[1] == "fork" else 0
 if child:
     os.waitpid(child, 0)
@@ -28,9 +29,10 @@ def read_of(how):
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        read = read_process_context(int(process.stdout.readline()))
+        pid = int(process.stdout.readline())
+        read = read_process_context(pid)
         process.communicate("\n")
-    return read
+    return pid, read
 
 
 RESOURCE = {"service.name": "trainer", "otel_gpu.rank": 3, "tags": ["a", "b"]}
@@ -38,18 +40,22 @@ RESOURCE = {"service.name": "trainer", "otel_gpu.rank": 3, "tags": ["a", "b"]}
 
 def test_the_agent_reads_the_resource_that_a_process_publishes():
     """Text, numbers and lists arrive as they were."""
-    assert read_of("alone") == RESOURCE
+    pid, read = read_of("alone")
+
+    assert read == RESOURCE | {"pid": pid}
 
 
-def test_a_child_of_fork_says_the_same_again():
+def test_a_child_of_fork_says_what_it_is_itself():
     """The mapping does not come along, so there is a new one."""
-    assert read_of("fork") == RESOURCE
+    pid, read = read_of("fork")
+
+    assert read == RESOURCE | {"pid": pid}
 
 
 def test_a_resource_that_finds_no_room_is_not_published():
     """And nothing of it is."""
     before = read_process_context(os.getpid())
-    ProcessContext({"text": "x" * 70_000})
+    ProcessContext(lambda: {"text": "x" * 70_000})
 
     assert read_process_context(os.getpid()) == before
 
