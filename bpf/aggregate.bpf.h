@@ -58,15 +58,17 @@ static __always_inline void add_to_bucket(const struct aggregate_key *key, __u32
 {
 	struct aggregate *aggregate = find_aggregate(key);
 
-	if (!aggregate || bucket >= MAX_BUCKETS)
+	if (!aggregate)
 		return;
 	__sync_fetch_and_add(&aggregate->sum, value);
 	if (size_bytes)
 		__sync_fetch_and_add(&aggregate->size_bytes, size_bytes);
 	raise_to(&aggregate->max, value);
 	raise_to(&aggregate->min_complement, ~value);
+	barrier_var(bucket); /* or the check is on another copy than the one that is used */
 	/* Last: whoever sees the count also sees the sum. */
-	__sync_fetch_and_add(&aggregate->buckets[bucket], 1);
+	if (bucket < MAX_BUCKETS)
+		__sync_fetch_and_add(&aggregate->buckets[bucket], 1);
 }
 
 static __always_inline void add_duration(const struct aggregate_key *key, __u64 duration_ns,

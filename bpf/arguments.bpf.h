@@ -61,17 +61,26 @@ static __noinline int is_trampoline(const struct xol_area *area, __u64 address)
 #define is_trampoline(area, address) ((address) == BPF_CORE_READ(area, vaddr))
 #endif
 
+static __always_inline struct xol_area *trampoline_of(struct task_struct *task)
+{
+#if defined(__TARGET_ARCH_x86)
+	struct mm_struct *mm = READ_KERNEL(task, mm);
+
+	return mm ? BPF_CORE_READ(mm, uprobes_state.xol_area) : NULL;
+#else
+	return NULL;
+#endif
+}
+
 /*
  * Whether the frame of an open call is still there. While it is, its return address is
  * the uprobes' trampoline; what comes after a longjmp or an exception writes over it.
  * On arm64 the address is in a register or wherever the function put it, so there only
  * the order of stack pointers tells.
  */
-static __always_inline bool is_frame_alive(struct task_struct *task, __u64 stack_pointer)
+static __always_inline bool is_frame_alive(struct xol_area *area, __u64 stack_pointer)
 {
 #if defined(__TARGET_ARCH_x86)
-	struct mm_struct *mm = READ_KERNEL(task, mm);
-	struct xol_area *area = mm ? BPF_CORE_READ(mm, uprobes_state.xol_area) : NULL;
 	__u64 return_address = 0;
 
 	if (!area)

@@ -74,12 +74,14 @@ static __always_inline struct open_call *innermost(struct thread *thread)
 static __always_inline void drop_unwound(struct thread *thread, struct task_struct *task,
 					 __u64 stack_pointer, __u32 api)
 {
+	struct xol_area *area = thread->depth ? trampoline_of(task) : NULL;
+
 	for (int i = 0; i < MAX_DEPTH && thread->depth; i++) {
 		struct open_call *call = innermost(thread);
 		bool is_outer = call->stack_pointer > stack_pointer ||
 				(call->stack_pointer == stack_pointer && call->api != api);
 
-		if (call->is_published || (is_outer && is_frame_alive(task, call->stack_pointer)))
+		if (call->is_published || (is_outer && is_frame_alive(area, call->stack_pointer)))
 			break;
 		count(COUNTER_LOST_NO_RETURN);
 		thread->depth--;
