@@ -117,6 +117,7 @@ ANCHOR(struct, failed_request);
 ANCHOR(struct, kernel_stack);
 ANCHOR(enum, door_loss);
 ANCHOR(enum, door_clock);
+ANCHOR(enum, door_probe);
 ANCHOR(enum, door_control_flag);
 ANCHOR(struct, door_header);
 ANCHOR(struct, door_control);

@@ -42,8 +42,8 @@ static __always_inline bool is_captured(const struct thread *thread, __u64 strea
 }
 
 /* A capture ends also where that fails. */
-static __noinline void note_capture(const struct thread *thread, const struct open_call *call,
-				    __u8 change, __s32 status)
+__attribute__((unused)) static __noinline void
+note_capture(const struct thread *thread, const struct open_call *call, __u8 change, __s32 status)
 {
 	struct stream_key key = stream_key_of(thread, call->stream);
 	struct capture capture = {.origin = call->stream, .ktime_ns = call->start_ktime_ns};

@@ -17,7 +17,7 @@ struct {
 	__uint(max_entries, 1024);
 	__type(key, struct communicator_key);
 	__type(value, struct kept_communicator);
-} communicators SEC(".maps");
+} communicators __weak SEC(".maps");
 
 /* The generation of the communicator that a handle, with generation 0, is of now. */
 struct {
@@ -25,7 +25,7 @@ struct {
 	__uint(max_entries, 1024);
 	__type(key, struct communicator_key);
 	__type(value, __u32);
-} communicator_handles SEC(".maps");
+} communicator_handles __weak SEC(".maps");
 
 /* Those of a process; the stream in the key is 0. */
 struct {
@@ -33,7 +33,7 @@ struct {
 	__uint(max_entries, 1024);
 	__type(key, struct stream_key);
 	__type(value, struct communicator_list);
-} process_communicators SEC(".maps");
+} process_communicators __weak SEC(".maps");
 
 /* By tid. LRU: a thread may end without them. */
 struct {
@@ -41,7 +41,7 @@ struct {
 	__uint(max_entries, 256);
 	__type(key, __u32);
 	__type(value, struct unborn_list);
-} unborn_communicators SEC(".maps");
+} unborn_communicators __weak SEC(".maps");
 
 /* How many processes have turned out to have communicators: 0 on most hosts. */
 struct {
@@ -49,7 +49,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
-} collectives_epoch SEC(".maps");
+} collectives_epoch __weak SEC(".maps");
 
 /* Too large for the BPF stack, so new ones are copied from here. */
 static const struct kept_communicator new_communicator = {
@@ -95,7 +95,7 @@ static __always_inline __u64 digest(const struct hash *hash)
 }
 
 /* Of the unique id at an address: NCCL's getHash. 0: it cannot be read. */
-__noinline __u64 name_of_id(__u64 address)
+__weak __noinline __u64 name_of_id(__u64 address)
 {
 	struct hash hash = {.low = 1 ^ (UNIQUE_ID_WORDS * 8), .high = 1};
 
@@ -204,7 +204,7 @@ static __always_inline void list_communicator(const struct thread *thread,
  * Returns the generation; 0: there is no room. One that was made before it was watched can be met
  * by several threads at once, so the first of them has it. Ranks: the rank, and how many above it.
  */
-__noinline int make_communicator(__u32 tid, __u64 handle, __u64 id, __u64 ranks, __u32 flags)
+__weak __noinline int make_communicator(__u32 tid, __u64 handle, __u64 id, __u64 ranks, __u32 flags)
 {
 	struct thread *thread = find_thread(tid);
 	struct process *process = thread ? find_process(thread->pid) : NULL;
@@ -258,7 +258,7 @@ static __always_inline struct kept_communicator *add_communicator(const struct t
 }
 
 /* One that a thread has asked for is there now, if its handle is. Returns whether it is not. */
-__noinline int is_still_unborn(const struct thread *thread, struct unborn *unborn)
+__weak __noinline int is_still_unborn(const struct thread *thread, struct unborn *unborn)
 {
 	struct kept_communicator *kept;
 	struct communicator_key key;
@@ -278,7 +278,7 @@ __noinline int is_still_unborn(const struct thread *thread, struct unborn *unbor
 }
 
 /* Those that a thread has asked for are there now, if their handles are. */
-__noinline int see_born(__u32 tid)
+__weak __noinline int see_born(__u32 tid)
 {
 	struct unborn_list *list = bpf_map_lookup_elem(&unborn_communicators, &tid);
 	struct thread *thread = find_thread(tid);

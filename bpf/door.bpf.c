@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The door: a library in the program that counts hot calls without a trap. At the first call of
- * each thread it calls an empty function, at which this is attached: from then on, nothing else
- * counts what it counts.
+ * The door: a library in the program that counts hot calls without a trap. It calls empty functions,
+ * at which this is attached: at the first call of each thread, and from then on nothing else counts
+ * what it counts; and for calls and gaps that may be worth more than to be counted.
  */
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
@@ -10,11 +10,21 @@
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
 #include "aggregate.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
 #include "thread_context.bpf.h"
 #include "account.bpf.h"
+#include "stalls.bpf.h"
+#include "choices.bpf.h"
+#include "gaps.bpf.h"
 #include "door.bpf.h"
+#include "captures.bpf.h"
+#include "communicators.bpf.h"
+#include "stream_works.bpf.h"
+#include "calls.bpf.h"
 
 #define SIGSTOP 19
 
@@ -50,17 +60,11 @@ static __always_inline bool comes_too_early(const struct thread *thread, __u64 m
 	       !generation;
 }
 
-/*
- * Arguments: the thread's slot, if there was one for it, and the memory, if there is any. What it has
- * published in another one is seen for the last time, as that will be another thread's.
- */
-SEC("uprobe")
-int enter_door(struct pt_regs *ctx)
+/* What the thread has published in another slot is seen for the last time: that will be another's. */
+static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 memory)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 tid = tid_of(task), pid;
 	struct thread *thread = find_thread(tid);
-	__u64 memory = PT_REGS_PARM2(ctx);
 	const __u64 *known_ktime_ns;
 	bool is_known;
 
@@ -72,7 +76,7 @@ int enter_door(struct pt_regs *ctx)
 	if (!thread->door_slot)
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 	sync_door(thread);
-	thread->door_slot = PT_REGS_PARM1(ctx);
+	thread->door_slot = slot;
 	if (!memory) {
 		report_door(thread, 0);
 		return 0;
@@ -90,5 +94,145 @@ int enter_door(struct pt_regs *ctx)
 		return 0;
 	}
 	report_door(thread, memory);
+	return 0;
+}
+
+/* The thread was off the CPU, or the account was read, since the door looked at its clock. */
+static __always_inline __u64 not_before_booked(const struct thread *thread, __u64 ktime_ns)
+{
+	__u64 booked_ktime_ns = thread->booked & ~OFF_CPU;
+
+	return ktime_ns < booked_ktime_ns ? booked_ktime_ns : ktime_ns;
+}
+
+/* What happened since an outermost call was over is not of it. */
+static __always_inline void leave_out_gap(const struct thread *thread, struct open_call *call)
+{
+	call->blocked_ns += thread->blocked_ns - thread->gap_blocked_ns;
+	call->run_queue_ns += thread->run_queue_ns - thread->gap_run_queue_ns;
+	call->voluntary_switches += thread->voluntary_switches - thread->gap_voluntary_switches;
+	call->involuntary_switches +=
+		thread->involuntary_switches - thread->gap_involuntary_switches;
+}
+
+/* Read what the door shows of the innermost call. Returns when it ended; 0: it is another one. */
+static __noinline __u64 read_shown(struct thread *thread, __u64 address)
+{
+	struct door_call shown = {};
+	struct open_call *call;
+	__u64 end_ktime_ns;
+
+	if (bpf_probe_read_user(&shown, sizeof(shown), (const void *)address)) {
+		count(COUNTER_LOST_READ_FAULT);
+		return 0;
+	}
+	call = innermost(thread);
+	if (!thread->depth || !call->is_published || call->api != shown.api ||
+	    call->start_ktime_ns != shown.start_ktime_ns) {
+		count(COUNTER_LOST_NO_ENTRY);
+		return 0;
+	}
+	call->size_bytes = shown.size_bytes;
+	call->address = shown.address;
+	call->stream = shown.stream;
+	call->function = shown.function;
+	call->status = shown.status;
+	call->device = shown.device;
+	call->copy_kind = shown.copy_kind;
+	__builtin_memcpy(call->grid, shown.grid, sizeof(call->grid));
+	__builtin_memcpy(call->block, shown.block, sizeof(call->block));
+	thread->sampled = !!(shown.choices & CHOICE_SAMPLED);
+	end_ktime_ns = call->start_ktime_ns + since(call->start_ktime_ns, shown.end_ktime_ns);
+	if (!thread->may_be_shown)
+		return not_before_booked(thread, end_ktime_ns);
+	leave_out_gap(thread, call);
+	return end_ktime_ns;
+}
+
+/* The innermost call of a thread. */
+static __always_inline void show(struct pt_regs *ctx, struct thread *thread)
+{
+	const volatile struct api_descriptor *api;
+	struct open_call *call;
+	__u64 end_ktime_ns = read_shown(thread, PT_REGS_PARM1(ctx));
+	__u8 choices;
+
+	if (!end_ktime_ns)
+		return;
+	call = innermost(thread);
+	api = &settings.apis[call->api < MAX_APIS ? call->api : 0];
+	if (!call->status && api->stream_work && thread->depth == 1 && has_collectives(thread))
+		after_stream_call(thread->tid, end_ktime_ns);
+	if (call->status == NOT_READY && api->family == FAMILY_QUERY)
+		call->status = 0; /* an answer */
+	if (api->stream_work)
+		call->function = 0; /* is of launches */
+	choices = choose(thread, call, call->status, end_ktime_ns - call->start_ktime_ns);
+	if (!choices)
+		return;
+	call->choices = choices;
+	if (may_send(thread, choices, end_ktime_ns))
+		send_call(thread, call, sample_call(ctx, thread, end_ktime_ns), end_ktime_ns);
+	else
+		count(COUNTER_SPANS_WITHHELD_RATE);
+}
+
+/* A thread that is here has come back to its CPU, before anything that it publishes since. */
+static __always_inline struct thread *thread_at_door(struct task_struct *task)
+{
+	struct thread *thread = find_thread(tid_of(task));
+
+	if (!thread)
+		return NULL;
+	if (thread->off_ktime_ns)
+		notice_running(thread, task, bpf_ktime_get_ns());
+	sync_door(thread);
+	return thread;
+}
+
+/* A call that the door has counted, and that may be worth more. */
+static __always_inline void show_call(struct pt_regs *ctx, struct thread *thread)
+{
+	/* An outermost one is over already, but for this. */
+	if (thread->may_be_shown)
+		thread->depth = 1;
+	show(ctx, thread);
+	if (thread->may_be_shown)
+		thread->depth = 0;
+}
+
+/* A gap between two calls that the door knows is long. */
+static __always_inline void show_gap(struct thread *thread, __u64 address)
+{
+	struct door_gap gap = {};
+
+	if (bpf_probe_read_user(&gap, sizeof(gap), (const void *)address)) {
+		count(COUNTER_LOST_READ_FAULT);
+		return;
+	}
+	if (!thread->depth && gap.start_ktime_ns &&
+	    thread->last_return_ktime_ns == gap.start_ktime_ns)
+		choose_gap(thread, gap.next_api % MAX_APIS,
+			   not_before_booked(thread, gap.end_ktime_ns));
+}
+
+/* The cookie is of enum door_probe, and says what the arguments are. */
+SEC("uprobe")
+int at_door(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 probe = bpf_get_attach_cookie(ctx);
+	struct thread *thread;
+
+	if (probe == DOOR_PROBE_THREAD)
+		return enter_door(task, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	thread = thread_at_door(task);
+	/* What one shows that has not introduced itself yet is for the agent before us. */
+	if (!thread || !thread->door_slot)
+		return 0;
+	if (probe == DOOR_PROBE_CALL)
+		show_call(ctx, thread);
+	else
+		show_gap(thread, PT_REGS_PARM1(ctx));
 	return 0;
 }

@@ -9,7 +9,7 @@ static __always_inline bool is_launch(const volatile struct api_descriptor *api)
 }
 
 /* A gap is in a span that it begins and ends in. */
-static __noinline int note_gap_context(struct thread *thread)
+__attribute__((unused)) static __noinline int note_gap_context(struct thread *thread)
 {
 	struct published_context context = {};
 

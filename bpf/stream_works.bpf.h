@@ -16,14 +16,14 @@ struct {
 	__uint(max_entries, 2048);
 	__type(key, struct stream_key);
 	__type(value, struct stream_works);
-} stream_works SEC(".maps");
+} stream_works __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
 	__type(key, struct stream_key);
 	__type(value, struct stream_works);
-} event_works SEC(".maps");
+} event_works __weak SEC(".maps");
 
 static const struct stream_works no_works = {};
 
@@ -59,9 +59,9 @@ __weak __noinline int put_work(struct stream_works *works, const struct collecti
 	return 0;
 }
 
-static __noinline int queue_work(const struct thread *thread, __u64 stream,
-				 const struct communicator_key *communicator, __u64 number,
-				 __u64 now_ktime_ns)
+__attribute__((unused)) static __noinline int
+queue_work(const struct thread *thread, __u64 stream, const struct communicator_key *communicator,
+	   __u64 number, __u64 now_ktime_ns)
 {
 	struct stream_key key = stream_key_of(thread, stream);
 	struct stream_works *works = bpf_map_lookup_elem(&stream_works, &key);
@@ -98,8 +98,8 @@ static __always_inline bool has_collectives(struct thread *thread)
 }
 
 /* The program has learned that the collectives of a communicator are done up to a number. */
-__noinline int complete_collectives(__u32 tid, __u64 handle, __u32 generation, __u64 number,
-				    __u64 now_ktime_ns)
+__weak __noinline int complete_collectives(__u32 tid, __u64 handle, __u32 generation, __u64 number,
+					   __u64 now_ktime_ns)
 {
 	struct thread *thread = find_thread(tid);
 	struct communicator_key key = {.handle = handle, .generation = generation};
@@ -238,7 +238,7 @@ static __always_inline void complete_device(const struct thread *thread,
 }
 
 /* At the return of the innermost open call of a thread, which succeeded. */
-__noinline int after_stream_call(__u32 tid, __u64 now_ktime_ns)
+__weak __noinline int after_stream_call(__u32 tid, __u64 now_ktime_ns)
 {
 	struct thread *thread = find_thread(tid);
 	struct stream_works *works;

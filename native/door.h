@@ -64,6 +64,14 @@ enum door_loss {
 	DOOR_LOSSES = 8,
 };
 
+/* A function of the library that is there for the agent's probe, which has this as its cookie. */
+enum door_probe {
+	DOOR_PROBE_THREAD =
+		0,	     /* otel_gpu_door_thread(): a thread, its slot and the memory, if any */
+	DOOR_PROBE_CALL = 1, /* otel_gpu_door_call() */
+	DOOR_PROBE_GAP = 2,  /* otel_gpu_door_gap() */
+};
+
 /* How the door tells the time, which is ktime whatever it is. */
 enum door_clock {
 	DOOR_CLOCK_SYSTEM = 0, /* clock_gettime(CLOCK_MONOTONIC) */

@@ -21,8 +21,8 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
+    AT_DOOR,
     ENTER_CALL,
-    ENTER_DOOR,
     ENTER_EVENT_WAIT,
     ENTER_FORK,
     EXIT_CALL,
@@ -34,8 +34,6 @@ from otel_gpu.capture.programs import (
     REPORT_OUT_OF_MEMORY,
     REPORT_RANGE,
     REPORT_STEP,
-    SHOW_CALL,
-    SHOW_GAP,
     Programs,
 )
 from otel_gpu.errors import BpfError
@@ -62,9 +60,9 @@ _MARKS = {
     "otel_gpu_nvtx_thread": NOTE_RANGES,
 }
 _DOOR = {
-    DOOR_THREAD: ENTER_DOOR,
-    "otel_gpu_door_call": SHOW_CALL,
-    "otel_gpu_door_gap": SHOW_GAP,
+    DOOR_THREAD: wire.DOOR_PROBE_THREAD,
+    "otel_gpu_door_call": wire.DOOR_PROBE_CALL,
+    "otel_gpu_door_gap": wire.DOOR_PROBE_GAP,
 }
 _WAITS, _ACKNOWLEDGED = {wire.FAMILY_ASYNC_EVENT}, {wire.FAMILY_ASYNC_ACK}
 _EVENT_FAMILIES = _WAITS | _ACKNOWLEDGED
@@ -287,8 +285,9 @@ class Attachments:
     def _attach_door(self, symbols: ElfSymbols, path: str, file: _File) -> bool:
         """Say whether it is one: what it exports besides leads to the functions of the same name."""
         found = {name: offset for name, offset in symbols.functions if name in _DOOR}
-        for name, offset in found.items() if self._programs.doors.suits else ():
-            file.links += self._programs.bpf.attach_uprobes(_DOOR[name], path, [(offset, 0)])
+        if found and self._programs.doors.suits:
+            places = [(offset, _DOOR[name]) for name, offset in found.items()]
+            file.links += self._programs.bpf.attach_uprobes(AT_DOOR, path, places)
         return DOOR_THREAD in found
 
     def _attach_calls(

@@ -44,9 +44,7 @@ NOTE_RANGES = "note_ranges"
 ENTER_EVENT_WAIT = "enter_event_wait"
 EXIT_EVENT_WAIT = "exit_event_wait"
 ACKNOWLEDGE_EVENT = "acknowledge_event"
-ENTER_DOOR = "enter_door"
-SHOW_CALL = "show_call"
-SHOW_GAP = "show_gap"
+AT_DOOR = "at_door"
 _UPROBES = (
     *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
     *(
@@ -58,7 +56,7 @@ _UPROBES = (
         NOTE_RANGES,
     ),
     *(ENTER_EVENT_WAIT, EXIT_EVENT_WAIT, ACKNOWLEDGE_EVENT),
-    *(ENTER_DOOR, SHOW_CALL, SHOW_GAP),
+    AT_DOOR,
 )
 _TRACEPOINTS = (
     "sched_process_fork",

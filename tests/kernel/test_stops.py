@@ -13,7 +13,7 @@ from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.programs import ENTER_DOOR, Programs
+from otel_gpu.capture.programs import AT_DOOR, Programs
 from otel_gpu.capture.session import Session
 from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.capture.watchlist import Watchlist
@@ -133,7 +133,7 @@ def test_each_thread_stands_still_until_the_door_is_open() -> None:
     command = [sys.executable, "-c", THREE_THREADS, stub_libraries().runtime]
     with Programs(CONFIG, watch_all=False) as programs, running(command) as program:
         programs.attach()
-        programs.bpf.attach_uprobes(ENTER_DOOR, str(LIBRARY), [(offset, 0)])
+        programs.bpf.attach_uprobes(AT_DOOR, str(LIBRARY), [(offset, wire.DOOR_PROBE_THREAD)])
         programs.processes.watch(program.pid, wire.PROCESS_STOP_ON_LOAD)
         assert program.stdin
         print(file=program.stdin, flush=True)

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the outcome of a call says: of memory, of devices and handles, and of the call itself. */
+#ifndef OTEL_GPU_OUTCOMES_BPF_H
+#define OTEL_GPU_OUTCOMES_BPF_H
+
+/* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
+#define DEVICE_PROPERTIES_UUID_OFFSET 256
+
+/* Whether a call shows that an allocator does not try again. */
+static __always_inline bool goes_on_without_memory(__u32 api)
+{
+	__u8 family = settings.apis[api].family;
+
+	return family == FAMILY_LAUNCH || family == FAMILY_GRAPH_LAUNCH || family == FAMILY_COPY ||
+	       family == FAMILY_MEMSET;
+}
+
+/*
+ * What a network adapter may no longer use. Its handle is freed in the call, and may be another
+ * thread's before it returns: so it is taken at the entry, and put back if the call fails.
+ */
+static __noinline int change_registration(const struct thread *thread, struct open_call *call,
+					  bool is_entry)
+{
+	struct allocation_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.address = call->address,
+		.pid = thread->pid,
+		.layer = LAYER_VERBS,
+	};
+	struct allocation *known, registration = {.size_bytes = call->size_bytes};
+
+	if (!is_entry) {
+		if (registration.size_bytes)
+			bpf_map_update_elem(&allocations, &key, &registration, BPF_NOEXIST);
+		return 0;
+	}
+	known = bpf_map_lookup_elem(&allocations, &key);
+	if (known) {
+		call->size_bytes = known->size_bytes;
+		bpf_map_delete_elem(&allocations, &key);
+	}
+	return 0;
+}
+
+/* What a success says about memory and devices. Returns the bytes that it moved. */
+static __noinline __u64 learn_from_success(struct thread *thread,
+					   const volatile struct api_descriptor *api,
+					   struct open_call *call)
+{
+	struct allocation_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.layer = api->layer,
+	};
+	struct allocation allocation = {}, *known;
+	__s32 device = -1;
+
+	if (api->address_is_output) {
+		__u64 address = 0;
+
+		read_user(&address, sizeof(address), call->address);
+		call->address = address;
+	}
+	key.address = call->address;
+	if (api->physical)
+		return change_physical(thread, api->physical, call);
+	switch (api->family) {
+	case FAMILY_ALLOCATE:
+	case FAMILY_HOST_ALLOCATE:
+	case FAMILY_REGISTER:
+		/* A node of a graph is no memory. */
+		if (!is_captured(thread, call->stream))
+			allocation.size_bytes = call->size_bytes;
+		allocation.device = call->device;
+		if (api->family == FAMILY_ALLOCATE)
+			allocation.ktime_ns = call->start_ktime_ns;
+		if (bpf_map_update_elem(&allocations, &key, &allocation, BPF_ANY))
+			count(COUNTER_LOST_ALLOCATIONS_FULL);
+		return allocation.size_bytes;
+	case FAMILY_FREE:
+	case FAMILY_HOST_FREE:
+		known = bpf_map_lookup_elem(&allocations, &key);
+		if (known && known->size_bytes && is_captured(thread, call->stream))
+			break; /* the graph will free it */
+		if (known) {
+			call->size_bytes = known->size_bytes;
+			/* Memory goes back to where it came from. */
+			call->device = known->device;
+			if (api->family == FAMILY_FREE)
+				keep_freed_segment(thread, key.address, known);
+			bpf_map_delete_elem(&allocations, &key);
+		} else if (key.address) { /* to free nothing is allowed */
+			count(COUNTER_LOST_UNKNOWN_FREE);
+		}
+		break;
+	case FAMILY_DEREGISTER:
+		if (!call->size_bytes && key.address)
+			count(COUNTER_LOST_UNKNOWN_FREE);
+		break;
+	case FAMILY_SET_DEVICE:
+		thread->device = (__s32)call->function;
+		call->device = thread->device;
+		break;
+	case FAMILY_MEMORY_INFO:
+		read_user(&thread->device_free_bytes, sizeof(__u64), call->address);
+		read_user(&thread->device_total_bytes, sizeof(__u64), call->function);
+		thread->device_ktime_ns = call->start_ktime_ns;
+		call->address = 0;
+		call->function = 0; /* is of launches */
+		break;
+	case FAMILY_ELAPSED_TIME:
+		note_elapsed_time(thread, call);
+		break;
+	case FAMILY_GET_DEVICE:
+		read_user(&device, sizeof(device), call->function);
+		thread->device = device;
+		call->device = device;
+		break;
+	}
+	return call->size_bytes;
+}
+
+static __noinline int send_device(struct thread *thread, const volatile struct api_descriptor *api,
+				  struct open_call *call, __u64 now_ktime_ns)
+{
+	struct device_record *record;
+	__u64 uuid = call->address;
+
+	if (api->family != FAMILY_DEVICE_UUID && api->family != FAMILY_DEVICE_PROPERTIES)
+		return 0;
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_DEVICE, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->device = (__s32)call->function;
+	record->has_name = api->family == FAMILY_DEVICE_PROPERTIES;
+	__builtin_memset(record->uuid, 0, sizeof(record->uuid));
+	__builtin_memset(record->name, 0, sizeof(record->name));
+	if (record->has_name) {
+		if (bpf_probe_read_user_str(record->name, sizeof(record->name),
+					    (void *)call->address) < 0)
+			count(COUNTER_LOST_READ_FAULT);
+		uuid += DEVICE_PROPERTIES_UUID_OFFSET;
+	}
+	read_user(record->uuid, sizeof(record->uuid), uuid);
+	bpf_ringbuf_submit(record, 0);
+	return 0;
+}
+
+/* A launch names a kernel by a handle, or by an address of the host. */
+static __noinline int note_handle(const struct thread *thread, struct open_call *call, __u8 family,
+				  __s32 status, __u64 now_ktime_ns)
+{
+	__u64 argument = call->function;
+	struct handle_record *record;
+
+	call->function = call->address;
+	call->address = 0;
+	if (status)
+		return 0;
+	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	if (!record) {
+		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
+		return 0;
+	}
+	fill_header(&record->header, RECORD_HANDLE, sizeof(*record), now_ktime_ns,
+		    thread->image_ktime_ns, thread->pid, thread->tid);
+	record->handle = call->function;
+	record->same_as = family == FAMILY_KERNEL_ALIAS ? argument : 0;
+	__builtin_memset(record->name, 0, sizeof(record->name));
+	if (family == FAMILY_KERNEL &&
+	    bpf_probe_read_user_str(record->name, sizeof(record->name), (void *)argument) < 0)
+		count(COUNTER_LOST_READ_FAULT);
+	bpf_ringbuf_submit(record, 0);
+	return 0;
+}
+
+/*
+ * A call that was refused memory. In a program whose framework reports what it hands out, it is
+ * not known yet whether that was the last attempt.
+ */
+static __noinline void note_failure(struct thread *thread, const struct open_call *call,
+				    __u64 now_ktime_ns)
+{
+	struct device_key device = device_key_of(thread, call->device);
+	struct device_memory *memory = bpf_map_lookup_elem(&device_memories, &device);
+
+	thread->failed.ktime_ns = now_ktime_ns;
+	thread->failed.asked_bytes = call->size_bytes;
+	thread->failed.root_start_ktime_ns = call->start_ktime_ns;
+	thread->failed.device = call->device;
+	thread->failed.api = call->api;
+	if (!memory)
+		send_failed_call(thread);
+}
+
+/* A call that makes calls of another library asks for something else than they do. */
+static __always_inline bool is_nested(struct thread *thread,
+				      const volatile struct api_descriptor *api)
+{
+	__u32 around, layer;
+
+	if (thread->depth < 2)
+		return false;
+	around = call_at(thread, thread->depth - 2)->api;
+	layer = settings.apis[around < MAX_APIS ? around : 0].layer;
+	/* The runtime and the driver are one in this. */
+	return layer < LAYER_NCCL ? api->layer < LAYER_NCCL : api->layer == layer;
+}
+
+static __always_inline void count_call(struct thread *thread,
+				       const volatile struct api_descriptor *api,
+				       struct open_call *call, __s32 status, __u64 duration_ns,
+				       __u64 size_bytes)
+{
+	struct aggregate_key key = {
+		.image_ktime_ns = thread->image_ktime_ns,
+		.pid = thread->pid,
+		.status = status,
+		.device = call->device,
+		.metric = METRIC_CALL_DURATION,
+		.api = call->api,
+		.copy_kind = call->copy_kind,
+		.nested = is_nested(thread, api),
+	};
+
+	add_duration(&key, duration_ns, size_bytes);
+	if (api->family == FAMILY_COPY && !status && !key.nested && !call->has_no_size) {
+		key.metric = METRIC_COPY_SIZE;
+		key.api = 0;
+		add_size(&key, size_bytes);
+	}
+}
+
+/* A call inside may say what the arguments of the one around it do not. */
+static __noinline int settle_size(struct thread *thread, const volatile struct api_descriptor *api,
+				  const struct open_call *call)
+{
+	__u32 depth = thread->depth;
+	struct open_call *parent;
+
+	if (depth < 2) {
+		if (call->has_no_size)
+			count(COUNTER_LOST_SIZE);
+		return 0;
+	}
+	parent = call_at(thread, depth - 2);
+	if (parent->has_no_size && !call->has_no_size && parent->api < MAX_APIS &&
+	    settings.apis[parent->api].family == api->family) {
+		parent->size_bytes = call->size_bytes;
+		parent->has_no_size = 0;
+	}
+	return 0;
+}
+
+static __always_inline bool only_asks(const volatile struct api_descriptor *api)
+{
+	return api->family == FAMILY_QUERY || api->family == FAMILY_ELAPSED_TIME ||
+	       api->layer == LAYER_VERBS;
+}
+
+#endif
