@@ -36,7 +36,6 @@ from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 from otel_gpu.export.limits import Limits, TraceSampler
 from otel_gpu.export.metrics import MetricExports
-from otel_gpu.export.otlp import LOGS, SPANS, Signal
 from otel_gpu.export.resources import (
     Origins,
     Resources,
@@ -45,6 +44,7 @@ from otel_gpu.export.resources import (
     scope,
 )
 from otel_gpu.export.sender import Sender
+from otel_gpu.export.signals import LOGS, SPANS, Signal
 from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks

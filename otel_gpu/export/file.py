@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.otlp import SPANS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
+from otel_gpu.export.signals import SPANS, Signal
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId", "profileId"})

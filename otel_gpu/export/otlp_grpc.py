@@ -10,9 +10,9 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_gpu.export.otlp import LOGS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome, Transport
+from otel_gpu.export.signals import LOGS, Signal
 
 
 class _RequestTooLargeError(Exception):

@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from otel_gpu.export.otlp import LOGS, Signal
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
+from otel_gpu.export.signals import LOGS, Signal
 
 # As the specification has it; None: there was no answer.
 _RETRYABLE = (None, 429, 502, 503, 504)

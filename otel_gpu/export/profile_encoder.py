@@ -20,8 +20,8 @@ from otel_gpu.export import semconv
 from otel_gpu.export.attributes import field
 from otel_gpu.export.encoder import encode_request, header_size
 from otel_gpu.export.finished import Origin
-from otel_gpu.export.otlp import Signal
 from otel_gpu.export.queue import Pending
+from otel_gpu.export.signals import Signal
 from otel_gpu.stacks.frames import CUT, KERNEL, Frame
 
 _SAMPLE_TYPE = ("cpu", "nanoseconds")

@@ -13,9 +13,10 @@ from otel_gpu.export.encoder import header_size
 from otel_gpu.export.environment import exporter_names, standing_in
 from otel_gpu.export.file import FileTransport, OtlpFile
 from otel_gpu.export.finished import FinishedSpan, readable
-from otel_gpu.export.otlp import SPANS, Signal, otlp_transport
+from otel_gpu.export.otlp import otlp_transport
 from otel_gpu.export.queue import Pending, SpanQueue
 from otel_gpu.export.sender import BackgroundSender, Delivery, Outcome, Sender
+from otel_gpu.export.signals import SPANS, Signal
 from otel_gpu.faults import Faults
 from otel_gpu.options import ExportConfig
 

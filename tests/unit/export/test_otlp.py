@@ -12,10 +12,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
-from otel_gpu.export.otlp import LOGS, SPANS, otlp_transport
+from otel_gpu.export.otlp import otlp_transport
 from otel_gpu.export.profile_encoder import PROFILES, ProfileEncoder, Taken
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
+from otel_gpu.export.signals import LOGS, SPANS
 from tests.receiver import OtlpReceiver
 
 ORIGIN = Origin(Resource({"service.name": "trainer"}), InstrumentationScope("otel_gpu.cuda"))
