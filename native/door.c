@@ -7,50 +7,15 @@
  */
 #include <string.h>
 
+#include "door_arguments.h"
 #include "door_interruptions.h"
 #include "door_rhythm.h"
 #include "door_series.h"
+#include "door_shown.h"
 #include "door_bounds.h"
 
-#define NOT_READY		    600 /* of cudaError_t and CUresult alike */
-#define SAME_STACK_BYTES	    65536
-#define LAUNCH_CONFIG_STREAM_OFFSET 32 /* see bpf/arguments.bpf.h */
-
-/* The agent's probes are here. Each is a function of its own, and does nothing. */
-#define PROBED __attribute__((visibility("default"), noinline, used))
-
-/*
- * At the first call of each thread, and again for a new agent. Without a slot: there was none left.
- * Without a memory: nothing is counted in this process, which is said once, or probes have to count
- * what does not come through the door from now on.
- */
-PROBED void otel_gpu_door_thread(const struct door_slot *slot, const void *memory)
-{
-	__asm__ volatile("nop" : : "r"(slot), "r"(memory) : "memory");
-}
-
-PROBED void otel_gpu_door_call(const struct door_call *call)
-{
-	__asm__ volatile("nop" : : "r"(call) : "memory");
-}
-
-PROBED void otel_gpu_door_gap(const struct door_gap *gap)
-{
-	__asm__ volatile("nop" : : "r"(gap) : "memory");
-}
-
-static void introduce(struct door_slot *slot, __u32 generation)
-{
-	slot->generation = generation;
-	if (generation)
-		otel_gpu_door_thread(slot, door_memory);
-}
-
-/* Whether somebody is there who wants to be shown anything. */
-static inline bool has_viewer(void)
-{
-	return CONTROL->generation && !(CONTROL->flags & DOOR_NO_CALLS);
-}
+#define NOT_READY	 600 /* of cudaError_t and CUresult alike */
+#define SAME_STACK_BYTES 65536
 
 static inline __u64 gap_ns_until(const struct door_slot *slot, __u64 now_ktime_ns)
 {
@@ -68,21 +33,6 @@ static void count_gap(struct door_slot *slot, const struct row *row, __u64 now_k
 	if (row->family == FAMILY_LAUNCH || row->family == FAMILY_GRAPH_LAUNCH)
 		add_value(slot, key_of(0, slot->device, METRIC_LAUNCH_GAP, 0, COPY_NONE, false),
 			  &duration_bounds, gap_ns, 0);
-}
-
-/* Apart, since few gaps come here. */
-static __attribute__((noinline)) void show_gap(const struct door_slot *slot, const struct row *row,
-					       __u64 now_ktime_ns)
-{
-	const struct door_gap gap = {
-		.start_ktime_ns = slot->last_return_ktime_ns,
-		.end_ktime_ns = now_ktime_ns,
-		.device = slot->device,
-		.previous_api = slot->last_api,
-		.next_api = row->api,
-	};
-
-	otel_gpu_door_gap(&gap);
 }
 
 /* What is in a frame while its call is open, and hardly anywhere else. */
@@ -172,7 +122,7 @@ static inline void publish(struct frame *frame, const struct row *row)
 		frame->start_ktime_ns = ktime_ns(&door_self.clock);
 		if (gap_floor && gap_ns_until(frame->slot, frame->start_ktime_ns) >= gap_floor) {
 			gap_floor = 0;
-			show_gap(frame->slot, row, frame->start_ktime_ns);
+			door_show_gap(frame->slot, row, frame->start_ktime_ns);
 			continue;
 		}
 		frame->mark = mark_of(stack_pointer, frame->start_ktime_ns);
@@ -208,7 +158,7 @@ void door_enter(struct frame *frame, const struct row *row, __u16 variant)
 	}
 	generation = CONTROL->generation;
 	if (unlikely(slot->generation != generation))
-		introduce(slot, generation);
+		door_introduce(slot, generation);
 	if (unlikely(slot->depth))
 		depth = drop_unwound(slot, (__u64)frame);
 	frame->depth = depth;
@@ -225,27 +175,6 @@ void door_enter(struct frame *frame, const struct row *row, __u16 variant)
 		count_gap(slot, row, frame->start_ktime_ns);
 }
 
-static inline __u64 argument(const __u64 *slots, __u32 slot)
-{
-	return slot ? slots[slot - 1] : 0;
-}
-
-static inline __u64 size_of(const struct row *row, const __u64 *slots)
-{
-	__u64 size_bytes = argument(slots, row->size_slot) << row->size_shift;
-
-	return row->height_slot ? size_bytes * argument(slots, row->height_slot) : size_bytes;
-}
-
-static inline __u8 copy_kind_of(const struct row *row, const __u64 *slots)
-{
-	__u32 kind = argument(slots, row->copy_kind_slot);
-
-	if (!row->copy_kind_slot)
-		return row->fixed_copy_kind;
-	return kind <= COPY_DEFAULT ? kind : COPY_NONE;
-}
-
 /* Which device the thread's calls are about from now on, which this call says. */
 static inline __s32 learn_device(const struct frame *frame, const struct row *row,
 				 const __u64 *slots)
@@ -259,77 +188,6 @@ static inline __s32 learn_device(const struct frame *frame, const struct row *ro
 	if (frame->slot)
 		frame->slot->device = door_self.device;
 	return door_self.device;
-}
-
-static void read_launch(struct door_call *call, const struct row *row, const __u64 *slots)
-{
-	const __u8 *config = (const __u8 *)slots[0];
-
-	switch (row->launch_shape) {
-	case LAUNCH_DIM3:
-		memcpy(call->grid, &slots[1], sizeof(call->grid));
-		memcpy(call->block, &slots[3], sizeof(call->block));
-		break;
-	case LAUNCH_SCALARS:
-		for (int i = 0; i < 3; i++) {
-			call->grid[i] = slots[1 + i];
-			call->block[i] = slots[4 + i];
-		}
-		break;
-	case LAUNCH_CONFIG:
-		memcpy(call->grid, config, sizeof(call->grid));
-		memcpy(call->block, config + sizeof(call->grid), sizeof(call->block));
-		memcpy(&call->stream, config + LAUNCH_CONFIG_STREAM_OFFSET, sizeof(call->stream));
-		break;
-	}
-}
-
-/* Apart, since few calls come here. */
-static __attribute__((noinline)) void show(const struct frame *frame, const struct row *row,
-					   struct door_call *call, const __u64 *slots)
-{
-	const struct door_slot *slot = frame->slot;
-
-	call->start_ktime_ns = frame->start_ktime_ns;
-	call->root_start_ktime_ns = slot->calls[0].start_ktime_ns;
-	if (frame->depth)
-		call->parent_start_ktime_ns =
-			slot->calls[(frame->depth - 1) % MAX_DEPTH].start_ktime_ns;
-	call->stream = argument(slots, row->stream_slot);
-	call->function = argument(slots, row->function_slot);
-	if (!row->address_is_output)
-		call->address = argument(slots, row->address_slot);
-	else if (!call->status)
-		memcpy(&call->address, (const void *)argument(slots, row->address_slot),
-		       sizeof(call->address));
-	if (row->launch_shape)
-		read_launch(call, row, slots);
-	call->weight = call->choices == CHOICE_SAMPLED ? CONTROL->sample_one_in : 1;
-	call->depth = frame->depth;
-	call->api = row->api;
-	call->variant = frame->variant;
-	if (frame->depth)
-		door_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
-	otel_gpu_door_call(call);
-}
-
-static inline __u8 choices_of(const struct frame *frame, const struct row *row, int status,
-			      __u64 duration_ns)
-{
-	__u64 slow_ns = CONTROL->slow_ns[row->api], floor_ns = CONTROL->call_floor_ns;
-	__u8 choices = 0;
-
-	if (status)
-		choices |= CHOICE_FAILED;
-	if ((slow_ns && duration_ns >= slow_ns) || (floor_ns && duration_ns >= floor_ns))
-		choices |= CHOICE_SLOW;
-	if (door_self.is_sampled)
-		choices |= CHOICE_SAMPLED;
-	if (CONTROL->flags & DOOR_FULL)
-		choices |= CHOICE_FULL;
-	if (door_self.inside[frame->depth % MAX_DEPTH])
-		choices |= CHOICE_PARENT;
-	return choices;
 }
 
 /* What a call was, which is counted here and not by a probe. */
@@ -365,7 +223,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 		call.device = device;
 		call.copy_kind = copy_kind;
 		call.choices = choices;
-		show(frame, row, &call, slots);
+		door_show_call(frame, row, &call, slots);
 	}
 	if (row->family == FAMILY_COPY && !status && !frame->depth) {
 		add_value(frame->slot, key_of(0, device, METRIC_COPY_SIZE, 0, copy_kind, false),

@@ -70,6 +70,11 @@ void door_count_loss(enum door_loss loss);
 /* door_memory.c: something was loaded whose calls are not seen here. Leaves errno as it is. */
 void door_bind_past(void);
 
+/* door_names.c: the row of a function, and which spelling of it a name is; NULL: of no row. */
+const struct row *door_find_row(const char *symbol, __u16 *variant);
+/* Whether a function gives out others. */
+bool door_is_lookup(const char *symbol);
+
 /* door_symbols.c: what a caller means by a name, and what to give out for what was found. */
 void *door_look_up(__u64 key, const char *symbol, const void *caller);
 void *door_wrapped(const char *symbol, void *found);

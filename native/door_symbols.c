@@ -201,62 +201,6 @@ void *door_look_up(__u64 key, const char *symbol, const void *caller)
 	return target;
 }
 
-/* In the order of VARIANTS in otel_gpu/probe_table.py, but for the last. */
-static const char *const suffixes[] = {"",	   "_v2",      "_v3",	   "_ptsz",   "_ptds",
-				       "_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"};
-
-static bool ends_with(const char *name, size_t length, const char *suffix)
-{
-	size_t suffix_length = strlen(suffix);
-
-	return length >= suffix_length &&
-	       !memcmp(name + length - suffix_length, suffix, suffix_length);
-}
-
-static const struct row *row_named(const char *name, size_t length)
-{
-	__u32 low = 0, high = door_row_count;
-
-	while (low < high) {
-		__u32 middle = (low + high) / 2;
-		int order = strncmp(name, door_rows[middle].name, length);
-
-		if (!order && !door_rows[middle].name[length])
-			return &door_rows[middle];
-		if (order > 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return NULL;
-}
-
-/* The row of a function, and which spelling of it a name is; NULL: of no row. */
-static const struct row *find_row(const char *symbol, __u16 *variant)
-{
-	const char *name = !strncmp(symbol, "__cudaLaunchKernel", 18) ? symbol + 2 : symbol;
-	size_t length = strlen(name);
-
-	/* The longest suffix is the last one that fits. */
-	for (__u16 i = sizeof(suffixes) / sizeof(*suffixes); i--;) {
-		const struct row *row = NULL;
-
-		if (ends_with(name, length, suffixes[i]))
-			row = row_named(name, length - strlen(suffixes[i]));
-		if (row) {
-			*variant = i;
-			return row;
-		}
-	}
-	return NULL;
-}
-
-static bool is_lookup(const char *symbol)
-{
-	return !strncmp(symbol, "cuGetProcAddress", 16) ||
-	       !strncmp(symbol, "cudaGetDriverEntryPoint", 23);
-}
-
 /* A wrapper of a function of its own; one that there is already for it, or a new one. */
 static void *take_copy(struct copy *copies, void *const *wrappers, void *found, __u16 variant)
 {
@@ -288,17 +232,17 @@ void *door_wrapped(const char *symbol, void *found)
 
 	if (!found || !symbol || (strncmp(symbol, "cu", 2) && strncmp(symbol, "__cu", 4)))
 		return found;
-	if (is_lookup(symbol)) {
+	if (door_is_lookup(symbol)) {
 		if (is_in_cuda(found))
 			found = take_copy(door_lookup_copies, door_lookup_wrappers, found, 0);
 		errno = kept_errno;
 		return found;
 	}
-	row = find_row(symbol, &variant);
+	row = door_find_row(symbol, &variant);
 	if (row && is_in_cuda(found)) {
 		/* The driver is asked for a function, and says which spelling of it was meant. */
 		if (dladdr(found, &info) && info.dli_saddr == found && info.dli_sname &&
-		    find_row(info.dli_sname, &exported) == row)
+		    door_find_row(info.dli_sname, &exported) == row)
 			variant = exported;
 		found = take_copy(door_copies[row - door_rows], door_copy_wrappers[row - door_rows],
 				  found, variant);
@@ -332,7 +276,7 @@ __attribute__((visibility("hidden"))) int door_is_alone(const char *name, const 
 
 	if (!name || (strncmp(name, "cu", 2) && strncmp(name, "__cu", 4)))
 		return 0;
-	if (!find_row(name, &variant) && !is_lookup(name))
+	if (!door_find_row(name, &variant) && !door_is_lookup(name))
 		return 0;
 	/* The program may have it, which comes before the door. */
 	first = real_dlsym(RTLD_DEFAULT, name);
