@@ -15,6 +15,7 @@
 #include "samples.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
+#include "waits.bpf.h"
 #include "thread_context.bpf.h"
 #include "account.bpf.h"
 #include "stalls.bpf.h"

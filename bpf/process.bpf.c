@@ -8,6 +8,7 @@
 #include "aggregate.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
+#include "waits.bpf.h"
 #include "paths.bpf.h"
 #include "out_of_memory.bpf.h"
 #include "thread_context.bpf.h"
