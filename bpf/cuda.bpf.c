@@ -27,6 +27,7 @@
 #include "waits.bpf.h"
 #include "thread_context.bpf.h"
 #include "account.bpf.h"
+#include "door_view.bpf.h"
 #include "stalls.bpf.h"
 #include "choices.bpf.h"
 #include "gaps.bpf.h"

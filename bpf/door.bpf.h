@@ -13,26 +13,6 @@
 #ifndef OTEL_GPU_DOOR_BPF_H
 #define OTEL_GPU_DOOR_BPF_H
 
-#include "../native/door.h"
-
-_Static_assert(sizeof(((struct thread *)0)->door_view) ==
-		       __builtin_offsetof(struct door_slot, places),
-	       "all that is before the places");
-
-static __always_inline struct door_slot *view_of(struct thread *thread)
-{
-	return (struct door_slot *)thread->door_view;
-}
-
-/* Look at what a thread publishes, which is the current one. */
-static __always_inline bool look_at_slot(struct thread *thread)
-{
-	if (!thread->door_slot || thread->door_slot == NO_SLOT)
-		return false;
-	return !bpf_probe_read_user(thread->door_view, sizeof(thread->door_view),
-				    (const void *)thread->door_slot);
-}
-
 /* This and what comes below are global functions, so that the verifier walks loops once. */
 __weak __noinline int take_over(struct thread *thread, struct open_call *call,
 				const struct door_open_call *published)

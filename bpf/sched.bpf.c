@@ -29,6 +29,7 @@
 #include "waits.bpf.h"
 #include "thread_context.bpf.h"
 #include "account.bpf.h"
+#include "door_view.bpf.h"
 #include "stalls.bpf.h"
 #include "door.bpf.h"
 #include "kernel_stacks.bpf.h"

@@ -100,16 +100,24 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 /*
  * A thread runs, and its switch-in was not seen: that happens while another program is
  * attached to the same tracepoint, or detached. The scheduler knows for how long it
- * has run, to the last tick.
+ * has run, to the last tick. It ran when it says that a call was over.
  */
 static __always_inline void notice_running(struct thread *thread, struct task_struct *task,
 					   __u64 now_ktime_ns)
 {
+	__u64 from_ktime_ns, ran_ktime_ns;
+
 	if (!thread->off_ktime_ns)
 		return;
 	count(COUNTER_SWITCHES_REPAIRED);
-	enter_cpu(thread,
-		  now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns));
+	from_ktime_ns =
+		now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns);
+	if (look_at_slot(thread)) {
+		ran_ktime_ns = view_of(thread)->last_return_ktime_ns;
+		if (ran_ktime_ns > thread->off_ktime_ns && ran_ktime_ns < from_ktime_ns)
+			from_ktime_ns = ran_ktime_ns;
+	}
+	enter_cpu(thread, from_ktime_ns);
 }
 
 #endif
