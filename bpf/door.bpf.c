@@ -79,15 +79,16 @@ static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 mem
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 	sync_door(thread);
 	thread->door_slot = slot;
+	pid = thread->pid;
+	known_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
+	is_known = known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns;
 	if (!memory) {
-		report_door(thread, 0);
+		if (!is_known || !(*known_ktime_ns & DOOR_REFUSED))
+			report_door(thread, 0);
 		return 0;
 	}
 	if (!thread->door_slot)
 		thread->door_slot = NO_SLOT;
-	pid = thread->pid;
-	known_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
-	is_known = known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns;
 	/* To stop a process takes a moment, in which its other threads go on. */
 	if (is_known && (*known_ktime_ns & DOOR_REFUSED || !comes_too_early(thread, memory)))
 		return 0;

@@ -67,10 +67,17 @@ void door_enter(struct frame *frame, const struct row *row, __u16 variant);
 void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots);
 void door_count_loss(enum door_loss loss);
 
-/* door_memory.c: something was loaded whose calls are not seen here. Leaves errno as it is. */
+/*
+ * door_memory.c: make the memory before the first call, which else has to wait until the agent reads it.
+ * Leaves errno as it is, as the next one does.
+ */
+void door_begin_early(bool is_told);
+/* Something was loaded whose calls are not seen here. Leaves errno as it is. */
 void door_bind_past(void);
 
-/* door_names.c: the row of a function, and which spelling of it a name is; NULL: of no row. */
+/* door_names.c: whether a library is of CUDA: its runtime or its driver. */
+bool door_is_cuda(const char *path);
+/* The row of a function, and which spelling of it a name is; NULL: of no row. */
 const struct row *door_find_row(const char *symbol, __u16 *variant);
 /* Whether a function gives out others. */
 bool door_is_lookup(const char *symbol);

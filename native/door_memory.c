@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -33,7 +34,6 @@
 
 struct guard *door_guard;
 char *door_memory;
-static bool is_refusal_said, is_bound_past;
 OWN struct self door_self = {.device = -1};
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
@@ -81,8 +81,7 @@ static char *map_memory(void)
 
 static void begin_memory(void)
 {
-	/* What binds past the door would be missing. */
-	char *mapped = is_bound_past ? MAP_FAILED : map_memory();
+	char *mapped = map_memory();
 	__u64 now_ktime_ns;
 
 	if (mapped == MAP_FAILED) {
@@ -182,12 +181,10 @@ static struct door_slot *find_slot(__u32 tid)
 	return NULL;
 }
 
-/* The agent has to count by probes then. */
+/* The agent has to count by probes then. It may have come a moment ago. */
 static void say_refusal(void)
 {
-	if (door_guard && door_guard->state != MEMORY_REFUSED)
-		return;
-	if (!__atomic_exchange_n(&is_refusal_said, true, __ATOMIC_RELAXED))
+	if (!door_guard || door_guard->state == MEMORY_REFUSED)
 		otel_gpu_door_thread(NULL, NULL);
 }
 
@@ -197,22 +194,49 @@ static const struct door_slot *own_slot(void)
 	return door_self.epoch && !door_self.slot ? NO_SLOT : door_self.slot;
 }
 
-/* Before the first call, all are left to probes: nothing else would tell of those that go past. */
+/* Whether there is a memory; leaves errno as it is. */
+static bool begin_early(void)
+{
+	sigset_t every_signal, kept_signals;
+	int kept_errno = errno;
+	bool has_memory;
+
+	/* See door_begin_thread(). */
+	sigfillset(&every_signal);
+	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
+	has_memory = is_ready();
+	pthread_sigmask(SIG_SETMASK, &kept_signals, NULL);
+	errno = kept_errno;
+	return has_memory;
+}
+
+void door_begin_early(bool is_told)
+{
+	if (begin_early() && is_told)
+		otel_gpu_door_thread(own_slot(), door_memory);
+}
+
+/* If nobody is there yet who could be told, the memory says it to whoever comes. */
 void door_bind_past(void)
 {
-	int kept_errno = errno;
-	__u32 state = MEMORY_NONE;
+	if (!begin_early())
+		return;
+	door_count_loss(DOOR_LOST_BOUND_PAST);
+	otel_gpu_door_thread(own_slot(), NULL);
+}
 
-	pthread_once(&exit_key_once, make_exit_key);
-	__atomic_store_n(&is_bound_past, true, __ATOMIC_RELAXED);
-	if (!door_guard || __atomic_compare_exchange_n(&door_guard->state, &state, MEMORY_REFUSED,
-						       false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-		say_refusal();
-	} else {
-		door_count_loss(DOOR_LOST_BOUND_PAST);
-		otel_gpu_door_thread(own_slot(), NULL);
-	}
-	errno = kept_errno;
+static int is_cuda_library(struct dl_phdr_info *info, size_t size, void *nothing)
+{
+	(void)size;
+	(void)nothing;
+	return door_is_cuda(info->dlpi_name);
+}
+
+/* A program that is linked with CUDA was stopped for its probes before, and stops here once more. */
+__attribute__((constructor)) static void begin_with_program(void)
+{
+	if (dl_iterate_phdr(is_cuda_library, NULL))
+		door_begin_early(true);
 }
 
 /* The first call of a thread in this process. Never called with a slot that is its own. */

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a program loads so that it binds past the door: with RTLD_DEEPBIND a library takes functions
- * of its own dependencies before those of who was preloaded, and with dlmopen() it has a program of
- * its own. Its calls are not seen here, so probes have to count them: the agent is told.
+ * What a program loads: CUDA, of which calls will come soon; or what binds past the door. With
+ * RTLD_DEEPBIND a library takes functions of its own dependencies before those of who was preloaded,
+ * and with dlmopen() it has a program of its own. Its calls are not seen here, so probes have to count
+ * them: the agent is told.
  *
  * dlopen() asks who calls it, for that one's search path: the calls go on as they came.
  */
@@ -18,6 +19,9 @@ __attribute__((visibility("hidden"))) void *door_next_dlopen(const char *path, i
 {
 	if (path && flags & RTLD_DEEPBIND)
 		door_bind_past();
+	/* The agent looks at the program when the library is there, and finds the memory. */
+	else if (door_is_cuda(path))
+		door_begin_early(false);
 	return door_next("dlopen");
 }
 

@@ -12,9 +12,9 @@
 #define PROBED __attribute__((visibility("default"), noinline, used))
 
 /*
- * At the first call of each thread, and again for a new agent. Without a slot: there was none left.
- * Without a memory: nothing is counted in this process, which is said once, or probes have to count
- * what does not come through the door from now on.
+ * At the first call of each thread, and again for a new agent. Without a slot: there was none left, or
+ * that call is still to come. Without a memory: nothing is counted in this process, which each thread
+ * says again and again, or probes have to count what does not come through the door from now on.
  */
 PROBED void otel_gpu_door_thread(const struct door_slot *slot, const void *memory)
 {

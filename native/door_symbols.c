@@ -53,19 +53,12 @@ void *door_next(const char *name)
 	return real_dlsym(RTLD_NEXT, name);
 }
 
-static const char *file_name(const char *path)
-{
-	const char *slash = path ? strrchr(path, '/') : NULL;
-
-	return slash ? slash + 1 : path ? path : "";
-}
-
 /* Whether an address is in a CUDA library, and not in the program or in another tool. */
 static bool is_in_cuda(const void *address)
 {
 	Dl_info info;
 
-	return dladdr(address, &info) && !strncmp(file_name(info.dli_fname), "libcuda", 7);
+	return dladdr(address, &info) && door_is_cuda(info.dli_fname);
 }
 
 static const void *base_of(const void *address)
@@ -122,7 +115,7 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *argument)
 	size_t length = strlen(info->dlpi_name);
 
 	(void)size;
-	if (!strncmp(file_name(info->dlpi_name), "libcuda", 7) && length < MAX_PATH)
+	if (door_is_cuda(info->dlpi_name) && length < MAX_PATH)
 		memcpy(libraries->paths[libraries->count++], info->dlpi_name, length + 1);
 	return libraries->count == MAX_LIBRARIES;
 }

@@ -90,8 +90,8 @@ class Doors:
         self.calls = 0
 
     def has_door(self, image: Image, mapped: Collection[MappedFile]) -> bool:
-        """Say whether a process counts all its hot calls itself, or will do so from the first on."""
-        if not self.suits or image in self._refused or not self._sees_all(image):
+        """Say whether a process counts hot calls itself, or will do so from the first on."""
+        if not self.suits or image in self._refused:
             return False
         if not any(self._is_library(file) for file in mapped if file.is_door):
             return False
@@ -100,26 +100,24 @@ class Doors:
         environment = b"\0" + read_file(f"/proc/{image[0]}/environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
 
-    def _sees_all(self, image: Image) -> bool:
+    def examine(self, image: Image) -> bool:
+        """
+        Open the memory of a process that has begun to count before we could see it begin.
+
+        Nothing is shown before ``ask``. Returns whether all its hot calls come through the door, as
+        far as is known; False: probes have to count the others.
+        """
+        address = None if image in self._doors else door_memory(image[0])
+        if address is not None:
+            # From here on no probe counts what the door counts.
+            self._say(image)
+            if not self._open(image, address):
+                return False
         door = self._doors.get(image)
         try:
             return door is None or door.sees_all()
         except (OSError, DoorError):
             return True
-
-    def examine(self, image: Image) -> None:
-        """
-        Open the memory of a process that has begun to count before we could see it begin.
-
-        Nothing is shown before ``ask``.
-        """
-        if image in self._doors or image in self._refused:
-            return
-        address = door_memory(image[0])
-        if address is not None:
-            # From here on no probe counts what the door counts.
-            self._say(image)
-            self._open(image, address)
 
     def open(self, image: Image, address: int) -> bool:
         """

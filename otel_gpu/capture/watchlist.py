@@ -334,8 +334,7 @@ class Watchlist:
         image = (pid, self._images.get(pid, 0))
         has_door = self._programs.doors.has_door(image, mapped)
         if pid in self._images:
-            if has_door:
-                self._programs.doors.examine(image)
+            has_door = has_door and self._programs.doors.examine(image)
             self._interpreters.examine(pid, self._images[pid], mapped)
             self._thread_contexts.examine(pid, self._images[pid], mapped)
         for info in self._attachments.examine(pid, mapped, has_door=has_door):

@@ -187,7 +187,7 @@ void work(int calls) { while (calls--) cudaDeviceSynchronize(); }
 PASSING = """
 import ctypes, os, sys
 runtime, past, before, is_apart = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-door = ctypes.CDLL(runtime)
+door = ctypes.CDLL(runtime) if before >= 0 else None
 for _ in range(before):
     door.cudaDeviceSynchronize()
 if is_apart:
@@ -197,6 +197,7 @@ if is_apart:
     work = ctypes.CFUNCTYPE(None, ctypes.c_int)(libc.dlsym(ctypes.c_void_p(handle), b"work"))
 else:
     work = ctypes.CDLL(past, mode=os.RTLD_NOW | os.RTLD_DEEPBIND).work
+door = door or ctypes.CDLL(runtime)
 for _ in range(3):
     work(211)
     door.cudaDeviceSynchronize()
@@ -204,11 +205,11 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("is_apart", [False, True], ids=["deepbind", "dlmopen"])
-@pytest.mark.parametrize("before", [0, 31])
+@pytest.mark.parametrize("before", [-1, 0, 31])
 def test_what_binds_past_the_door_is_counted_by_probes(
     receiver: OtlpReceiver, tmp_path: Path, before: int, is_apart: bool
 ) -> None:
-    """And what comes through it by the door, if that has begun to count."""
+    """And what comes through it by the door; -1: CUDA is loaded with what binds past."""
     runtime, past = stub_libraries().runtime, tmp_path / "libpast.so"
     (tmp_path / "past.c").write_text(PAST)
     linked = [runtime, f"-Wl,-rpath,{runtime.parent}"]
@@ -218,6 +219,26 @@ def test_what_binds_past_the_door_is_counted_by_probes(
     with Agent(receiver, command, flags=("--door",)) as agent:
         agent.wait()
 
-    assert calls(receiver, "cudaDeviceSynchronize") == before + 3 * 211 + 3
-    assert total(receiver, "otel_gpu.door.calls") == (before + 3 if before else 0)
+    through_door = max(0, before) + 3
+    assert calls(receiver, "cudaDeviceSynchronize") == through_door + 3 * 211
+    assert total(receiver, "otel_gpu.door.calls") == through_door
     assert losses(receiver) == {}
+
+
+def test_of_a_program_that_may_not_have_the_memory_probes_count_whenever_somebody_comes(
+    receiver: OtlpReceiver,
+) -> None:
+    """It says so again and again, as it may be the first thing that an agent hears of it."""
+    limit = ["prlimit", f"--fsize={1 << 20}"]
+    command = [*limit, linked_workload("door"), str(10**12), "2", str(5_000)]
+    environment = with_door(os.environ)
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as program:
+        threads = Path(f"/proc/{program.pid}/task")
+        wait_until(lambda: len(list(threads.iterdir())) == 3, "its threads")
+        with Agent(receiver, flags=("--pid", str(program.pid), "--duration", "3")) as agent:
+            agent.wait()
+        program.kill()
+
+    assert calls(receiver, "cudaLaunchKernel", program.pid) > 10_000
+    assert total(receiver, "otel_gpu.door.calls") == 0
+    assert entries(receiver) > 10_000
