@@ -49,8 +49,7 @@ __weak __noinline int sync_door(struct thread *thread)
 		return 0;
 	published = view->depth < MAX_DEPTH ? view->depth : MAX_DEPTH;
 	is_over = published == 1 && view->last_return_ktime_ns > view->calls[0].start_ktime_ns;
-	if (view->device >= 0)
-		thread->device = view->device;
+	thread->device = view->device;
 	if (thread->may_be_shown) {
 		if (is_over && thread->calls[0].start_ktime_ns == view->calls[0].start_ktime_ns)
 			return 0;

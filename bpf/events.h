@@ -171,7 +171,7 @@ enum api_family {
 	FAMILY_EVENT = 9,
 	FAMILY_GRAPH = 10,
 	FAMILY_SET_DEVICE = 11,
-	FAMILY_GET_DEVICE = 12,
+	FAMILY_GET_DEVICE = 12, /* no call that is counted; see device.bpf.h */
 	FAMILY_DEVICE_UUID = 13,
 	FAMILY_DEVICE_PROPERTIES = 14,
 	FAMILY_HOST_ALLOCATE = 15,
@@ -188,6 +188,7 @@ enum api_family {
 	FAMILY_DEREGISTER = 27,	  /* ends that */
 	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see verbs.bpf.c */
 	FAMILY_ASYNC_ACK = 29,	  /* acknowledges it */
+	FAMILY_CONTEXT = 30,	  /* makes a context current; its device is not said */
 };
 
 enum api_layer {
@@ -1110,6 +1111,7 @@ struct settings {
 	__u64 large_bytes;		 /* of a block, from which on it is large */
 	__u64 sample_bytes;		 /* of small blocks, per sample */
 	__u64 block_stack_interval_ns;	 /* 1 s / rate of the host, in new stacks of blocks */
+	__u64 started_boot_ns;		 /* when the agent was */
 	__u32 sample_one_in;		 /* 0: no baseline sample */
 	__u32 watch_all;
 	__u32 default_process_flags; /* of a process that watch_all finds */
@@ -1365,6 +1367,7 @@ struct thread {
 	__u64 device_free_bytes; /* what it was last told */
 	__u64 device_total_bytes;
 	__u64 device_ktime_ns; /* when; 0: it did not ask */
+	__u64 device_answer;   /* where it will find which device it works on */
 	__u64 door_slot;       /* where it counts its own calls: its address; 0: it does not */
 	__u64 door_view[DOOR_VIEW_WORDS]; /* the beginning of it, when it was last looked at */
 	__u32 pid;

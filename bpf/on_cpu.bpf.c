@@ -53,7 +53,7 @@ static __always_inline struct thread *watched_thread(struct task_struct *task, b
 		return thread;
 	pid = pid_of(task);
 	process = find_process(pid);
-	return process ? watch_thread(process, pid, tid) : NULL;
+	return process ? watch_thread(process, task, pid, tid) : NULL;
 }
 
 /* What the moment of a sample belongs to. */

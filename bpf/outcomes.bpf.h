@@ -54,7 +54,6 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 		.layer = api->layer,
 	};
 	struct allocation allocation = {}, *known;
-	__s32 device = -1;
 
 	if (api->address_is_output) {
 		__u64 address = 0;
@@ -112,10 +111,10 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	case FAMILY_ELAPSED_TIME:
 		note_elapsed_time(thread, call);
 		break;
-	case FAMILY_GET_DEVICE:
-		read_user(&device, sizeof(device), call->function);
-		thread->device = device;
-		call->device = device;
+	case FAMILY_CONTEXT:
+		/* What the runtime does inside of a call keeps to the device that it was told. */
+		if (thread->depth == 1)
+			thread->device = -1;
 		break;
 	}
 	return call->size_bytes;

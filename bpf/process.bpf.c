@@ -130,7 +130,7 @@ int sched_process_fork(__u64 *ctx)
 	if (!process || !child_tid)
 		return 0;
 	if (child_pid == pid) { /* a thread */
-		await_cpu(watch_thread(process, pid, child_tid));
+		await_cpu(watch_thread(process, child, pid, child_tid));
 		return 0;
 	}
 	/* A pid whose exit was not seen may still be there. */
@@ -139,7 +139,7 @@ int sched_process_fork(__u64 *ctx)
 	if (!child_process)
 		return 0;
 	inherit_place(pid, process->image_ktime_ns, child_pid, child_process->image_ktime_ns);
-	await_cpu(watch_thread(child_process, child_pid, child_tid));
+	await_cpu(watch_thread(child_process, child, child_pid, child_tid));
 	count_fork(pid, process->image_ktime_ns);
 
 	thread = find_thread(tid_of(parent));
@@ -217,7 +217,10 @@ int sched_process_exec(__u64 *ctx)
 		pass_on_cpu(thread, process->image_ktime_ns, 0);
 		end_account(thread);
 	}
-	watch_thread(process, pid, tid);
+	thread = watch_thread(process, task, pid, tid);
+	if (thread)
+		thread->device =
+			0; /* the program is new, as long as its thread may have been there */
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
 	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
 	stop = process->flags & PROCESS_STOP_ON_LOAD &&

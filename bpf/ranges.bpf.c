@@ -26,7 +26,7 @@ int note_ranges(struct pt_regs *ctx)
 	struct thread *thread = find_thread(tid_of(task));
 
 	if (!thread && process)
-		thread = watch_thread(process, pid_of(task), tid_of(task));
+		thread = watch_thread(process, task, pid_of(task), tid_of(task));
 	if (thread)
 		thread->ranges_address = PT_REGS_PARM1(ctx);
 	return 0;

@@ -77,9 +77,19 @@ static __always_inline struct process *watch_process(__u32 pid, __u32 flags)
 }
 
 /* Too large for the BPF stack, so new threads are copied from here. */
-static const struct thread new_thread = {.device = -1};
+static const struct thread new_thread = {};
 
-static __always_inline struct thread *watch_thread(struct process *process, __u32 pid, __u32 tid)
+/*
+ * Which device a thread works on that says nothing: the first one. What a thread has said that was
+ * there before the agent, nobody knows.
+ */
+static __always_inline __s32 device_at_start(struct task_struct *task)
+{
+	return READ_KERNEL(task, start_boottime) > settings.started_boot_ns ? 0 : -1;
+}
+
+static __always_inline struct thread *watch_thread(struct process *process,
+						   struct task_struct *task, __u32 pid, __u32 tid)
 {
 	struct thread *thread;
 
@@ -92,6 +102,7 @@ static __always_inline struct thread *watch_thread(struct process *process, __u3
 	thread->image_ktime_ns = process->image_ktime_ns;
 	thread->pid = pid;
 	thread->tid = tid;
+	thread->device = device_at_start(task);
 	thread->process_flags = process->flags;
 	thread->booked = bpf_ktime_get_ns();
 	thread->links_ktime_ns = thread->booked;
@@ -109,7 +120,7 @@ static __always_inline struct thread *meet_thread(struct task_struct *task, __u3
 
 	if (!process && settings.watch_all && pid && pid != settings.agent_pid)
 		process = watch_process(pid, settings.default_process_flags);
-	return process ? watch_thread(process, pid, tid) : NULL;
+	return process ? watch_thread(process, task, pid, tid) : NULL;
 }
 
 /* Probe hits are counted in the thread, and brought in when it leaves the CPU. */

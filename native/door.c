@@ -181,8 +181,8 @@ static inline __s32 learn_device(const struct frame *frame, const struct row *ro
 {
 	if (row->family == FAMILY_SET_DEVICE)
 		door_self.device = (__s32)argument(slots, row->device_slot);
-	else if (row->family == FAMILY_GET_DEVICE)
-		door_self.device = *(const __s32 *)argument(slots, row->device_slot);
+	else if (row->family == FAMILY_CONTEXT && !frame->depth)
+		door_self.device = -1;
 	else
 		return frame->device;
 	if (frame->slot)

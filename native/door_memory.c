@@ -34,7 +34,7 @@
 
 struct guard *door_guard;
 char *door_memory;
-OWN struct self door_self = {.device = -1};
+OWN struct self door_self;
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
 

@@ -7,7 +7,7 @@ const struct row door_rows[] = {
 	{.name = "cuArray3DCreate", .api = 176, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuArrayCreate", .api = 175, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuArrayDestroy", .api = 177, .family = 5, .address_slot = 1, .fixed_copy_kind = 255},
-	{.name = "cuCtxSetCurrent", .api = 170, .fixed_copy_kind = 255},
+	{.name = "cuCtxSetCurrent", .api = 170, .counts = 1, .family = 30, .fixed_copy_kind = 255},
 	{.name = "cuCtxSynchronize", .api = 105, .counts = 1, .family = 3, .fixed_copy_kind = 255, .stream_work = 5},
 	{.name = "cuDeviceGetUuid", .api = 171, .family = 13, .address_slot = 1, .fixed_copy_kind = 255, .device_slot = 2},
 	{.name = "cuEventCreate", .api = 163, .counts = 1, .family = 9, .fixed_copy_kind = 255},
@@ -92,7 +92,6 @@ const struct row door_rows[] = {
 	{.name = "cudaFreeArray", .api = 24, .family = 5, .address_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cudaFreeAsync", .api = 19, .family = 5, .stream_slot = 2, .address_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cudaFreeHost", .api = 18, .family = 16, .address_slot = 1, .fixed_copy_kind = 255},
-	{.name = "cudaGetDevice", .api = 61, .counts = 1, .family = 12, .fixed_copy_kind = 255, .device_slot = 1},
 	{.name = "cudaGetDeviceProperties", .api = 62, .family = 14, .address_slot = 1, .fixed_copy_kind = 255, .device_slot = 2},
 	{.name = "cudaGetFuncBySymbol", .api = 72, .family = 21, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 2},
 	{.name = "cudaGetKernel", .api = 70, .family = 21, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 2},
@@ -233,54 +232,53 @@ const struct row door_rows[] = {
 	NARROW(86, cudaFreeArray) \
 	NARROW(87, cudaFreeAsync) \
 	NARROW(88, cudaFreeHost) \
-	NARROW(89, cudaGetDevice) \
-	NARROW(90, cudaGetDeviceProperties) \
-	NARROW(91, cudaGetFuncBySymbol) \
-	NARROW(92, cudaGetKernel) \
-	NARROW(93, cudaGraphInstantiate) \
-	NARROW(94, cudaGraphInstantiateWithFlags) \
-	NARROW(95, cudaGraphInstantiateWithParams) \
-	NARROW(96, cudaGraphLaunch) \
-	NARROW(97, cudaHostAlloc) \
-	NARROW(98, cudaHostRegister) \
-	WIDE(99, cudaLaunchCooperativeKernel) \
-	NARROW(100, cudaLaunchHostFunc) \
-	WIDE(101, cudaLaunchKernel) \
-	NARROW(102, cudaLaunchKernelExC) \
-	NARROW(103, cudaLibraryGetKernel) \
-	NARROW(104, cudaMalloc) \
-	WIDE(105, cudaMalloc3D) \
-	WIDE(106, cudaMalloc3DArray) \
-	NARROW(107, cudaMallocArray) \
-	NARROW(108, cudaMallocAsync) \
-	NARROW(109, cudaMallocFromPoolAsync) \
-	NARROW(110, cudaMallocHost) \
-	NARROW(111, cudaMallocManaged) \
-	NARROW(112, cudaMallocPitch) \
-	NARROW(113, cudaMemGetInfo) \
-	NARROW(114, cudaMemPrefetchAsync) \
-	NARROW(115, cudaMemcpy) \
-	WIDE(116, cudaMemcpy2D) \
-	WIDE(117, cudaMemcpy2DAsync) \
-	NARROW(118, cudaMemcpy3D) \
-	NARROW(119, cudaMemcpy3DAsync) \
-	NARROW(120, cudaMemcpyAsync) \
-	WIDE(121, cudaMemcpyBatchAsync) \
-	NARROW(122, cudaMemcpyPeer) \
-	NARROW(123, cudaMemcpyPeerAsync) \
-	NARROW(124, cudaMemset) \
-	NARROW(125, cudaMemsetAsync) \
-	NARROW(126, cudaSetDevice) \
-	NARROW(127, cudaStreamAddCallback) \
-	NARROW(128, cudaStreamBeginCapture) \
-	NARROW(129, cudaStreamBeginCaptureToGraph) \
-	NARROW(130, cudaStreamCreate) \
-	NARROW(131, cudaStreamCreateWithFlags) \
-	NARROW(132, cudaStreamCreateWithPriority) \
-	NARROW(133, cudaStreamDestroy) \
-	NARROW(134, cudaStreamEndCapture) \
-	NARROW(135, cudaStreamQuery) \
-	NARROW(136, cudaStreamSynchronize) \
-	NARROW(137, cudaStreamWaitEvent) \
+	NARROW(89, cudaGetDeviceProperties) \
+	NARROW(90, cudaGetFuncBySymbol) \
+	NARROW(91, cudaGetKernel) \
+	NARROW(92, cudaGraphInstantiate) \
+	NARROW(93, cudaGraphInstantiateWithFlags) \
+	NARROW(94, cudaGraphInstantiateWithParams) \
+	NARROW(95, cudaGraphLaunch) \
+	NARROW(96, cudaHostAlloc) \
+	NARROW(97, cudaHostRegister) \
+	WIDE(98, cudaLaunchCooperativeKernel) \
+	NARROW(99, cudaLaunchHostFunc) \
+	WIDE(100, cudaLaunchKernel) \
+	NARROW(101, cudaLaunchKernelExC) \
+	NARROW(102, cudaLibraryGetKernel) \
+	NARROW(103, cudaMalloc) \
+	WIDE(104, cudaMalloc3D) \
+	WIDE(105, cudaMalloc3DArray) \
+	NARROW(106, cudaMallocArray) \
+	NARROW(107, cudaMallocAsync) \
+	NARROW(108, cudaMallocFromPoolAsync) \
+	NARROW(109, cudaMallocHost) \
+	NARROW(110, cudaMallocManaged) \
+	NARROW(111, cudaMallocPitch) \
+	NARROW(112, cudaMemGetInfo) \
+	NARROW(113, cudaMemPrefetchAsync) \
+	NARROW(114, cudaMemcpy) \
+	WIDE(115, cudaMemcpy2D) \
+	WIDE(116, cudaMemcpy2DAsync) \
+	NARROW(117, cudaMemcpy3D) \
+	NARROW(118, cudaMemcpy3DAsync) \
+	NARROW(119, cudaMemcpyAsync) \
+	WIDE(120, cudaMemcpyBatchAsync) \
+	NARROW(121, cudaMemcpyPeer) \
+	NARROW(122, cudaMemcpyPeerAsync) \
+	NARROW(123, cudaMemset) \
+	NARROW(124, cudaMemsetAsync) \
+	NARROW(125, cudaSetDevice) \
+	NARROW(126, cudaStreamAddCallback) \
+	NARROW(127, cudaStreamBeginCapture) \
+	NARROW(128, cudaStreamBeginCaptureToGraph) \
+	NARROW(129, cudaStreamCreate) \
+	NARROW(130, cudaStreamCreateWithFlags) \
+	NARROW(131, cudaStreamCreateWithPriority) \
+	NARROW(132, cudaStreamDestroy) \
+	NARROW(133, cudaStreamEndCapture) \
+	NARROW(134, cudaStreamQuery) \
+	NARROW(135, cudaStreamSynchronize) \
+	NARROW(136, cudaStreamWaitEvent) \
 
-#define LAUNCH_ROW 101
+#define LAUNCH_ROW 100

@@ -54,7 +54,7 @@ def probes_of(symbols: Iterable[tuple[str, int]], library: str = "") -> list[Pro
     """
     Choose which of a library's exported functions, as (name, file offset), to probe.
 
-    Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
+    What only says which device is current is not among them (see ``capture/device_asks.py``). Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
     ``library`` says what else it may hold: NCCL has a CUDA runtime of its own, whose calls nobody
     but NCCL makes.
     """
@@ -62,7 +62,7 @@ def probes_of(symbols: Iterable[tuple[str, int]], library: str = "") -> list[Pro
     chosen: dict[int, Probe] = {}
     for symbol, file_offset in sorted(symbols, key=lambda pair: (len(pair[0]), pair[0])):
         found = api_of_symbol(symbol)
-        if found is None or file_offset in chosen:
+        if found is None or file_offset in chosen or found[0].tells_device:
             continue
         if not is_nccl or found[0].layer == wire.LAYER_NCCL:
             chosen[file_offset] = Probe(symbol, file_offset, *found)

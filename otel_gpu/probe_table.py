@@ -65,6 +65,11 @@ class Api(NamedTuple):
         return LAYER_NAMES.get(self.layer, "driver")
 
     @property
+    def tells_device(self) -> bool:
+        """Whether it only says which device is current, and counts as no call."""
+        return self.family == wire.FAMILY_GET_DEVICE
+
+    @property
     def counted_by_door(self) -> bool:
         """
         Whether a program's door counts it, and no probe.
@@ -82,7 +87,7 @@ _DOOR_FAMILIES = frozenset(
     {
         *(wire.FAMILY_LAUNCH, wire.FAMILY_GRAPH_LAUNCH, wire.FAMILY_SYNCHRONIZE),
         *(wire.FAMILY_COPY, wire.FAMILY_MEMSET, wire.FAMILY_EVENT, wire.FAMILY_QUERY),
-        *(wire.FAMILY_SET_DEVICE, wire.FAMILY_GET_DEVICE),
+        *(wire.FAMILY_SET_DEVICE, wire.FAMILY_CONTEXT),
     }
 )
 
@@ -209,7 +214,7 @@ APIS: tuple[Api, ...] = (
     _runtime(57, "cudaEventRecord", wire.FAMILY_EVENT, **_RECORD),
     _runtime(58, "cudaEventRecordWithFlags", wire.FAMILY_EVENT, **_RECORD),
     _runtime(60, "cudaSetDevice", wire.FAMILY_SET_DEVICE, device=1),
-    _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE, device=1),
+    _runtime(61, "cudaGetDevice", wire.FAMILY_GET_DEVICE),
     _runtime(62, "cudaGetDeviceProperties", wire.FAMILY_DEVICE_PROPERTIES, address=1, device=2),
     _runtime(63, "cudaMemGetInfo", wire.FAMILY_MEMORY_INFO, address=1, function=2),
     _runtime(70, "cudaGetKernel", wire.FAMILY_KERNEL_ALIAS, **_ALIAS),
@@ -284,7 +289,7 @@ APIS: tuple[Api, ...] = (
     _driver(167, "cuStreamQuery", wire.FAMILY_QUERY, **_STREAM_OVER),
     _driver(168, "cuEventQuery", wire.FAMILY_QUERY, **_EVENT_OVER),
     _driver(169, "cuEventElapsedTime", wire.FAMILY_ELAPSED_TIME, address=1),
-    _driver(170, "cuCtxSetCurrent", wire.FAMILY_OTHER),
+    _driver(170, "cuCtxSetCurrent", wire.FAMILY_CONTEXT),
     _driver(171, "cuDeviceGetUuid", wire.FAMILY_DEVICE_UUID, address=1, device=2),
     _driver(172, "cuMemGetInfo", wire.FAMILY_MEMORY_INFO, address=1, function=2),
     _driver(173, "cuLaunchHostFunc", wire.FAMILY_OTHER, stream=1),

@@ -110,7 +110,7 @@ def check_mount_namespace(home: Path) -> Finding:
 def check_library(library: MappedFile) -> Finding:
     """How much of the probe table a mapped CUDA library exports."""
     layer = layer_of_library(library.name)
-    total = sum(api.layer == layer for api in APIS)
+    total = sum(api.layer == layer and not api.tells_device for api in APIS)
     where = f"{library.path} ({LAYER_NAMES[layer]})"
     try:
         probes = probes_of(_exported_functions(library), library.name)

@@ -189,6 +189,7 @@ FAMILY_REGISTER = 26
 FAMILY_DEREGISTER = 27
 FAMILY_ASYNC_EVENT = 28
 FAMILY_ASYNC_ACK = 29
+FAMILY_CONTEXT = 30
 
 # enum api_layer
 LAYER_RUNTIME = 1
@@ -573,8 +574,9 @@ SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
     "call_stall_floor_ns:Q span_interval_ns:Q span_burst_ns:Q wakeup_bytes:Q sample_limit_bytes:Q "
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
-    "sample_bytes:Q block_stack_interval_ns:Q sample_one_in:I watch_all:I default_process_flags:I "
-    "agent_pid:I pid_namespace_inode:I sample_moments:I block_mode:I finds_steps:I apis:6656s"
+    "sample_bytes:Q block_stack_interval_ns:Q started_boot_ns:Q sample_one_in:I watch_all:I "
+    "default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I block_mode:I "
+    "finds_steps:I apis:6656s"
 )
 PROCESS = CStruct(
     "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
@@ -634,7 +636,7 @@ THREAD = CStruct(
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
     "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
     "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
-    "device_ktime_ns:Q door_slot:Q door_view:30Q pid:I tid:I voluntary_switches:I "
+    "device_ktime_ns:Q device_answer:Q door_slot:Q door_view:30Q pid:I tid:I voluntary_switches:I "
     "involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I device:i depth:I "
     "gap_voluntary_switches:I gap_involuntary_switches:I kernel_stack:i system_call:i "
     "stall_flags:I process_flags:I until_sample:I entries:I returns:I next_link:I woken_cpu:I "
@@ -742,7 +744,7 @@ def _names(first: str, last: str) -> dict[int, str]:
 
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_RAS")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_ASYNC_ACK")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_CONTEXT")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_VERBS")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
 CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")

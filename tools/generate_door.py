@@ -47,7 +47,10 @@ _COLUMNS = (
 def door_apis() -> list[Api]:
     """Return the APIs that the door wraps, in the order of their names."""
     layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
-    return sorted((api for api in APIS if api.layer in layers), key=lambda api: api.name.encode())
+    return sorted(
+        (api for api in APIS if api.layer in layers and not api.tells_device),
+        key=lambda api: api.name.encode(),
+    )
 
 
 def wide_apis() -> frozenset[str]:

@@ -91,7 +91,10 @@ def _versions() -> Iterator[str]:
     jaeger = _required("tests/backends/jaeger/go.mod", "github.com/jaegertracing/jaeger")
     kubernetes = _required("tests/deploy/validate/go.mod", "k8s.io/kubernetes")
     runtime = locked["nvidia-cuda-runtime"]
-    layers = {name: sum(api.layer == layer for api in APIS) for layer, name in LAYER_NAMES.items()}
+    layers = {
+        name: sum(api.layer == layer and not api.tells_device for api in APIS)
+        for layer, name in LAYER_NAMES.items()
+    }
     loaders = options.OPTIONS["capture.loader"].choices[1:]
     rows = [
         ("kernel", f"{_dotted(OLDEST_KERNEL)} and newer", "that of the host"),

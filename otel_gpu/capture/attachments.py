@@ -13,20 +13,17 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from otel_gpu import wire
+from otel_gpu.capture.call_probes import attach_probes
+from otel_gpu.capture.device_asks import DeviceAsks
 from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
-    ACKNOWLEDGE_EVENT,
     AT_DOOR,
-    ENTER_CALL,
-    ENTER_EVENT_WAIT,
     ENTER_FORK,
-    EXIT_CALL,
-    EXIT_EVENT_WAIT,
     LIBRARY_LIST_CHANGED,
     NOTE_RANGES,
     REPORT_ANNOTATION,
@@ -38,7 +35,6 @@ from otel_gpu.capture.programs import (
 )
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
-from otel_gpu.probe_table import ASYNC_EVENT_API, Api
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -64,17 +60,6 @@ _DOOR = {
     "otel_gpu_door_call": wire.DOOR_PROBE_CALL,
     "otel_gpu_door_gap": wire.DOOR_PROBE_GAP,
 }
-_WAITS, _ACKNOWLEDGED = {wire.FAMILY_ASYNC_EVENT}, {wire.FAMILY_ASYNC_ACK}
-_EVENT_FAMILIES = _WAITS | _ACKNOWLEDGED
-# Whether at the return, the program, and of which families; none: of all calls that are no events.
-# Returns first: an entry without its return would stay open for ever.
-_PROGRAMS: tuple[tuple[bool, str, set[int]], ...] = (
-    (True, EXIT_CALL, set()),
-    (False, ENTER_CALL, set()),
-    (True, EXIT_EVENT_WAIT, _WAITS),
-    (False, ENTER_EVENT_WAIT, _WAITS),
-    (False, ACKNOWLEDGE_EVENT, _ACKNOWLEDGED),
-)
 _U64 = (1 << 64) - 1
 
 _logger = logging.getLogger(__name__)
@@ -92,6 +77,7 @@ class _File:
     hot: list[Probe] = field(default_factory=list)
     hot_links: list[Link] = field(default_factory=list)
     only_doors_since_s: float | None = None
+    asks: DeviceAsks | None = None
     said: dict[str, Any] = field(default_factory=dict)
     # Of a library to which blocks are reported: itself, where the function is, and the probe.
     report_fd: int = -1
@@ -107,12 +93,18 @@ class Attachments:
         self._files: dict[FileId, _File] = {}
 
     def examine(
-        self, pid: int, files: Iterable[MappedFile], *, has_door: bool = False
+        self,
+        pid: int,
+        files: Iterable[MappedFile],
+        *,
+        has_door: bool = False,
+        lived_before: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """
         Put probes into everything that a process maps and that wants them.
 
-        A process that has a door counts hot calls itself: its libraries get no probes there.
+        A process that has a door counts hot calls itself: its libraries get no probes there. One
+        that lived before it was watched has said already which device it works on.
 
         Yields:
             What RECORD_PROBES says, per library that is new.
@@ -148,6 +140,8 @@ class Attachments:
                 known.door_users.add(pid)
             elif known.hot and not known.hot_links:
                 yield from self._take_in_left_out(mapped, known)
+            if lived_before and known.asks:
+                known.asks.see(mapped)
 
     def reporters(self) -> dict[FileId, set[int]]:
         """Return the processes that may report blocks, by the library that they report them to."""
@@ -190,6 +184,12 @@ class Attachments:
             file.users.intersection_update(pids)
             file.door_users.intersection_update(pids)
 
+    def let_ask(self, now_s: float | None = None) -> None:
+        """Let programs ask for their device at no cost, if that was seen for some seconds."""
+        for file in self._files.values():
+            if file.asks:
+                file.asks.tire(time.monotonic() if now_s is None else now_s)
+
     def detach_unused(self, now_s: float | None = None) -> None:
         """Let go of files that no process has mapped for a while."""
         now_s = time.monotonic() if now_s is None else now_s
@@ -202,6 +202,8 @@ class Attachments:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
                 self._programs.bpf.detach([*file.links, *file.hot_links, *file.report_links])
+                if file.asks:
+                    file.asks.ignore()
                 if file.report_fd >= 0:
                     os.close(file.report_fd)
                 del self._files[key]
@@ -223,12 +225,11 @@ class Attachments:
     def _attach(
         self, mapped: MappedFile, file: _File, *, has_door: bool
     ) -> Iterator[dict[str, Any]]:
-        try:
-            fd = mapped.open()
-        except OSError as error:
-            _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+        stream = _open(mapped)
+        if stream is None:
             return
-        with os.fdopen(fd, "rb") as stream:
+        with stream:
+            fd = stream.fileno()
             try:
                 symbols = ElfSymbols(stream)
                 path = f"/proc/self/fd/{fd}"
@@ -296,6 +297,7 @@ class Attachments:
         probes = probes_of(symbols.functions, mapped.name)
         if not probes:
             return
+        file.asks = DeviceAsks(self._programs.bpf, symbols.functions)
         # What a program has in itself, it calls without asking the dynamic linker.
         hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
         left_out = hot if has_door else []
@@ -317,13 +319,11 @@ class Attachments:
 
     def _take_in_left_out(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
         """Somebody uses the file who has no door."""
-        try:
-            fd = mapped.open()
-        except OSError as error:
-            _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+        stream = _open(mapped)
+        if stream is None:
             return
-        with os.fdopen(fd):
-            path = f"/proc/self/fd/{fd}"
+        with stream:
+            path = f"/proc/self/fd/{stream.fileno()}"
             failed = self._attach_all(path, file.hot, mapped, file)
             file.hot = [probe for probe in file.hot if probe.symbol not in failed]
         file.said |= {
@@ -355,37 +355,22 @@ class Attachments:
         return []
 
     def _attach_kinds(self, path: str, probes: list[Probe], file: _File) -> None:
-        links = self._attach_pairs(path, [probe for probe in probes if not probe.api.door])
+        links = attach_probes(
+            self._programs.bpf, path, [probe for probe in probes if not probe.api.door]
+        )
         try:
-            file.hot_links += self._attach_pairs(
-                path, [probe for probe in probes if probe.api.door]
+            file.hot_links += attach_probes(
+                self._programs.bpf, path, [probe for probe in probes if probe.api.door]
             )
         except BpfError:
             self._programs.bpf.detach(links)
             raise
         file.links += links
 
-    def _attach_pairs(self, path: str, probes: list[Probe]) -> list[Link]:
-        bpf = self._programs.bpf
-        links: list[Link] = []
-        try:
-            for on_return, program, families in _PROGRAMS:
-                places = [
-                    (probe.file_offset, _counted_as(probe.api) | probe.variant << 16)
-                    for probe in probes
-                    if (probe.api.family in families) or (not families and _is_call(probe.api))
-                ]
-                links += bpf.attach_uprobes(program, path, places, on_return=on_return)
-        except BpfError:
-            bpf.detach(links)
-            raise
-        return links
 
-
-def _counted_as(api: Api) -> int:
-    # An event is of the call that waits for it, wherever it is seen.
-    return ASYNC_EVENT_API if api.family in _EVENT_FAMILIES else api.number
-
-
-def _is_call(api: Api) -> bool:
-    return api.family not in _EVENT_FAMILIES
+def _open(mapped: MappedFile) -> BinaryIO | None:
+    try:
+        return os.fdopen(mapped.open(), "rb")
+    except OSError as error:
+        _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+        return None

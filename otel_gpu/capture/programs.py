@@ -44,6 +44,8 @@ NOTE_RANGES = "note_ranges"
 ENTER_EVENT_WAIT = "enter_event_wait"
 EXIT_EVENT_WAIT = "exit_event_wait"
 ACKNOWLEDGE_EVENT = "acknowledge_event"
+ASK_DEVICE = "ask_device"
+LEARN_DEVICE = "learn_device"
 AT_DOOR = "at_door"
 _UPROBES = (
     *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
@@ -56,7 +58,7 @@ _UPROBES = (
         NOTE_RANGES,
     ),
     *(ENTER_EVENT_WAIT, EXIT_EVENT_WAIT, ACKNOWLEDGE_EVENT),
-    AT_DOOR,
+    *(ASK_DEVICE, LEARN_DEVICE, AT_DOOR),
 )
 _TRACEPOINTS = (
     "sched_process_fork",

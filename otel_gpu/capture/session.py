@@ -215,6 +215,7 @@ class Session:
         schedule.every(_POLL_S, "stacks", self._user_stacks.release)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
+        schedule.every(_TICKS_INTERVAL_S, "probes", self._watchlist.let_ask)
         schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
         schedule.every(_POLL_S, "looks", self._look)
         schedule.every(_POLL_S, "device_faults", self._surroundings.faults.read)

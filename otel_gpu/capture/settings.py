@@ -1,6 +1,7 @@
 """The settings of the BPF programs: ``struct settings``, packed from the configuration."""
 
 import os
+import time
 from pathlib import Path
 
 from otel_gpu import wire
@@ -48,6 +49,7 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         config.memory.large_bytes,
         config.memory.sample_bytes,
         1_000_000_000 // config.memory.stacks_per_second,
+        time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         config.spans.sample_one_in,
         int(watch_all),
         process_flags(config),

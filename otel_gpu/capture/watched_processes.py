@@ -2,12 +2,13 @@
 
 import struct
 import time
+from collections.abc import Mapping
 
 from otel_gpu import wire
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import MapFullError
 from otel_gpu.procfs.mapped_files import thread_ids
-from otel_gpu.procfs.process_facts import is_exiting
+from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
 
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
@@ -26,6 +27,7 @@ class WatchedProcesses:
         self._processes = bpf.map("processes")
         self._threads = bpf.map("threads")
         self._lost = lost
+        self._started_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     @property
     def fd(self) -> int:
@@ -63,7 +65,15 @@ class WatchedProcesses:
         Threads that there is no room for are counted. Says whether any of them lives.
         """
         tids = thread_ids(pid)
-        added = {tid for tid in tids if self._add_thread(pid, tid, image_ktime_ns, flags)}
+        # As the kernel side has it of threads that it meets.
+        is_new = (start_boot_ns(f"/proc/{pid}") or 0) > self._started_boot_ns
+        start = {
+            "image_ktime_ns": image_ktime_ns,
+            "pid": pid,
+            "device": 0 if is_new else -1,
+            "process_flags": flags,
+        }
+        added = {tid for tid in tids if self._add_thread(tid, start)}
         ended = {tid for tid in tids if is_exiting(pid, tid)}
         # Those of a process that has become another program meanwhile are met at their calls.
         is_same = self.image(pid) == image_ktime_ns
@@ -71,16 +81,8 @@ class WatchedProcesses:
             self.forget_thread(tid)
         return len(ended) < len(tids)
 
-    def _add_thread(self, pid: int, tid: int, image_ktime_ns: int, flags: int) -> bool:
-        thread = wire.THREAD.build(
-            image_ktime_ns=image_ktime_ns,
-            pid=pid,
-            tid=tid,
-            device=-1,
-            kernel_stack=-1,
-            system_call=-1,
-            process_flags=flags,
-        )
+    def _add_thread(self, tid: int, start: Mapping[str, int]) -> bool:
+        thread = wire.THREAD.build(tid=tid, kernel_stack=-1, system_call=-1, **start)
         try:
             return self._threads.update(_PID.pack(tid), thread, only_new=True)
         except MapFullError:

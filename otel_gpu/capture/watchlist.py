@@ -292,6 +292,11 @@ class Watchlist:
         self._attachments.detach_unused()
         self._interpreters.examine_again()
 
+    def let_ask(self) -> Iterable[bytes]:
+        """Let programs ask for their device at no cost again, which was seen for some seconds."""
+        self._attachments.let_ask()
+        return ()
+
     def rescan(self) -> Iterator[bytes]:
         """Place probes in whatever came in without the dynamic linker's help."""
         for pid in all_pids() if self._watch_all else list(self._images):
@@ -337,12 +342,15 @@ class Watchlist:
             has_door = has_door and self._programs.doors.examine(image)
             self._interpreters.examine(pid, self._images[pid], mapped)
             self._thread_contexts.examine(pid, self._images[pid], mapped)
-        for info in self._attachments.examine(pid, mapped, has_door=has_door):
+        lived_before = pid in self._lived_before
+        for info in self._attachments.examine(
+            pid, mapped, has_door=has_door, lived_before=lived_before
+        ):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
         self._programs.doors.ask(image)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
-            if pid in self._lived_before and self._early_calls:
+            if lived_before and self._early_calls:
                 self._early_calls.expect(pid, self._images[pid])
         self._lived_before.discard(pid)
 

@@ -207,8 +207,8 @@ def test_a_report_has_what_was_measured(shared: Shared, recording: Path) -> None
                 0: (len(BITS) + len(TINY), sum(map(nanoseconds, BITS))),
                 1: (101, 101 * 2_500_000),
             },
-            "measured-through-the-driver": {None: (211, 211 * 2_500_000)},
-            "measured-by-the-driver": {None: (9, 9 * nanoseconds(LONGEST))},
+            "measured-through-the-driver": {0: (211, 211 * 2_500_000)},
+            "measured-by-the-driver": {0: (9, 9 * nanoseconds(LONGEST))},
         }.items()
         for device, row in rows.items()
     }
@@ -252,7 +252,7 @@ def test_the_runtime_and_the_driver_inside_it_measure_once(shared: Shared) -> No
     pid = shared.pid("measured-through-the-driver")
 
     assert calls(shared.receiver, "cuEventElapsedTime", pid) == 211
-    assert elapsed(shared, "measured-through-the-driver") == {None: (211, 211 * 2_500_000)}
+    assert elapsed(shared, "measured-through-the-driver") == {0: (211, 211 * 2_500_000)}
 
 
 def test_a_sum_of_times_stays_a_number(shared: Shared) -> None:
@@ -260,7 +260,7 @@ def test_a_sum_of_times_stays_a_number(shared: Shared) -> None:
     each_ns = nanoseconds(LONGEST)
 
     assert elapsed(shared, "measured-by-the-driver") == {
-        None: (9, pytest.approx(9 * each_ns, rel=1e-15))
+        0: (9, pytest.approx(9 * each_ns, rel=1e-15))
     }
 
 

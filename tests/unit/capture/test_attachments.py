@@ -2,18 +2,22 @@
 
 import os
 import subprocess
+import time
 from collections import Counter
 
 import pytest
 
 from otel_gpu.capture.attachments import MAX_FILES, UNUSED_LIMIT_S, Attachments
+from otel_gpu.capture.device_asks import SEEN_FOR_S
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
+    ASK_DEVICE,
     ENTER_CALL,
     ENTER_EVENT_WAIT,
     EXIT_CALL,
     EXIT_EVENT_WAIT,
+    LEARN_DEVICE,
 )
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
@@ -193,7 +197,24 @@ def test_no_more_than_4096_files_are_known(library, caplog):
     assert str(library) in caplog.text
 
 
-HOT = {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGetDevice"}
+def test_what_a_program_is_told_of_its_device_is_seen_for_some_seconds(library, offsets):
+    """Where it lived before it was watched. It asks too often to pay for that all the time."""
+    bpf = Bpf()
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    asked = {(ASK_DEVICE, offsets["cudaGetDevice"]), (LEARN_DEVICE, offsets["cudaGetDevice"])}
+
+    list(attachments.examine(os.getpid(), [mapped]))
+    assert not asked & set(bpf.places())
+    list(attachments.examine(os.getpid(), [mapped], lived_before=True))
+    assert asked <= set(bpf.places())
+    attachments.let_ask()
+    assert asked <= set(bpf.places())
+    attachments.let_ask(time.monotonic() + SEEN_FOR_S)
+    assert not asked & set(bpf.places())
+
+
+HOT = {"cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaSetDevice"}
 RARE = {"cudaMalloc", "cudaFree", "cudaGraphInstantiate"}
 
 

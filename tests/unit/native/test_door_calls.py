@@ -88,7 +88,7 @@ def test_arguments_and_results_are_passed_on_whole(tmp_path):
 
 DEVICES = """
 import ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
+library, driver = (ctypes.CDLL(path) for path in sys.argv[1:])
 device = ctypes.c_int()
 library.cudaEventQuery(None)
 library.cudaSetDevice(1)
@@ -96,15 +96,16 @@ library.cudaEventQuery(None)
 library.cudaSetDevice(77)
 library.cudaEventQuery(None)
 library.cudaGetDevice(ctypes.byref(device))
+driver.cuCtxSetCurrent(None)
 library.cudaEventQuery(None)
 print(flush=True)
 sys.stdin.read()
 """
 
 
-def test_devices_are_what_the_thread_chose_or_was_told():
-    """A choice that fails chooses nothing."""
-    command = [sys.executable, "-c", DEVICES, stub_libraries().runtime]
+def test_devices_are_what_the_thread_chose():
+    """A choice that fails chooses nothing; of a context it is not known; to ask is no call that counts."""
+    command = [sys.executable, "-c", DEVICES, *stub_libraries()]
     with running(command) as program:
         program.stdout.readline()
         reading = reading_of(program.pid)
@@ -114,11 +115,12 @@ def test_devices_are_what_the_thread_chose_or_was_told():
         for key, total in series_of(reading)
     }
     assert by_device == {
+        ("cudaEventQuery", 0, 0): 1,
+        ("cudaEventQuery", 0, 1): 2,
         ("cudaEventQuery", 0, -1): 1,
-        ("cudaEventQuery", 0, 1): 3,
         ("cudaSetDevice", 0, 1): 1,
         ("cudaSetDevice", 101, 1): 1,
-        ("cudaGetDevice", 0, 1): 1,
+        ("cuCtxSetCurrent", 0, -1): 1,
     }
 
 

@@ -1,0 +1,66 @@
+"""
+On which device threads work that were there before us: seen where their programs ask for it.
+
+Frameworks ask ten times per launch, and each time would cost them a trap. So that is seen for some
+seconds only.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+
+from otel_gpu.capture.call_probes import attach_probes
+from otel_gpu.capture.objects import BpfObject, Link
+from otel_gpu.errors import BpfError
+from otel_gpu.probe_symbols import Probe, api_of_symbol
+from otel_gpu.procfs.mapped_files import MappedFile
+
+SEEN_FOR_S = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+class DeviceAsks:
+    """
+    The probes at what tells programs their device, in one library.
+
+    Args:
+        bpf: The loaded object.
+        functions: What the library exports, as (name, file offset).
+    """
+
+    def __init__(self, bpf: BpfObject, functions: Iterable[tuple[str, int]]) -> None:
+        self._bpf = bpf
+        self._probes = list(_asks_of(functions))
+        self._links: list[Link] = []
+        self._seen_since_s = 0.0
+
+    def see(self, mapped: MappedFile) -> None:
+        """See what is asked from now on, for some seconds."""
+        self._seen_since_s = time.monotonic()
+        if self._links or not self._probes:
+            return
+        try:
+            with os.fdopen(mapped.open()) as stream:
+                path = f"/proc/self/fd/{stream.fileno()}"
+                self._links = attach_probes(self._bpf, path, self._probes)
+        except (OSError, BpfError) as error:
+            _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+
+    def tire(self, now_s: float) -> None:
+        """See it no more, if that was some seconds."""
+        if self._links and now_s - self._seen_since_s >= SEEN_FOR_S:
+            self.ignore()
+
+    def ignore(self) -> None:
+        """See it no more."""
+        self._bpf.detach(self._links)
+        self._links = []
+
+
+def _asks_of(functions: Iterable[tuple[str, int]]) -> Iterator[Probe]:
+    for symbol, file_offset in functions:
+        found = api_of_symbol(symbol)
+        if found and found[0].tells_device:
+            yield Probe(symbol, file_offset, *found)
