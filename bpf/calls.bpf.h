@@ -30,6 +30,21 @@ static __noinline int send_context(struct thread *thread, __u64 start_ktime_ns, 
 	return 0;
 }
 
+/* A launch stub looks its kernel up once, right before the first launch. */
+#define FIRST_USE_NS 1000000
+
+/*
+ * Whether what a launch took may be the time of loading the code: the driver does that when a kernel is
+ * first launched, and the thread has just found the kernel or does so inside of the call.
+ */
+static __always_inline bool is_first_use(const struct thread *thread, const struct open_call *call)
+{
+	__u8 family = settings.apis[call->api < MAX_APIS ? call->api : 0].family;
+
+	return (family == FAMILY_LAUNCH || family == FAMILY_GRAPH_LAUNCH) &&
+	       thread->prepared_ktime_ns + FIRST_USE_NS > call->start_ktime_ns;
+}
+
 static __noinline int send_call(struct thread *thread, struct open_call *call, __u64 user_stack,
 				__u64 now_ktime_ns)
 {
@@ -71,7 +86,7 @@ static __noinline int send_call(struct thread *thread, struct open_call *call, _
 	record->api = call->api;
 	record->variant = call->variant;
 	record->copy_kind = call->copy_kind;
-	record->choices = choices;
+	record->choices = choices | (is_first_use(thread, call) ? CHOICE_FIRST_USE : 0);
 	record->depth = depth;
 	record->padding = 0;
 	__builtin_memcpy(record->comm, comm, COMM_BYTES);

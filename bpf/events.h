@@ -189,6 +189,7 @@ enum api_family {
 	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see verbs.bpf.c */
 	FAMILY_ASYNC_ACK = 29,	  /* acknowledges it */
 	FAMILY_CONTEXT = 30,	  /* makes a context current; its device is not said */
+	FAMILY_PREPARE = 31,	  /* loads code, or makes a context to run it in */
 };
 
 enum api_layer {
@@ -301,7 +302,8 @@ enum choice {
 	CHOICE_SAMPLED = 4,
 	CHOICE_FULL = 8,
 	CHOICE_STALLED = 16,
-	CHOICE_PARENT = 32, /* a call inside it was sent */
+	CHOICE_PARENT = 32,    /* a call inside it was sent */
+	CHOICE_FIRST_USE = 64, /* its kernel was found just now: the driver may load code in it */
 };
 
 enum metric {
@@ -1368,7 +1370,8 @@ struct thread {
 	__u64 device_total_bytes;
 	__u64 device_ktime_ns; /* when; 0: it did not ask */
 	__u64 device_answer;   /* where it will find which device it works on */
-	__u64 door_slot;       /* where it counts its own calls: its address; 0: it does not */
+	__u64 prepared_ktime_ns; /* when code that it had not run before was found or loaded; 0: never */
+	__u64 door_slot;	 /* where it counts its own calls: its address; 0: it does not */
 	__u64 door_view[DOOR_VIEW_WORDS]; /* the beginning of it, when it was last looked at */
 	__u32 pid;
 	__u32 tid;

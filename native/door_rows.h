@@ -7,9 +7,11 @@ const struct row door_rows[] = {
 	{.name = "cuArray3DCreate", .api = 176, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuArrayCreate", .api = 175, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuArrayDestroy", .api = 177, .family = 5, .address_slot = 1, .fixed_copy_kind = 255},
+	{.name = "cuCtxCreate", .api = 186, .counts = 1, .family = 30, .fixed_copy_kind = 255},
 	{.name = "cuCtxSetCurrent", .api = 170, .counts = 1, .family = 30, .fixed_copy_kind = 255},
 	{.name = "cuCtxSynchronize", .api = 105, .counts = 1, .family = 3, .fixed_copy_kind = 255, .stream_work = 5},
 	{.name = "cuDeviceGetUuid", .api = 171, .family = 13, .address_slot = 1, .fixed_copy_kind = 255, .device_slot = 2},
+	{.name = "cuDevicePrimaryCtxRetain", .api = 185, .family = 31, .fixed_copy_kind = 255},
 	{.name = "cuEventCreate", .api = 163, .counts = 1, .family = 9, .fixed_copy_kind = 255},
 	{.name = "cuEventDestroy", .api = 164, .counts = 1, .family = 9, .fixed_copy_kind = 255, .function_slot = 1, .stream_work = 6},
 	{.name = "cuEventElapsedTime", .api = 169, .family = 23, .address_slot = 1, .fixed_copy_kind = 255},
@@ -21,12 +23,15 @@ const struct row door_rows[] = {
 	{.name = "cuGraphInstantiateWithFlags", .api = 153, .family = 10, .fixed_copy_kind = 255},
 	{.name = "cuGraphInstantiateWithParams", .api = 154, .family = 10, .fixed_copy_kind = 255},
 	{.name = "cuGraphLaunch", .api = 103, .counts = 1, .family = 2, .stream_slot = 2, .fixed_copy_kind = 255, .function_slot = 1},
+	{.name = "cuInit", .api = 184, .family = 31, .fixed_copy_kind = 255},
 	{.name = "cuKernelGetFunction", .api = 182, .family = 21, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 2},
 	{.name = "cuLaunchCooperativeKernel", .api = 102, .counts = 1, .family = 1, .stream_slot = 9, .fixed_copy_kind = 255, .launch_shape = 2, .function_slot = 1},
 	{.name = "cuLaunchHostFunc", .api = 173, .stream_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cuLaunchKernel", .api = 100, .counts = 1, .family = 1, .stream_slot = 9, .fixed_copy_kind = 255, .launch_shape = 2, .function_slot = 1},
 	{.name = "cuLaunchKernelEx", .api = 101, .counts = 1, .family = 1, .fixed_copy_kind = 255, .launch_shape = 3, .function_slot = 2},
 	{.name = "cuLibraryGetKernel", .api = 181, .family = 20, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 3},
+	{.name = "cuLibraryLoadData", .api = 190, .family = 31, .fixed_copy_kind = 255},
+	{.name = "cuLinkComplete", .api = 191, .family = 31, .fixed_copy_kind = 255},
 	{.name = "cuMemAlloc", .api = 110, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuMemAllocAsync", .api = 115, .family = 4, .size_slot = 2, .stream_slot = 3, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuMemAllocFromPoolAsync", .api = 116, .family = 4, .size_slot = 2, .stream_slot = 4, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
@@ -69,6 +74,9 @@ const struct row door_rows[] = {
 	{.name = "cuMemsetD8", .api = 140, .counts = 1, .family = 7, .size_slot = 3, .address_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cuMemsetD8Async", .api = 143, .counts = 1, .family = 7, .size_slot = 3, .stream_slot = 4, .address_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cuModuleGetFunction", .api = 180, .family = 20, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 3},
+	{.name = "cuModuleLoad", .api = 187, .family = 31, .fixed_copy_kind = 255},
+	{.name = "cuModuleLoadData", .api = 188, .family = 31, .fixed_copy_kind = 255},
+	{.name = "cuModuleLoadDataEx", .api = 189, .family = 31, .fixed_copy_kind = 255},
 	{.name = "cuStreamAddCallback", .api = 174, .stream_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cuStreamBeginCapture", .api = 150, .family = 10, .stream_slot = 1, .fixed_copy_kind = 255},
 	{.name = "cuStreamBeginCaptureToGraph", .api = 155, .family = 10, .stream_slot = 1, .fixed_copy_kind = 255},
@@ -106,6 +114,7 @@ const struct row door_rows[] = {
 	{.name = "cudaLaunchKernel", .api = 1, .counts = 1, .family = 1, .stream_slot = 8, .fixed_copy_kind = 255, .launch_shape = 1, .function_slot = 1},
 	{.name = "cudaLaunchKernelExC", .api = 2, .counts = 1, .family = 1, .fixed_copy_kind = 255, .launch_shape = 3, .function_slot = 2},
 	{.name = "cudaLibraryGetKernel", .api = 73, .family = 20, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 3},
+	{.name = "cudaLibraryLoadData", .api = 74, .family = 31, .fixed_copy_kind = 255},
 	{.name = "cudaMalloc", .api = 10, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cudaMalloc3D", .api = 21, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cudaMalloc3DArray", .api = 23, .family = 4, .size_slot = 3, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
@@ -147,138 +156,147 @@ const struct row door_rows[] = {
 	NARROW(1, cuArray3DCreate) \
 	NARROW(2, cuArrayCreate) \
 	NARROW(3, cuArrayDestroy) \
-	NARROW(4, cuCtxSetCurrent) \
-	NARROW(5, cuCtxSynchronize) \
-	NARROW(6, cuDeviceGetUuid) \
-	NARROW(7, cuEventCreate) \
-	NARROW(8, cuEventDestroy) \
-	NARROW(9, cuEventElapsedTime) \
-	NARROW(10, cuEventQuery) \
-	NARROW(11, cuEventRecord) \
-	NARROW(12, cuEventRecordWithFlags) \
-	NARROW(13, cuEventSynchronize) \
-	NARROW(14, cuGraphInstantiate) \
-	NARROW(15, cuGraphInstantiateWithFlags) \
-	NARROW(16, cuGraphInstantiateWithParams) \
-	NARROW(17, cuGraphLaunch) \
-	NARROW(18, cuKernelGetFunction) \
-	WIDE(19, cuLaunchCooperativeKernel) \
-	NARROW(20, cuLaunchHostFunc) \
-	WIDE(21, cuLaunchKernel) \
-	NARROW(22, cuLaunchKernelEx) \
-	NARROW(23, cuLibraryGetKernel) \
-	NARROW(24, cuMemAlloc) \
-	NARROW(25, cuMemAllocAsync) \
-	NARROW(26, cuMemAllocFromPoolAsync) \
-	NARROW(27, cuMemAllocHost) \
-	NARROW(28, cuMemAllocManaged) \
-	NARROW(29, cuMemAllocPitch) \
-	NARROW(30, cuMemCreate) \
-	NARROW(31, cuMemFree) \
-	NARROW(32, cuMemFreeAsync) \
-	NARROW(33, cuMemFreeHost) \
-	NARROW(34, cuMemGetInfo) \
-	NARROW(35, cuMemHostAlloc) \
-	NARROW(36, cuMemImportFromShareableHandle) \
-	NARROW(37, cuMemMap) \
-	NARROW(38, cuMemPrefetchAsync) \
-	NARROW(39, cuMemRelease) \
-	NARROW(40, cuMemRetainAllocationHandle) \
-	NARROW(41, cuMemSetAccess) \
-	NARROW(42, cuMemUnmap) \
-	NARROW(43, cuMemcpy) \
-	NARROW(44, cuMemcpy2D) \
-	NARROW(45, cuMemcpy2DAsync) \
-	NARROW(46, cuMemcpy2DUnaligned) \
-	NARROW(47, cuMemcpy3D) \
-	NARROW(48, cuMemcpy3DAsync) \
-	NARROW(49, cuMemcpyAsync) \
-	WIDE(50, cuMemcpyBatchAsync) \
-	NARROW(51, cuMemcpyDtoD) \
-	NARROW(52, cuMemcpyDtoDAsync) \
-	NARROW(53, cuMemcpyDtoH) \
-	NARROW(54, cuMemcpyDtoHAsync) \
-	NARROW(55, cuMemcpyHtoD) \
-	NARROW(56, cuMemcpyHtoDAsync) \
-	NARROW(57, cuMemcpyPeer) \
-	NARROW(58, cuMemcpyPeerAsync) \
-	NARROW(59, cuMemsetD16) \
-	NARROW(60, cuMemsetD16Async) \
-	NARROW(61, cuMemsetD32) \
-	NARROW(62, cuMemsetD32Async) \
-	NARROW(63, cuMemsetD8) \
-	NARROW(64, cuMemsetD8Async) \
-	NARROW(65, cuModuleGetFunction) \
-	NARROW(66, cuStreamAddCallback) \
-	NARROW(67, cuStreamBeginCapture) \
-	NARROW(68, cuStreamBeginCaptureToGraph) \
-	NARROW(69, cuStreamCreate) \
-	NARROW(70, cuStreamCreateWithPriority) \
-	NARROW(71, cuStreamDestroy) \
-	NARROW(72, cuStreamEndCapture) \
-	NARROW(73, cuStreamQuery) \
-	NARROW(74, cuStreamSynchronize) \
-	NARROW(75, cuStreamWaitEvent) \
-	NARROW(76, cudaDeviceSynchronize) \
-	NARROW(77, cudaEventCreate) \
-	NARROW(78, cudaEventCreateWithFlags) \
-	NARROW(79, cudaEventDestroy) \
-	NARROW(80, cudaEventElapsedTime) \
-	NARROW(81, cudaEventQuery) \
-	NARROW(82, cudaEventRecord) \
-	NARROW(83, cudaEventRecordWithFlags) \
-	NARROW(84, cudaEventSynchronize) \
-	NARROW(85, cudaFree) \
-	NARROW(86, cudaFreeArray) \
-	NARROW(87, cudaFreeAsync) \
-	NARROW(88, cudaFreeHost) \
-	NARROW(89, cudaGetDeviceProperties) \
-	NARROW(90, cudaGetFuncBySymbol) \
-	NARROW(91, cudaGetKernel) \
-	NARROW(92, cudaGraphInstantiate) \
-	NARROW(93, cudaGraphInstantiateWithFlags) \
-	NARROW(94, cudaGraphInstantiateWithParams) \
-	NARROW(95, cudaGraphLaunch) \
-	NARROW(96, cudaHostAlloc) \
-	NARROW(97, cudaHostRegister) \
-	WIDE(98, cudaLaunchCooperativeKernel) \
-	NARROW(99, cudaLaunchHostFunc) \
-	WIDE(100, cudaLaunchKernel) \
-	NARROW(101, cudaLaunchKernelExC) \
-	NARROW(102, cudaLibraryGetKernel) \
-	NARROW(103, cudaMalloc) \
-	WIDE(104, cudaMalloc3D) \
-	WIDE(105, cudaMalloc3DArray) \
-	NARROW(106, cudaMallocArray) \
-	NARROW(107, cudaMallocAsync) \
-	NARROW(108, cudaMallocFromPoolAsync) \
-	NARROW(109, cudaMallocHost) \
-	NARROW(110, cudaMallocManaged) \
-	NARROW(111, cudaMallocPitch) \
-	NARROW(112, cudaMemGetInfo) \
-	NARROW(113, cudaMemPrefetchAsync) \
-	NARROW(114, cudaMemcpy) \
-	WIDE(115, cudaMemcpy2D) \
-	WIDE(116, cudaMemcpy2DAsync) \
-	NARROW(117, cudaMemcpy3D) \
-	NARROW(118, cudaMemcpy3DAsync) \
-	NARROW(119, cudaMemcpyAsync) \
-	WIDE(120, cudaMemcpyBatchAsync) \
-	NARROW(121, cudaMemcpyPeer) \
-	NARROW(122, cudaMemcpyPeerAsync) \
-	NARROW(123, cudaMemset) \
-	NARROW(124, cudaMemsetAsync) \
-	NARROW(125, cudaSetDevice) \
-	NARROW(126, cudaStreamAddCallback) \
-	NARROW(127, cudaStreamBeginCapture) \
-	NARROW(128, cudaStreamBeginCaptureToGraph) \
-	NARROW(129, cudaStreamCreate) \
-	NARROW(130, cudaStreamCreateWithFlags) \
-	NARROW(131, cudaStreamCreateWithPriority) \
-	NARROW(132, cudaStreamDestroy) \
-	NARROW(133, cudaStreamEndCapture) \
-	NARROW(134, cudaStreamQuery) \
-	NARROW(135, cudaStreamSynchronize) \
-	NARROW(136, cudaStreamWaitEvent) \
+	NARROW(4, cuCtxCreate) \
+	NARROW(5, cuCtxSetCurrent) \
+	NARROW(6, cuCtxSynchronize) \
+	NARROW(7, cuDeviceGetUuid) \
+	NARROW(8, cuDevicePrimaryCtxRetain) \
+	NARROW(9, cuEventCreate) \
+	NARROW(10, cuEventDestroy) \
+	NARROW(11, cuEventElapsedTime) \
+	NARROW(12, cuEventQuery) \
+	NARROW(13, cuEventRecord) \
+	NARROW(14, cuEventRecordWithFlags) \
+	NARROW(15, cuEventSynchronize) \
+	NARROW(16, cuGraphInstantiate) \
+	NARROW(17, cuGraphInstantiateWithFlags) \
+	NARROW(18, cuGraphInstantiateWithParams) \
+	NARROW(19, cuGraphLaunch) \
+	NARROW(20, cuInit) \
+	NARROW(21, cuKernelGetFunction) \
+	WIDE(22, cuLaunchCooperativeKernel) \
+	NARROW(23, cuLaunchHostFunc) \
+	WIDE(24, cuLaunchKernel) \
+	NARROW(25, cuLaunchKernelEx) \
+	NARROW(26, cuLibraryGetKernel) \
+	WIDE(27, cuLibraryLoadData) \
+	NARROW(28, cuLinkComplete) \
+	NARROW(29, cuMemAlloc) \
+	NARROW(30, cuMemAllocAsync) \
+	NARROW(31, cuMemAllocFromPoolAsync) \
+	NARROW(32, cuMemAllocHost) \
+	NARROW(33, cuMemAllocManaged) \
+	NARROW(34, cuMemAllocPitch) \
+	NARROW(35, cuMemCreate) \
+	NARROW(36, cuMemFree) \
+	NARROW(37, cuMemFreeAsync) \
+	NARROW(38, cuMemFreeHost) \
+	NARROW(39, cuMemGetInfo) \
+	NARROW(40, cuMemHostAlloc) \
+	NARROW(41, cuMemImportFromShareableHandle) \
+	NARROW(42, cuMemMap) \
+	NARROW(43, cuMemPrefetchAsync) \
+	NARROW(44, cuMemRelease) \
+	NARROW(45, cuMemRetainAllocationHandle) \
+	NARROW(46, cuMemSetAccess) \
+	NARROW(47, cuMemUnmap) \
+	NARROW(48, cuMemcpy) \
+	NARROW(49, cuMemcpy2D) \
+	NARROW(50, cuMemcpy2DAsync) \
+	NARROW(51, cuMemcpy2DUnaligned) \
+	NARROW(52, cuMemcpy3D) \
+	NARROW(53, cuMemcpy3DAsync) \
+	NARROW(54, cuMemcpyAsync) \
+	WIDE(55, cuMemcpyBatchAsync) \
+	NARROW(56, cuMemcpyDtoD) \
+	NARROW(57, cuMemcpyDtoDAsync) \
+	NARROW(58, cuMemcpyDtoH) \
+	NARROW(59, cuMemcpyDtoHAsync) \
+	NARROW(60, cuMemcpyHtoD) \
+	NARROW(61, cuMemcpyHtoDAsync) \
+	NARROW(62, cuMemcpyPeer) \
+	NARROW(63, cuMemcpyPeerAsync) \
+	NARROW(64, cuMemsetD16) \
+	NARROW(65, cuMemsetD16Async) \
+	NARROW(66, cuMemsetD32) \
+	NARROW(67, cuMemsetD32Async) \
+	NARROW(68, cuMemsetD8) \
+	NARROW(69, cuMemsetD8Async) \
+	NARROW(70, cuModuleGetFunction) \
+	NARROW(71, cuModuleLoad) \
+	NARROW(72, cuModuleLoadData) \
+	NARROW(73, cuModuleLoadDataEx) \
+	NARROW(74, cuStreamAddCallback) \
+	NARROW(75, cuStreamBeginCapture) \
+	NARROW(76, cuStreamBeginCaptureToGraph) \
+	NARROW(77, cuStreamCreate) \
+	NARROW(78, cuStreamCreateWithPriority) \
+	NARROW(79, cuStreamDestroy) \
+	NARROW(80, cuStreamEndCapture) \
+	NARROW(81, cuStreamQuery) \
+	NARROW(82, cuStreamSynchronize) \
+	NARROW(83, cuStreamWaitEvent) \
+	NARROW(84, cudaDeviceSynchronize) \
+	NARROW(85, cudaEventCreate) \
+	NARROW(86, cudaEventCreateWithFlags) \
+	NARROW(87, cudaEventDestroy) \
+	NARROW(88, cudaEventElapsedTime) \
+	NARROW(89, cudaEventQuery) \
+	NARROW(90, cudaEventRecord) \
+	NARROW(91, cudaEventRecordWithFlags) \
+	NARROW(92, cudaEventSynchronize) \
+	NARROW(93, cudaFree) \
+	NARROW(94, cudaFreeArray) \
+	NARROW(95, cudaFreeAsync) \
+	NARROW(96, cudaFreeHost) \
+	NARROW(97, cudaGetDeviceProperties) \
+	NARROW(98, cudaGetFuncBySymbol) \
+	NARROW(99, cudaGetKernel) \
+	NARROW(100, cudaGraphInstantiate) \
+	NARROW(101, cudaGraphInstantiateWithFlags) \
+	NARROW(102, cudaGraphInstantiateWithParams) \
+	NARROW(103, cudaGraphLaunch) \
+	NARROW(104, cudaHostAlloc) \
+	NARROW(105, cudaHostRegister) \
+	WIDE(106, cudaLaunchCooperativeKernel) \
+	NARROW(107, cudaLaunchHostFunc) \
+	WIDE(108, cudaLaunchKernel) \
+	NARROW(109, cudaLaunchKernelExC) \
+	NARROW(110, cudaLibraryGetKernel) \
+	WIDE(111, cudaLibraryLoadData) \
+	NARROW(112, cudaMalloc) \
+	WIDE(113, cudaMalloc3D) \
+	WIDE(114, cudaMalloc3DArray) \
+	NARROW(115, cudaMallocArray) \
+	NARROW(116, cudaMallocAsync) \
+	NARROW(117, cudaMallocFromPoolAsync) \
+	NARROW(118, cudaMallocHost) \
+	NARROW(119, cudaMallocManaged) \
+	NARROW(120, cudaMallocPitch) \
+	NARROW(121, cudaMemGetInfo) \
+	NARROW(122, cudaMemPrefetchAsync) \
+	NARROW(123, cudaMemcpy) \
+	WIDE(124, cudaMemcpy2D) \
+	WIDE(125, cudaMemcpy2DAsync) \
+	NARROW(126, cudaMemcpy3D) \
+	NARROW(127, cudaMemcpy3DAsync) \
+	NARROW(128, cudaMemcpyAsync) \
+	WIDE(129, cudaMemcpyBatchAsync) \
+	NARROW(130, cudaMemcpyPeer) \
+	NARROW(131, cudaMemcpyPeerAsync) \
+	NARROW(132, cudaMemset) \
+	NARROW(133, cudaMemsetAsync) \
+	NARROW(134, cudaSetDevice) \
+	NARROW(135, cudaStreamAddCallback) \
+	NARROW(136, cudaStreamBeginCapture) \
+	NARROW(137, cudaStreamBeginCaptureToGraph) \
+	NARROW(138, cudaStreamCreate) \
+	NARROW(139, cudaStreamCreateWithFlags) \
+	NARROW(140, cudaStreamCreateWithPriority) \
+	NARROW(141, cudaStreamDestroy) \
+	NARROW(142, cudaStreamEndCapture) \
+	NARROW(143, cudaStreamQuery) \
+	NARROW(144, cudaStreamSynchronize) \
+	NARROW(145, cudaStreamWaitEvent) \
 
-#define LAUNCH_ROW 100
+#define LAUNCH_ROW 108

@@ -190,6 +190,7 @@ FAMILY_DEREGISTER = 27
 FAMILY_ASYNC_EVENT = 28
 FAMILY_ASYNC_ACK = 29
 FAMILY_CONTEXT = 30
+FAMILY_PREPARE = 31
 
 # enum api_layer
 LAYER_RUNTIME = 1
@@ -281,6 +282,7 @@ CHOICE_SAMPLED = 4
 CHOICE_FULL = 8
 CHOICE_STALLED = 16
 CHOICE_PARENT = 32
+CHOICE_FIRST_USE = 64
 
 # enum metric
 METRIC_CALL_DURATION = 1
@@ -636,21 +638,22 @@ THREAD = CStruct(
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
     "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
     "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
-    "device_ktime_ns:Q device_answer:Q door_slot:Q door_view:30Q pid:I tid:I voluntary_switches:I "
-    "involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I waker_tid:I device:i depth:I "
-    "gap_voluntary_switches:I gap_involuntary_switches:I kernel_stack:i system_call:i "
-    "stall_flags:I process_flags:I until_sample:I entries:I returns:I next_link:I woken_cpu:I "
-    "descriptor:i resource:I shared_resource:I last_descriptor:i last_resource:I "
-    "last_shared_resource:I slices_place:I slices_kernel_stack:i slices_system_call:i "
-    "waits_for_io:I collectives_epoch:I has_communicators:I rhythm:I until_rhythm:I in_rhythm:I "
-    "may_be_shown:I last_api:H switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s "
-    "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
-    "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
-    "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "
-    "division.run_queue_ns:Q division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q "
-    "part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q "
-    "part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i "
-    "part.state:B part.flags:B 6x intervals:608s calls:960s"
+    "device_ktime_ns:Q device_answer:Q prepared_ktime_ns:Q door_slot:Q door_view:30Q pid:I tid:I "
+    "voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
+    "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
+    "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
+    "returns:I next_link:I woken_cpu:I descriptor:i resource:I shared_resource:I "
+    "last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
+    "slices_kernel_stack:i slices_system_call:i waits_for_io:I collectives_epoch:I "
+    "has_communicators:I rhythm:I until_rhythm:I in_rhythm:I may_be_shown:I last_api:H "
+    "switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s context.trace_id:16s "
+    "context.span_id:Q context.valid:B context.trace_flags:B context.attributes_bytes:H 4x "
+    "kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q division.to_ktime_ns:Q "
+    "division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q division.run_queue_ns:Q "
+    "division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q part.last_ktime_ns:Q "
+    "part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q "
+    "part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i part.state:B "
+    "part.flags:B 6x intervals:608s calls:960s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
@@ -744,10 +747,10 @@ def _names(first: str, last: str) -> dict[int, str]:
 
 RECORD_KIND_NAMES = _names("RECORD_CUDA_CALL", "RECORD_RAS")
 COUNTER_NAMES = _names("COUNTER_LOST_RING_FULL", "COUNTER_COUNT")
-API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_CONTEXT")
+API_FAMILY_NAMES = _names("FAMILY_OTHER", "FAMILY_PREPARE")
 API_LAYER_NAMES = _names("LAYER_RUNTIME", "LAYER_VERBS")
 COPY_KIND_NAMES = _names("COPY_HOST_TO_HOST", "COPY_NONE")
-CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_PARENT")
+CHOICE_NAMES = _names("CHOICE_FAILED", "CHOICE_FIRST_USE")
 METRIC_NAMES = _names("METRIC_CALL_DURATION", "METRIC_ASYNC_EVENT")
 SWITCH_TYPE_NAMES = _names("SWITCH_VOLUNTARY", "SWITCH_INVOLUNTARY")
 THREAD_STATE_NAMES = _names("STATE_ON_CPU", "STATE_BLOCKED")

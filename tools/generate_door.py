@@ -31,7 +31,7 @@ _WIDE = frozenset(
         *("cudaLaunchKernel", "cudaLaunchCooperativeKernel"),
         *("cuLaunchKernel", "cuLaunchCooperativeKernel"),
         *("cudaMemcpy2D", "cudaMemcpy2DAsync", "cudaMemcpyBatchAsync", "cuMemcpyBatchAsync"),
-        *("cudaMalloc3D", "cudaMalloc3DArray"),
+        *("cudaMalloc3D", "cudaMalloc3DArray", "cudaLibraryLoadData", "cuLibraryLoadData"),
     }
 )
 # As in native/door_calls.h.
@@ -47,10 +47,8 @@ _COLUMNS = (
 def door_apis() -> list[Api]:
     """Return the APIs that the door wraps, in the order of their names."""
     layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
-    return sorted(
-        (api for api in APIS if api.layer in layers and not api.tells_device),
-        key=lambda api: api.name.encode(),
-    )
+    wrapped = (api for api in APIS if api.layer in layers and not api.tells_device)
+    return sorted(wrapped, key=lambda api: api.name.encode())
 
 
 def wide_apis() -> frozenset[str]:

@@ -257,6 +257,10 @@ KNOWN_BY_CPU_TIME = frozenset({GAP, LAUNCH, FULL_QUEUE})
 _PLACE_BY_FAMILY: Mapping[int, str] = {
     wire.FAMILY_SYNCHRONIZE: SYNCHRONIZE,
     wire.FAMILY_COPY: COPY,
+    # A program does these once for each kernel, module or context.
+    wire.FAMILY_PREPARE: FIRST_CALL,
+    wire.FAMILY_KERNEL: FIRST_CALL,
+    wire.FAMILY_KERNEL_ALIAS: FIRST_CALL,
 } | dict.fromkeys(LAUNCH_FAMILIES, LAUNCH)
 
 # By what a thread was blocked on (enrich/reasons.py), wherever it is.

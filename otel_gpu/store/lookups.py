@@ -28,6 +28,7 @@ _CHOICES = {
     wire.CHOICE_FULL: "every call of the process is kept",
     wire.CHOICE_STALLED: "the scheduler kept it waiting",
     wire.CHOICE_PARENT: "a call inside it was kept",
+    wire.CHOICE_FIRST_USE: "its kernel was found just then, so its code may have been loaded in it",
 }
 _METRICS = {
     wire.METRIC_CALL_DURATION: ("ns", "host time inside CUDA calls"),

@@ -50,3 +50,34 @@ def test_launches_have_the_name_of_their_kernel(
         and (activity.api.name, activity.kernel or None) in sent
     )
     assert replayed == sent
+
+
+FIRST_USES = """
+import ctypes, json, os, sys, time
+runtime = ctypes.CDLL(sys.argv[1])
+handle, nothing = ctypes.c_void_p(), ctypes.c_void_p()
+find = ctypes.cast(getattr(runtime, "__cudaGetKernel"), ctypes.c_void_p)
+
+def launch(function):
+    runtime.stub_call_inside(b"cudaLaunchKernel", function, ctypes.byref(handle))
+    runtime.cudaLaunchKernel(runtime.stub_set, *[ctypes.c_uint64(1)] * 4, nothing, nothing, nothing)
+
+launch(find)
+time.sleep(0.05)
+[launch(nothing) for _ in range(7)]
+print(json.dumps({"pid": os.getpid()}))
+"""
+
+
+def test_the_first_use_of_a_kernel_is_said(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
+    """Where the program looks the kernel up right before the launch, or in it."""
+    command = [sys.executable, "-c", FIRST_USES, stubs.runtime]
+    with Agent(receiver, command, flags=("--spans", "full")) as agent:
+        (said,) = agent.wait().lines
+
+    choices = Counter(
+        "first_use" in span.attributes["otel_gpu.choice"]
+        for span in spans(receiver, "cudaLaunchKernel", said["pid"])
+    )
+    assert choices == {True: 1, False: 7}
+    assert losses(receiver) == {}

@@ -17,6 +17,7 @@ ROUNDS = 23
 ERRORS = {
     0: None,
     3: "CUDA_ERROR_NOT_INITIALIZED",
+    100: "CUDA_ERROR_NO_DEVICE",
     201: "CUDA_ERROR_INVALID_CONTEXT",
     400: "CUDA_ERROR_INVALID_HANDLE",
 }
@@ -42,7 +43,7 @@ def test_each_call_of_the_driver_counts_once_with_its_result(
         )
     }
     assert counted == made
-    assert len(made) == 6
+    assert len(made) == 7
     assert losses(receiver) == {}
     # An allocation is left to its probe.
     by_door = 5 * ROUNDS if counted_by == "door" else 0

@@ -209,10 +209,10 @@ def test_a_call_of_an_unknown_process_has_a_placeholder(enricher):
 
 def test_an_api_of_a_later_version_keeps_its_number(enricher):
     """A recording may hold rows of a probe table that this version does not have."""
-    driver = only(enricher, cuda_call(api=188)).api
+    driver = only(enricher, cuda_call(api=159)).api
     runtime = only(enricher, cuda_call(api=98)).api
 
-    assert (driver.name, driver.layer_name) == ("unknown_api_188", "driver")
+    assert (driver.name, driver.layer_name) == ("unknown_api_159", "driver")
     assert (runtime.name, runtime.layer_name) == ("unknown_api_98", "runtime")
 
 

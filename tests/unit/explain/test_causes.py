@@ -176,6 +176,24 @@ def test_the_first_call_of_an_api_is_warm_up():
     assert chain.severity == "low"
 
 
+def test_a_launch_whose_kernel_was_found_just_then_is_warm_up():
+    """The driver loads its code: the queue need not have been full."""
+    choices = wire.CHOICE_SLOW | wire.CHOICE_FIRST_USE
+    chain = chain_of(
+        usual(api="cudaLaunchKernel", duration_ns=5_000), slow("cudaLaunchKernel", choices=choices)
+    )
+
+    assert in_ms(chain.causes) == [("first_call", 100)]
+
+
+@pytest.mark.parametrize("api", ["__cudaGetKernel", "cuLibraryLoadData"])
+def test_what_is_done_once_for_each_kernel_or_module_is_warm_up_each_time(api):
+    """A program does so for as long as it finds what it has not run before."""
+    chain = chain_of(usual(api=api, duration_ns=5_000), slow(api))
+
+    assert in_ms(chain.causes) == [("first_call", 100)]
+
+
 def test_warm_up_is_never_high_whatever_else_happened():
     """A first call that was also preempted has both causes."""
     chain = chain_of(

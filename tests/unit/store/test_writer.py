@@ -384,7 +384,7 @@ def test_every_choice_can_be_asked_for_by_name(tmp_path):
     path = write(tmp_path / "store.db", [call(TRAINER, "cudaMalloc", 1, 2, choices=everything)])
 
     assert ask(path, "SELECT chosen_for FROM v_calls") == [
-        ("failed, slow, sampled, full, stalled, parent",)
+        ("failed, slow, sampled, full, stalled, parent, first_use",)
     ]
 
 
