@@ -96,9 +96,15 @@ class Doors:
         if not any(self._is_library(file) for file in mapped if file.is_door):
             return False
         if any(layer_of_library(file.name) == wire.LAYER_NCCL for file in mapped):
-            self._with_collectives[image] = None
+            self._show_collectives(image)
         environment = b"\0" + read_file(f"/proc/{image[0]}/environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
+
+    def _show_collectives(self, image: Image) -> None:
+        door = self._doors.get(image)
+        if door is not None and image not in self._with_collectives:
+            door.is_asked = False  # for less than this
+        self._with_collectives[image] = None
 
     def examine(self, image: Image) -> bool:
         """

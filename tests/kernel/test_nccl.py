@@ -353,6 +353,7 @@ def train(
     return Ranks(readings, losses(receiver))
 
 
+@pytest.mark.usefixtures("counted_by")
 def test_ranks_that_are_well_have_the_same_numbers(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:
