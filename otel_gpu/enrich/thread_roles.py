@@ -24,6 +24,7 @@ _STARTERS = re.compile(
     r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?:threading|multiprocessing/process)\.py", re.DOTALL
 )
 _MODULE = "<module>"
+_IMPORT = "<frozen importlib."
 _NOT_OWN = frozenset({libraries.C_LIBRARY, libraries.PYTHON})
 
 
@@ -82,6 +83,8 @@ def _python_role(frames: Sequence[Frame]) -> str:
         if frame.kind == CUT:
             return ""
     for frame in reversed(frames):
+        if frame.file.startswith(_IMPORT):
+            return ""  # what a module does while it is loaded is not what its importer is for
         if not is_standard_library(frame.file) and frame.function != _MODULE:
             return _own_name(frame)
     return ""

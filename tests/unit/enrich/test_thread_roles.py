@@ -66,6 +66,15 @@ FORKED = (
             "main",
         ),
         ((python("<module>", "/app/train.py"),), ""),
+        (
+            (
+                python("load", "/site-packages/torch/__init__.py"),
+                python("<module>", "/site-packages/torch/__init__.py"),
+                python("_find_and_load", "<frozen importlib._bootstrap>"),
+                python("<module>", "/app/train.py"),
+            ),
+            "",
+        ),
         (THREAD, ""),
         ((python("step", "/app/train.py"), Frame(CUT, "", "", 0, "", 0), *THREAD[1:]), ""),
         (
