@@ -40,8 +40,8 @@ _AFTER_WORK = "call after work"
 Worker = tuple[int, int | None, AbstractSet[int]]
 """pid, tid and contexts of what somebody worked in; None: all threads of the process."""
 
-_Key = tuple[str, int]
-"""State of the budget, and the pid of the culprit."""
+_Key = tuple[str, int, bool]
+"""State of the budget, the pid of the culprit, and whether it is of threads that make calls."""
 
 
 @dataclass(slots=True)
@@ -109,15 +109,17 @@ class Places:
         """
         Return the place where the threads of a process lost most time; None: none was seen.
 
+        Threads that make calls go first: a pool of idle ones waits all the time.
+
         Args:
             pid: Of the process.
             state: A state of the budget.
             culprit_pid: Of who kept them waiting; 0: anybody. Where none is known of one, it is of
                 anybody.
         """
-        names = [(state, culprit_pid), (state, _ANYBODY)]
+        names = [(state, by, calls) for calls in (True, False) for by in (culprit_pid, _ANYBODY)]
         if state == "host":
-            names.append((_AFTER_WORK, _ANYBODY))
+            names.append((_AFTER_WORK, _ANYBODY, True))
         ages = [keys for age in (self._processes, self._older) if (keys := age.get(pid))]
         found = next((keys[name] for name in names for keys in ages if name in keys), None)
         if found is None:
@@ -169,15 +171,16 @@ class Places:
             is_synchronize = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
             context = wire.CONTEXT_SYNCHRONIZE if is_synchronize else wire.CONTEXT_CALL
         queued_ns = event.end_ktime_ns - event.runnable_ktime_ns
+        calls = bool(event.root_start_ktime_ns)
         if queued_ns > 0:
-            self._add(pid, "run_queue", event.culprit_pid, stack, queued_ns)
+            self._add(pid, "run_queue", event.culprit_pid, stack, queued_ns, calls=calls)
             if context == wire.CONTEXT_GAP and event.switch_type == wire.SWITCH_INVOLUNTARY:
                 # However long it then waited, it is one sample of what it did before.
-                self._add(pid, "host", _ANYBODY, stack, 1)
+                self._add(pid, "host", _ANYBODY, stack, 1, calls=calls)
         blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
         if blocked_ns > 0:
             state = state_of(wire.STATE_BLOCKED, context, activity.reason)
-            self._add(pid, state or "other", event.waker_pid, stack, blocked_ns)
+            self._add(pid, state or "other", event.waker_pid, stack, blocked_ns, calls=calls)
 
     def _observe_call(self, activity: CallActivity, stack: CallStack) -> None:
         event, family = activity.event, activity.api.family
@@ -188,18 +191,27 @@ class Places:
         self._add(event.pid, state, _ANYBODY, stack, duration_ns)
         self.observe_work(activity)
 
-    def _add(self, pid: int, state: str, culprit_pid: int, stack: CallStack, time_ns: int) -> None:
+    def _add(
+        self,
+        pid: int,
+        state: str,
+        culprit_pid: int,
+        stack: CallStack,
+        time_ns: int,
+        *,
+        calls: bool = True,
+    ) -> None:
         keys = self._processes.get(pid)
         if keys is None:
             keys = self._processes[pid] = {}
             while len(self._processes) > self._max_processes or self._size > _MAX_ALL:
                 self._size -= _size_of(self._processes.popitem(last=False)[1])
         for by in (_ANYBODY, culprit_pid) if culprit_pid else (_ANYBODY,):
-            known = keys.get((state, by))
+            known = keys.get((state, by, calls))
             if known is None:
                 if len(keys) >= _MAX_KEYS:
                     continue
-                known = keys[state, by] = {}
+                known = keys[state, by, calls] = {}
             # By the number of its stack: a frame takes ten times as long to be looked up.
             seen = known.get(stack.id)
             if seen is None:
