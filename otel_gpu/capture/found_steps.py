@@ -28,6 +28,7 @@ _LOST_AFTER: Final = 20
 _SAME_PERIOD: Final = 0.05
 # What the kernel side reports for long; a loop that is faster makes no steps.
 _LEAST_PERIOD_NS: Final = 1_000_000
+_SURE_CALLS: Final = 8192
 _NEVER_KTIME_NS: Final = 1 << 64
 
 
@@ -206,7 +207,10 @@ class FoundSteps:
         lengths_ns = [step.end_ktime_ns - step.start_ktime_ns for step in _steps_of(found, calls)]
         thread.period_ns = median(lengths_ns)
         if thread.period_ns < _LEAST_PERIOD_NS:
-            self._rest_a_while(index, thread, State.TOO_SHORT)
+            # So are parameters that are made one by one; steps may come after them.
+            thread.state = State.TOO_SHORT
+            if thread.tried >= _SURE_CALLS:
+                self._rest_a_while(index, thread, thread.state)
             return
         if thread.rhythm is None and self._has_same(thread):
             self._rest(index, thread, State.SAME)

@@ -214,6 +214,23 @@ def test_rounds_that_are_very_short_are_no_steps(maps, steps):
     assert (steps.counts, maps.followed) == ({"too_short": 1}, {})
 
 
+def test_short_rounds_at_the_beginning_do_not_hide_the_steps_that_follow(maps, steps):
+    """As when parameters are made on the device one by one, before the first step."""
+    copies = [("", [TO_DEVICE, KERNEL, WAIT])] * 20
+    step = [TO_DEVICE, *range(KERNEL, KERNEL + 97), WAIT]
+    log = thread([*copies, *[("step", step)] * 60])
+    maps.claim(0, thread(copies))
+    assert read(steps) == []
+    assert steps.counts == {"too_short": 1}
+
+    maps.kept[0] = log.calls
+    maps.rhythms[0] |= {"kept": len(log.calls.symbols), "made": len(log.calls.symbols)}
+    read(steps)
+
+    assert set(bounds(log)) <= {(start, end) for start, end, _ in read(steps)}
+    assert steps.counts == {"found": 1}
+
+
 def test_another_thread_in_the_same_rhythm_is_of_the_same_steps(maps, steps):
     """As the one that goes backward through a model."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
