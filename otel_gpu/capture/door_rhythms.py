@@ -42,8 +42,12 @@ class _Memory:
         if own_tid not in self.tids:
             if len(self.tids) >= wire.DOOR_SLOTS:
                 self.tids.clear()
-            self.tids[own_tid] = _find_tid(self.image[0], own_tid)
+            self.tids[own_tid] = _find_tid(self.image[0], own_tid, self._own_pid())
         return self.tids[own_tid]
+
+    def _own_pid(self) -> int:
+        data = os.pread(self.fd, wire.DOOR_HEADER.size, 0)
+        return int(wire.DOOR_HEADER.named(data)["pid"]) if len(data) == wire.DOOR_HEADER.size else 0
 
 
 class DoorRhythms(RhythmMemory):
@@ -178,8 +182,9 @@ def _place(memory: _Memory, index: int) -> int:
     return wire.DOOR_RHYTHMS_OFFSET + (index - memory.indices.start) * wire.DOOR_RHYTHM_BYTES
 
 
-def _find_tid(pid: int, own_tid: int) -> int:
+def _find_tid(pid: int, own_tid: int, own_pid: int) -> int:
     for tid in (own_tid, *thread_ids(pid)):
         if read_ids(f"/proc/{pid}/task/{tid}")[0] == own_tid:
             return tid
-    return own_tid if read_ids(f"/proc/{pid}")[0] == pid else 0
+    # The thread is gone, and the process may be. Who has our number for itself has it for its threads.
+    return own_tid if own_pid == pid else 0

@@ -100,6 +100,16 @@ def test_calls_are_kept_from_the_first_one_that_somebody_wants(program):
     assert rhythm["last_return_ktime_ns"] >= calls.starts_ns[-1]
 
 
+def test_whose_calls_they_were_is_known_after_the_program_has_ended(program):
+    """A short program is over before anybody looks."""
+    program.do("launch(7)")
+    program.process.kill()
+    program.process.wait()
+
+    (rhythm,) = program.taken().values()
+    assert (rhythm["pid"], rhythm["tid"]) == (program.pid, program.pid)
+
+
 @pytest.mark.parametrize("folds", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_rounds_are_those_of_the_same_calls(program, folds, seed):
