@@ -10,6 +10,7 @@ from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document, to_text
+from otel_gpu.probe_table import LAYER_NAMES
 from otel_gpu.stacks.frames import Frame
 from tests import schemas
 from tests.activities import (
@@ -346,3 +347,10 @@ def test_the_text_of_a_document_is_safe_to_print_and_says_the_same():
     assert "😀é" in text
     assert re.search(r"\\u009b2J\\u001b\]0;owned\\u0007\\u202e\\ud800", text)
     assert json.loads(text) == document
+
+
+def test_calls_of_each_layer_have_a_place_in_the_document():
+    """Of NCCL and of verbs, too."""
+    layer = REPORT.schema["$defs"]["api"]["properties"]["layer"]
+
+    assert set(layer["enum"]) == set(LAYER_NAMES.values())
