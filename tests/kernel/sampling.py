@@ -224,8 +224,8 @@ class Observed:
     def __init__(self, capture: Capture, subject: Subject) -> None:
         self.capture = capture
         self.subject = subject
-        self.codes: dict[int, Code] = {}
-        self.capture.read()
+        # Of waits before there was a call as well: a code is said once.
+        self.codes = {found.code: found for found in capture.read() if isinstance(found, Code)}
         self._lost_before = self.lost_python
 
     @property
