@@ -64,10 +64,8 @@ def test_a_receiver_gets_where_time_on_cpus_went(
     place = loss.via.place
     spans = {(one.span.trace_id, one.span.span_id): one for one in receiver.spans()}
     assert weights_ns[place.function, place.file, place.last_line] > weights_ns.total() / 2
-    # However long it takes, it is on a CPU for so long, and some batches more: 99 times a second. Beside
-    # others on its CPU these are as many as chance has it; further off are 1 in 10,000.
-    expected = 99 * STEPS * STEP_NS / 1e9
-    assert weights_ns.total() / (STEPS * STEP_NS) == pytest.approx(1, abs=4 / expected**0.5)
+    # However long it takes, it is on a CPU for so long, and some batches more.
+    assert 0.8 < weights_ns.total() / (STEPS * STEP_NS) < 1.2
     assert len(profile_ids) > 2
     assert set(profile_ids.values()) == {1}
     assert links - {NO_LINK}
