@@ -248,11 +248,9 @@ int exit_call(struct pt_regs *ctx)
 		size_bytes = learn_from_success(thread, api, call);
 		send_device(thread, api, call, now_ktime_ns);
 	}
-	if (api->family == FAMILY_KERNEL || api->family == FAMILY_KERNEL_ALIAS) {
+	if (api->family == FAMILY_KERNEL || api->family == FAMILY_KERNEL_ALIAS)
 		note_handle(thread, call, api->family, status, now_ktime_ns);
-		thread->prepared_ktime_ns = now_ktime_ns;
-	}
-	if (api->family == FAMILY_PREPARE)
+	if (prepares(api))
 		thread->prepared_ktime_ns = now_ktime_ns;
 	if (status == OUT_OF_MEMORY && api->family == FAMILY_ALLOCATE && !is_nested(thread, api) &&
 	    admit_failure(now_ktime_ns)) {

@@ -150,6 +150,13 @@ static __noinline int send_device(struct thread *thread, const volatile struct a
 	return 0;
 }
 
+/* Finds or loads code that is not run yet, or makes what it is run in. */
+static __always_inline bool prepares(const volatile struct api_descriptor *api)
+{
+	return api->family == FAMILY_PREPARE || api->family == FAMILY_KERNEL ||
+	       api->family == FAMILY_KERNEL_ALIAS;
+}
+
 /* A launch names a kernel by a handle, or by an address of the host. */
 static __noinline int note_handle(const struct thread *thread, struct open_call *call, __u8 family,
 				  __s32 status, __u64 now_ktime_ns)

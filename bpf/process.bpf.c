@@ -218,9 +218,9 @@ int sched_process_exec(__u64 *ctx)
 		end_account(thread);
 	}
 	thread = watch_thread(process, task, pid, tid);
+	/* However long the thread has been there, its program is new. */
 	if (thread)
-		thread->device =
-			0; /* the program is new, as long as its thread may have been there */
+		thread->device = 0;
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
 	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
 	stop = process->flags & PROCESS_STOP_ON_LOAD &&

@@ -54,9 +54,9 @@ def probes_of(symbols: Iterable[tuple[str, int]], library: str = "") -> list[Pro
     """
     Choose which of a library's exported functions, as (name, file offset), to probe.
 
-    What only says which device is current is not among them (see ``capture/device_asks.py``). Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
+    Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
     ``library`` says what else it may hold: NCCL has a CUDA runtime of its own, whose calls nobody
-    but NCCL makes.
+    but NCCL makes. What only tells which device is current is in ``capture/device_asks.py``.
     """
     is_nccl = layer_of_library(library) == wire.LAYER_NCCL
     chosen: dict[int, Probe] = {}

@@ -372,6 +372,9 @@ APIS: tuple[Api, ...] = (
     _verbs(243, "ibv_ack_async_event", wire.FAMILY_ASYNC_ACK),
 )
 
+COUNTED_APIS = tuple(api for api in APIS if not api.tells_device)
+"""Those whose calls count."""
+
 API_BY_NUMBER: Mapping[int, Api] = {api.number: api for api in APIS}
 
 # From which number on the rows are of a layer.

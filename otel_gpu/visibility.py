@@ -17,7 +17,7 @@ from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.probe_symbols import layer_of_library, probes_of
-from otel_gpu.probe_table import APIS, LAYER_NAMES
+from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.stacks.elf_image import ElfImage
 
@@ -110,7 +110,7 @@ def check_mount_namespace(home: Path) -> Finding:
 def check_library(library: MappedFile) -> Finding:
     """How much of the probe table a mapped CUDA library exports."""
     layer = layer_of_library(library.name)
-    total = sum(api.layer == layer and not api.tells_device for api in APIS)
+    total = sum(api.layer == layer for api in COUNTED_APIS)
     where = f"{library.path} ({LAYER_NAMES[layer]})"
     try:
         probes = probes_of(_exported_functions(library), library.name)

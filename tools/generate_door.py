@@ -14,7 +14,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.probe_table import APIS, Api
+from otel_gpu.probe_table import COUNTED_APIS, Api
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 
@@ -47,7 +47,7 @@ _COLUMNS = (
 def door_apis() -> list[Api]:
     """Return the APIs that the door wraps, in the order of their names."""
     layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
-    wrapped = (api for api in APIS if api.layer in layers and not api.tells_device)
+    wrapped = (api for api in COUNTED_APIS if api.layer in layers)
     return sorted(wrapped, key=lambda api: api.name.encode())
 
 

@@ -12,7 +12,7 @@ import yaml
 from otel_gpu import options
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
 from otel_gpu.doctor import OLDEST_KERNEL
-from otel_gpu.probe_table import APIS, LAYER_NAMES
+from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
 
@@ -92,8 +92,7 @@ def _versions() -> Iterator[str]:
     kubernetes = _required("tests/deploy/validate/go.mod", "k8s.io/kubernetes")
     runtime = locked["nvidia-cuda-runtime"]
     layers = {
-        name: sum(api.layer == layer and not api.tells_device for api in APIS)
-        for layer, name in LAYER_NAMES.items()
+        name: sum(api.layer == layer for api in COUNTED_APIS) for layer, name in LAYER_NAMES.items()
     }
     loaders = options.OPTIONS["capture.loader"].choices[1:]
     rows = [

@@ -149,7 +149,9 @@ class Effects:
         activity = candidate.activity
         if isinstance(activity, GapActivity):
             return rules.GAP
-        if candidate.is_first or _is_first_use(activity):
+        if candidate.is_first:
+            return rules.FIRST_CALL
+        if isinstance(activity, CallActivity) and activity.event.choices & wire.CHOICE_FIRST_USE:
             return rules.FIRST_CALL
         if baseline is not None and self._baselines.is_rising(baseline):
             return rules.CHURN
@@ -162,10 +164,6 @@ def _baseline_of(event: CudaCall | Gap | OpenCall) -> Baseline | None:
     if isinstance(event, OpenCall):
         return None
     return of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
-
-
-def _is_first_use(activity: CallActivity | OpenCallActivity) -> bool:
-    return bool(getattr(activity.event, "choices", 0) & wire.CHOICE_FIRST_USE)
 
 
 def _is_polling(gap: GapActivity) -> bool:
