@@ -38,6 +38,14 @@ struct {
 	__type(value, struct cpu_sampling);
 } cpu_sampling __weak SEC(".maps");
 
+/* When a tick of each CPU last met a watched thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} last_tick_ktime_ns __weak SEC(".maps");
+
 /* Rate limit of the host: theoretical arrival time. */
 static __u64 cpu_sample_arrival_ktime_ns;
 
@@ -173,6 +181,28 @@ static __always_inline bool send_from_kernel(struct bpf_perf_event_data *ctx,
 	return true;
 }
 
+/*
+ * How many ticks one stands for. The clock makes up for none that it missed, and where a hypervisor
+ * keeps a CPU from running it misses many: those were this thread's which would have come since the
+ * one before, while it was here.
+ */
+static __always_inline __u64 ticks_of(const struct thread *thread, __u64 now_ktime_ns,
+				      __u64 period_ns)
+{
+	__u32 zero = 0;
+	__u64 *last_ktime_ns = bpf_map_lookup_elem(&last_tick_ktime_ns, &zero);
+	__u64 here_ktime_ns = *(volatile __u64 *)&thread->booked;
+	__u64 ticks;
+
+	if (!last_ktime_ns)
+		return 1;
+	if (here_ktime_ns < *last_ktime_ns)
+		here_ktime_ns = *last_ktime_ns;
+	*last_ktime_ns = now_ktime_ns;
+	ticks = since(here_ktime_ns, now_ktime_ns) / period_ns;
+	return ticks > 1 ? ticks : 1;
+}
+
 SEC("perf_event")
 int cpu_tick(struct bpf_perf_event_data *ctx)
 {
@@ -181,8 +211,8 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	bool is_in_user = are_of_user(registers);
 	struct thread *thread = watched_thread(task, is_in_user);
 	bool is_in_kernel = !is_in_user, is_sent;
-	__u64 now_ktime_ns, weight_ns, user_stack = 0;
-	__u32 one_in, period_ns, zero = 0;
+	__u64 now_ktime_ns, period_ns, weight_ns, user_stack = 0;
+	__u32 one_in, zero = 0;
 	const struct cpu_sampling *said;
 	struct place place;
 
@@ -192,6 +222,7 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	one_in = said && said->one_in ? said->one_in : 1;
 	period_ns = said && said->period_ns ? said->period_ns : settings.tick_period_ns;
 	now_ktime_ns = bpf_ktime_get_ns();
+	weight_ns = period_ns * ticks_of(thread, now_ktime_ns, period_ns) * one_in;
 	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||
 	    !admit_to(&cpu_sample_arrival_ktime_ns, now_ktime_ns, settings.cpu_sample_interval_ns,
 		      CPU_SAMPLE_BURST * settings.cpu_sample_interval_ns)) {
@@ -207,7 +238,6 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	}
 	if (is_in_user)
 		user_stack = send_sample(&place, thread, now_ktime_ns);
-	weight_ns = (__u64)period_ns * one_in;
 	if (is_in_kernel)
 		is_sent = send_from_kernel(ctx, thread, now_ktime_ns, weight_ns, user_stack);
 	else

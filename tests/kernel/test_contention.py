@@ -31,6 +31,7 @@ from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import CudaCall, Event
 from otel_gpu.decode.readings import Counters, Times
 from tests.kernel.agent import Agent
+from tests.kernel.stolen_time import read_stolen_ns
 from tests.stubs.build import StubLibraries, workload
 
 # Other agents would look at each switch, too.
@@ -172,12 +173,6 @@ def losses_of(events: Sequence[Event]) -> dict[str, int]:
         for number, name in wire.COUNTER_NAMES.items()
         if name.startswith("counter_lost_") and (count := counters.values[number])
     }
-
-
-def read_stolen_ns() -> int:
-    """Return for how long other machines had our CPUs."""
-    fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
-    return int(fields[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def test_all_calls_are_recorded_as_long_as_they_were(contended: Contended, counted_by: str) -> None:

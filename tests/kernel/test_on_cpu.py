@@ -1,5 +1,6 @@
 """Samples of threads that are on a CPU: which lines their time goes into."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.probe_table import API_BY_NUMBER
 from tests.kernel.agent import FIRST, Agent, open_files, wait_until
+from tests.kernel.stolen_time import read_stolen_ns
 from tests.stubs.build import StubLibraries, library, stub_libraries, workload
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="kernel")]
@@ -42,6 +44,7 @@ class Captured(NamedTuple):
     samples: Sequence[SampleActivity]
     calls: Sequence[CudaCall]
     counters: Sequence[int]
+    stolen_ns: int
 
     def of(self, said: Mapping[str, Any]) -> list[SampleActivity]:
         """The samples of the main thread of a program."""
@@ -56,10 +59,12 @@ def captured(counted_by: str, tmp_path_factory: pytest.TempPathFactory) -> Captu
     program = [workload("shares"), stub_libraries().runtime, seconds]
     command = [sys.executable, WORKLOAD, library("shares"), seconds, *program]
     flags = ("--record", str(path), "--spans", "full", "--summary", "never")
+    stolen_ns = read_stolen_ns()
     with subprocess.Popen(["nice", "-n", "19", *program], stdout=subprocess.DEVNULL) as unwatched:
         with Agent(None, command, flags=flags, inside=FIRST) as agent:
             finished = agent.wait()
         unwatched.kill()
+    stolen_ns = read_stolen_ns() - stolen_ns
     assert finished.returncode == 0, finished.stderr
     rejected: Counter[str] = Counter()
     records = (record for batch in read_recording(path) for record in batch)
@@ -74,6 +79,7 @@ def captured(counted_by: str, tmp_path_factory: pytest.TempPathFactory) -> Captu
         [activity for activity in activities if isinstance(activity, SampleActivity)],
         [event for event in events if isinstance(event, CudaCall)],
         [event for event in events if isinstance(event, Counters)][-1].values,
+        stolen_ns,
     )
 
 
@@ -122,11 +128,11 @@ def test_lines_of_python_have_the_shares_of_the_c_code_under_them(captured: Capt
 
 
 def test_weights_are_the_time_on_cpus(captured: Captured) -> None:
-    """Within 3 %, of each thread."""
+    """Within 3 %, of each thread, with what other machines took of it: the scheduler leaves that out."""
     for said in (captured.program, captured.python):
         weight_ns = sum(sample.event.weight_ns for sample in captured.of(said))
 
-        assert weight_ns == pytest.approx(said["cpu_ns"], rel=0.03)
+        assert 0.97 * said["cpu_ns"] <= weight_ns <= 1.03 * said["cpu_ns"] + captured.stolen_ns
 
 
 def test_a_sample_is_in_its_call_or_in_the_gap_after_it(
@@ -190,6 +196,44 @@ def test_what_finds_no_room_is_counted(busy: int) -> None:
     assert counters[wire.COUNTER_CPU_SAMPLES_WITHHELD] == 0
 
 
+def test_a_tick_stands_for_those_before_it_that_are_missing(busy: int) -> None:
+    """A clock that comes late, as that of a virtual machine may, loses no time."""
+    period_ns, late_ns = 5_000_000, 100_000_000
+    cpu = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(busy, {cpu})
+    # Nothing else may have the CPU meanwhile.
+    os.sched_setscheduler(busy, os.SCHED_FIFO, os.sched_param(1))
+    with Programs(load(None, {}, {}), watch_all=False) as programs:
+        programs.processes.watch(busy, 0)
+        programs.bpf.attach("sched_waking")
+        programs.bpf.attach(programs.switch_program)
+        programs.set_sampling(1, period_ns)
+        clock = programs.attach_clock(cpu, period_ns)
+
+        def weights_ns() -> Iterator[tuple[int, int]]:
+            """Let ticks be missing for a while, and yield times of samples and their weights."""
+            clock.set_period(10 * late_ns)
+            time.sleep(late_ns / 1e9)
+            clock.set_period(period_ns)
+            time.sleep(20 * period_ns / 1e9)
+            for record in programs.events.read():
+                if int.from_bytes(record[:2], "little") == wire.RECORD_CPU_SAMPLE:
+                    said = wire.CPU_SAMPLE_RECORD.named(record)
+                    yield said["ktime_ns"], said["weight_ns"]
+
+        def sampled_late() -> list[tuple[int, int]]:
+            """The samples, if the late tick was one: else it has met another program."""
+            samples = list(weights_ns())
+            is_late = any(weight_ns >= late_ns for _, weight_ns in samples)
+            return samples if is_late else []
+
+        samples = wait_until(sampled_late, "a late tick in a busy program")
+        programs.detach(clock.stop)
+
+    for (before_ktime_ns, _), (ktime_ns, weight_ns) in itertools.pairwise(samples):
+        assert period_ns <= weight_ns < ktime_ns - before_ktime_ns + period_ns
+
+
 @pytest.fixture(scope="module")
 def limited() -> Iterator[tuple[Programs, OnCpuSampling]]:
     """A thousand ticks a second of each CPU, and ten samples of all."""
@@ -205,7 +249,7 @@ def test_the_kernel_side_keeps_to_the_budget_by_itself(
     programs, sampling = limited
     programs.processes.watch(busy, 0)
     sampling.adjust(is_watching=True)
-    programs.set_sampling(1, 1_000_000)
+    programs.set_sampling(1, 0)
     start_s = time.monotonic()
     wait_until(lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_WITHHELD] > 300, "a limit")
     counters = programs.read_counters()
