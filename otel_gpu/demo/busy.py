@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 
+from otel_gpu.demo.clocks import on_cpu_ns, run_queue_ns, unqueued_ns
 from otel_gpu.demo.loop import (
     FIRST_EFFECT,
     GPU_NS,
@@ -20,8 +21,6 @@ from otel_gpu.demo.loop import (
     Helper,
     Trainer,
     place_of,
-    run_queue_ns,
-    unqueued_ns,
 )
 from otel_gpu.demo.steady import STEP_NS, step, wait_for_loader, work_between_steps
 
@@ -122,9 +121,9 @@ def garbage_collection(trainer: Trainer) -> None:
     place = place_of(collect_garbage)
 
     def collect() -> None:
-        start_ns = time.thread_time_ns()
+        start_ns = on_cpu_ns()
         collect_garbage()
-        lost_ns = time.thread_time_ns() - start_ns
+        lost_ns = on_cpu_ns() - start_ns
         trainer.inject("host_work", lost_ns, place=place)
 
     trainer.train(in_gap=collect)

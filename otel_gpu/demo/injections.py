@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from otel_gpu.demo.clocks import on_cpu_ns, run_queue_ns, unqueued_ns
 from otel_gpu.demo.loop import (
     GPU_NS,
     LAUNCH,
@@ -30,10 +31,8 @@ from otel_gpu.demo.loop import (
     is_slow,
     libc,
     place_of,
-    run_queue_ns,
     sleep,
     spin,
-    unqueued_ns,
 )
 
 _CHURN_EFFECTS = 24
@@ -172,9 +171,9 @@ def disk(trainer: Trainer) -> None:
     parts = min(_PARTS, 1 + _INJECTED_NS * (_PARTS // 2) // read_parts(_PARTS // 2))
 
     def load_from_disk(helper: Helper, _: int, __: int) -> None:
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = on_cpu_ns()
         read_ns = read_parts(parts)
-        helper.report(read_ns - (time.thread_time_ns() - cpu_ns))
+        helper.report(read_ns - (on_cpu_ns() - cpu_ns))
 
     loader = _start_loader(trainer, load_from_disk)
 
@@ -229,12 +228,12 @@ def memory_limit(trainer: Trainer) -> None:
                 os.pwrite(cache.fileno(), block, offset)
 
         def take_memory() -> int:
-            waited_ns, start_ns, cpu_ns = run_queue_ns(), time.monotonic_ns(), time.thread_time_ns()
+            waited_ns, start_ns, cpu_ns = run_queue_ns(), time.monotonic_ns(), on_cpu_ns()
             with mmap.mmap(-1, _LIMIT_BYTES // 2, mmap.MAP_PRIVATE) as memory:
                 # Fewer faults, so that the time goes to finding the memory.
                 memory.madvise(mmap.MADV_HUGEPAGE)
                 ctypes.memset((ctypes.c_char * 1).from_buffer(memory), 1, _LIMIT_BYTES // 2)
-                cpu_ns = time.thread_time_ns() - cpu_ns
+                cpu_ns = on_cpu_ns() - cpu_ns
                 took_ns = time.monotonic_ns() - start_ns
                 return took_ns - cpu_ns - (run_queue_ns() - waited_ns)
 
@@ -259,13 +258,13 @@ def large_fork(trainer: Trainer) -> None:
     children: list[int] = []
 
     def fork_child() -> None:
-        cpu_ns = time.thread_time_ns()
+        cpu_ns = on_cpu_ns()
         child = os.fork()
         if not child:
             die_with_parent()
             while True:
                 signal.pause()
-        cpu_ns = time.thread_time_ns() - cpu_ns
+        cpu_ns = on_cpu_ns() - cpu_ns
         trainer.inject("fork", cpu_ns)
         trainer.effects[-1]["causes"][0] |= {"pid": os.getpid(), "tid": threading.get_native_id()}
         children.append(child)

@@ -1,7 +1,7 @@
 """
 The loop of the scenarios, and the helpers that make it slow.
 
-Times are taken here, from the clock, from who injected, and from schedstat: nothing comes from
+Times come from the clock, from who injected, and from what the kernel counts: nothing comes from
 the agent. The loop has a CPU of its own; its helpers ("hog", "loader", ...) share it or not as
 the scenario says. Helpers die with the program.
 """
@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
+
+from otel_gpu.demo.clocks import on_cpu_ns
 
 MS = 1_000_000
 STEPS = 60
@@ -65,17 +67,6 @@ def spin(duration_ns: int) -> None:
 def sleep(duration_ns: int) -> None:
     """Sleep, not beyond what the kernel adds to it."""
     time.sleep(duration_ns / 1e9)
-
-
-def run_queue_ns() -> int:
-    """How long the loop's thread has waited for a CPU so far, by the kernel's own account."""
-    with open("/proc/thread-self/schedstat", "rb", buffering=0) as account:  # noqa: PTH123
-        return int(account.read(64).split()[1])
-
-
-def unqueued_ns() -> int:
-    """The clock, without the time for which the loop's thread waited for a CPU."""
-    return time.monotonic_ns() - run_queue_ns()
 
 
 def is_slow(step: int) -> bool:
@@ -165,6 +156,7 @@ class Helper:
         os.sched_setaffinity(0, {cpu})
         if self._urgency:
             become_urgent(self._urgency)
+        on_cpu_ns()
         self.report(threading.get_native_id())
         while order := os.read(self._orders, _MESSAGE.size):
             self._work(self, *_MESSAGE.unpack(order))
@@ -179,6 +171,7 @@ class Trainer:
 
     def __init__(self, cuda: ctypes.CDLL) -> None:
         self.cuda = cuda
+        on_cpu_ns()
         cpus = sorted(os.sched_getaffinity(0))
         self.cpu, self.other_cpu = cpus[-1], cpus[-2 % len(cpus)]
         self.malloc_ns = LAUNCH_NS

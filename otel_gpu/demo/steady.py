@@ -9,10 +9,10 @@ import multiprocessing
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
+from otel_gpu.demo.clocks import blocked_ns, on_cpu_ns, run_queue_ns
 from otel_gpu.demo.loop import (
     GPU_NS,
     MS,
@@ -23,11 +23,9 @@ from otel_gpu.demo.loop import (
     compute,
     die_with_parent,
     place_of,
-    run_queue_ns,
     set_name,
     sleep,
     spin,
-    unqueued_ns,
 )
 from otel_gpu.demo.neighbour import MESSAGE, connect
 
@@ -46,10 +44,11 @@ def step(trainer: Trainer) -> None:
 
 def steady_sleep(trainer: Trainer) -> None:
     """Every step sleeps 20 ms."""
+    step(trainer)
     for _ in range(STEPS):
-        start_ns = unqueued_ns()
+        start_ns = blocked_ns()
         sleep(STEP_NS)
-        trainer.lose("sleep", unqueued_ns() - start_ns)
+        trainer.lose("sleep", blocked_ns() - start_ns)
         step(trainer)
 
 
@@ -61,9 +60,9 @@ def steady_host_work(trainer: Trainer) -> None:
 def work_between_steps(trainer: Trainer, work: Act, place: dict[str, Any]) -> None:
     """Work before every step, at a place."""
     for _ in range(STEPS):
-        start_ns = time.thread_time_ns()
+        start_ns = on_cpu_ns()
         work()
-        lost_ns = time.thread_time_ns() - start_ns
+        lost_ns = on_cpu_ns() - start_ns
         trainer.lose("host_work", lost_ns, place=place)
         step(trainer)
 
@@ -76,10 +75,13 @@ def steady_loader(trainer: Trainer) -> None:
 def wait_for_loader(trainer: Trainer, load: Act, place: dict[str, Any]) -> None:
     """Wait before every step for a data loader, whose worker works at a place."""
     worker, batches = start_worker(trainer, load, batches=1)
+    # What is before the first call is in no gap.
+    batches.get()
+    step(trainer)
     for _ in range(STEPS):
-        start_ns = unqueued_ns()
+        start_ns = blocked_ns()
         batches.get()
-        waited_ns = unqueued_ns() - start_ns
+        waited_ns = blocked_ns() - start_ns
         via = {"kind": "host_work", "time_ns": waited_ns, "pid": worker, "tid": worker}
         # What it waits for directly is the thread of the worker that feeds the pipe.
         trainer.lose("ipc", waited_ns, pid=worker, via=via | {"place": place})
@@ -187,11 +189,12 @@ def remote_read(trainer: Trainer) -> None:
     address, port = neighbour.address, neighbour.ask("server", STEP_NS)
     neighbour.begin()
     with socket.create_connection((address, port)) as server:
+        step(trainer)
         for _ in range(STEPS):
             server.sendall(bytes(MESSAGE.size))
-            start_ns = unqueued_ns()
+            start_ns = blocked_ns()
             server.recv(MESSAGE.size)
-            trainer.lose("network", unqueued_ns() - start_ns, resource=f"{address}:{port}")
+            trainer.lose("network", blocked_ns() - start_ns, resource=f"{address}:{port}")
             step(trainer)
 
 
@@ -201,18 +204,14 @@ def checkpoint(trainer: Trainer) -> None:
     with tempfile.NamedTemporaryFile(dir="/var/tmp", prefix="checkpoint-", buffering=0) as file:
         for number in range(STEPS):
             if number % 2:
-                start_ns = _blocked_ns()
+                start_ns = blocked_ns()
                 os.pwrite(file.fileno(), block, 0)
                 os.fsync(file.fileno())
-                trainer.lose("io", _blocked_ns() - start_ns, resource=file.name)
+                trainer.lose("io", blocked_ns() - start_ns, resource=file.name)
             step(trainer)
-        start_ns = _blocked_ns()
+        start_ns = blocked_ns()
     # To remove it takes the disk a while, too.
-    trainer.lose("io", _blocked_ns() - start_ns, resource=file.name)
-
-
-def _blocked_ns() -> int:
-    return unqueued_ns() - time.thread_time_ns()
+    trainer.lose("io", blocked_ns() - start_ns, resource=file.name)
 
 
 ALONE = (
