@@ -22,8 +22,6 @@ pytestmark = pytest.mark.kernel
 
 SCRIPT = ROOT / "tests" / "workloads" / "instrumented" / "train_cuda.py"
 INSTRUMENT = Path(sys.executable).parent / "opentelemetry-instrument"
-# From the marker to where the program looks at the clock, when others have the CPU.
-NEAR_NS = 50_000_000
 # Of tests/workloads/liar.py.
 UNREADABLE = 13
 
@@ -56,9 +54,9 @@ def test_every_step_is_told_with_its_span_if_it_has_one(
     assert {(one.pid, one.tid, one.source, one.kind) for one in steps} == {
         (line["pid"], line["pid"], wire.STEP_TOLD, wire.STEP_TRAINING)
     }
-    for step, start_ns, end_ns in zip(steps, ends_ns[:-1], ends_ns[1:], strict=True):
-        assert 0 <= start_ns - step.start_ktime_ns < NEAR_NS
-        assert 0 <= end_ns - step.end_ktime_ns < NEAR_NS
+    for step, start, end in zip(steps, ends_ns[:-1], ends_ns[1:], strict=True):
+        assert start[0] <= step.start_ktime_ns <= start[1]
+        assert end[0] <= step.end_ktime_ns <= end[1]
     slow_ns = {one.number: one.end_ktime_ns - one.start_ktime_ns for one in steps}
     assert min(slow_ns[SLOW_BATCH], slow_ns[SLOW_SYNC]) > SLOW_S * 1e9
     assert steps[SLOW_BATCH - 1].loader_wait_ns > SLOW_S * 1e9

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,18 +237,22 @@ def test_a_server_waits_for_what_comes_in(tmp_path: Path) -> None:
 def test_segments_that_had_to_be_sent_again_are_counted(tmp_path: Path) -> None:
     """By peer: here what answers finds no way back, until one was sent again."""
     path = tmp_path / "waits.otelgpu"
-    waits = 2
+    waits = 23
     with other_host() as name, server_in(name, waits) as port:
+        peer = Resource("tcp", f"{OTHER_ADDRESS}:{port}", is_remote=True)
         flags = ("--record", str(path), "--summary", "never")
         command = [PYTHON, WORKLOAD, "remote", str(waits), OTHER_ADDRESS, port, "1"]
         with Agent(None, command, flags=flags, stdin=subprocess.PIPE) as agent:
-            began = agent.next_line()
-            # The peer is known from the first wait on; then nothing gets back from it.
-            wait_until(lambda: was_read(path, began["ktime_ns"]), "a reading after a wait")
+            agent.next_line()
+            # Of a wait, the end of which the kernel told. From then on nothing gets back from it.
+            wait_until(lambda: any(info.get("name") == peer.name for info in met(path)), "the peer")
             route = ["ip", "-n", name, "route"]
             subprocess.run([*route, "add", "blackhole", f"{OWN_ADDRESS}/32"], check=True)
             agent.send_line()
-            wait_until(lambda: retransmits(path), "a segment that was sent again")
+            wait_until(
+                lambda: any(info.get("retransmits") for info in met(path)),
+                "a segment that was sent again",
+            )
             subprocess.run([*route, "delete", "blackhole", f"{OWN_ADDRESS}/32"], check=True)
             agent.next_line()
             agent.send_line()
@@ -260,18 +264,17 @@ def test_segments_that_had_to_be_sent_again_are_counted(tmp_path: Path) -> None:
         if isinstance(activity, ResourceActivity)
     ]
 
-    assert last.resource == Resource("tcp", f"{OTHER_ADDRESS}:{port}", is_remote=True)
+    assert last.resource == peer
     assert last.retransmits >= 1
 
 
-def retransmits(path: Path) -> bool:
-    """Say whether a recording that goes on tells of a segment that was sent again."""
+def met(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield what threads have waited for, of a recording that goes on."""
     with contextlib.suppress(RecordingError):  # it ends early
         for batch in read_recording(path):
             for event in decode(batch, Counter()):
-                if isinstance(event, ResourceSeen) and event.info.get("retransmits"):
-                    return True
-    return False
+                if isinstance(event, ResourceSeen):
+                    yield event.info
 
 
 def test_a_wait_for_a_file_says_its_path(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ A training loop that knows nothing of OpenTelemetry, and makes CUDA calls.
     train_cuda.py LIBCUDART
 
 Of its STEPS, SLOW_BATCH waits long for its data, and in SLOW_SYNC the device takes long. Prints one line
-of JSON: when each step began and ended, by CLOCK_MONOTONIC.
+of JSON: between which two moments each step ended, by CLOCK_MONOTONIC.
 """
 
 import ctypes
@@ -32,8 +32,9 @@ def main():
         for _ in range(LAUNCHES):
             cuda.cudaLaunchKernel(address, 1, 1, 1, 1, 1, 1, None, ctypes.c_size_t(0), None)
         cuda.cudaDeviceSynchronize()
+        before_ns = time.monotonic_ns()
         optimizer.step()
-        ends_ns.append(time.monotonic_ns())
+        ends_ns.append((before_ns, time.monotonic_ns()))
     print(json.dumps({"pid": os.getpid(), "ends_ns": ends_ns}), flush=True)  # noqa: T201
 
 
