@@ -38,7 +38,8 @@ def test_once_shows_a_running_process(stubs: StubLibraries) -> None:
         try:
             assert process.stdout is not None
             pid = json.loads(process.stdout.readline())["pid"]
-            done = top("--once", "--interval", "2", "--pid", str(pid))
+            # It begins before the probes are there, which takes a busy machine a while.
+            done = top("--once", "--interval", "8", "--pid", str(pid))
         finally:
             process.terminate()
 
