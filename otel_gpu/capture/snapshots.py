@@ -126,8 +126,9 @@ class Snapshots:
         self.steps = FoundSteps(rhythms, programs.processes.image)
 
     def aggregates(self) -> Iterator[bytes]:
-        """Yield the series that changed since they were last read."""
-        yield from aggregates_records(time.monotonic_ns(), self._series.changed())
+        """Yield the series that changed since they were last read: nothing in them is later."""
+        changed = self._series.changed()
+        yield from aggregates_records(time.monotonic_ns(), changed)
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the series of images that ended, as (pid, image_ktime_ns), and free them."""

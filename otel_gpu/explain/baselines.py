@@ -79,6 +79,8 @@ class Baselines:
         self._settings = settings
         self.ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
         self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
+        # When calls of an API had first been counted, by a reading that found some.
+        self._counted_unix_ns: dict[ImageKey, dict[int, int]] = {}
         self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
@@ -93,6 +95,17 @@ class Baselines:
         self.ledger.observe(activity)
         for process in {series.process for series in activity.series}:
             self._observe_image(key_of(process))
+        for series in activity.series:
+            self._note_counted(series, activity.unix_ns)
+
+    def _note_counted(self, series: Series, unix_ns: int) -> None:
+        if series.key.metric != wire.METRIC_CALL_DURATION or series.key.status:
+            return
+        image = key_of(series.process)
+        if len(self._counted_unix_ns) < self._settings.max_processes:
+            self._counted_unix_ns.setdefault(image, {})
+        if image in self._counted_unix_ns:
+            self._counted_unix_ns[image].setdefault(series.key.api, unix_ns)
 
     def _observe_image(self, key: ImageKey) -> None:
         image = self._images.get(key)
@@ -124,9 +137,9 @@ class Baselines:
                 medians_ns[baseline] = median_ns
         return median_ns
 
-    def is_first(self, pid: int, image_ktime_ns: int, api: int) -> bool:
+    def is_first(self, pid: int, image_ktime_ns: int, api: int, end_unix_ns: int) -> bool:
         """
-        Say whether a chosen call is the first one of its API in its process image.
+        Say whether a chosen call, which ended then, is the first one of its API in its process image.
 
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
@@ -140,8 +153,10 @@ class Baselines:
             for series in self._successes((pid, image_ktime_ns))
             if series.key.metric == wire.METRIC_CALL_DURATION and series.key.api == api
         )
-        # The reading may have come between the call's return and its record.
-        return counted <= 1
+        # A reading may come between the call's return and its record. What it has besides the call
+        # may be later.
+        noted = self._counted_unix_ns.get((pid, image_ktime_ns), {})
+        return counted <= 1 or noted.get(api, 0) >= end_unix_ns
 
     def follow_allocator(self, baseline: Baseline, duration_ns: int) -> None:
         """
@@ -161,6 +176,7 @@ class Baselines:
         """Let go of an image that ended: its pid and its ktime."""
         self.ledger.forget(image)
         self._images.pop(image, None)
+        self._counted_unix_ns.pop(image, None)
 
     def _learn(self, key: ImageKey) -> _Image:
         image = self._images.get(key)

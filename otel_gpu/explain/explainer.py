@@ -283,7 +283,9 @@ class Explainer:
         self._chronic.places.observe_work(activity)
         if self._hung:
             self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
-        is_first = self._baselines.is_first(event.pid, event.image_ktime_ns, event.api)
+        is_first = self._baselines.is_first(
+            event.pid, event.image_ktime_ns, event.api, activity.end_unix_ns
+        )
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
             baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
             self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)

@@ -8,7 +8,7 @@ from otel_gpu.config import Config
 from otel_gpu.explain.baselines import Baselines, of_calls, of_gaps
 from otel_gpu.explain.settings import Settings
 from otel_gpu.options import HistogramsConfig
-from tests.activities import APIS_BY_NAME, calls, capture, snapshot
+from tests.activities import APIS_BY_NAME, SECOND, T0, calls, capture, snapshot
 from tests.unit.explain.streams import MS, TRAINER, WORKER, readings_of, usual_gap
 
 IMAGE = (TRAINER.pid, TRAINER.image_ktime_ns)
@@ -91,10 +91,25 @@ def test_the_first_call_of_an_api_is_known_by_what_was_counted_before(baselines)
     """The call itself may already be counted when its record comes."""
     baselines.observe(readings_of("cudaMalloc", [MS], 10))
     baselines.observe(snapshot(10, calls(WORKER, "cudaMalloc", [MS] * 2)))
+    end_unix_ns = T0 + 11 * SECOND
 
-    assert baselines.is_first(*IMAGE, MALLOC)
-    assert not baselines.is_first(*IMAGE, MALLOC)
-    assert not baselines.is_first(WORKER.pid, WORKER.image_ktime_ns, MALLOC)
+    assert baselines.is_first(*IMAGE, MALLOC, end_unix_ns)
+    assert not baselines.is_first(*IMAGE, MALLOC, end_unix_ns)
+    assert not baselines.is_first(WORKER.pid, WORKER.image_ktime_ns, MALLOC, end_unix_ns)
+
+
+def test_what_was_counted_when_the_call_was_over_may_have_come_after_it(baselines):
+    """A reading overtook the record of the first call, and has 20 fast ones that followed it."""
+    baselines.observe(readings_of("cudaMalloc", [80 * MS, *[MS] * 20], 10))
+
+    assert baselines.is_first(*IMAGE, MALLOC, T0 + 10 * SECOND)
+
+
+def test_what_was_counted_before_is_known_whatever_is_read_later(baselines):
+    baselines.observe(readings_of("cudaMalloc", [MS] * 2, 9))
+    baselines.observe(readings_of("cudaMalloc", [MS] * 20, 10))
+
+    assert not baselines.is_first(*IMAGE, MALLOC, T0 + 10 * SECOND)
 
 
 def test_allocations_rise_when_window_after_window_is_slower(baselines):
