@@ -441,8 +441,8 @@ struct cpu_sampling {
 
 /*
  * A watched thread was on a CPU when that CPU's sampling clock ticked. weight_ns is the time on
- * CPUs that the sample stands for: the clock's period, times those that it missed, times the ticks
- * of watched threads for which one sample was taken.
+ * CPUs that the sample stands for: the clock's period, for this tick and each before it that the
+ * clock missed, times the ticks of watched threads for which one sample was taken.
  *
  * In the ring, a struct kernel_stack follows if the tick interrupted the kernel: ticks may come
  * at any instruction, so there are too many of them for the stacks map. The agent names them by

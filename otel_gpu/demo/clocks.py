@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+# As in capture/_libbpf.py: what a scenario says of itself takes nothing from the agent.
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _PERF_FLAG_FD_CLOEXEC = 8
 # struct perf_event_attr, 64 bytes long: a software event, the task clock.

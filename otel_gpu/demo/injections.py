@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from otel_gpu.demo.clocks import on_cpu_ns, run_queue_ns, unqueued_ns
+from otel_gpu.demo.clocks import blocked_ns, on_cpu_ns, run_queue_ns, unqueued_ns
 from otel_gpu.demo.loop import (
     GPU_NS,
     LAUNCH,
@@ -228,14 +228,12 @@ def memory_limit(trainer: Trainer) -> None:
                 os.pwrite(cache.fileno(), block, offset)
 
         def take_memory() -> int:
-            waited_ns, start_ns, cpu_ns = run_queue_ns(), time.monotonic_ns(), on_cpu_ns()
+            start_ns = blocked_ns()
             with mmap.mmap(-1, _LIMIT_BYTES // 2, mmap.MAP_PRIVATE) as memory:
                 # Fewer faults, so that the time goes to finding the memory.
                 memory.madvise(mmap.MADV_HUGEPAGE)
                 ctypes.memset((ctypes.c_char * 1).from_buffer(memory), 1, _LIMIT_BYTES // 2)
-                cpu_ns = on_cpu_ns() - cpu_ns
-                took_ns = time.monotonic_ns() - start_ns
-                return took_ns - cpu_ns - (run_queue_ns() - waited_ns)
+                return blocked_ns() - start_ns
 
         # The first time is about the disk and the host, not about the limit.
         dirty_cache()

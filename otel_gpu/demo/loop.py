@@ -156,7 +156,7 @@ class Helper:
         os.sched_setaffinity(0, {cpu})
         if self._urgency:
             become_urgent(self._urgency)
-        on_cpu_ns()
+        on_cpu_ns()  # here it may wait
         self.report(threading.get_native_id())
         while order := os.read(self._orders, _MESSAGE.size):
             self._work(self, *_MESSAGE.unpack(order))
@@ -171,7 +171,7 @@ class Trainer:
 
     def __init__(self, cuda: ctypes.CDLL) -> None:
         self.cuda = cuda
-        on_cpu_ns()
+        on_cpu_ns()  # here it may wait
         cpus = sorted(os.sched_getaffinity(0))
         self.cpu, self.other_cpu = cpus[-1], cpus[-2 % len(cpus)]
         self.malloc_ns = LAUNCH_NS

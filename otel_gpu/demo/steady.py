@@ -1,8 +1,9 @@
 """
 What is done to the loop in every step: it is always slow, or always like that and healthy.
 
-What was lost is summed over all steps, so each function notes it with ``Trainer.lose``. The
-loop launches once a step, as with CUDA graphs.
+What was lost is summed over all steps, so each function notes it with ``Trainer.lose``. A wait
+before the first call would be in no gap, so a step comes before the first wait. The loop launches
+once a step, as with CUDA graphs.
 """
 
 import multiprocessing
@@ -75,7 +76,6 @@ def steady_loader(trainer: Trainer) -> None:
 def wait_for_loader(trainer: Trainer, load: Act, place: dict[str, Any]) -> None:
     """Wait before every step for a data loader, whose worker works at a place."""
     worker, batches = start_worker(trainer, load, batches=1)
-    # What is before the first call is in no gap.
     batches.get()
     step(trainer)
     for _ in range(STEPS):

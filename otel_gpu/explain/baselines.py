@@ -79,7 +79,7 @@ class Baselines:
         self._settings = settings
         self.ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
         self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
-        # When calls of an API had first been counted, by a reading that found some.
+        # The first reading that had calls of an API.
         self._counted_unix_ns: dict[ImageKey, dict[int, int]] = {}
         self._has_all = True
 
@@ -102,10 +102,9 @@ class Baselines:
         if series.key.metric != wire.METRIC_CALL_DURATION or series.key.status:
             return
         image = key_of(series.process)
-        if len(self._counted_unix_ns) < self._settings.max_processes:
-            self._counted_unix_ns.setdefault(image, {})
-        if image in self._counted_unix_ns:
-            self._counted_unix_ns[image].setdefault(series.key.api, unix_ns)
+        noted = self._counted_unix_ns
+        if image in noted or len(noted) < self._settings.max_processes:
+            noted.setdefault(image, {}).setdefault(series.key.api, unix_ns)
 
     def _observe_image(self, key: ImageKey) -> None:
         image = self._images.get(key)

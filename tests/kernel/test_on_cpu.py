@@ -249,7 +249,7 @@ def test_the_kernel_side_keeps_to_the_budget_by_itself(
     programs, sampling = limited
     programs.processes.watch(busy, 0)
     sampling.adjust(is_watching=True)
-    programs.set_sampling(1, 0)
+    programs.set_sampling(1, 1_000_000)
     start_s = time.monotonic()
     wait_until(lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_WITHHELD] > 300, "a limit")
     counters = programs.read_counters()

@@ -111,12 +111,14 @@ def events_of(path: Path) -> list[Event]:
 
 def was_read(path: Path, ktime_ns: int) -> bool:
     """Say whether a recording that goes on has what was read after a moment."""
+    return any(isinstance(e, Counters) and e.ktime_ns > ktime_ns for e in events_so_far(path))
+
+
+def events_so_far(path: Path) -> Iterator[Event]:
+    """Yield what a recording that goes on has by now."""
     with contextlib.suppress(RecordingError):  # it ends early
         for batch in read_recording(path):
-            for event in decode(batch, Counter()):
-                if isinstance(event, Counters) and event.ktime_ns > ktime_ns:
-                    return True
-    return False
+            yield from decode(batch, Counter())
 
 
 def ended_ns(times: Sequence[ThreadTime]) -> int:
@@ -270,11 +272,7 @@ def test_segments_that_had_to_be_sent_again_are_counted(tmp_path: Path) -> None:
 
 def met(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield what threads have waited for, of a recording that goes on."""
-    with contextlib.suppress(RecordingError):  # it ends early
-        for batch in read_recording(path):
-            for event in decode(batch, Counter()):
-                if isinstance(event, ResourceSeen):
-                    yield event.info
+    return (event.info for event in events_so_far(path) if isinstance(event, ResourceSeen))
 
 
 def test_a_wait_for_a_file_says_its_path(tmp_path: Path) -> None:
