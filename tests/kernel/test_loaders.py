@@ -108,7 +108,7 @@ def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_pat
         walked = [functions for wait in loader.long_waits() if (functions := wait[KERNEL_STACK])]
         assert {functions[0] for functions in walked} == {"hrtimer_nanosleep"}
         assert len(set(walked)) == 1
-        assert 5 - len(walked) <= loader.lost_walks()
+        assert 5 - len(walked) <= loader.unseen_waits()
         ticks = [event for event in loader.events if isinstance(event, CpuSample)]
         assert any(tick.user_stack in loader.stacks for tick in ticks)
         assert {tick.kernel_stack for tick in ticks} - {-1} <= loader.kernel_stacks.keys()

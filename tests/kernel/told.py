@@ -124,9 +124,15 @@ class Told:
                     found[image, *key[2:]] = (value.counted, value.size_bytes)
         return found
 
-    def lost_walks(self) -> int:
-        """How many stacks of the kernel were not found: a walk interrupted another on its CPU."""
-        return self._last_counters().values[wire.COUNTER_LOST_STACK]
+    def unseen_waits(self) -> int:
+        """
+        How many waits may be without a stack of the kernel.
+
+        A walk interrupted another one on its CPU, or the kernel did not tell of the wait's end,
+        as happens while another program is attached to its tracepoint.
+        """
+        counters = self._last_counters().values
+        return counters[wire.COUNTER_LOST_STACK] + counters[wire.COUNTER_SWITCHES_REPAIRED]
 
     def _last_counters(self) -> readings.Counters:
         (*_, last) = (e for e in self.events if isinstance(e, readings.Counters))
