@@ -1129,10 +1129,11 @@ struct process {
 	__u64 image_ktime_ns;
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
-	__u32 resources;	     /* that were first met in its waits */
-	__u32 gil_tid;		     /* the last thread that waited for the GIL and got it */
-	__u32 communicators;	     /* that were made in it */
-	__u64 step_arrival_ktime_ns; /* rate limit of the steps that it tells */
+	__u32 resources;	      /* that were first met in its waits */
+	__u32 gil_tid;		      /* the last thread that waited for the GIL and got it */
+	__u32 communicators;	      /* that were made in it */
+	__u64 step_arrival_ktime_ns;  /* rate limit of the steps that it tells */
+	__u64 event_arrival_ktime_ns; /* rate limit of failures of its adapters */
 };
 
 /*

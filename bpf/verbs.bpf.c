@@ -17,6 +17,8 @@
 #define EVENT_TYPE_OFFSET 8
 #define EVENT_TYPES	  32
 #define MAX_EVENT_WAITS	  4096
+#define EVENT_INTERVAL_NS 10000000
+#define EVENT_BURST_NS	  1000000000
 
 /* CQ_ERR, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR, PATH_MIG_ERR, DEVICE_FATAL, PORT_ERR, SRQ_ERR, WQ_FATAL */
 #define FAILURES                                                                                   \
@@ -55,7 +57,10 @@ static __always_inline struct process *find_own_process(struct event_owner *owne
 	return process;
 }
 
-/* As a call that took no time and failed. */
+/*
+ * As a call that took no time and failed. It has a rate of its own: the calls that fail because of
+ * it would keep it from being sent.
+ */
 static __noinline int send_event(struct process *process, const struct event_owner *owner,
 				 __u32 api, __u32 type)
 {
@@ -64,7 +69,8 @@ static __noinline int send_event(struct process *process, const struct event_own
 
 	if (process->flags & PROCESS_NO_SPANS)
 		return 0;
-	if (!admit(process, now_ktime_ns)) {
+	if (!admit_to(&process->event_arrival_ktime_ns, now_ktime_ns, EVENT_INTERVAL_NS,
+		      EVENT_BURST_NS)) {
 		count(COUNTER_SPANS_WITHHELD_RATE);
 		return 0;
 	}

@@ -582,7 +582,7 @@ SETTINGS = CStruct(
 )
 PROCESS = CStruct(
     "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
-    "step_arrival_ktime_ns:Q"
+    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q"
 )
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
