@@ -249,6 +249,7 @@ def _where_they_meet(text: _Text) -> _Division | None:
         for whole in found
         if len(whole.words) == 1 < len(best.words)
         and whole.share >= _ALMOST_ALL
+        and whole.whole_share >= _LEAST_SHARE
         and len(best.steps) <= _PARTS * len(whole.steps)
         and whole.mean_calls >= _LONGER * best.mean_calls
     )

@@ -103,6 +103,22 @@ def test_prefill_and_decode_are_told_apart(chance, most):
 
 
 @settings(max_examples=25)
+@given(CHANCES, st.integers(5, 8), st.integers(3, 5))
+def test_steps_of_two_kinds_in_turns_are_no_parts_of_each_other(chance, most_plain, most_looks):
+    """Those of one kind look at their result, so that before some of them there are others."""
+    plain = ("plain", [TO_DEVICE, *FORWARD[:8], WAIT])
+    looks = ("looks", [TO_DEVICE, *BACKWARD, TO_HOST, WAIT])
+    parts = []
+    for _ in range(20):
+        parts += [plain] * chance.randint(5, most_plain) + [looks] * chance.randint(3, most_looks)
+    log = thread(parts)
+
+    _, turns = found(log)
+
+    assert edges(turns) == [step[:2] for step in log.steps]
+
+
+@settings(max_examples=25)
 @given(CHANCES, st.integers(1, 8), st.integers(0, 3), st.integers(0, 3))
 def test_random_calls_have_no_steps(chance, kernels, waits, copies):
     """However few different ones there are."""
