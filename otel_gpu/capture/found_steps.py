@@ -215,8 +215,11 @@ class FoundSteps:
         if thread.rhythm is None and self._has_same(thread):
             self._rest(index, thread, State.SAME)
             return
-        thread.rhythm, thread.state = found, State.FOUND
-        thread.maps.follow(index, found)
+        before, thread.rhythm, thread.state = thread.rhythm, found, State.FOUND
+        if before is None or before.edges != found.edges:
+            # Of what comes while another rhythm is told no round is reported: it is in the calls.
+            thread.early = thread.early or []
+            thread.maps.follow(index, found)
 
     def _has_same(self, thread: _Thread) -> bool:
         """Whether another thread of the process makes these steps: they can take several."""

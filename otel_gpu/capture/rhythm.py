@@ -73,6 +73,11 @@ class Rhythm(NamedTuple):
     confidence_percent: int
     longest_calls: int
 
+    @property
+    def edges(self) -> tuple[object, ...]:
+        """What tells where steps begin and end."""
+        return self[:5]
+
 
 class Turn(NamedTuple):
     """One step: the indices of its first and last calls, and what stands for all of them."""

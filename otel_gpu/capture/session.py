@@ -147,6 +147,9 @@ class Session:
                 poller.poll(wait_s)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
                 yield from _pieces(turn)
+        # The end of an image that is gone is in the ring, or nobody was told of it.
+        with self._faults.at("sweep"):
+            yield from _pieces(self._sweep())
         yield from _pieces(itertools.chain(self._clock(), self._lifecycle.read()))
         # Apart, so that the last status knows the errors that those records led to.
         yield from _pieces(self._end())
@@ -263,6 +266,11 @@ class Session:
             yield from self._snapshots.open_calls()
         with self._faults.at("device_faults"):
             yield from self._surroundings.faults.read(is_last=True)
+        with self._faults.at("sweep"):
+            yield from self._sweep()
+        # What is found now is told by the reading that follows.
+        with self._faults.at("steps"):
+            yield from self._snapshots.steps.read()
         with self._faults.at("snapshot"):
             yield from self._snapshot()
         with self._faults.at("culprits"):

@@ -1,16 +1,23 @@
 """Steps of programs that tell nobody: found to the call, or said to be unknown."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.command import Command
+from otel_gpu.capture.headers import header_of
+from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
+from otel_gpu.capture.session import Session
+from otel_gpu.config import load
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import Counters, Status
 from otel_gpu.decode.marks import Step
@@ -46,8 +53,12 @@ def capture(stubs: StubLibraries, folder: Path, what: str, **more: Any) -> Captu
 
 
 def read(file: Path, line: dict[str, Any]) -> Captured:
+    return read_records((one for batch in read_recording(file) for one in batch), line)
+
+
+def read_records(records: Iterable[bytes], line: dict[str, Any]) -> Captured:
     rejected: Counter[str] = Counter()
-    events = list(decode((one for batch in read_recording(file) for one in batch), rejected))
+    events = list(decode(records, rejected))
     assert rejected == {}
     (*_, status) = (one.info for one in events if isinstance(one, Status))
     (*_, counters) = (one.values for one in events if isinstance(one, Counters))
@@ -90,6 +101,35 @@ def test_steps_of_a_loop_are_found_to_the_call(
 def test_two_kinds_of_steps_are_told_apart(stubs: StubLibraries, tmp_path: Path, what: str) -> None:
     """Training and evaluation, and prefill and decode."""
     assert_same(capture(stubs, tmp_path, what), has_kinds=True)
+
+
+def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
+    stubs: StubLibraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    As happens while another program is attached to its tracepoint. And there is an end.
+
+    When the last step ended, nobody knows then.
+    """
+    said = tmp_path / "said.json"
+    program = [sys.executable, str(WORKLOADS / "rhythmic.py"), str(stubs.runtime), "loop", "53"]
+    command = Command(["sh", "-c", 'exec "$@" > ' + shlex.quote(str(said)), "sh", *program])
+    config = load(None, {}, {})
+    with Programs(config, watch_all=False) as programs:
+        attach = programs.bpf.attach
+        monkeypatch.setattr(
+            programs.bpf, "attach", lambda name: name == "sched_process_exit" or attach(name)
+        )
+        records = [
+            record
+            for batch in Session(programs, config, command=command).batches()
+            for record in batch
+        ]
+
+    captured = read_records(records, json.loads(said.read_bytes()))
+    assert_same(captured._replace(logged=captured.logged[:-1]), has_kinds=False)
+    ends = [header_of(record) for record in records if header_of(record).kind == wire.RECORD_EXIT]
+    assert [end.pid for end in ends] == [command.pid]
 
 
 def test_random_calls_have_no_steps(stubs: StubLibraries, tmp_path: Path) -> None:

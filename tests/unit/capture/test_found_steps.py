@@ -7,7 +7,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.rhythm import Calls, Rhythm
-from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, WAIT, thread
+from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
 STEP = [TO_DEVICE, *range(KERNEL, KERNEL + 8), WAIT]
 IMAGE = (7, 50)
@@ -20,6 +20,7 @@ class Maps:
 
     def __init__(self):
         self.rhythms, self.kept, self.followed, self.freed = {}, {}, {}, []
+        self.told = 0  # rhythms, so far
 
     def claim(self, index, log, *, tid=9, image=IMAGE, **fields):
         pid, image_ktime_ns = image
@@ -27,6 +28,10 @@ class Maps:
         calls = {"area": 1, "kept": len(log.calls.symbols), "made": len(log.calls.symbols)}
         named = wire.RHYTHM.named(wire.RHYTHM.build(**who, **(calls | fields)))
         self.rhythms[index], self.kept[index] = named, log.calls
+
+    def make_more(self, index, log):
+        self.kept[index] = log.calls
+        self.rhythms[index] |= dict.fromkeys(("kept", "made"), len(log.calls.symbols))
 
     def taken(self):
         return iter(list(self.rhythms.items()))
@@ -40,6 +45,7 @@ class Maps:
     def follow(self, index, rhythm):
         assert isinstance(rhythm, Rhythm)
         self.followed[index] = rhythm
+        self.told += 1
 
     def stop(self, index):
         self.followed.pop(index, None)
@@ -135,6 +141,32 @@ def test_steps_before_the_rhythm_was_known_come_before_those_after_it(maps, step
     assert steps.counts == {"found": 1}
 
 
+def test_a_rhythm_that_is_the_same_among_more_calls_is_not_told_again(maps, steps):
+    """A round that is under way while it is told would have no beginning."""
+    step = ("step", STEP)
+    maps.claim(0, thread([step] * 20, host_us=1_000))
+    read(steps)
+    maps.make_more(0, thread([step] * 60, host_us=1_000))
+    read(steps)
+    read(steps)
+
+    assert maps.told == 1
+
+
+def test_steps_that_are_made_while_another_rhythm_is_told_are_in_the_calls(maps, steps):
+    """None of them is reported; each comes once, and is numbered on."""
+    first = [("step", STEP)] * 20
+    others = [("step", [*range(KERNEL + 20, KERNEL + 40), TO_HOST])] * 60
+    log = thread([*first, *others], host_us=1_000)
+    maps.claim(0, thread(first, host_us=1_000))
+    found = read(steps) + read(steps)
+    maps.make_more(0, log)
+    found += read(steps) + read(steps)
+
+    assert maps.told == 2
+    assert found == [(*step, at) for at, step in enumerate(bounds(log)[:19] + bounds(log)[20:], 1)]
+
+
 def test_a_thread_that_ends_has_all_steps_that_it_made(maps, steps):
     """Its last one ended with its last call."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
@@ -223,8 +255,7 @@ def test_short_rounds_at_the_beginning_do_not_hide_the_steps_that_follow(maps, s
     assert read(steps) == []
     assert steps.counts == {"too_short": 1}
 
-    maps.kept[0] = log.calls
-    maps.rhythms[0] |= {"kept": len(log.calls.symbols), "made": len(log.calls.symbols)}
+    maps.make_more(0, log)
     read(steps)
 
     assert set(bounds(log)) <= {(start, end) for start, end, _ in read(steps)}
