@@ -180,9 +180,8 @@ class Session:
         self._adjust_sampling()
         with self._faults.at("looks"):
             yield from self._look()
-        # Counters of cgroups tell of what is between two readings: this is the first one.
-        with self._faults.at("pressure"):
-            yield from self._surroundings.pressure()
+        # Rates are of what is between two readings. This is the first one, now that probes are there.
+        yield from self._snapshot()
         self._surroundings.start()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()

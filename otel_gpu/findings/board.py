@@ -10,7 +10,8 @@ live capture showed. Figures are those of the report; only the window is another
 #
 # Counters are read about once a second, and whole: histograms, the time account, then the
 # kernel side's own counters. "Now" is therefore the difference of two such readings, about
-# the interval apart. Between them come partial readings, of processes that
+# the interval apart. The first one is made when the probes are there, which takes a while:
+# with it the first interval begins. Between them come partial readings, of processes that
 # end; they count, and end no interval.
 
 from collections.abc import Iterable, Mapping
@@ -79,6 +80,7 @@ class Board:
         self._base: Mark = {}
         # For how long ranks waited for others when the interval began.
         self._lags: dict[ImageKey, int] = {}
+        # 0: nothing was read yet.
         self._base_unix_ns = 0
         self._now: _Figures | None = None
 
@@ -113,10 +115,8 @@ class Board:
         self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
         total = self._figures({}, self._explainer.communicators.lags(now_unix_ns))
-        now = self._now
-        if now is None:
-            # The first interval is not over: what there is of it.
-            now = total._replace(length_ns=now_unix_ns - self._extent.start_unix_ns)
+        # The first interval may not be over: what there is of it.
+        now = self._now or self._figures_now(now_unix_ns)
         return View(
             self._host,
             now_unix_ns,
@@ -135,18 +135,23 @@ class Board:
         host = activity.info.get("host")
         name = host.get("name") if isinstance(host, Mapping) else None
         self._host = name if isinstance(name, str) else ""
-        self._base, self._base_unix_ns = {}, activity.unix_ns
 
     def _end_interval(self, unix_ns: int) -> None:
         # Readings are not made to the millisecond: two of them are two seconds apart, or not quite.
         length_ns = unix_ns - self._base_unix_ns
-        if length_ns >= self._interval_ns * _NEARLY:
-            lags = self._explainer.communicators.lags(unix_ns)
-            since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
-            self._now = self._figures(self._base, since)._replace(length_ns=length_ns)
-            self._lags = lags
-            self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
+        if length_ns < self._interval_ns * _NEARLY:
+            return
+        if self._base_unix_ns:
+            self._now = self._figures_now(unix_ns)
             self._places.age()
+        self._lags = self._explainer.communicators.lags(unix_ns)
+        self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
+
+    def _figures_now(self, unix_ns: int) -> _Figures:
+        lags = self._explainer.communicators.lags(unix_ns)
+        since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
+        start_unix_ns = self._base_unix_ns or self._extent.start_unix_ns
+        return self._figures(self._base, since)._replace(length_ns=unix_ns - start_unix_ns)
 
     def _figures(self, since: Mark, lags: Mapping[ImageKey, int]) -> _Figures:
         figures = self._ledger.figures(since).values()

@@ -38,8 +38,7 @@ def test_once_shows_a_running_process(stubs: StubLibraries) -> None:
         try:
             assert process.stdout is not None
             pid = json.loads(process.stdout.readline())["pid"]
-            # It begins before the probes are there, which takes a busy machine a while.
-            done = top("--once", "--interval", "8", "--pid", str(pid))
+            done = top("--once", "--pid", str(pid))
         finally:
             process.terminate()
 

@@ -83,6 +83,7 @@ def tell(hog: str = "cc1plus") -> Iterator[bytes]:
         at(0.2),
         {"kernel_stack": PIPE_READ, "functions": ["anon_pipe_read", "vfs_read", "ksys_read"]},
     )
+    yield counters_record(at(0), [0] * wire.COUNTER_COUNT)
     yield _counted(at(1_000), launches=[4_000] * 999 + [6_000], gaps=[50_000] * 1_000)
     yield _times(at(1_000), run_queue_ms=0, ipc_ms=0)
     yield _stall(

@@ -18,7 +18,7 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.commands import _keys
 from otel_gpu.commands._display import _Messages
 from otel_gpu.commands._keys import Keys, has_keys
-from otel_gpu.enrich.activities import CallActivity
+from otel_gpu.enrich.activities import AggregatesActivity, CallActivity, CountersActivity
 from otel_gpu.enrich.enricher import Enricher
 from tests.emulator import Emulator
 
@@ -46,11 +46,19 @@ def age_s(told):
 
 def test_once_prints_the_last_screen_of_a_recording(told, age_s, capsys):
     """Plain text for a pipe: no control character but the ends of lines."""
-    in_launches_s = sum(
-        (one.end_unix_ns - one.start_unix_ns) / 1e9
-        for one in told
-        if isinstance(one, CallActivity) and one.api.name == "cudaLaunchKernel"
-    )
+    # What "now" begins with, as the recording is shorter than an interval.
+    first = next(n for n, one in enumerate(told) if isinstance(one, CountersActivity))
+    calls, in_calls_ns = Counter(), Counter()
+    for is_before, part in ((False, told), (True, told[:first])):
+        latest = {
+            s.key: s for one in part if isinstance(one, AggregatesActivity) for s in one.series
+        }
+        for series in latest.values():
+            if series.api is not None and series.api.name == "cudaLaunchKernel":
+                calls[is_before] += series.aggregate.counted
+                in_calls_ns[is_before] += series.aggregate.sum
+    now_s = age_s - (told[first].unix_ns - told[0].unix_ns) / 1e9
+    assert 0 < calls[True] < calls[False] == STEPS
 
     assert cli.main(["top", "--once", str(RECORDING)]) == 0
 
@@ -65,12 +73,13 @@ def test_once_prints_the_last_screen_of_a_recording(told, age_s, capsys):
     lost = [re.match(r"HIGH +(\d+) ms lost now  4 x slow cudaLaunchK", line) for line in lines]
     (lost_ms,) = (float(found[1]) for found in lost if found)
     assert lost_ms == pytest.approx(INJECTED_MS, rel=0.1)
-    # Per second of the recording, which is shorter than an interval.
     (rate, share, percent) = next(
         line.split()[1:4] for line in lines if line.startswith("cudaLaunchKernel ")
     )
-    assert (float(rate), percent) == (pytest.approx(STEPS / age_s, abs=0.6), "%")
-    assert float(share) == pytest.approx(100 * in_launches_s / age_s, abs=0.6)
+    calls_per_s = (calls[False] - calls[True]) / now_s
+    in_calls = (in_calls_ns[False] - in_calls_ns[True]) / 1e9 / now_s
+    assert (float(rate), percent) == (pytest.approx(calls_per_s, abs=0.6), "%")
+    assert float(share) == pytest.approx(100 * in_calls, abs=0.6)
     assert all(line.isprintable() for line in lines)
     assert captured.err == ""
 

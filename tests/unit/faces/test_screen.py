@@ -75,6 +75,7 @@ def crowded(name="trainer"):
     board = Board(Settings(), 2 * SECOND)
     for activity in (
         capture(),
+        counters(0.0),
         snapshot(
             5.0,
             *(calls(one, "cudaLaunchKernel", [2_000] * one.pid) for one in images),

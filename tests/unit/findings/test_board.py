@@ -213,7 +213,7 @@ def test_bytes_per_second_are_of_the_interval():
 
 def test_before_the_first_interval_is_over_all_of_it_is_now():
     """A capture that was short shows rates as well."""
-    board = board_of(capture(), *reading(0.5, launches(image(), 50)))
+    board = board_of(capture(), *reading(0.5), *reading(1.0, launches(image(), 50)))
 
     view = board.view()
 
@@ -221,11 +221,25 @@ def test_before_the_first_interval_is_over_all_of_it_is_now():
     assert view.apis[0].calls_per_s == 100.0
 
 
+def test_what_it_takes_to_begin_is_in_no_interval():
+    """Probes take a while to be there: of 1,007 calls since then, 7 were before the first reading."""
+    trainer = image()
+    board = board_of(
+        capture(), *reading(1.5, launches(trainer, 7)), *reading(3.5, launches(trainer, 1_007))
+    )
+
+    view = board.view()
+
+    assert (view.age_ns, view.interval_ns) == (3.5 * SECOND, 2 * SECOND)
+    assert (view.apis[0].total.calls, view.apis[0].calls_per_s) == (1_007, 500.0)
+
+
 def test_a_partial_reading_ends_no_interval():
     """The last series of one process say nothing of the others."""
     trainer, other = image(), image(pid=43)
     board = board_of(
         capture(),
+        *reading(0.0),
         *reading(2.0, launches(trainer, 10), launches(other, 10)),
         snapshot(4.0, launches(other, 20)),
     )
@@ -346,7 +360,7 @@ def test_processes_that_ended_are_forgotten_before_there_is_no_room(monkeypatch)
     monkeypatch.setattr(module, "MAX_ENDED", 2)
     stays, *leave = [image(pid=pid) for pid in range(50, 56)]
     everything = [launches(process, 3) for process in (stays, *leave)]
-    board = board_of(capture(), *reading(1.0, *everything))
+    board = board_of(capture(), *reading(0.5), *reading(1.0, *everything))
     for process in leave:
         board.observe(ended(process, 1.5))
     for activity in reading(3.0, launches(stays, 9)):
