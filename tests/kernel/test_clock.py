@@ -134,4 +134,5 @@ def test_a_clock_step_moves_later_spans_and_no_earlier_ones(
     for line in lines:
         span = found[line["stream"]]
         duration_ns = span.end_time_unix_nano - span.start_time_unix_nano
-        assert duration_ns == pytest.approx(line["elapsed_ns"], abs=5 * MILLISECOND_NS)
+        assert line["asked_ns"] - MILLISECOND_NS <= duration_ns
+        assert duration_ns <= line["elapsed_ns"] + MILLISECOND_NS
