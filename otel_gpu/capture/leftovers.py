@@ -27,6 +27,8 @@ class Leftovers:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
         self._missing: set[Image] = set()
+        # Who had memory when it was last looked at, and was no more.
+        self._gone: set[Image] = set()
 
     def ended(self, images: Mapping[int, int]) -> set[Image]:
         """
@@ -66,7 +68,9 @@ class Leftovers:
     def free_memory(self) -> None:
         """Free the allocations and captures of streams that images which ended left behind."""
         memory = self._programs.memory()
-        living = set(self._programs.processes.images().items())
+        gone = {image for image, *_ in memory} - set(self._programs.processes.images().items())
         for image, bpf_map, key in memory:
-            if image not in living:
+            # What was where, a record in the ring may ask for still; by the next time it was read.
+            if image in gone & self._gone:
                 bpf_map.delete(key)
+        self._gone = gone

@@ -147,10 +147,10 @@ class Session:
                 poller.poll(wait_s)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
                 yield from _pieces(turn)
-        # The end of an image that is gone is in the ring, or nobody was told of it.
-        with self._faults.at("sweep"):
-            yield from _pieces(self._sweep())
-        yield from _pieces(itertools.chain(self._clock(), self._lifecycle.read()))
+        # Twice: whoever is gone before and after the ring was read has ended unseen.
+        for _ in range(2):
+            turn = itertools.chain(self._clock(), self._lifecycle.read(), self._unseen_ends())
+            yield from _pieces(turn)
         # Apart, so that the last status knows the errors that those records led to.
         yield from _pieces(self._end())
         self._surroundings.close()
@@ -265,8 +265,6 @@ class Session:
             yield from self._snapshots.open_calls()
         with self._faults.at("device_faults"):
             yield from self._surroundings.faults.read(is_last=True)
-        with self._faults.at("sweep"):
-            yield from self._sweep()
         # What is found now is told by the reading that follows.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()
@@ -276,14 +274,20 @@ class Session:
             yield from self._snapshots.culprits.introduce_some(is_last=True)
 
     def _sweep(self) -> Iterator[bytes]:
-        # What ended without a record of it.
-        ended = self._watchlist.find_ended()
-        yield from self._lifecycle.last_readings(ended)
-        for pid, image_ktime_ns in ended:
-            self._watchlist.forget(pid, image_ktime_ns)
-            yield unseen_exit_record(time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns)
+        yield from self._unseen_ends()
         yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
         give_back_memory()
+
+    def _unseen_ends(self) -> Iterator[bytes]:
+        # What ended without a record of it.
+        with self._faults.at("sweep"):
+            ended = self._watchlist.find_ended()
+            yield from self._lifecycle.last_readings(ended)
+            for pid, image_ktime_ns in ended:
+                self._watchlist.forget(pid, image_ktime_ns)
+                yield unseen_exit_record(
+                    time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns
+                )
 
     def _clock(self) -> Iterator[bytes]:
         with self._faults.at("clock"):

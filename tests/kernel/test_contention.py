@@ -14,7 +14,8 @@
 # after it; the scheduler when a thread is put into the queue, the probe when that begins. On
 # this project's machines that is 5 to 10 us for each time off the CPU, which is allowed for.
 # A hypervisor that takes the CPU away is seen by the scheduler's clocks only, and may do so
-# in any call: so a few calls may be off, and in the totals its time is allowed for as well.
+# in any call, and a switch may take longer than usual: so a few calls may be off, and all of them
+# together by what it took.
 
 import os
 import subprocess
@@ -76,17 +77,16 @@ class Call(NamedTuple):
         """How often it left its CPU."""
         return self.event.voluntary_switches + self.event.involuntary_switches
 
-    def is_as_measured(self) -> bool:
-        """Whether CPU time and wait lie between those inside of it and those around it."""
+    @property
+    def off_by_ns(self) -> int:
+        """How far CPU time or wait is from between those inside of it and those around it."""
         slack_ns = US + self.switches * SWITCH_NS
-        return (
-            self.done.cpu - self.begun.cpu - slack_ns
-            <= self.on_cpu_ns
-            <= self.after.cpu - self.before.cpu + slack_ns
-        ) and (
-            self.done.wait - self.begun.wait - slack_ns
-            <= self.event.run_queue_ns
-            <= self.after.wait - self.before.wait + slack_ns
+        return max(
+            self.done.cpu - self.begun.cpu - slack_ns - self.on_cpu_ns,
+            self.on_cpu_ns - (self.after.cpu - self.before.cpu) - slack_ns,
+            self.done.wait - self.begun.wait - slack_ns - self.event.run_queue_ns,
+            self.event.run_queue_ns - (self.after.wait - self.before.wait) - slack_ns,
+            0,
         )
 
 
@@ -204,26 +204,29 @@ def test_on_cpu_run_queue_and_blocked_sum_to_each_duration(contended: Contended)
             assert event.run_queue_ns == event.blocked_ns == 0
 
 
+def off_by_ns(calls: Sequence[Call], one_in: int) -> int:
+    """Return what calls are off by together, but for those one in so many that are furthest off."""
+    return sum(sorted(call.off_by_ns for call in calls)[: -(len(calls) // one_in)])
+
+
 def test_calls_that_never_left_their_cpu_agree_with_its_clock_to_a_microsecond(
     contended: Contended,
 ) -> None:
-    """All but one in a hundred, and one for each millisecond that the hypervisor took."""
+    """All but one in a hundred, and for as long as the hypervisor had the CPU."""
     calls = [call for call in contended.calls if not call.switches]
-    wrong = [call for call in calls if not call.is_as_measured()]
 
     assert len(calls) >= 1_000
-    assert len(wrong) <= len(calls) / 100 + contended.stolen_ns / MS, wrong[:10]
+    assert off_by_ns(calls, 100) <= contended.stolen_ns
 
 
 def test_calls_that_left_their_cpu_agree_with_the_scheduler(contended: Contended) -> None:
     """
-    All but one in fifty, to what the two ways to measure differ by at each switch; and one for
-    each millisecond that the hypervisor took.
+    All but one in fifty, to what the two ways to measure differ by at each switch: on the average
+    no more than a microsecond above it, and for as long as the hypervisor had the CPU.
     """
     calls = [call for call in contended.calls if call.switches]
-    wrong = [call for call in calls if not call.is_as_measured()]
 
-    assert len(wrong) <= len(calls) / 50 + contended.stolen_ns / MS, wrong[:10]
+    assert off_by_ns(calls, 50) <= sum(c.switches for c in calls) * US + contended.stolen_ns
 
 
 def test_the_totals_agree_with_schedstat(contended: Contended) -> None:
