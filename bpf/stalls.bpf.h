@@ -98,9 +98,9 @@ static __always_inline void enter_cpu(struct thread *thread, __u64 now_ktime_ns)
 }
 
 /*
- * A thread runs, and its switch-in was not seen: that happens while another program is
- * attached to the same tracepoint, or detached. The scheduler knows for how long it
- * has run, to the last tick. It ran when it says that a call was over.
+ * A thread runs, and its switch-in was not seen: now and then the kernel tells nobody of one. The
+ * scheduler knows for how long it has run, to the last tick. It ran when it says that a call was
+ * over.
  */
 static __always_inline void notice_running(struct thread *thread, struct task_struct *task,
 					   __u64 now_ktime_ns)

@@ -69,8 +69,9 @@ class Leftovers:
         """Free the allocations and captures of streams that images which ended left behind."""
         memory = self._programs.memory()
         gone = {image for image, *_ in memory} - set(self._programs.processes.images().items())
+        # What was where, a record in the ring may ask for still; by the next time it was read.
+        ended = gone & self._gone
+        self._gone = gone - ended
         for image, bpf_map, key in memory:
-            # What was where, a record in the ring may ask for still; by the next time it was read.
-            if image in gone & self._gone:
+            if image in ended:
                 bpf_map.delete(key)
-        self._gone = gone

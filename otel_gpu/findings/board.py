@@ -114,9 +114,10 @@ class Board:
         """What there is to see at this moment of the stream."""
         self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
-        total = self._figures({}, self._explainer.communicators.lags(now_unix_ns))
+        lags = self._explainer.communicators.lags(now_unix_ns)
+        total = self._figures({}, lags)
         # The first interval may not be over: what there is of it.
-        now = self._now or self._figures_now(now_unix_ns)
+        now = self._now or self._figures_now(now_unix_ns, lags)
         return View(
             self._host,
             now_unix_ns,
@@ -141,14 +142,14 @@ class Board:
         length_ns = unix_ns - self._base_unix_ns
         if length_ns < self._interval_ns * _NEARLY:
             return
+        lags = self._explainer.communicators.lags(unix_ns)
         if self._base_unix_ns:
-            self._now = self._figures_now(unix_ns)
+            self._now = self._figures_now(unix_ns, lags)
             self._places.age()
-        self._lags = self._explainer.communicators.lags(unix_ns)
+        self._lags = lags
         self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
 
-    def _figures_now(self, unix_ns: int) -> _Figures:
-        lags = self._explainer.communicators.lags(unix_ns)
+    def _figures_now(self, unix_ns: int, lags: Mapping[ImageKey, int]) -> _Figures:
         since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
         start_unix_ns = self._base_unix_ns or self._extent.start_unix_ns
         return self._figures(self._base, since)._replace(length_ns=unix_ns - start_unix_ns)

@@ -251,7 +251,8 @@ def test_the_account_of_calls_is_the_sum_of_the_calls(contended: Contended) -> N
     """
     As each of them is recorded; the whole account is the time it took.
 
-    A reading of the account that comes while a probe ends a call books what that takes to the call.
+    To the nanosecond, but for time on the CPU: a reading of the account that comes while a probe ends a
+    call books what that takes to the call.
     """
     calls = contended.calls
 
@@ -262,6 +263,7 @@ def test_the_account_of_calls_is_the_sum_of_the_calls(contended: Contended) -> N
         sum(call.event.run_queue_ns for call in calls),
         sum(call.event.blocked_ns for call in calls),
     ]
-    assert account_ns == pytest.approx(calls_ns, rel=0, abs=contended.readings * PROBE_NS)
+    assert account_ns[0] == pytest.approx(calls_ns[0], rel=0, abs=contended.readings * PROBE_NS)
+    assert account_ns[1:] == calls_ns[1:]
     wall_ns = calls[-1].event.end_ktime_ns - calls[0].event.start_ktime_ns
     assert sum(map(contended.feeding_ns, states)) == pytest.approx(wall_ns, rel=0.01)

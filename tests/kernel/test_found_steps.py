@@ -106,11 +106,7 @@ def test_two_kinds_of_steps_are_told_apart(stubs: StubLibraries, tmp_path: Path,
 def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
     stubs: StubLibraries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    As happens while another program is attached to its tracepoint. And there is an end.
-
-    When the last step ended, nobody knows then.
-    """
+    """And there is an end. When the last step ended, nobody knows then."""
     said = tmp_path / "said.json"
     program = [sys.executable, str(WORKLOADS / "rhythmic.py"), str(stubs.runtime), "loop", "53"]
     command = Command(["sh", "-c", 'exec "$@" > ' + shlex.quote(str(said)), "sh", *program])
@@ -128,8 +124,8 @@ def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
 
     captured = read_records(records, json.loads(said.read_bytes()))
     assert_same(captured._replace(logged=captured.logged[:-1]), has_kinds=False)
-    ends = [header_of(record) for record in records if header_of(record).kind == wire.RECORD_EXIT]
-    assert [end.pid for end in ends] == [command.pid]
+    headers = map(header_of, records)
+    assert [one.pid for one in headers if one.kind == wire.RECORD_EXIT] == [command.pid]
 
 
 def test_random_calls_have_no_steps(stubs: StubLibraries, tmp_path: Path) -> None:

@@ -49,9 +49,11 @@ def test_calls_bytes_and_events_are_exact(receiver: OtlpReceiver, stubs: StubLib
     So many calls fail that most of their spans are withheld; those of an adapter's failures,
     which may be why, are not.
     """
-    environment = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "1"}
-    # So many failures at once have more stacks than there is room for.
-    environment["OTEL_GPU_STACKS_ENABLED"] = "false"
+    environment = {
+        "OTEL_GPU_SPANS_RATE_PER_PROCESS": "1",
+        # So many failures at once have more stacks than there is room for.
+        "OTEL_GPU_STACKS_ENABLED": "false",
+    }
     told = command(stubs, 100_003, 2, *EVENTS)
     with Agent(receiver, told, env=environment, stdin=subprocess.PIPE) as agent:
         pid = agent.next_line()["pid"]

@@ -79,8 +79,7 @@ class Recorded(NamedTuple):
         """
         Check that these are all waits, and that there was room for what each was for.
 
-        Of those whose end the kernel did not tell, as happens while another program is attached to
-        its tracepoint, it is not known.
+        Of those whose end the kernel did not tell it is not known.
         """
         [*_, last] = [event for event in self.events if isinstance(event, Counters)]
         unseen = last.values[wire.COUNTER_SWITCHES_REPAIRED]

@@ -128,8 +128,7 @@ class Told:
         """
         How many waits may be without a stack of the kernel.
 
-        A walk interrupted another one on its CPU, or the kernel did not tell of the wait's end,
-        as happens while another program is attached to its tracepoint.
+        A walk interrupted another one on its CPU, or the kernel did not tell of the wait's end.
         """
         counters = self._last_counters().values
         return counters[wire.COUNTER_LOST_STACK] + counters[wire.COUNTER_SWITCHES_REPAIRED]
