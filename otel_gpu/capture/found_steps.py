@@ -137,7 +137,7 @@ class FoundSteps:
             is_over = bool(rhythm["has_ended"])
             is_over = is_over or self._watched(thread.pid) != thread.image_ktime_ns
             if is_over:
-                yield from self._end(index, thread, rhythm)
+                yield from self._end(index, thread)
                 continue
             yield from self._settle(index, thread)
             # One at a time: meanwhile nothing else is done.
@@ -151,9 +151,9 @@ class FoundSteps:
 
     def last(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the last steps of images, as (pid, image_ktime_ns), that have ended."""
-        for index, thread, rhythm in self._taken():
+        for index, thread, _ in self._taken():
             if thread.image in ended:
-                yield from self._end(index, thread, rhythm)
+                yield from self._end(index, thread)
 
     def _taken(self) -> Iterator[tuple[int, _Thread, Mapping[str, Any]]]:
         for maps in self._memories:
@@ -274,7 +274,9 @@ class FoundSteps:
         thread.state, thread.rhythm, thread.is_resting = state, None, True
         thread.again_s = math.inf
 
-    def _end(self, index: int, thread: _Thread, rhythm: Mapping[str, Any]) -> Iterator[bytes]:
+    def _end(self, index: int, thread: _Thread) -> Iterator[bytes]:
+        # It may have ended since it was read.
+        rhythm = thread.maps.rhythm(index)
         if thread.rhythm is None and not thread.is_resting and rhythm["kept"] >= _LEAST_CALLS:
             self._search(index, thread)
         # Of those that are kept the last one is the last of all, if there was room for it.

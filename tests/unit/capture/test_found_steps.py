@@ -34,7 +34,10 @@ class Maps:
         self.rhythms[index] |= dict.fromkeys(("kept", "made"), len(log.calls.symbols))
 
     def taken(self):
-        return iter(list(self.rhythms.items()))
+        return ((index, self.rhythm(index)) for index in list(self.rhythms))
+
+    def rhythm(self, index):
+        return dict(self.rhythms[index])
 
     def calls(self, index):
         return self.kept[index]
@@ -194,6 +197,22 @@ def test_a_thread_that_ends_just_when_its_rhythm_is_known_has_its_last_step(maps
     assert len(found) == 20
     assert found[-1][1] == last_ns
     assert named(steps.take(round_of(found[-1][0], last_ns))) == []
+
+
+def test_a_thread_that_ends_while_it_is_looked_at_has_its_last_step(maps):
+    """What was read of it a moment before did not say so."""
+    log = thread([("step", STEP)] * 20, host_us=1_000)
+    last_ns = log.calls.starts_ns[-1] + 10_000
+    maps.claim(0, log)
+
+    def watched(_pid):
+        maps.rhythms[0] |= {"has_ended": 1, "last_return_ktime_ns": last_ns}
+        return 0
+
+    found = read(FoundSteps([maps], watched))
+
+    assert len(found) == 20
+    assert found[-1][1] == last_ns
 
 
 def test_an_image_that_ends_has_its_steps_before_its_end(maps, steps):
