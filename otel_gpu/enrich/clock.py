@@ -72,9 +72,7 @@ class Clock:
             unix_ns = ktime_ns + self._offset_ns
         else:
             unix_ns = ktime_ns + self.offset_ns(ktime_ns)
-        if 0 <= unix_ns <= _LAST_UNIX_NS:
-            return unix_ns
-        return 0 if unix_ns < 0 else _LAST_UNIX_NS
+        return clamp_unix_ns(unix_ns)
 
     def date(self, end_ktime_ns: int, earlier_ktime_ns: int) -> tuple[int, int]:
         """
@@ -87,13 +85,17 @@ class Clock:
         # Nearly every event is newer than the newest sample.
         if end_ktime_ns < self._since_ktime_ns or not 0 <= end_unix_ns <= _LAST_UNIX_NS:
             end_unix_ns = self.to_unix_ns(end_ktime_ns)
-        unix_ns = end_unix_ns + earlier_ktime_ns - end_ktime_ns
-        if not 0 <= unix_ns <= _LAST_UNIX_NS:
-            unix_ns = 0 if unix_ns < 0 else _LAST_UNIX_NS
-        return end_unix_ns, unix_ns
+        return end_unix_ns, clamp_unix_ns(end_unix_ns + earlier_ktime_ns - end_ktime_ns)
 
     def offset_ns(self, ktime_ns: int) -> int:
         """Return what to add to ktime to get Unix time, as it was at a moment."""
         if not self._offsets:
             return 0
         return self._offsets[max(bisect_right(self._ktimes, ktime_ns) - 1, 0)]
+
+
+def clamp_unix_ns(unix_ns: int) -> int:
+    """Return a Unix time, or the nearest one that OTLP can carry: only a broken record needs that."""
+    if 0 <= unix_ns <= _LAST_UNIX_NS:
+        return unix_ns
+    return 0 if unix_ns < 0 else _LAST_UNIX_NS

@@ -11,6 +11,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
+from otel_gpu.enrich.clock import clamp_unix_ns
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.chains import Culprit, Evidence
 
@@ -82,8 +83,8 @@ def of_unseen(
     return Evidence(
         f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",
         kind,
-        start_unix_ns,
-        start_unix_ns + time_ns,
+        clamp_unix_ns(start_unix_ns),
+        clamp_unix_ns(start_unix_ns + time_ns),
         other,
     )
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids, stack_text
+from otel_gpu.enrich.clock import clamp_unix_ns
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.chains import (
     OWN_TIME,
@@ -90,7 +91,8 @@ class _ChainSpans:
 
     def __post_init__(self) -> None:
         self._trace_id, self._span_id = chain_reference(self._chain)
-        self._end_unix_ns = self._chain.effect.start_unix_ns + self._chain.effect.duration_ns
+        effect = self._chain.effect
+        self._end_unix_ns = clamp_unix_ns(effect.start_unix_ns + effect.duration_ns)
 
     def build(self) -> tuple[FinishedSpan, ...]:
         effect = self._chain.effect
