@@ -3,16 +3,19 @@
 import difflib
 import logging
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from otel_gpu import safe_files
 from otel_gpu.errors import ConfigError
 from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option
 
 __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
+_MAX_FILE_BYTES = 1 << 20
 # Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its
 # token itself: a secret does not belong among settings that are printed.
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
@@ -26,6 +29,10 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 _logger = logging.getLogger(__name__)
+
+# YAML's references make a short file a value of any size.
+_brief = reprlib.Repr()
+_brief.maxlevel = 2
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
@@ -58,11 +65,13 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
     import yaml  # noqa: PLC0415
 
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.safe_load(safe_files.read_regular(path, _MAX_FILE_BYTES).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is nested too deeply") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     for section, fields in _mapping(path, None, document).items():
@@ -123,13 +132,15 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
             good = _is_number(value, type(option.default), option)
     if not good or (option.choices and value not in option.choices):
         hint = nearest(value, option.choices) if isinstance(value, str) else ""
-        raise ConfigError(f"{where}: must be {_expected(option)}, not {value!r}", hint=hint)
+        raise ConfigError(
+            f"{where}: must be {_expected(option)}, not {_brief.repr(value)}", hint=hint
+        )
     if option.kind == "number":
         value = float(value)
     elif option.kind == "list of numbers":
         value = tuple(map(float, value))
     if option.check and (problem := option.check(value)):
-        raise ConfigError(f"{where}: {problem} ({value!r})")
+        raise ConfigError(f"{where}: {problem} ({_brief.repr(value)})")
     return value
 
 

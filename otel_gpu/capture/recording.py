@@ -44,16 +44,14 @@ changed since.
 
 import logging
 import os
-import stat
 import struct
-import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Self
 
-from otel_gpu import wire
+from otel_gpu import safe_files, wire
 from otel_gpu.errors import RecordingError
 
 MAGIC = b"OTELGPU\0"
@@ -74,7 +72,6 @@ _COMPRESSION_LEVEL = 1
 _FLUSH_BYTES = 256 << 10
 _FLUSH_INTERVAL_S = 1.0
 _BATCH_RECORDS = 4096
-_FILE_MODE: Final = 0o600
 
 _logger = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ class RecordingWriter:
     (less than ``flush_bytes``) is lost with a killed writer.
 
     Args:
-        path: Where the recording goes; symbolic links are followed.
+        path: Where the recording goes; a symbolic link is refused.
         flush_bytes: How many bytes of records make a chunk.
         flush_interval_s: After how long fewer make one too, with the next ``write``.
 
@@ -220,38 +217,19 @@ def _make_header() -> bytes:
 
 
 def _create_file(path: Path) -> int:
-    # A new file takes the name at once, rather than the old one being cut short: a
-    # reader of the old one is not disturbed, and nothing planted under the name
-    # after the check is written to.
-    target = Path(os.path.realpath(path))
-    temporary = ""
     try:
-        _refuse_foreign_file(path, target)
-        fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        os.fchmod(fd, _FILE_MODE)
-        Path(temporary).replace(target)
+        return safe_files.replace_own(path, _refuse_other_content)
     except OSError as error:
-        if temporary:
-            os.close(fd)
-            Path(temporary).unlink(missing_ok=True)
         raise RecordingError(
             f"{path}: cannot be made: {error.strerror}",
-            hint="name a file in a folder that exists and can be written",
+            hint="name a file of your own, in a folder that exists and can be written",
         ) from error
-    return fd
 
 
-def _refuse_foreign_file(path: Path, target: Path) -> None:
-    try:
-        status = target.stat()
-    except FileNotFoundError:
-        return
-    if stat.S_ISREG(status.st_mode):
-        if status.st_size == 0:
+def _refuse_other_content(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
             return
-        with target.open("rb") as file:
-            if file.read(len(MAGIC)) == MAGIC:
-                return
     raise RecordingError(
         f"{path}: exists and is not a recording, so it is not overwritten",
         hint="name another file, or remove this one",

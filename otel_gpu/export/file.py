@@ -13,21 +13,26 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from google.protobuf.message import Message
 
+from otel_gpu import safe_files
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 from otel_gpu.export.signals import SPANS, Signal
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId", "profileId"})
 
 
 class OtlpFile:
-    """Writes OTLP/JSON lines to a new file, or standard output (``-``); safe between threads."""
+    """
+    Writes OTLP/JSON lines to a new file, or standard output (``-``); safe between threads.
+
+    An existing file of the same user is replaced; anything else at the path is refused.
+    """
 
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
@@ -38,9 +43,9 @@ class OtlpFile:
             return
         try:
             # What processes did is not for everyone on the host to read.
-            self._file = os.fdopen(os.open(path, _FLAGS, mode=0o600), "wb")
+            self._file = os.fdopen(safe_files.replace_own(Path(path)), "wb")
         except OSError as error:
-            hint = "choose another export.otlp_file"
+            hint = "choose another export.otlp_file; - is standard output"
             raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
 
     def close(self) -> None:

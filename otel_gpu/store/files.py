@@ -10,12 +10,11 @@ import contextlib
 import logging
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_gpu import __version__
+from otel_gpu import __version__, safe_files
 from otel_gpu.errors import StoreError
 from otel_gpu.store import schema
 from otel_gpu.store.columns import MAX_JSON
@@ -23,13 +22,14 @@ from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import Lock, lock_path
 from otel_gpu.store.problems import ELSEWHERE, FAILURES, explained, is_damage, problem_of
 
-_FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _PAGE_BYTES = 4096
 _BUSY_TIMEOUT_S = 1.0
 _CACHE_KIB = 8192
 _MAX_CHECKED_BYTES = 64 << 20
 _MAX_READ_BYTES = 4 * MAX_JSON
+# No writer gets near it, and what follows it still fits SQLite.
+_LARGEST_NUMBER = 1 << 62
 _OUR_FILES = ("", "-wal", "-shm")
 
 _COPY = "copy it, with the -wal beside it, to a folder that can be written"
@@ -65,9 +65,9 @@ def open_writing(
         StoreError: It is no store, of a later version or another owner, another process
             writes it, or the place cannot be written.
     """
-    path = Path(os.path.realpath(path))
     _make_folder(path)
-    _check_file(path)
+    path = path.parent.resolve() / path.name
+    _check_files(path)
     was_ours = lock_path(path).exists()
     if _is_foreign(path, was_ours=was_ours):
         raise StoreError(
@@ -81,6 +81,7 @@ def open_writing(
         except _UnusableError as error:
             aside = _set_aside(path, error.mark)
             _logger.warning("%s: %s; it is %s now, and a new one is begun", path, error, aside)
+            lock.forget_last()
             connection = _open(path, limits, lock, durable=durable)
     except _UnusableError as error:
         lock.close()
@@ -127,16 +128,15 @@ def _make_folder(path: Path) -> None:
         path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
 
 
-def _check_file(path: Path) -> None:
-    with explained(path, "cannot be opened", _OWNER):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            return
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{path}: is not a file", hint="name a file, with --store")
-    if status.st_uid != os.geteuid():
-        raise StoreError(f"{path}: belongs to another user (uid {status.st_uid})", hint=_OWNER)
+def _check_files(path: Path) -> None:
+    # SQLite would take a log that somebody else put there for that of the store.
+    for suffix in _OUR_FILES:
+        file = path.with_name(path.name + suffix)
+        with explained(file, "cannot be opened", _OWNER):
+            try:
+                safe_files.check_own_if_there(file)
+            except safe_files.UntrustedError as error:
+                raise StoreError(f"{file}: {error.strerror}", hint=_OWNER) from error
 
 
 def _is_foreign(path: Path, *, was_ours: bool) -> bool:
@@ -160,7 +160,7 @@ def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.C
         try:
             if is_new:
                 return _begin(path, limits, durable=durable)
-            path.chmod(_FILE_MODE)
+            path.chmod(safe_files.PRIVATE_MODE)
             with _kept_open(path, "rw") as connection:
                 _check_schema(connection, path)
                 _configure(connection, limits, path, durable=durable)
@@ -176,8 +176,8 @@ def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.C
 def _begin(path: Path, limits: Limits, *, durable: bool) -> sqlite3.Connection:
     facts = {"created_by": f"otel-gpu {__version__}", "created_unix_ns": f"{time.time_ns()}"}
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
-        path.chmod(_FILE_MODE)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, safe_files.PRIVATE_MODE))
+        path.chmod(safe_files.PRIVATE_MODE)
         with _kept_open(path, "rw") as connection:
             _configure(connection, limits, path, durable=durable)
             schema.create(connection, facts)
@@ -265,7 +265,8 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
         raise _UnusableError("is damaged: its last writer found it so")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
         connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
-    schema.first_numbers(connection)
+    if max(schema.first_numbers(connection).values()) > _LARGEST_NUMBER:
+        raise _UnusableError("is damaged: a number in it is larger than any that was given")
     found = connection.execute(
         "SELECT ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
     ).fetchone()

@@ -17,6 +17,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu import safe_files
 from otel_gpu.errors import StoreError
 from otel_gpu.store.problems import ELSEWHERE, explained
 
@@ -28,8 +29,8 @@ UNENDED = (
 _NUMBERS = struct.Struct("=QQQ")
 _STEP = 64
 _CONDEMNED = (1 << 64) - 1
-_MODE = 0o600
 _MOST_LOST = 1 << 32
+_LARGEST = (1 << 63) - 1
 
 
 class LastWriter(NamedTuple):
@@ -51,18 +52,21 @@ class LastWriter(NamedTuple):
         return self.writer == _CONDEMNED
 
 
+_NOBODY = LastWriter(0, 0, 0)
+
+
 class Lock:
     """
     The lock of a store, held until it is closed, or its process ends.
 
     Raises:
-        StoreError: Another process writes the store, or the lock cannot be made.
+        StoreError: Another process writes the store, or the lock cannot be made or is another
+            user's.
     """
 
     def __init__(self, path: Path) -> None:
         with explained(path, hint=ELSEWHERE):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(lock_path(path), flags, _MODE)
+            self._fd = safe_files.open_own(lock_path(path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.last = _read(self._fd)
@@ -76,6 +80,10 @@ class Lock:
             ) from error
         self._writer = 0
         self._unreached_seq = 0
+
+    def forget_last(self) -> None:
+        """Drop what is known of the last writer: it wrote a store that is not in use any more."""
+        self.last = _NOBODY
 
     def sign(self, writer: int, next_seq: int) -> None:
         """Say who holds the lock."""
@@ -112,10 +120,13 @@ def lock_path(path: Path) -> Path:
 def look_at(path: Path) -> LastWriter | None:
     """Return who wrote last, if nobody writes now and it is known; else None."""
     try:
-        fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(lock_path(path), flags)
     except OSError:
         return None
     try:
+        if os.fstat(fd).st_uid != path.stat().st_uid:
+            return None
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return _read(fd)
     except OSError:
@@ -127,5 +138,8 @@ def look_at(path: Path) -> LastWriter | None:
 def _read(fd: int) -> LastWriter:
     data = os.pread(fd, _NUMBERS.size, 0)
     if len(data) < _NUMBERS.size:
-        return LastWriter(0, 0, 0)
-    return LastWriter(*_NUMBERS.unpack(data))
+        return _NOBODY
+    last = LastWriter(*_NUMBERS.unpack(data))
+    # What SQLite cannot hold is no number of ours.
+    is_ours = max(last.pid, last.unreached_seq) <= _LARGEST
+    return last if is_ours and (last.writer <= _LARGEST or last.found_damage) else _NOBODY

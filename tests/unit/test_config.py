@@ -1,6 +1,7 @@
 """The configuration: what is read from where, and what is refused."""
 
 import logging
+import os
 
 import pytest
 import yaml
@@ -177,6 +178,36 @@ def test_broken_yaml_says_where(tmp_path):
         load_yaml(tmp_path, "spans: {mode: full")
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(ConfigError, match="pipe: is not a file"):
+        load(tmp_path / "pipe", NOTHING, NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spans: " + "[" * 3000 + "]" * 3000, "is nested too deeply"),
+        ("# " + "x" * (1 << 20), "has more than 1,048,576 bytes"),
+    ],
+)
+def test_a_file_that_would_take_much_to_read_is_refused(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        load_yaml(tmp_path, text)
+
+
+def test_a_value_that_is_large_when_written_out_is_not_written_out(tmp_path):
+    """Thirty lists of ten references each are 10^30 items."""
+    lists = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
+    text = "\n".join(["spans:", "  mode:", "    a0: &a0 x", *(f"    {line}" for line in lists)])
+
+    with pytest.raises(ConfigError, match="mode: must be one of") as refused:
+        load_yaml(tmp_path, text)
+
+    assert len(str(refused.value)) < 1000
 
 
 def test_yaml_cannot_make_objects(tmp_path):

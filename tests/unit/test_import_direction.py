@@ -38,6 +38,7 @@ ALONE = {
     "records.py",
     "recent.py",
     "errors.py",
+    "safe_files.py",
     "faults.py",
     "options.py",
     "config.py",

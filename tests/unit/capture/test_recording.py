@@ -1,5 +1,6 @@
 """Recordings: what is written is read back, and nothing that is read can do harm."""
 
+import os
 import random
 import resource
 import signal
@@ -148,14 +149,23 @@ def test_a_recording_is_replaced_and_its_reader_not_disturbed(tmp_path):
     assert read(tmp_path / "a") == [b"new"]
 
 
-def test_a_link_is_followed(tmp_path):
-    """The file that a symbolic link names is written; the link stays one."""
+def test_a_link_is_refused(tmp_path):
+    """Another user can have put it there, and what it names is not what was asked for."""
     (tmp_path / "link").symlink_to("target")
 
-    write(tmp_path / "link", [b"x"])
+    with pytest.raises(RecordingError, match="is a symbolic link"):
+        RecordingWriter(tmp_path / "link")
 
-    assert (tmp_path / "link").is_symlink()
-    assert read(tmp_path / "target") == [b"x"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_recording_of_another_user_is_not_replaced(tmp_path):
+    write(tmp_path / "a", [b"x"])
+    os.chown(tmp_path / "a", 4242, 4242)
+
+    with pytest.raises(RecordingError, match=r"belongs to another user \(uid 4242\)"):
+        RecordingWriter(tmp_path / "a")
 
 
 @pytest.mark.parametrize("content", [b"precious", b"OTELGP", b"\0" * 100])
@@ -173,7 +183,7 @@ def test_what_is_no_recording_is_not_overwritten(tmp_path, content):
 def test_a_folder_and_a_device_are_not_overwritten(tmp_path):
     """Only regular files are replaced."""
     for path in (tmp_path, Path("/dev/null")):
-        with pytest.raises(RecordingError, match="not overwritten"):
+        with pytest.raises(RecordingError, match="is not a file"):
             RecordingWriter(path)
 
     assert Path("/dev/null").is_char_device()

@@ -1,4 +1,5 @@
 import json
+import os
 import stat
 import sys
 
@@ -117,6 +118,35 @@ def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path):
 
     assert (tmp_path / "out.jsonl").read_bytes() == b"{}\n"
     file.close()
+
+
+def test_an_old_file_that_others_can_read_is_not_written_to(tmp_path):
+    """Who has it open reads what was in it, and the new one is for its owner."""
+    path = tmp_path / "out.jsonl"
+    path.write_text("old")
+    path.chmod(0o644)
+    with path.open() as reader:
+        file = OtlpFile(str(path))
+        file.write(ExportMetricsServiceRequest())
+        file.close()
+
+        assert reader.read() == "old"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes() == b"{}\n"
+
+
+def test_a_link_and_a_file_of_another_user_are_refused(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(ConfigError, match="link: is a symbolic link"):
+        OtlpFile(str(tmp_path / "link"))
+
+    if os.geteuid() == 0:
+        os.chown(target, 4242, 4242)
+        with pytest.raises(ConfigError, match=r"belongs to another user \(uid 4242\)"):
+            OtlpFile(str(target))
+    assert target.read_text() == "precious"
 
 
 def test_the_file_is_private_and_replaced(tmp_path):

@@ -452,18 +452,79 @@ def test_stores_are_private(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_symbolic_link_leads_to_the_store(tmp_path):
-    """The lock and the log are where the file is."""
+def test_a_symbolic_link_is_refused(tmp_path):
+    """Another user can have put it there; a folder may be a link."""
     (tmp_path / "large").mkdir()
-    link = tmp_path / "store.db"
-    link.symlink_to(tmp_path / "large" / "store.db")
+    (tmp_path / "store.db").symlink_to(tmp_path / "large" / "store.db")
+    (tmp_path / "folder").symlink_to("large")
 
-    write(link, [capture()])
+    assert "is a symbolic link" in refusal(tmp_path / "store.db")
+    write(tmp_path / "folder" / "store.db", [capture()])
 
-    assert link.is_symlink()
     names = sorted(file.name for file in (tmp_path / "large").iterdir())
     assert names == ["store.db", "store.db.lock"]
-    assert len(read(link)) == 1
+    assert len(read(tmp_path / "folder" / "store.db")) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".lock"])
+def test_files_of_another_user_are_refused(tmp_path, suffix):
+    """Who owns the lock could hold it; who owns the log could say what is in the store."""
+    path = tmp_path / "store.db"
+    foreign = tmp_path / f"store.db{suffix}"
+    foreign.write_bytes(b"")
+    os.chown(foreign, 4242, 4242)
+
+    assert "belongs to another user (uid 4242)" in refusal(path)
+    assert foreign.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE chunks SET last_seq = 9223372036854775807",
+        "UPDATE writers SET writer = 9223372036854775807",
+    ],
+)
+def test_a_number_that_nothing_can_follow_is_damage(tmp_path, harm):
+    """The store is set aside once and kept, and what follows is written to a new one."""
+    path = write(tmp_path / "store.db", [capture(), *some_calls(10)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(harm)
+        connection.commit()
+
+    for _ in range(3):
+        write(path, [capture()])
+
+    (aside,) = tmp_path.glob("store.db.corrupt-*")
+    with closing(sqlite3.connect(aside)) as connection:
+        assert connection.execute("SELECT count(*) FROM calls").fetchone() == (10,)
+    assert len(read(path)) == 3
+
+
+def test_a_lock_of_impossible_numbers_is_not_believed(tmp_path):
+    path = write(tmp_path / "store.db", [capture(), *some_calls(10)])
+    lock_path(path).write_bytes(b"\xff" * 24)
+
+    for _ in range(3):
+        write(path, [capture()])
+
+    assert list(tmp_path.glob("store.db.corrupt-*")) == []
+    assert len(read(path)) == 14
+
+
+def test_a_lock_with_the_mark_of_damage_costs_a_store_once(tmp_path):
+    """The next start believes it; later ones use the new store."""
+    path = write(tmp_path / "store.db", [capture(), *some_calls(10)])
+    lock_path(path).write_bytes(struct.pack("=QQQ", 7, (1 << 64) - 1, 1))
+
+    for _ in range(3):
+        write(path, [capture()])
+
+    (aside,) = tmp_path.glob("store.db.corrupt-*")
+    with closing(sqlite3.connect(aside)) as connection:
+        assert connection.execute("SELECT count(*) FROM calls").fetchone() == (10,)
+    assert len(read(path)) == 3
 
 
 @pytest.fixture(scope="module")
