@@ -15,14 +15,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import otel_gpu
 from otel_gpu import commands, config
 from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
+from otel_gpu.printable import printable, printable_lines
 
 _LOG_LINES = 12
+_INDENT = "    "
 _COMMAND = "What follows -- is the command to run, with its arguments."
 # As a shell reports the death of a command by SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED = 130
@@ -176,6 +178,14 @@ class _LogFormatter(logging.Formatter):
         record.level = record.levelname.lower()
         return super().format(record)
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
+        # A message is one line: a name in it begins no other.
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802 -- as logging has it
+        return _INDENT + printable_lines(super().formatException(ei), _INDENT)
+
 
 def _report(error: OtelGpuError) -> None:
     Output().note(f"error: {error}")
@@ -185,6 +195,6 @@ def _report(error: OtelGpuError) -> None:
         if len(lines) > _LOG_LINES and not _logger.isEnabledFor(logging.INFO):
             print(f"({len(lines) - _LOG_LINES} lines before these: -v)", file=sys.stderr)
             lines = lines[-_LOG_LINES:]
-        print("\n".join(lines), file=sys.stderr)
+        print(printable_lines("\n".join(lines)), file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr, flush=True)
+        print(printable(f"hint: {error.hint}"), file=sys.stderr, flush=True)

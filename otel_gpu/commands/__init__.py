@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
+from otel_gpu.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,7 +121,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Tell the operator something, on standard error, as ``otel-gpu: text``."""
-        sys.stderr.write(f"{PROGRAM}: {text}\n")
+        sys.stderr.write(f"{PROGRAM}: {printable(text)}\n")
         sys.stderr.flush()
 
 

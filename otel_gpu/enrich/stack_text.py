@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import layer_of
+from otel_gpu.printable import printable
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 
 MAX_CHARACTERS: Final = 16_384
@@ -37,17 +38,6 @@ class StackText(NamedTuple):
 
     text: str
     types: tuple[str, ...]
-
-
-def printable(text: str) -> str:
-    """
-    Escape what a terminal would obey, line breaks among it.
-
-    Names come from other people's processes, and from recordings of strangers.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def frame_line(frame: Frame) -> str:

@@ -1,13 +1,13 @@
 """Errors of devices, as spans of whose work it was and as log records of all."""
 
 from otel_gpu.enrich.activities import DeviceFaultActivity
-from otel_gpu.enrich.stack_text import printable
 from otel_gpu.explain.chains import Severity
 from otel_gpu.explain.xids import meaning_of
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs
 from otel_gpu.export.encoder import ERROR, INFO, WARN
 from otel_gpu.export.finished import STATUS_ERROR, Attributes, FinishedSpan, Origin, SpanEvent
+from otel_gpu.printable import printable
 
 SEVERITIES = {Severity.HIGH: ERROR, Severity.MEDIUM: WARN, Severity.LOW: INFO}
 """Of log records, by how bad the error is."""

@@ -39,6 +39,7 @@ ALONE = {
     "recent.py",
     "errors.py",
     "safe_files.py",
+    "printable.py",
     "faults.py",
     "options.py",
     "config.py",
