@@ -70,6 +70,17 @@ second line `hint: what to do`.
 126 when it is not executable |
 
 `otel-gpu --version` prints the version. `otel-gpu VERB --help` says what this page says.
+
+## What a command gets
+
+A command after `--` runs as it would without the agent.
+
+- **Signals** that are sent to the agent are passed on to the command, from SIGUSR1 to the real-time ones. Those that a
+  terminal sends to all that it runs, such as Ctrl-C, reach the command once; a signal to a whole process group reaches
+  it twice, as under `timeout`. If it goes on for `export.shutdown_timeout_s` after SIGTERM or SIGHUP, the capture ends
+  without it. What the caller ignores, as `nohup` does, the command ignores, too.
+- **Without a command**, SIGINT, SIGTERM and SIGHUP end the capture. SIGINT also does where a script's shell had it ignored,
+  as shells do for commands in the background.
 """
 
 

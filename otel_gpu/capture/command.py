@@ -3,7 +3,8 @@ Starting the user's command, held back until the probes stand.
 
 The command is forked first of all, while the agent is small and has one thread, and
 waits at a gate: a pipe that the agent writes to when everything is in place. Its
-standard input and output are its own.
+standard input and output are its own, and so are the dispositions of signals that the agent was
+started with.
 """
 
 import contextlib
@@ -61,6 +62,7 @@ class Command:
         self.pid_fd = os.pidfd_open(self.pid)
         self.exit_code: int | None = None
         self.has_begun = False
+        self._held_signals: list[int] = []
 
     def _become(self, gate_read: int, failure_write: int) -> None:
         # In the child. An empty read means that the agent died before it was ready.
@@ -107,12 +109,29 @@ class Command:
                 exit_code=NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE,
             )
         self.has_begun = True
+        for number in self._held_signals:
+            self.send_signal(number)
 
     def send_signal(self, number: int) -> None:
-        """Pass a signal on to the command, if it still runs."""
-        if self.exit_code is None:
+        """Pass a signal on to the command, if it still runs; one that has not begun gets it then."""
+        if not self.has_begun:
+            self._held_signals.append(number)
+        elif self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pid_fd, number)
+
+    def gets_signals_of_terminal(self) -> bool:
+        """Whether a terminal sends the command what it sends the agent, such as Ctrl-C."""
+        try:
+            terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp() == os.getpgid(self.pid)
+        except OSError:
+            return False
+        finally:
+            os.close(terminal)
 
     def poll(self) -> int | None:
         """Return the exit code as a shell would give it; None while it runs."""

@@ -69,7 +69,8 @@ class Guard:
 def _stand_guard(agent: socket.socket) -> None:
     # In the child, which must never return into the agent's code.
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        # It ends by itself. What is sent to all of the agent's group is not for it.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_IGN)
         # Whoever reads the agent's output would wait for us.
         null = os.open(os.devnull, os.O_RDWR)

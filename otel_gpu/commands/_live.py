@@ -7,7 +7,7 @@ import signal
 import threading
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -27,7 +27,21 @@ from otel_gpu.service.notify import CAPTURING, Notifier
 # Process images, files that they map, and files with their symbols, each within bounds.
 _OPEN_FILES = 4096
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+# A terminal sends these to all that it runs.
+_OF_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH})
+# They are about the agent itself: its errors and its own writes, its children, and when it may run.
+_OWN = frozenset(
+    {
+        *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
+        *(signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP),
+        *(signal.SIGPIPE, signal.SIGXFSZ),
+        signal.SIGCHLD,
+        *(signal.SIGCONT, signal.SIGKILL, signal.SIGSTOP),
+        *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
+    }
+)
+_PASSED_ON = frozenset(signal.valid_signals()) - _OWN
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +74,12 @@ def start_command(args: Namespace) -> Iterator[Started]:
             command = Command(args.command, environment)
             stack.callback(command.close)
             stack.enter_context(signals_handled())
+            pass_on = _passing_on_to(command)
+            stack.enter_context(signals_handled(pass_on, _PASSED_ON - _ENDING))
+        elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell has background commands of a script ignore it, and a capture has no other end.
+            stack.enter_context(signals_handled(numbers={signal.SIGINT}))
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield Started(command, guard)
         except Exception as error:
@@ -74,17 +94,16 @@ def start_command(args: Namespace) -> Iterator[Started]:
                 exc_info=None if isinstance(error, OtelGpuError) else error,
             )
             guard.let_go_on()
-            _pass_signals_on(command)
+            _handle_signals(_passing_on_to(command))
             command.wait()
 
 
-def _pass_signals_on(command: Command) -> None:
+def _passing_on_to(command: Command) -> Handler:
     def pass_on(number: int, _frame: object) -> None:
-        # The terminal has sent SIGINT to it as well.
-        if number != signal.SIGINT:
+        if number not in _OF_TERMINAL or not command.gets_signals_of_terminal():
             command.send_signal(number)
 
-    _handle_signals(pass_on)
+    return pass_on
 
 
 @contextmanager
@@ -188,18 +207,19 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
     """
     Turn signals into an orderly end.
 
-    Without a command, SIGINT and SIGTERM end the capture. With one, the terminal has
-    sent SIGINT to it as well, and it decides; SIGTERM and SIGHUP are passed on, and if it
-    does not end within the time, the capture ends without it. A signal that the caller ignores,
-    as under ``nohup``, stays ignored, by the command too.
+    Without a command, SIGINT and SIGTERM end the capture. With one they are passed on to it, but
+    for SIGINT of a terminal, which has sent it to the command as well. The command decides what
+    they mean; if it does not end in time after SIGTERM or SIGHUP, the capture ends without it. A
+    signal that the caller ignores, as under ``nohup``, stays ignored, by the command too.
     """
     timers: list[threading.Timer] = []
 
-    def end(number: int, _frame: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         if command is None:
             session.stop()
-        elif number != signal.SIGINT:
-            command.send_signal(number)
+            return
+        _passing_on_to(command)(number, frame)
+        if number != signal.SIGINT:
             timers.append(threading.Timer(patience_s, session.stop))
             timers[-1].daemon = True
             timers[-1].start()
@@ -212,21 +232,23 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
             timer.cancel()
         # What is left to do may take long, and the command may outlive it.
         if command is not None and command.poll() is None:
-            _pass_signals_on(command)
+            _handle_signals(_passing_on_to(command))
 
 
-def _handle_signals(handler: Handler) -> None:
-    for number in _SIGNALS:
+def _handle_signals(handler: Handler, numbers: Iterable[int] = _ENDING) -> None:
+    for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 @contextmanager
-def signals_handled(handler: Handler | None = None) -> Iterator[None]:
-    """Have the signals that end us handled, but for those that are ignored, and then as before."""
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+def signals_handled(
+    handler: Handler | None = None, numbers: Iterable[int] = _ENDING
+) -> Iterator[None]:
+    """Have signals handled, by default those that end us, but for ignored ones; then as before."""
+    previous = {number: signal.getsignal(number) for number in numbers}
     if handler:
-        _handle_signals(handler)
+        _handle_signals(handler, numbers)
     try:
         yield
     finally:
