@@ -9,7 +9,9 @@ from otel_gpu.decode.communicators import (
     REDUCTIONS,
     Signature,
 )
-from otel_gpu.ledger.ranks import Group, Member, Standing, State
+from otel_gpu.ledger.members import Member
+from otel_gpu.ledger.ranks import Group
+from otel_gpu.ledger.standings import Standing, State
 
 RESOURCE = "collective"
 """The kind of a resource that is a collective; its name is a text of ours."""

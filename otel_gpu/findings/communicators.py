@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identities import CallStack, ProcessImage
 from otel_gpu.ledger.lines import Where
-from otel_gpu.ledger.ranks import State
+from otel_gpu.ledger.standings import State
 
 __all__ = ["Communicator", "Operation", "Rank", "State"]
 

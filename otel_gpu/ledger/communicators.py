@@ -5,7 +5,8 @@ from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.ledger.ranks import Group, Handle, Member
+from otel_gpu.ledger.members import Handle, Member
+from otel_gpu.ledger.ranks import Group
 from otel_gpu.ledger.window import Window
 
 MAX_MEMBERS: Final = 4_096

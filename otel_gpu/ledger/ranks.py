@@ -6,20 +6,14 @@ has not called yet, and as they are of one host, their clock says since when the
 Of each rank the latest calls are known one by one, and all of them are counted.
 """
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
-from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective, Communicator, Signature
+from otel_gpu.decode.communicators import Collective
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, key_of
-
-MAX_CALLS: Final = 64
-"""Of one rank, the latest: more than two readings have."""
+from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.ledger.members import Handle, Member
+from otel_gpu.ledger.standings import Standing, State, absence, asked_by, disagreement, going_on
 
 MAX_COMPARED: Final = 1_024
 """Ranks of one communicator that are compared with each other; no host has so many devices, but dumps do."""
@@ -27,134 +21,7 @@ HANG_NS: Final = 2_000_000_000
 """Who waits for longer hangs, which is told by itself and is no habit of the late one."""
 _CONTRADICTIONS = 3
 """Readings in a row that contradict each other. Ranks are read one after the other, so one may do."""
-_OUT = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
 _FEW = 2
-
-Handle = tuple[int, int]
-"""An address, and how many communicators of the process had it before."""
-
-
-class State(StrEnum):
-    """How the ranks of a communicator stand to each other."""
-
-    RUNNING = "running"
-    RANK_MISSING = "rank_missing"
-    RANKS_DISAGREE = "ranks_disagree"
-    QUEUED = "queued"
-    UNKNOWN = "unknown"
-
-
-class Member:
-    """
-    One rank of a communicator that is on this host.
-
-    Attributes:
-        process: Whose it is.
-        handle: Tells it from others of its process.
-        last: What was read last.
-        before: What had been read when the window began; None: it began later.
-        read_ktime_ns: When that was.
-        has_ended: Whether its process has.
-        calls: The latest that are known one by one, in order.
-        stacks: Where these were made, by their numbers, as far as is known.
-        lag_ns: For how long others had not called what it had called, as far as was seen.
-        lag_by_ns: The same by who came last, its process and its rank; without what hung.
-        late_ns: For how long others waited for it, all of them together.
-        open_ns: What of ``lag_ns`` goes on, and is not in ``lag_by_ns`` yet.
-        longest_ns: The longest time that a collective of it took, until the program knew.
-    """
-
-    def __init__(self, process: ProcessImage, handle: Handle, first: Communicator) -> None:
-        self.process, self.handle, self.last = process, handle, first
-        self.before: Communicator | None = None
-        self.read_ktime_ns = 0
-        self.has_ended = False
-        self.calls: list[Collective] = []
-        self.stacks: dict[int, CallStack] = {}
-        self.lag_ns = self.late_ns = 0
-        self.lag_by_ns: dict[tuple[ImageKey, int], int] = {}
-        self.open_ns = 0
-        self.longest_ns = 0
-        self.known_from_ktime_ns = 0
-
-    @property
-    def is_in(self) -> bool:
-        """Whether it can still do something."""
-        return not self.has_ended and not self.last.flags & _OUT
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether its numbers are those of the others."""
-        return not self.last.flags & wire.COMMUNICATOR_LATE
-
-    def call_of(self, number: int) -> Collective | None:
-        """Return the call with a number, if it is known."""
-        index = bisect_right(self.calls, number, key=_number) - 1
-        found = self.calls[index] if index >= 0 else None
-        return found if found is not None and found.number == number else None
-
-    def called_at_least_ktime_ns(self, number: int) -> int:
-        """Return when it had not yet called a number for sure; 0: not known."""
-        index = bisect_right(self.calls, number, key=_number) - 1
-        return self.calls[index].called_ktime_ns if index >= 0 else 0
-
-    def called_at_most_ktime_ns(self, number: int) -> int:
-        """Return by when it had called a number that it has called."""
-        index = bisect_right(self.calls, number - 1, key=_number)
-        if index < len(self.calls):
-            return self.calls[index].called_ktime_ns
-        return self.read_ktime_ns
-
-    def take(self, activity: CommunicatorActivity, ktime_ns: int) -> None:
-        """Take in a reading that was made at a moment."""
-        known, now = self.last, activity.communicator
-        before_ktime_ns, self.read_ktime_ns = self.read_ktime_ns, ktime_ns
-        newest = self.calls[-1].number if self.calls else 0
-        fresh = [one for one in now.recent if one.number > newest]
-        # Between two readings there may be more than are kept.
-        called_before = known.called if before_ktime_ns else 0
-        is_whole = now.called - called_before <= len(fresh)
-        first_ktime_ns = fresh[0].called_ktime_ns if fresh else self.read_ktime_ns
-        self.known_from_ktime_ns = before_ktime_ns if is_whole else first_ktime_ns
-        self.calls += fresh
-        del self.calls[:-MAX_CALLS]
-        if activity.stacks:
-            self._take_stacks(activity)
-        if completions := now.completions - known.completions:
-            mean_ns = (now.waited_ns - known.waited_ns) // completions
-            self.longest_ns = max(self.longest_ns, mean_ns)
-        self.last = now
-
-    def _take_stacks(self, activity: CommunicatorActivity) -> None:
-        recent = zip(activity.communicator.recent, activity.stacks, strict=True)
-        known = self.stacks | {call.number: stack for call, stack in recent if stack is not None}
-        kept = {call.number for call in self.calls}
-        self.stacks = {number: stack for number, stack in known.items() if number in kept}
-
-    def stack_of(self, number: int) -> CallStack | None:
-        """Return where a collective was called; of one that was not called, where the last one was."""
-        return self.stacks.get(min(number, self.last.called))
-
-
-class Standing(NamedTuple):
-    """
-    How the ranks of a communicator stand to each other by the last readings.
-
-    Attributes:
-        state: How.
-        number: Of the collective that is not done; 0: none is.
-        waiting: Those that called it and wait.
-        lacking: Those that did not call it, or asked for something else than the most.
-        since_ktime_ns: Since when the first of them waits.
-        signatures: What was asked for, by how many of the ranks on this host.
-    """
-
-    state: State
-    number: int = 0
-    waiting: tuple[Member, ...] = ()
-    lacking: tuple[Member, ...] = ()
-    since_ktime_ns: int = 0
-    signatures: tuple[tuple[Signature, int], ...] = ()
 
 
 class Group:
@@ -215,19 +82,19 @@ class Group:
         """Return how its ranks stand to each other."""
         members = self._members
         if members and not self.is_contradictory:
-            return _disagreement(members) or _absence(members) or self._queued()
+            return disagreement(members) or absence(members) or self._queued()
         if len(self.members) > 1:
             return Standing(State.UNKNOWN)
         return self._queued()
 
     def _queued(self) -> Standing:
         members = list(self.members.values())
-        waiting = tuple(one for one in _going_on(members) if one.last.pending)
+        waiting = tuple(one for one in going_on(members) if one.last.pending)
         number = max((one.last.completed for one in members), default=0) + 1
         if len(waiting) < len(members) or number > min(one.last.called for one in waiting):
             return Standing(State.RUNNING)
         since = max(one.called_at_most_ktime_ns(number) for one in waiting)
-        return Standing(State.QUEUED, number, waiting, (), since, _asked(waiting, number))
+        return Standing(State.QUEUED, number, waiting, (), since, asked_by(waiting, number))
 
     def change(self) -> None:
         """Take in that a member came or went."""
@@ -319,48 +186,3 @@ class Group:
             member.before = member.last
             member.lag_ns = member.late_ns = 0
             member.lag_by_ns = {}
-
-
-def _going_on(members: Sequence[Member]) -> list[Member]:
-    """Return those that can wait; when all processes have ended, those that did when they ended."""
-    alive = [one for one in members if one.is_in]
-    return alive or [one for one in members if not one.last.flags & _OUT]
-
-
-def _disagreement(members: Sequence[Member]) -> Standing | None:
-    """Return what ranks asked for that is not the same, of the first collective of which that is so."""
-    least = min(one.last.called for one in members)
-    done = max(one.last.completed for one in members)
-    numbers = {call.number for one in members for call in one.calls}
-    for number in sorted(one for one in numbers if done < one <= least):
-        asked = _asked(members, number)
-        if len(asked) > 1:
-            usual = asked[0][0]
-            calls = [(one, one.call_of(number)) for one in members]
-            known = [(one, call) for one, call in calls if call is not None]
-            odd = tuple(one for one, call in known if call.signature != usual)
-            waiting = tuple(_going_on([one for one, _ in known]))
-            if waiting:
-                since = max(call.called_ktime_ns for _, call in known)
-                return Standing(State.RANKS_DISAGREE, number, waiting, odd, since, asked)
-    return None
-
-
-def _absence(members: Sequence[Member]) -> Standing | None:
-    """Return who did not call what others wait for."""
-    number = min(one.last.called for one in members) + 1
-    lacking = tuple(one for one in members if one.last.called < number)
-    waiting = tuple(one for one in _going_on(members) if one.last.called >= number)
-    if not waiting:
-        return None
-    since = min(one.called_at_most_ktime_ns(number) for one in waiting)
-    return Standing(State.RANK_MISSING, number, waiting, lacking, since, _asked(waiting, number))
-
-
-def _asked(members: Sequence[Member], number: int) -> tuple[tuple[Signature, int], ...]:
-    calls = (one.call_of(number) for one in sorted(members, key=lambda one: one.last.rank))
-    counts = Counter(call.signature for call in calls if call is not None)
-    return tuple(counts.most_common())
-
-
-_number = attrgetter("number")

@@ -1,0 +1,114 @@
+"""One rank of a communicator: what it called, and when, as far as that was read."""
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.decode.communicators import Collective, Communicator
+from otel_gpu.enrich.activities import CommunicatorActivity
+from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage
+
+MAX_CALLS: Final = 64
+"""Of one rank, the latest: more than two readings have."""
+
+OUT: Final = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
+"""The flags of a communicator in which a rank does nothing more."""
+
+Handle = tuple[int, int]
+"""An address, and how many communicators of the process had it before."""
+
+
+class Member:
+    """
+    One rank of a communicator that is on this host.
+
+    Attributes:
+        process: Whose it is.
+        handle: Tells it from others of its process.
+        last: What was read last.
+        before: What had been read when the window began; None: it began later.
+        read_ktime_ns: When that was.
+        has_ended: Whether its process has.
+        calls: The latest that are known one by one, in order.
+        stacks: Where these were made, by their numbers, as far as is known.
+        lag_ns: For how long others had not called what it had called, as far as was seen.
+        lag_by_ns: The same by who came last, its process and its rank; without what hung.
+        late_ns: For how long others waited for it, all of them together.
+        open_ns: What of ``lag_ns`` goes on, and is not in ``lag_by_ns`` yet.
+        longest_ns: The longest time that a collective of it took, until the program knew.
+    """
+
+    def __init__(self, process: ProcessImage, handle: Handle, first: Communicator) -> None:
+        self.process, self.handle, self.last = process, handle, first
+        self.before: Communicator | None = None
+        self.read_ktime_ns = 0
+        self.has_ended = False
+        self.calls: list[Collective] = []
+        self.stacks: dict[int, CallStack] = {}
+        self.lag_ns = self.late_ns = 0
+        self.lag_by_ns: dict[tuple[ImageKey, int], int] = {}
+        self.open_ns = 0
+        self.longest_ns = 0
+        self.known_from_ktime_ns = 0
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it can still do something."""
+        return not self.has_ended and not self.last.flags & OUT
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether its numbers are those of the others."""
+        return not self.last.flags & wire.COMMUNICATOR_LATE
+
+    def call_of(self, number: int) -> Collective | None:
+        """Return the call with a number, if it is known."""
+        index = bisect_right(self.calls, number, key=_number) - 1
+        found = self.calls[index] if index >= 0 else None
+        return found if found is not None and found.number == number else None
+
+    def called_at_least_ktime_ns(self, number: int) -> int:
+        """Return when it had not yet called a number for sure; 0: not known."""
+        index = bisect_right(self.calls, number, key=_number) - 1
+        return self.calls[index].called_ktime_ns if index >= 0 else 0
+
+    def called_at_most_ktime_ns(self, number: int) -> int:
+        """Return by when it had called a number that it has called."""
+        index = bisect_right(self.calls, number - 1, key=_number)
+        if index < len(self.calls):
+            return self.calls[index].called_ktime_ns
+        return self.read_ktime_ns
+
+    def take(self, activity: CommunicatorActivity, ktime_ns: int) -> None:
+        """Take in a reading that was made at a moment."""
+        known, now = self.last, activity.communicator
+        before_ktime_ns, self.read_ktime_ns = self.read_ktime_ns, ktime_ns
+        newest = self.calls[-1].number if self.calls else 0
+        fresh = [one for one in now.recent if one.number > newest]
+        # Between two readings there may be more than are kept.
+        called_before = known.called if before_ktime_ns else 0
+        is_whole = now.called - called_before <= len(fresh)
+        first_ktime_ns = fresh[0].called_ktime_ns if fresh else self.read_ktime_ns
+        self.known_from_ktime_ns = before_ktime_ns if is_whole else first_ktime_ns
+        self.calls += fresh
+        del self.calls[:-MAX_CALLS]
+        if activity.stacks:
+            self._take_stacks(activity)
+        if completions := now.completions - known.completions:
+            mean_ns = (now.waited_ns - known.waited_ns) // completions
+            self.longest_ns = max(self.longest_ns, mean_ns)
+        self.last = now
+
+    def _take_stacks(self, activity: CommunicatorActivity) -> None:
+        recent = zip(activity.communicator.recent, activity.stacks, strict=True)
+        known = self.stacks | {call.number: stack for call, stack in recent if stack is not None}
+        kept = {call.number for call in self.calls}
+        self.stacks = {number: stack for number, stack in known.items() if number in kept}
+
+    def stack_of(self, number: int) -> CallStack | None:
+        """Return where a collective was called; of one that was not called, where the last one was."""
+        return self.stacks.get(min(number, self.last.called))
+
+
+_number = attrgetter("number")
