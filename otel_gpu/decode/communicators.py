@@ -34,6 +34,9 @@ REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 """The names of ``ncclRedOp_t``; larger ones are the program's own."""
 NO_REDUCTION = 255
 
+MAX_SPLITS = 1_024
+"""Ranks of which a call keeps what it exchanges with each of them."""
+
 _INT64_MAX = (1 << 63) - 1
 _CALLS = wire.COMMUNICATOR.fields.index("calls_0")
 _BYTES = wire.COMMUNICATOR.fields.index("bytes_0")
@@ -70,13 +73,23 @@ class Collective(NamedTuple):
     """
     The call that queued the collective of a number, and when that was.
 
-    ``stack`` is the id of the user stack that made the call; 0: not known.
+    Attributes:
+        number: It is the same on all ranks.
+        called_ktime_ns: When it was called.
+        signature: What all ranks have to ask for alike.
+        stack: The id of the user stack that made the call; 0: not known.
+        sends: Of an operation in which ranks exchange different amounts, the elements for each rank, in the
+            order of the group. One number is their sum, and how it is split is not known. Empty: not
+            known, or all exchange the same.
+        receives: The same of what it expects from each rank.
     """
 
     number: int
     called_ktime_ns: int
     signature: Signature
     stack: int = 0
+    sends: tuple[int, ...] = ()
+    receives: tuple[int, ...] = ()
 
 
 class Communicator(NamedTuple):

@@ -31,7 +31,7 @@ from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.collectives import Collectives
-from otel_gpu.explain.delays import cut_delays, kinds_at
+from otel_gpu.explain.delays import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
 from otel_gpu.explain.device_causes import DeviceCauses
 from otel_gpu.explain.pieces import (
     Piece,
@@ -48,6 +48,9 @@ from otel_gpu.explain.timeline import Timeline
 from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
 from otel_gpu.ledger.samples import Samples
+
+# Of many ranks that did not call a collective.
+_MAX_FOLLOWED = 64
 
 
 class Subject(NamedTuple):
@@ -213,6 +216,7 @@ class Causes:
                     clear_resource((piece.resource, piece.time_ns) for piece in group),
                     merge(piece.lines for piece in group),
                     longest.trouble,
+                    longest.others,
                 )
             )
         return causes
@@ -226,10 +230,18 @@ class Causes:
         pieces: list[Piece] = []
         tids = set(path)
         for piece in group:
-            other = piece.culprit
-            if piece.is_followed and other is not None and other.tid not in path:
+            culprits = [
+                one for one in (piece.culprit, *piece.others) if one and one.tid not in path
+            ]
+            if not piece.is_followed or not culprits:
+                continue
+            window = piece.start_ktime_ns, piece.end_ktime_ns
+            # Each of several is to blame for the whole time; what they did are parts of it.
+            part = piece.time_ns / (window[1] - window[0]) / len(culprits)
+            for other in culprits[:_MAX_FOLLOWED]:
                 tids.add(other.tid)
-                pieces += self._see_device(other, piece.start_ktime_ns, piece.end_ktime_ns)
+                seen = self._see_device(other, *window)
+                pieces += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
         return rank(self._group(pieces, duration_ns, depth + 1, frozenset(tids)), 0)
 
     def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
@@ -245,7 +257,11 @@ class Causes:
         """Yield what a thread was doing in a window, in which its rank may have waited for another one."""
         pieces = list(self._see(other, start, end))
         image = self._collectives.communicators.image_of(other.pid)
-        return cut_delays(pieces, self._collectives.delays(image, start, end)) if image else pieces
+        if image is None:
+            return pieces
+        hangs = self._collectives.hangs_at(image, end + self._timeline.unix_offset_ns)
+        delays = self._collectives.delays(image, start, end, is_open=True)
+        return cut_delays(pieces, delays, WHILE_IT_HANGS if hangs else FOR_THE_DEVICE)
 
     def _see(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what a thread was doing in a window."""

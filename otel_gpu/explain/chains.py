@@ -139,7 +139,8 @@ class Cause(NamedTuple):
     is the file, the address and the like that was waited for, where that is known. ``lines`` say
     which lines a thread was at work on meanwhile: of time that is its own work or is unexplained the
     thread itself, of a wait for a CPU the culprit, and of one for the GIL, if nobody knows who held it,
-    the other threads of the process. ``trouble`` is what was wrong with the device.
+    the other threads of the process. ``trouble`` is what was wrong with the device. ``others`` are due to blame
+    just as much as ``culprit``: all ranks that did not call a collective.
     """
 
     kind: str
@@ -151,6 +152,12 @@ class Cause(NamedTuple):
     resource: Resource | None = None
     lines: Lines = NO_LINES
     trouble: DeviceTrouble | None = None
+    others: tuple[Culprit, ...] = ()
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """Who it is due to, all alike; empty: not known."""
+        return () if self.culprit is None else (self.culprit, *self.others)
 
     @property
     def is_counted(self) -> bool:

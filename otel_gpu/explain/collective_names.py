@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 
+from otel_gpu import wire
 from otel_gpu.decode.communicators import (
     DATATYPES,
     NO_REDUCTION,
     OPERATIONS,
     REDUCTIONS,
+    Collective,
     Signature,
 )
 from otel_gpu.ledger.members import Member
@@ -16,6 +18,8 @@ from otel_gpu.ledger.standings import Standing, State
 RESOURCE = "collective"
 """The kind of a resource that is a collective; its name is a text of ours."""
 _MOST_RANKS = 8
+_MOST_PAIRS = 4
+_STUCK = "the device or the network hangs"
 
 
 def operation_name(operation: int) -> str:
@@ -42,17 +46,27 @@ def communicator_name(group: Group) -> str:
     return f"communicator {group.id:016x}" if group.id else "a communicator"
 
 
-def rank_name(member: Member) -> str:
+def rank_name(group: Group, member: Member) -> str:
     """Return what a rank is called: its number, or its process where that is not known."""
-    rank = member.last.rank
+    rank = group.rank_of(member)
     return f"rank {rank}" if rank >= 0 else f"process {member.process.pid}"
 
 
-def ranks_text(members: Iterable[Member]) -> str:
-    """Return several ranks, as ``rank 0, rank 1 and 6 more``."""
-    names = [rank_name(one) for one in members]
-    more = f" and {len(names) - _MOST_RANKS:,} more" if len(names) > _MOST_RANKS else ""
-    return ", ".join(names[:_MOST_RANKS]) + more
+def ranks_text(group: Group, members: Iterable[Member]) -> str:
+    """Return several ranks, as ``rank 0, rank 1``; of many all numbers, as ``ranks 0-5, 8``."""
+    members = tuple(members)
+    numbers = sorted(map(group.rank_of, members))
+    if len(members) <= _MOST_RANKS or numbers[0] < 0:
+        return ", ".join(rank_name(group, one) for one in members)
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return "ranks " + ", ".join(
+        f"{first}-{last}" if first < last else f"{first}" for first, last in ranges
+    )
 
 
 def late_name(identity: int, rank: int) -> str:
@@ -67,39 +81,68 @@ def standing_text(group: Group, standing: Standing) -> str:
     which = f"{operation} {standing.number:,} of {communicator_name(group)}"
     match standing.state:
         case State.RANK_MISSING:
-            return f"{which}: not called by {ranks_text(standing.lacking)}"
+            return f"{which}: not called by {ranks_text(group, standing.lacking)}"
         case State.RANKS_DISAGREE:
             return f"{which}: {_disagreement(group, standing)}"
         case State.QUEUED:
-            return f"{which}: {_queued(group)}"
+            return f"{which}: {_queued(group, standing)}"
         case _:
             return ""
 
 
-def absence_text(standing: Standing) -> str:
+def absence_text(group: Group, standing: Standing) -> str:
     """Return how many wait for a rank that is missing, and whether it can still come; else empty."""
     if standing.state != State.RANK_MISSING:
         return ""
     gone = [one for one in standing.lacking if not one.is_in]
-    left = f"; {ranks_text(gone)} left it, or ended" if gone else ""
+    left = f"; {ranks_text(group, gone)} left it, or ended" if gone else ""
     return f"; {len(standing.waiting):,} on this host called it and wait{left}"
 
 
 def _disagreement(group: Group, standing: Standing) -> str:
+    if standing.unmatched:
+        return _mismatch(group, standing)
     parts = []
     for signature, _ in standing.signatures:
         calls = ((one, one.call_of(standing.number)) for one in group.ranks)
         ranks = [one for one, call in calls if call is not None and call.signature == signature]
-        parts.append(f"{ranks_text(ranks)} asked for {signature_text(signature)}")
+        parts.append(f"{ranks_text(group, ranks)} asked for {signature_text(signature)}")
     return ", ".join(parts)
 
 
-def _queued(group: Group) -> str:
+def _mismatch(group: Group, standing: Standing) -> str:
+    parts = []
+    for sender, receiver, sent, expected in standing.unmatched[:_MOST_PAIRS]:
+        if sender is None or receiver is None:
+            return f"the ranks send {sent:,} elements in all, and expect {expected:,}"
+        names = rank_name(group, sender), rank_name(group, receiver)
+        parts.append(
+            f"{names[0]} sends {sent:,} elements to {names[1]}, which expects {expected:,}"
+        )
+    more = len(standing.unmatched) - _MOST_PAIRS
+    return "; ".join(parts) + (f"; {more:,} more pairs of ranks disagree" if more > 0 else "")
+
+
+def _queued(group: Group, standing: Standing) -> str:
     count = len(group.members)
-    if not group.absent:
-        all_of = f"all {count:,} ranks" if count > 1 else "its one rank"
-        return f"{all_of} called it, and none knows it to be done: the device or the network hangs"
-    return (
-        f"called by {count:,} of {group.rank_count:,} ranks, the others are not on this host or not "
-        "watched: one of them may be missing, or the device or the network hangs"
-    )
+    if group.absent:
+        return (
+            f"called by {count:,} of {group.rank_count:,} ranks, the others are not on this host or not "
+            f"watched: one of them may be missing, or {_STUCK}"
+        )
+    all_of = f"all {count:,} ranks" if count > 1 else "its one rank"
+    # Where ranks exchange different amounts, these have to match, and not all say what they are.
+    asked = standing.signatures
+    is_exchange = count > 1 and asked and asked[0][0].operation == wire.COLLECTIVE_ALL_TO_ALL
+    calls = (one.call_of(standing.number) for one in standing.waiting)
+    if is_exchange and not all(call and _is_compared(call, count) for call in calls):
+        return (
+            f"all {count:,} ranks called it, and none knows it to be done: {_STUCK}, or what they send each "
+            "other is not what they expect, which is not known"
+        )
+    return f"{all_of} called it, and none knows it to be done: {_STUCK}"
+
+
+def _is_compared(call: Collective, count: int) -> bool:
+    """Say whether it was known of a call what it sends to each rank, so that it would have been told."""
+    return len(call.sends) == len(call.receives) == count or bool(call.signature.elements)

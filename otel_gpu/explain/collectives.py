@@ -15,7 +15,7 @@ Whoever stopped waiting before another rank called was not waiting for that one.
 # to do before. And somebody has to ask: a program that never looks whether a collective is done would seem
 # to wait for ever. So it is a thread that hangs in a call, or one that queries events again and again.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -55,7 +55,7 @@ class Delay(NamedTuple):
     kind: CauseKind
     start_ktime_ns: int
     end_ktime_ns: int
-    culprit: Culprit | None
+    culprits: tuple[Culprit, ...]
     resource: Resource
     evidence: Evidence
 
@@ -167,34 +167,42 @@ class Collectives:
             kind = _KIND_BY_STATE[standing.state]
             since = max(start, standing.since_ktime_ns)
             if kind == CauseKind.COLLECTIVE_MISMATCH or end - since >= self._patience_ns(standing):
-                late = standing.lacking[0] if standing.lacking else None
                 if end > since:
-                    yield self._delay(kind, since, end, late, standing_text(group, standing), group)
+                    name = standing_text(group, standing)
+                    yield self._delay(kind, (since, end), standing.lacking, name, group)
                 end = since
         slack_ns = 0 if is_open else _SLACK_NS
-        for begin, came, late, _ in group.delays(member, start, end + slack_ns):
+        for begin, came, late, call in group.delays(member, start, end + slack_ns):
             if not is_open and came >= end + slack_ns:
                 # It went on before that one came.
                 return
-            is_missing = is_waiting and came >= end
-            name = (
-                standing_text(group, standing)
-                if is_missing
-                else late_name(group.id, late.last.rank)
-            )
-            yield self._delay(CauseKind.COLLECTIVE_WAIT, begin, min(came, end), late, name, group)
+            if is_waiting and came >= end and call.number >= standing.number:
+                name = standing_text(group, standing)
+            else:
+                name = late_name(group.id, group.rank_of(late[0]))
+            window = begin, min(came, end)
+            yield self._delay(CauseKind.COLLECTIVE_WAIT, window, late, name, group)
 
     def _delay(
-        self, kind: CauseKind, start: int, end: int, late: Member | None, name: str, group: Group
+        self,
+        kind: CauseKind,
+        window: tuple[int, int],
+        late: Sequence[Member],
+        name: str,
+        group: Group,
     ) -> Delay:
-        culprit = None
-        if late is not None:
-            process = late.process
-            culprit = Culprit(process.pid, self._timeline.busiest_thread(process.pid), process.comm)
+        pids = {one.process.pid: one.process.comm for one in late}
+        culprits = tuple(
+            Culprit(pid, self._timeline.busiest_thread(pid), comm) for pid, comm in pids.items()
+        )
+        start, end = window
         offset_ns = self._timeline.unix_offset_ns
-        number = f"collective-{group.id:x}-{culprit.pid if culprit else 0}-{start}"
-        evidence = Evidence(number, "collective", start + offset_ns, end + offset_ns, culprit)
-        return Delay(kind, start, end, culprit, Resource(RESOURCE, name), evidence)
+        number = f"collective-{group.id:x}-{culprits[0].pid if culprits else 0}-{start}"
+        times = start + offset_ns, end + offset_ns
+        # Of several none is more to blame than the others.
+        one = culprits[0] if len(culprits) == 1 else None
+        evidence = Evidence(number, "collective", *times, one)
+        return Delay(kind, start, end, culprits, Resource(RESOURCE, name), evidence)
 
     def hangs(self, unix_ns: int) -> Iterator[Hang]:
         """Yield the ranks that wait in a collective at a moment, and have no call that hangs."""
@@ -208,6 +216,12 @@ class Collectives:
             for member in standing.waiting:
                 if self._asks(key_of(member.process), unix_ns):
                     yield self._hang(group, standing, member, now)
+
+    def hangs_at(self, image: ImageKey, unix_ns: int) -> bool:
+        """Say whether a rank waits for the end of a collective, as far as its calls say so."""
+        limit_ns = 2 * self._settings.collective_hang_ns
+        is_seen = unix_ns - self._hanging.get(image, 0) <= limit_ns
+        return is_seen or self._asks(image, unix_ns)
 
     def _asks(self, image: ImageKey, unix_ns: int) -> bool:
         """Say whether a rank asks whether something is done, again and again, and does not hang in it."""

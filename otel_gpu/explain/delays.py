@@ -8,6 +8,12 @@ from otel_gpu.explain.collectives import Delay
 from otel_gpu.explain.pieces import Piece
 
 FOR_THE_DEVICE = frozenset({CauseKind.GPU_WAIT, CauseKind.GPU_BACKPRESSURE})
+WHILE_IT_HANGS = FOR_THE_DEVICE | {
+    CauseKind.UNEXPLAINED,
+    CauseKind.SLEEP,
+    CauseKind.HOST_WORK,
+}
+"""What may be such a wait of a rank that hangs: its call has not ended, or it asks again and again."""
 
 
 def kinds_at(place: str, *, is_polling: bool) -> frozenset[CauseKind]:
@@ -71,13 +77,15 @@ def _outside(delay: Delay, piece: Piece) -> Iterator[Delay]:
 
 
 def _piece(delay: Delay) -> Piece:
+    culprit = delay.culprits[0] if delay.culprits else None
     return Piece(
         delay.kind,
         delay.end_ktime_ns - delay.start_ktime_ns,
-        delay.culprit,
+        culprit,
         delay.evidence,
         delay.start_ktime_ns,
         delay.end_ktime_ns,
-        is_followed=delay.kind == CauseKind.COLLECTIVE_WAIT and delay.culprit is not None,
+        is_followed=delay.kind == CauseKind.COLLECTIVE_WAIT and culprit is not None,
         resource=delay.resource,
+        others=delay.culprits[1:],
     )

@@ -316,12 +316,20 @@ def _key_of(chain: Chain) -> _Key:
     cause = leading_cause(chain)
     if cause is None:
         return process.pid, process.image_ktime_ns, "unexplained", 0
+    if cause.kind in COLLECTIVE:
+        cause = _root_of(cause)
     culprit_pid = cause.culprit.pid if cause.culprit else 0
     if cause.kind in COLLECTIVE:
         is_told = cause.kind != CauseKind.COLLECTIVE_WAIT and cause.resource is not None
         name = cause.resource.name if is_told and cause.resource else ""
         return 0, zlib.crc32(name.encode()), cause.kind, culprit_pid
     return process.pid, process.image_ktime_ns, cause.kind, culprit_pid
+
+
+def _root_of(cause: Cause) -> Cause:
+    """Return for what the ranks waited that others waited for, from communicator to communicator."""
+    inner = next((one for one in cause.via if one.kind in COLLECTIVE), None)
+    return cause if inner is None or 2 * inner.time_ns < cause.time_ns else _root_of(inner)
 
 
 def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:

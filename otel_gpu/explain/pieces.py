@@ -16,7 +16,8 @@ class Piece(NamedTuple):
     """
     Time with one cause; the window is what to follow the culprit through.
 
-    ``is_repeated`` says of a wait that it may be one of many with a time limit.
+    ``is_repeated`` says of a wait that it may be one of many with a time limit. ``others`` are just as
+    much what it is due to as ``culprit``.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Piece(NamedTuple):
     resource: Resource | None = None
     lines: Lines = NO_LINES
     trouble: DeviceTrouble | None = None
+    others: tuple[Culprit, ...] = ()
 
 
 def is_run_queue(piece: Piece) -> bool:

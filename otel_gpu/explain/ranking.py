@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import rules
-from otel_gpu.explain.chains import Cause, Culprit, DeviceTrouble, Evidence
+from otel_gpu.explain.chains import COLLECTIVE, Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest
 from otel_gpu.ledger.lines import LineSums
 
@@ -33,7 +33,7 @@ def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
 
 class CauseSums:
     """
-    The causes of many effects, summed by kind and culprit; bounded.
+    The causes of many effects, summed by kind and culprit, and by collective; bounded.
 
     Attributes:
         left_out_ns: Time of causes that found no room: the shortest.
@@ -42,13 +42,15 @@ class CauseSums:
     def __init__(self, max_causes: int, max_evidence: int) -> None:
         self._max_causes = max_causes
         self._max_evidence = max_evidence
-        self._sums: dict[tuple[str, int], _Sum] = {}
+        self._sums: dict[tuple[str, int, str], _Sum] = {}
         self.left_out_ns = 0
 
     def add(self, causes: Iterable[Cause]) -> None:
         """Add the causes of one more effect."""
         for cause in causes:
-            key = (cause.kind, cause.culprit.pid if cause.culprit else 0)
+            # Two collectives that one rank did not call are two causes.
+            which = cause.resource.name if cause.kind in COLLECTIVE and cause.resource else ""
+            key = (cause.kind, cause.culprit.pid if cause.culprit else 0, which)
             known = self._sums.get(key)
             if known is None:
                 known = self._sums[key] = _Sum()
@@ -57,7 +59,7 @@ class CauseSums:
                 known.trouble = cause.trouble
             if cause.time_ns > known.longest_ns:
                 known.longest_ns = cause.time_ns
-                known.culprit = cause.culprit
+                known.culprit, known.others = cause.culprit, cause.others
             known.vote.add(cause.resource, cause.time_ns)
             if not (cause.lines.is_older and known.lines.samples):
                 known.lines.add_lines(cause.lines)
@@ -85,18 +87,32 @@ class CauseSums:
                 known.vote.winner(),
                 known.lines.lines(),
                 known.trouble,
+                known.others,
             )
-            for (kind, _), known in self._sums.items()
+            for (kind, *_), known in self._sums.items()
         ]
 
 
 class _Sum:
-    __slots__ = ("culprit", "evidence", "lines", "longest_ns", "time_ns", "trouble", "via", "vote")
+    __slots__ = (
+        *(
+            "culprit",
+            "evidence",
+            "lines",
+            "longest_ns",
+            "others",
+            "time_ns",
+            "trouble",
+            "via",
+            "vote",
+        ),
+    )
 
     def __init__(self) -> None:
         self.time_ns = 0
         self.longest_ns = 0
         self.culprit: Culprit | None = None
+        self.others: tuple[Culprit, ...] = ()
         self.evidence: list[Evidence] = []
         self.lines = LineSums()
         self.via: CauseSums | None = None
@@ -137,6 +153,15 @@ def clear_resource(times: Iterable[tuple[Resource | None, int]]) -> Resource | N
     for resource, time_ns in times:
         vote.add(resource, time_ns)
     return vote.winner()
+
+
+def scaled(cause: Cause, factor: float) -> Cause:
+    """Return a cause, and those below it, with a part of their time."""
+    return cause._replace(
+        time_ns=int(cause.time_ns * factor),
+        share=cause.share * factor,
+        via=tuple(scaled(one, factor) for one in cause.via),
+    )
 
 
 def _order(cause: Cause) -> tuple[int, int, int, int]:

@@ -6,6 +6,7 @@ stretch of time says so, and the account of that rank's own time says why.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from otel_gpu.enrich.identities import ImageKey, Resource, key_of
 from otel_gpu.explain.account_causes import AccountCauses
@@ -13,7 +14,7 @@ from otel_gpu.explain.chains import Cause, CauseKind, Culprit
 from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.collective_names import RESOURCE, late_name
 from otel_gpu.explain.places import Places
-from otel_gpu.explain.ranking import CauseSums, rank
+from otel_gpu.explain.ranking import CauseSums, rank, scaled
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, fault_ns
 from otel_gpu.explain.states import budget_of, state_of_kind
@@ -37,6 +38,17 @@ def lags_since(lags: Lags, before: Lags) -> Lags:
     }
 
 
+class _Stretch(NamedTuple):
+    """A stretch of time, and what is known of all processes in it."""
+
+    around: Mapping[ImageKey, Figures]
+    lags: Lags
+    edges: tuple[int, int]
+    settings: Settings
+    places: Places | None
+    resources: Resources | None
+
+
 def find_stragglers(
     figures: Figures,
     around: Mapping[ImageKey, Figures],
@@ -58,12 +70,9 @@ def find_stragglers(
         places: Where threads were.
         resources: What other processes wait for.
     """
-    found = lags.get(key_of(figures.process))
-    if not found:
-        return
     budget = budget_of(figures.times)
     feeders_ns, start_unix_ns, end_unix_ns = sum(budget.values()), *times_unix_ns
-    if feeders_ns < settings.minimum_budget_ns:
+    if key_of(figures.process) not in lags or feeders_ns < settings.minimum_budget_ns:
         return
     start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
     length_ns = min(end_unix_ns - start_unix_ns, feeders_ns)
@@ -72,27 +81,45 @@ def find_stragglers(
         round(settings.chronic_share * feeders_ns),
         settings.chronic_lost_ns * length_ns // 1_000_000_000,
     )
-    # What else it did meanwhile was no wait for them.
-    left_ns = budget[_GPU_WAIT]
-    for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
-        time_ns = min(lag_ns, left_ns)
-        late = around.get(image)
-        if time_ns < least_ns or late is None:
-            continue
-        left_ns -= time_ns
-        culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
-        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)
-        account = AccountCauses(late.process, start_unix_ns, end_unix_ns, places)
-        via = tuple(_own_causes(late, usual, account, time_ns, settings, resources))
-        share = time_ns / feeders_ns
-        resource = Resource(RESOURCE, late_name(*which))
-        cause = Cause(CauseKind.COLLECTIVE_WAIT, time_ns, share, culprit, (), via, resource)
+    edges = start_unix_ns, end_unix_ns
+    stretch = _Stretch(around, lags, edges, settings, places, resources)
+    for cause in _waits(figures, stretch, least_ns):
         lost_ns = fault_ns(cause)
-        if lost_ns >= least_ns:
+        if lost_ns >= least_ns and cause.culprit is not None:
             yield Chronic(
                 *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
-                *(feeders_ns, HIGH, frozenset({culprit.pid})),
+                *(feeders_ns, HIGH, frozenset({cause.culprit.pid})),
             )
+
+
+def _waits(
+    figures: Figures, stretch: _Stretch, least_ns: int, path: tuple[ImageKey, ...] = ()
+) -> Iterator[Cause]:
+    """Yield for whom a rank waited, the longest wait first, and what kept those."""
+    own = key_of(figures.process)
+    path = (*path, own)
+    budget = budget_of(figures.times)
+    feeders_ns = max(1, sum(budget.values()))
+    # What else it did meanwhile was no wait for them.
+    left_ns = budget[_GPU_WAIT]
+    found = stretch.lags.get(own, {})
+    for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        time_ns = min(lag_ns, left_ns)
+        late = stretch.around.get(image)
+        if time_ns < least_ns or late is None or image in path:
+            continue
+        left_ns -= time_ns
+        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)
+        via = tuple(_own_causes(late, usual, time_ns, stretch, path))
+        culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
+        yield Cause(
+            *(CauseKind.COLLECTIVE_WAIT, time_ns, time_ns / feeders_ns, culprit, (), via),
+            Resource(RESOURCE, late_name(*which)),
+        )
+
+
+def _state_of(cause: Cause) -> str:
+    return _GPU_WAIT if cause.kind == CauseKind.COLLECTIVE_WAIT else state_of_kind(cause.kind)
 
 
 def _shares(budget: Mapping[str, int], whole_ns: int) -> dict[str, float]:
@@ -102,36 +129,40 @@ def _shares(budget: Mapping[str, int], whole_ns: int) -> dict[str, float]:
 def _own_causes(
     late: Figures,
     usual: Mapping[str, float],
-    account: AccountCauses,
     time_ns: int,
-    settings: Settings,
-    resources: Resources | None,
+    stretch: _Stretch,
+    path: tuple[ImageKey, ...],
 ) -> Iterator[Cause]:
     """Yield what a late rank did more than the one that waited, as parts of the time that this waited."""
-    tree = grow(late.times, None, resources)
+    tree = grow(late.times, None, stretch.resources)
     if tree is None:
         return
-    sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
+    account = AccountCauses(late.process, *stretch.edges, stretch.places)
+    sums = CauseSums(_MAX_CAUSES, stretch.settings.max_evidence)
     sums.add(account.causes(tree))
-    if (waiting := tree.child(_GPU_WAIT)) is not None:
-        sums.add([Cause(_GPU_WAIT, waiting.time_ns, waiting.share, None, ())])
+    waiting = tree.child(_GPU_WAIT)
+    # It may have waited for a third one, in another communicator.
+    waits = [] if waiting is None else list(_waits(late, stretch, 1, path))
+    sums.add(waits)
+    waited_ns = sum(one.time_ns for one in waits)
+    if waiting is not None and waiting.time_ns > waited_ns:
+        left_ns = waiting.time_ns - waited_ns
+        sums.add([Cause(_GPU_WAIT, left_ns, left_ns / max(1, tree.time_ns), None, ())])
     shares = _shares(budget_of(late.times), tree.time_ns)
     more = {
         state: max(0.0, share - usual.get(state, 0.0)) / share
         for state, share in shares.items()
         if share
     }
-    own = [
-        cause._replace(time_ns=round(cause.time_ns * more.get(state_of_kind(cause.kind), 1.0)))
-        for cause in sums.causes(tree.time_ns)
-    ]
+    own = [scaled(cause, more.get(_state_of(cause), 1.0)) for cause in sums.causes(tree.time_ns)]
     total_ns = sum(cause.time_ns for cause in own)
     scale = time_ns / max(total_ns, 1)
     for cause in rank((one for one in own if one.time_ns), 0):
         length_ns = min(time_ns, int(cause.time_ns * scale))
-        share = cause.share * length_ns / cause.time_ns
+        cut = scaled(cause, length_ns / cause.time_ns)
         culprit = cause.culprit.pid if cause.culprit else 0
-        yield account.with_lines(cause._replace(time_ns=length_ns, share=share), (culprit,))
+        is_wait = cause.kind == CauseKind.COLLECTIVE_WAIT
+        yield cut if is_wait else account.with_lines(cut, (culprit,))
 
 
 class Stragglers:

@@ -299,7 +299,8 @@ def _describe_cause(cause: Cause) -> Pairs:
         (semconv.OTEL_GPU_CAUSE_TIME, cause.time_ns / 1e9),
         (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
     ]
-    if cause.culprit is not None:
+    # Of several none is more to blame than the others: what is waited for names them all.
+    if cause.culprit is not None and not cause.others:
         add_culprit(pairs, *cause.culprit)
     if cause.trouble is not None:
         pairs.extend(_describe_trouble(cause.trouble))

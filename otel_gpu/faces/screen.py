@@ -234,6 +234,7 @@ def _whose(incident: Incident) -> str:
     where = plain(in_lines(path_of(cause)[-1].lines))
     if cause.culprit is not None:
         words += f" by {describe_thread(cause.culprit)[:60]}"
+        words += f" and {len(cause.others):,} more" if cause.others else ""
     elif is_hosts_fault(cause.kind):
         words += ", the host's"
     return f"{words}, {where}" if where else words

@@ -23,6 +23,7 @@ from otel_gpu.faces.steps_text import step_lines
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
 from otel_gpu.findings.causes import rank_of, walk, worst_of
 from otel_gpu.findings.document import (
+    COLLECTIVE,
     OWN_TIME,
     Cause,
     Chain,
@@ -286,9 +287,11 @@ def _cause(cause: Cause, effect: Effect | None) -> str:
         text += f", of {name}"
     if cause.trouble:
         text += f", {describe_trouble(cause.trouble)}"
-    if cause.culprit:
-        text += f", by {describe_thread(cause.culprit)}"
-        if effect and cause.culprit.pid == effect.process.pid:
+    # Ranks that did not call are named with the collective.
+    culprit = cause.culprit
+    if culprit and not (cause.kind in COLLECTIVE and (cause.others or culprit.pid < 0)):
+        text += f", by {describe_thread(culprit)}"
+        if effect and culprit.pid == effect.process.pid:
             text += ", a thread of its own process"
     return text if is_own else f"{text}{lines}"
 

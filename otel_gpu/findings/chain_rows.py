@@ -60,17 +60,16 @@ class ChainRows:
 
     def _blame(self, image: ImageKey, chain: Chain) -> None:
         for cause, _, _ in walk(chain.causes):
-            if cause.culprit is None:
-                continue
-            name = (image, cause.culprit, cause.kind)
-            known = self._blames.get(name)
-            if known is None:
-                if len(self._blames) >= MAX_BLAMES:
-                    continue
-                known = Blame(chain.effect.process, cause.culprit, cause.kind, 0, 0)
-            self._blames[name] = known._replace(
-                time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
-            )
+            for culprit in cause.culprits:
+                name = (image, culprit, cause.kind)
+                known = self._blames.get(name)
+                if known is None:
+                    if len(self._blames) >= MAX_BLAMES:
+                        continue
+                    known = Blame(chain.effect.process, culprit, cause.kind, 0, 0)
+                self._blames[name] = known._replace(
+                    time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
+                )
 
 
 def _chain_order(chain: Chain) -> tuple[int, str]:

@@ -72,14 +72,14 @@ def _row(group: Group, now: int) -> Communicator:
         group.absent if group.rank_count else None,
         standing.state,
         standing.number,
-        standing_text(group, standing) + absence_text(standing),
+        standing_text(group, standing) + absence_text(group, standing),
         algorithm,
         bus,
-        tuple(_rank(one, now) for one in members),
+        tuple(_rank(group, one, now) for one in members),
     )
 
 
-def _rank(member: Member, now: int) -> Rank:
+def _rank(group: Group, member: Member, now: int) -> Rank:
     last, counted = member.last, _counted(member)
     oldest = member.called_at_most_ktime_ns(last.completed + 1) if last.pending else 0
     asked = next((call.signature for call in reversed(member.calls)), None)
@@ -88,7 +88,7 @@ def _rank(member: Member, now: int) -> Rank:
     place = find_allocating_place(stack.frames) if stack else None
     return Rank(
         member.process,
-        last.rank if last.rank >= 0 else None,
+        rank if (rank := group.rank_of(member)) >= 0 else None,
         last.device if last.device >= 0 else None,
         last.called,
         last.completed,

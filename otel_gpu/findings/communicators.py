@@ -27,7 +27,7 @@ class Rank(NamedTuple):
 
     Attributes:
         process: Its process.
-        rank: Its number.
+        rank: Its number in the job, or in this communicator where that is not known of all ranks.
         device: As the process sees it.
         called: The number of the last collective that it called.
         completed: Up to which number its program knows them to be done.

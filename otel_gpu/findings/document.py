@@ -13,6 +13,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, Who, key_of
 from otel_gpu.explain.chains import (
+    COLLECTIVE,
     OWN_TIME,
     Cause,
     CauseKind,
@@ -39,6 +40,7 @@ from otel_gpu.ledger.window import Window
 from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
+    "COLLECTIVE",
     "CROWD_PID",
     "KERNEL",
     "NATIVE",

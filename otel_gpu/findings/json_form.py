@@ -48,6 +48,7 @@ _ABSENT_WHEN_EMPTY = frozenset(
         "began_before_capture",
         "failure",
         "trouble",
+        "others",
     }
 )
 

@@ -266,7 +266,7 @@ PHRASES: Mapping[str, Phrase] = {
         "waited for another rank",
         because="It waited in a collective for {who}|It waited in a collective for another rank",
         which="which waited in a collective for {who}|which waited in a collective for another rank",
-        fault="{who}, the rank that came last|the rank that came last; which one was not seen",
+        fault="{who}, which came last|the rank that came last; which one was not seen",
     ),
     CauseKind.COLLECTIVE_MISMATCH: Phrase(
         GPU,
@@ -274,7 +274,7 @@ PHRASES: Mapping[str, Phrase] = {
         because="It waited in a collective for which {who} asked for something else"
         "|It waited in a collective for which ranks asked for different things",
         which="which waited in a collective that ranks disagree about",
-        fault="{who}, the rank that asked for something else|the program, whose ranks disagree",
+        fault="{who}, which asked for something else|the program, whose ranks disagree",
     ),
     CauseKind.COLLECTIVE_STUCK: Phrase(
         GPU,

@@ -40,6 +40,7 @@ from otel_gpu.findings.words import (
 )
 
 _MOST_KINDS = 4
+_MOST_CULPRITS = 4
 # Of other kinds it is who had the CPU that was at work, and not who waited for it.
 _BEFORE_LINES: Mapping[str, str] = {
     CauseKind.HOST_WORK: ", ",
@@ -91,7 +92,7 @@ def because(cause: Cause) -> Sentence:
 def what_happened(cause: Cause) -> Sentence:
     """Say what kept the thread that was slow."""
     phrase = _phrase_of(cause)
-    said = _fill(phrase.because, cause.culprit) if phrase else (Name(cause.kind),)
+    said = _fill(phrase.because, who_of(cause)) if phrase else (Name(cause.kind),)
     return (*said, *_of_what(cause))
 
 
@@ -99,8 +100,8 @@ def what_it_did(cause: Cause, subject: Culprit | None) -> Sentence:
     """Say what kept a thread that was waited for, as a clause about it."""
     phrase = _phrase_of(cause)
     # Where no other thread kept it waiting, the thread itself stands as culprit.
-    culprit = None if cause.culprit == subject else cause.culprit
-    said = _fill(phrase.which, culprit) if phrase else (Name(cause.kind),)
+    who = () if cause.culprit == subject else who_of(cause)
+    said = _fill(phrase.which, who) if phrase else (Name(cause.kind),)
     return (*said, *_of_what(cause))
 
 
@@ -116,8 +117,8 @@ def fault(cause: Cause, pid: int) -> Sentence:
     phrase = _phrase_of(last)
     if phrase is None:
         return ("not known",)
-    said = _fill(phrase.fault, last.culprit)
-    if last.culprit is None or phrase.fault.partition("|")[0] != WHO:
+    said = _fill(phrase.fault, who_of(last))
+    if last.culprit is None or last.others or phrase.fault.partition("|")[0] != WHO:
         return said
     is_own = last.culprit.pid == pid
     return (*said, ", a thread of the same program" if is_own else ", another process")
@@ -292,9 +293,18 @@ def _phrase_of(cause: Cause) -> Phrase | None:
     return PHRASES.get(IDLE_CPU if is_idle else COUNTED if cause.is_counted else cause.kind)
 
 
-def _fill(words: str, who: Culprit | None) -> Sentence:
+def who_of(cause: Cause) -> Sentence:
+    """Name who a cause is due to, at most a few of many."""
+    said: list[Part] = []
+    for culprit in cause.culprits[:_MOST_CULPRITS]:
+        said += [", ", culprit] if said else [culprit]
+    more = len(cause.culprits) - _MOST_CULPRITS
+    return (*said, f" and {more:,} more") if more > 0 else tuple(said)
+
+
+def _fill(words: str, who: Sentence) -> Sentence:
     known, _, unknown = words.partition("|")
-    if who is None:
+    if not who:
         return (unknown or known,)
     before, found, after = known.partition(WHO)
-    return tuple(part for part in (before, who if found else "", after) if part)
+    return tuple(part for part in (before, *(who if found else ()), after) if part)

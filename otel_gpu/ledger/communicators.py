@@ -12,7 +12,7 @@ from otel_gpu.ledger.window import Window
 MAX_MEMBERS: Final = 4_096
 """Ranks of all communicators, those that were read last."""
 Lags = dict[ImageKey, dict[tuple[ImageKey, int, int], int]]
-"""For how long, in ns, each process waited for which other one, in which communicator, of which rank."""
+"""For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``Group.rank_of`` has it)."""
 
 
 class Communicators:
@@ -106,8 +106,9 @@ class Communicators:
 
     def end(self, process: ProcessImage) -> None:
         """Take in that a process has ended: it calls nothing more, and the others may wait for it."""
-        for _, member in self.of(key_of(process)):
+        for group, member in self.of(key_of(process)):
             member.has_ended = True
+            group.change()
 
     def ktime_of(self, unix_ns: int) -> int:
         """Return a moment by the clock of the calls; 0: not known."""

@@ -8,6 +8,7 @@ from otel_gpu import wire
 from otel_gpu.decode.communicators import Collective, Communicator
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage
+from otel_gpu.procfs.jobs import RANK
 
 MAX_CALLS: Final = 64
 """Of one rank, the latest: more than two readings have."""
@@ -25,6 +26,7 @@ class Member:
 
     Attributes:
         process: Whose it is.
+        job_rank: Its number in its job, as its launcher says; -1: not known.
         handle: Tells it from others of its process.
         last: What was read last.
         before: What had been read when the window began; None: it began later.
@@ -41,6 +43,8 @@ class Member:
 
     def __init__(self, process: ProcessImage, handle: Handle, first: Communicator) -> None:
         self.process, self.handle, self.last = process, handle, first
+        job_rank = process.attributes.get(RANK)
+        self.job_rank = job_rank if isinstance(job_rank, int) else -1
         self.before: Communicator | None = None
         self.read_ktime_ns = 0
         self.has_ended = False

@@ -37,8 +37,10 @@ class Group:
         self.id = identity
         self.members: dict[tuple[ImageKey, Handle], Member] = {}
         self._numbered: list[Member] | None = None
-        # Who called a number last.
-        self._lasts: dict[int, tuple[int | None, Member]] = {}
+        # Who called a number last, or has not.
+        self._lasts: dict[int, tuple[int | None, tuple[Member, ...]]] = {}
+        self._standing: Standing | None = None
+        self._has_job_ranks: bool | None = None
         self._contradictions = 0
         self._finished_ktime_ns = 0
         self._unfinished = 0
@@ -78,8 +80,24 @@ class Group:
             self._numbered = [] if is_few or self._contradictions >= _CONTRADICTIONS else found
         return self._numbered
 
+    def rank_of(self, member: Member) -> int:
+        """
+        Return the number of a rank, the same in all communicators of a job; -1: not known.
+
+        Where the job's numbers are not known of all members, it is that of this communicator.
+        """
+        if self._has_job_ranks is None:
+            found = [one.job_rank for one in self.members.values()]
+            self._has_job_ranks = -1 not in found and len(set(found)) == len(found)
+        return member.job_rank if self._has_job_ranks else member.last.rank
+
     def standing(self) -> Standing:
         """Return how its ranks stand to each other."""
+        if self._standing is None:
+            self._standing = self._compare()
+        return self._standing
+
+    def _compare(self) -> Standing:
         members = self._members
         if members and not self.is_contradictory:
             return disagreement(members) or absence(members) or self._queued()
@@ -97,8 +115,8 @@ class Group:
         return Standing(State.QUEUED, number, waiting, (), since, asked_by(waiting, number))
 
     def change(self) -> None:
-        """Take in that a member came or went."""
-        self._numbered = None
+        """Take in that a member came, went or ended."""
+        self._numbered = self._standing = self._has_job_ranks = None
         self._lasts.clear()
 
     def take(self, member: Member, activity: CommunicatorActivity, ktime_ns: int) -> None:
@@ -108,6 +126,7 @@ class Group:
         self._unfinished = ktime_ns
         had_numbers = member.has_numbers
         member.take(activity, ktime_ns)
+        self._standing = None
         self._lasts.clear()
         if member.has_numbers != had_numbers:
             self._numbered = None
@@ -120,7 +139,7 @@ class Group:
         if self.is_contradictory:
             self._contradictions += 1
             if self._contradictions >= _CONTRADICTIONS:
-                self._numbered = None
+                self._numbered = self._standing = None
             return
         self._contradictions = 0
         now = max(until_ktime_ns, *(one.read_ktime_ns for one in members))
@@ -132,28 +151,34 @@ class Group:
         factor = (now - begin) / (now - known_from) if begin else 1.0
         for member in members:
             for start, end, late, call in self.delays(member, known_from, now):
-                time_ns = round((end - start) * factor)
-                member.lag_ns += time_ns
-                late.late_ns += time_ns
-                if end >= now:
-                    # How long it will have been is not known yet.
-                    member.open_ns += time_ns
-                    continue
-                time_ns, member.open_ns = time_ns + member.open_ns, 0
-                # Programs begin at different moments, which is no habit either.
-                if end - call.called_ktime_ns >= HANG_NS or call.number == 1:
-                    continue
-                name = key_of(late.process), late.last.rank
-                if name in member.lag_by_ns or len(member.lag_by_ns) < MAX_COMPARED:
-                    member.lag_by_ns[name] = member.lag_by_ns.get(name, 0) + time_ns
+                self._count(member, late, round((end - start) * factor))
+                if end < now:
+                    self._close(member, late[0], call, end)
+
+    def _count(self, member: Member, late: tuple[Member, ...], time_ns: int) -> None:
+        # How long it will have been is known when the last one comes.
+        member.lag_ns += time_ns
+        member.open_ns += time_ns
+        for one in late:
+            one.late_ns += time_ns
+
+    def _close(self, member: Member, last: Member, call: Collective, end_ktime_ns: int) -> None:
+        time_ns, member.open_ns = member.open_ns, 0
+        # Programs begin at different moments, which is no habit either.
+        if end_ktime_ns - call.called_ktime_ns >= HANG_NS or call.number == 1:
+            return
+        name = key_of(last.process), self.rank_of(last)
+        if name in member.lag_by_ns or len(member.lag_by_ns) < MAX_COMPARED:
+            member.lag_by_ns[name] = member.lag_by_ns.get(name, 0) + time_ns
 
     def delays(
         self, member: Member, start_ktime_ns: int, end_ktime_ns: int
-    ) -> Iterator[tuple[int, int, Member, Collective]]:
+    ) -> Iterator[tuple[int, int, tuple[Member, ...], Collective]]:
         """
-        Yield when others had not called in a window what a member had, who came last, and its call.
+        Yield when others had not called in a window what a member had, who they were, and its call.
 
-        In order; no moment is in two of them. The end is the window's where they have not called yet.
+        In order; no moment is in two of them. Who is named is the one that came last; where some have
+        not called yet, these, and the end is the window's.
         """
         if member not in self._members:
             return
@@ -162,21 +187,24 @@ class Group:
             begin = max(call.called_ktime_ns, cursor)
             if begin >= end_ktime_ns:
                 return
-            came_ktime_ns, last = self._last_of(call.number)
+            came_ktime_ns, late = self._last_of(call.number)
             end = end_ktime_ns if came_ktime_ns is None else min(came_ktime_ns, end_ktime_ns)
-            if last is not member and end > begin:
-                yield begin, end, last, call
+            if member not in late and end > begin:
+                yield begin, end, late, call
                 cursor = end
 
-    def _last_of(self, number: int) -> tuple[int | None, Member]:
-        """Return who called a number last, and when that was at least; None: not yet."""
+    def _last_of(self, number: int) -> tuple[int | None, tuple[Member, ...]]:
+        """Return who called a number last, and when that was at least; None: these have not yet."""
         if number not in self._lasts:
-            last = min(self._members, key=lambda one: one.last.called)
-            came_ktime_ns = None
-            if last.last.called >= number:
+            missing = [one for one in self._members if one.last.called < number]
+            if missing:
+                # Of these, whoever lacks most holds up the others.
+                least = min(one.last.called for one in missing)
+                late = tuple(one for one in missing if one.last.called == least)
+                self._lasts[number] = None, late
+            else:
                 last = max(self._members, key=lambda one: one.called_at_least_ktime_ns(number))
-                came_ktime_ns = last.called_at_least_ktime_ns(number)
-            self._lasts[number] = came_ktime_ns, last
+                self._lasts[number] = last.called_at_least_ktime_ns(number), (last,)
         return self._lasts[number]
 
     def begin(self) -> None:

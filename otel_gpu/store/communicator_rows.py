@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective, Communicator, Signature
+from otel_gpu.decode.communicators import MAX_SPLITS, Collective, Communicator, Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.columns import MAX_INTEGER, Row
@@ -177,7 +177,8 @@ def _calls(calls: Sequence[tuple[Collective, int]], kept: int) -> dict[str, Any]
             call.number,
             call.called_ktime_ns,
             signatures.setdefault(call.signature, len(signatures)),
-            *([call.stack] if call.stack else []),
+            *([call.stack] if call.stack or call.sends or call.receives else []),
+            *([call.sends, call.receives] if call.sends or call.receives else []),
         ]
         for call, _ in calls
     ]
@@ -196,9 +197,12 @@ def _read_calls(written: Mapping[str, Any]) -> Iterator[tuple[Collective, int]]:
     signatures = [
         Signature(*(_integer(value, -1) for value in values)) for values in written["signatures"]
     ]
-    for number, ktime_ns, signature, *stack in written["calls"][-MAX_CALLS:]:
+    for number, ktime_ns, signature, *more in written["calls"][-MAX_CALLS:]:
         asked = signatures[_integer(signature)]
-        made = Collective(_integer(number), _integer(ktime_ns), asked, *map(_integer, stack[:1]))
+        splits = [tuple(map(_integer, one[:MAX_SPLITS])) for one in more[1:3]]
+        made = Collective(
+            _integer(number), _integer(ktime_ns), asked, _integer(more[0]) if more else 0, *splits
+        )
         yield made, made.called_ktime_ns + offset_ns
 
 

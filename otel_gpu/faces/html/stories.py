@@ -34,6 +34,7 @@ from otel_gpu.findings.sentences import (
     label_of,
     what_happened,
     what_it_did,
+    who_of,
 )
 from otel_gpu.findings.time_rows import time_rows
 from otel_gpu.findings.words import count_of, format_duration
@@ -73,7 +74,7 @@ def lead_parts(incident: Incident) -> list[Part]:
     """The causes of the leading incident, each with who did it."""
     causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
     return [
-        part._replace(name=(part.name, ": ", cause.culprit) if cause.culprit else part.name)
+        part._replace(name=(part.name, ": ", *who_of(cause)) if cause.culprit else part.name)
         for part, cause in zip(cause_parts(causes_shown), causes_shown, strict=True)
     ][:_MOST_LEADING]
 

@@ -225,6 +225,8 @@ def _communicator(rank: int, key: str, group: Group, start_ns: int) -> Communica
             call.created_unix_ns,
             call.signature,
             call.stack.identity if call.stack else 0,
+            call.sends,
+            call.receives,
         )
         for call in group.calls.values()
     )

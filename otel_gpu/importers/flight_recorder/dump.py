@@ -35,6 +35,8 @@ MAX_CONTAINERS: Final = 1 << 20
 """Of a dump as JSON."""
 DONE_KEPT: Final = 16
 PENDING_KEPT: Final = 47
+MAX_SPLITS_KEPT: Final = 1 << 13
+"""Numbers of elements that the calls of a group exchange with single ranks."""
 
 _PICKLE = b"\x80"
 _MOST = (1 << 62) - 1
@@ -56,6 +58,8 @@ class Call(NamedTuple):
     stack: MergedStack | None
     is_done: bool
     done_unix_ns: int
+    sends: tuple[int, ...] = ()
+    receives: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -219,18 +223,23 @@ class _Reader:
             self._stack(entry.get("frames")),
             is_done,
             done_ns,
+            request.sends,
+            request.receives,
         )
-        self._add(group, call)
+        self._add(group, call, is_whole=request.is_whole)
 
-    def _add(self, group: Group, call: Call) -> None:
+    def _add(self, group: Group, call: Call, *, is_whole: bool) -> None:
         number, known = call.number, group.calls.get(call.number)
         if known is not None:
             # Several that were called at once have one number: what they ask for is one thing.
             first, second = known.signature, call.signature
             elements = min(first.elements + second.elements, _MOST)
-            signature = (first if first.operation else second)._replace(elements=elements)
+            # What was called is the last entry's, which stands for all of them.
+            named = second if second.operation and (is_whole or not first.operation) else first
             call = known._replace(
-                signature=signature,
+                signature=named._replace(elements=elements),
+                sends=(),
+                receives=(),
                 stack=known.stack or call.stack,
                 is_done=known.is_done or call.is_done,
                 done_unix_ns=max(known.done_unix_ns, call.done_unix_ns),
@@ -307,6 +316,18 @@ def _shorten(group: Group) -> None:
     if numbers and numbers[-1] not in kept[-1:]:
         kept.append(numbers[-1])
     group.calls = {number: group.calls[number] for number in kept}
+    _shorten_splits(group)
+
+
+def _shorten_splits(group: Group) -> None:
+    """Let go of what calls exchange with each rank, but of the first ones that are not done."""
+    room = MAX_SPLITS_KEPT
+    for number, call in group.calls.items():
+        size = len(call.sends) + len(call.receives)
+        if number <= group.completed or size > room:
+            group.calls[number] = call._replace(sends=(), receives=())
+        else:
+            room -= size
 
 
 def _parse(data: bytes) -> object:

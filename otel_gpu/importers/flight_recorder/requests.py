@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Signature
+from otel_gpu.decode.communicators import MAX_SPLITS, Signature
 
 _NO_ROOT: Final = -1
 _NO_REDUCTION: Final = 255
@@ -55,12 +55,21 @@ class Request(NamedTuple):
     """
     What one entry asked for.
 
-    ``group_rank`` is the rank of who asked, which sends and receives name; -1: not said.
+    Attributes:
+        signature: What all ranks have to ask for alike.
+        size_bytes: Of what it gives, or gets.
+        group_rank: The rank of who asked, which sends and receives name; -1: not said.
+        sends: Of an exchange of different amounts, see ``Collective``.
+        receives: The same.
+        is_whole: Whether it stands for all that was called at once.
     """
 
     signature: Signature
     size_bytes: int
     group_rank: int
+    sends: tuple[int, ...] = ()
+    receives: tuple[int, ...] = ()
+    is_whole: bool = False
 
     @property
     def is_point_to_point(self) -> bool:
@@ -87,11 +96,30 @@ def request_of(entry: Mapping[str, Any]) -> Request:
     peers = _PEERS.search(name)
     # Ranks may give each other different amounts, so these say nothing of who is wrong.
     is_uneven = operation == wire.COLLECTIVE_ALL_TO_ALL or plain.endswith(("gatherv", "scatterv"))
+    is_exchange = operation == wire.COLLECTIVE_ALL_TO_ALL
     return Request(
         Signature(operation, 0 if is_uneven else elements, datatype, _NO_REDUCTION, _NO_ROOT),
         min(elements * width, _MOST),
         int(peers[1] or peers[2]) if peers else -1,
+        _exchanged(entry, "input") if is_exchange else (),
+        _exchanged(entry, "output") if is_exchange else (),
+        plain.endswith("coalesced"),
     )
+
+
+def _exchanged(entry: Mapping[str, Any], side: str) -> tuple[int, ...]:
+    """Return how many elements a rank exchanges with each other one, or one number for all of them."""
+    sizes = entry.get(f"{side}_sizes")
+    if type(sizes) is not list or not sizes:
+        return ()
+    splits = entry.get(f"{side}_split_sizes")
+    if type(splits) is list and splits:
+        if not all(type(one) is int and 0 <= one <= _MOST for one in splits):
+            raise ValueError("splits")
+    else:
+        # A list of tensors has one for each rank.
+        splits = list(map(_size, sizes))
+    return tuple(splits) if len(splits) <= MAX_SPLITS else (min(sum(splits), _MOST),)
 
 
 def _elements(sizes: object) -> int:

@@ -264,7 +264,7 @@ class TestHang:
         (group,) = explainer.communicators.groups()
 
         assert incident.causes[0].culprit.pid == 1002
-        assert absence_text(group.standing()) == (
+        assert absence_text(group, group.standing()) == (
             "; 3 on this host called it and wait; rank 2 left it, or ended"
         )
 

@@ -121,3 +121,53 @@ def test_what_hangs_is_no_habit():
     ]
 
     assert incidents_of(stream) == []
+
+
+def test_waits_are_followed_from_communicator_to_communicator():
+    """Two by two ranks: who waits for one that waits in another communicator, waits for the last one."""
+    late_ns = 60 * MS
+    tensor, data = 0x1111, 0x2222
+
+    def calls(until_s, late):
+        return [
+            Collective(n + 1, 10 * SECOND + n * STEP_NS + late, ALL_REDUCE)
+            for n in range((until_s - 10) * 10)
+        ]
+
+    def parallel():
+        yield capture()
+        for at_s in range(10, 32):
+            for identity, members in (
+                *((tensor + first, (first, first + 1)) for first in (0, 2)),
+                *((data + first, (first, first + 2)) for first in (0, 1)),
+            ):
+                is_tensor = identity < data
+                for rank, member in enumerate(members):
+                    # Rank 3 comes late; rank 2 can go on only when it came.
+                    late = late_ns if member == 3 or (member == 2 and not is_tensor) else 0
+                    yield reading(
+                        WORLD[member],
+                        at_s,
+                        calls(at_s, late),
+                        handle=(0x7F00 if is_tensor else 0x7F01, 0),
+                        identity=identity,
+                        rank=rank,
+                        rank_count=2,
+                    )
+            yield account(at_s, late_ns / STEP_NS)
+
+    causes = {
+        one.processes[0].pid: one.causes[0]
+        for one in incidents_of(parallel())
+        if one.causes[0].kind == CauseKind.COLLECTIVE_WAIT
+    }
+
+    assert {pid: cause.culprit.pid for pid, cause in causes.items()} == {
+        1000: 1002,
+        1001: 1003,
+        1002: 1003,
+    }
+    (through, *_) = causes[1000].via
+    assert (through.kind, through.culprit.pid) == (CauseKind.COLLECTIVE_WAIT, 1003)
+    assert [one.culprit for one in through.via if one.kind == CauseKind.RUN_QUEUE] == [HOG]
+    assert sum(one.time_ns for one in through.via) <= through.time_ns <= causes[1000].time_ns

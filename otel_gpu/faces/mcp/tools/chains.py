@@ -22,6 +22,7 @@ from otel_gpu.findings.causes import (
     write_tree,
 )
 from otel_gpu.findings.document import (
+    COLLECTIVE,
     CallStack,
     Cause,
     Chain,
@@ -38,6 +39,7 @@ from otel_gpu.findings.words import format_time
 
 _MAX_CAUSES = 6
 _MAX_EVIDENCE = 3
+_MAX_OTHERS = 31
 _MAX_LISTED = 10
 _MAX_INTERVALS = 60
 _MAX_FUNCTIONS = 4
@@ -160,7 +162,12 @@ def _causes(
             by=lambda cause: _thread_of(cause.culprit, pid),
             evidence=lambda _: ids[:_MAX_EVIDENCE],
         )
-        more = present(more_evidence=max(0, len(ids) - _MAX_EVIDENCE))
+        more = present(
+            others=[_thread_of(one, pid) for one in cause.others[:_MAX_OTHERS]],
+            more_others=max(0, len(cause.others) - _MAX_OTHERS),
+            collective=_collective_of(cause),
+            more_evidence=max(0, len(ids) - _MAX_EVIDENCE),
+        )
         # Where the effect was is said of it, and once.
         code = code_of(_unless(shown_above, stack_of_cause(cause)))
         code |= lines_of(cause.lines)
@@ -273,6 +280,11 @@ def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
         return None
     shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
     return shown | present(own_process=thread.pid == pid)
+
+
+def _collective_of(cause: Cause) -> str:
+    """Return what ranks waited for, and who did not call it; empty: it is no such wait."""
+    return inert(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
 
 
 def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
