@@ -27,6 +27,21 @@ from otel_gpu.procfs.redaction import mask_secrets
         (["-HX-Api-Key: abc def"], ["-HX-Api-Key: ***"]),
         (["postgres://ada:abc@db/x"], ["postgres://ada:***@db/x"]),
         (["--url=https://:abc@host/"], ["--url=https://:***@host/"]),
+        (["--env=HF_TOKEN=abc"], ["--env=HF_TOKEN=***"]),
+        (["--env=HF_TOKEN=a b=c"], ["--env=HF_TOKEN=***"]),
+        (["-e", "HF_TOKEN=abc"], ["-e", "HF_TOKEN=***"]),
+        (["-eHF_TOKEN=abc"], ["-eHF_TOKEN=***"]),
+        (["--set=env.vars=_AUTH_TOKEN=abc"], ["--set=env.vars=_AUTH_TOKEN=***"]),
+        (["https://h/x?token=abc&page=2"], ["https://h/x?token=***&page=2"]),
+        (["--url=https://h/x?a=1&sig=a%2B#f"], ["--url=https://h/x?a=1&sig=***"]),
+        (['{"token": "a\\"bc", "model": "m"}'], ['{"token": "***", "model": "m"}']),
+        (["{'db': {'password': 'abc'}}"], ["{'db': {'password': '***'}}"]),
+        (['--config={"api_key":"abc'], ['--config={"api_key":"***']),
+        (["user=ada;password=abc;host=db"], ["user=ada;password=***;host=db"]),
+        (["--pass", "abc"], ["--pass", "***"]),
+        (["postgres://ada:p@ss@db/x@y"], ["postgres://ada:***@db/x@y"]),
+        (["--dsn=ada:p@ss@db"], ["--dsn=ada:***@db"]),
+        (["ada:p@ss@db"], ["ada:***@db"]),
     ],
 )
 def test_secrets_that_have_a_name_are_masked(args, expected):
@@ -46,6 +61,10 @@ def test_secrets_that_have_a_name_are_masked(args, expected):
         ["token", "count"],
         ["https://host:8080/path@2"],
         ["a:b", "C:\\x"],
+        ["git@host:team/model.git"],
+        ["registry.example/vllm:0.9@sha256:0123abc"],
+        ["--env=HF_HOME=/models", "--config={'bypass': 1, 'keys': 2}"],
+        ["https://h/x?tokens=3&page=2"],
         ["--secretary", "ada"],
         [],
     ],
@@ -62,3 +81,15 @@ def test_masking_twice_changes_nothing_more(args):
 
     assert mask_secrets(once) == once
     assert len(once) == len(args)
+
+
+def test_a_long_argument_takes_no_long_time():
+    """Each of these would take hours if a part of it were tried at each place."""
+    for text in (
+        "a:" * 40_000,
+        '"a":"' * 20_000,
+        "x=" * 40_000,
+        "://" * 30_000,
+        "token\\" * 20_000,
+    ):
+        assert len(mask_secrets([text])) == 1
