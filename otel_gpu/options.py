@@ -94,6 +94,9 @@ class CaptureConfig:
         snapshot_interval_s: How often the kernel's counters are read.
         discovery_interval_s: How often processes are looked through for newly mapped CUDA
             libraries.
+        environment: Which environment variables of watched processes are read: `all` that
+            docs/security.md lists, `otel` for `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`
+            alone, or `none`.
     """
 
     loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
@@ -109,6 +112,7 @@ class CaptureConfig:
     open_call_limit_s: float = _option(10.0, bounds=(0.1, 86_400.0))
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
+    environment: str = _option("all", choices=("all", "otel", "none"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

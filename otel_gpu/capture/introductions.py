@@ -18,10 +18,15 @@ MAX_WAITING = 8192
 
 
 class Introductions:
-    """Process images, as (pid, image_ktime_ns), that nobody has been told about yet."""
+    """
+    Process images, as (pid, image_ktime_ns), that nobody has been told about yet.
 
-    def __init__(self, processes: WatchedProcesses) -> None:
+    ``environment`` is the value of the option ``capture.environment``.
+    """
+
+    def __init__(self, processes: WatchedProcesses, environment: str = "all") -> None:
         self._processes = processes
+        self._environment = environment
         self._waiting: dict[tuple[int, int], None] = {}
 
     def put_off(self, pid: int, image_ktime_ns: int) -> None:
@@ -36,7 +41,7 @@ class Introductions:
 
     def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
         """Introduce an image now; nothing comes of one that is gone."""
-        facts = read_facts(pid)
+        facts = read_facts(pid, environment=self._environment)
         # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
         # as long as nobody has waited for it. By then, another may have its pid.
         if (

@@ -92,7 +92,7 @@ class Watchlist:
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         self._interpreters = Interpreters(programs, in_advance=True)
         self._thread_contexts = ThreadContexts(programs.contexts)
-        self._introductions = Introductions(programs.processes)
+        self._introductions = Introductions(programs.processes, config.capture.environment)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
         self.annotations = Annotations(

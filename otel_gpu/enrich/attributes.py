@@ -7,9 +7,11 @@
 # observe it from outside. It alone knows its service, so that is its to say. For all
 # else what was observed wins: inside a container the process believes in another pid,
 # another host name and another executable path, and none of those can be found on the
-# host. What we cannot observe (deployment.environment.name, k8s.pod.name) is taken over.
-# telemetry.sdk.* is not: it says which SDK made the telemetry, and for ours that is not
-# the process's.
+# host. What we cannot observe (deployment.environment.name, k8s.pod.name) is taken over,
+# and named in otel_gpu.resource.claimed: any process can claim anything there. In which
+# container and pod a process is comes from the kernel alone: a process that is in none
+# cannot claim one. What the agent says of itself, and telemetry.sdk.* (which SDK made the
+# telemetry), are not taken over.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -30,7 +32,8 @@ MAX_ATTRIBUTES = 128
 
 VARIABLE_PREFIX = "process.environment_variable."
 _INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu")
-_NOT_OURS = "telemetry."
+CLAIMED = "otel_gpu.resource.claimed"
+_NOT_TAKEN_OVER = ("telemetry.", "otel_gpu.agent.", CLAIMED, "container.id", "k8s.pod.uid")
 # The semantic conventions' names for what uname(2) says.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _LAST_UNIX_NS = 253_402_300_799 * 1_000_000_000  # the end of the year 9999
@@ -123,6 +126,9 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
     """
     listed = parse_resource_attributes(facts.environment.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     said = {**_plain_attributes(listed), **facts.context}
+    configured = facts.environment.get("OTEL_SERVICE_NAME", "").strip()
+    if configured and "service.name" not in facts.context:
+        said["service.name"] = configured[:MAX_CHARACTERS]
     attributes: dict[str, Any] = {
         "service.name": name_service(
             context=facts.context,
@@ -141,8 +147,10 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
     attributes.update(_observe_place(facts))
     attributes.update(host.attributes)
     for key, value in said.items():
-        if not key.startswith(_NOT_OURS):
+        if not key.startswith(_NOT_TAKEN_OVER):
             attributes.setdefault(key, value)
+    if claimed := tuple(sorted(key for key in said if attributes.get(key) == said[key])):
+        attributes[CLAIMED] = claimed
     return attributes
 
 

@@ -37,12 +37,13 @@ MAX_CGROUPS = 32
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The settings of PyTorch's allocator of device memory, by the new name and the old one."""
-ENVIRONMENT_NAMES = (
-    "OTEL_SERVICE_NAME",
-    "OTEL_RESOURCE_ATTRIBUTES",
-    *ALLOCATOR_VARIABLES,
-    *JOB_VARIABLES,
-)
+_OTEL_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+ENVIRONMENT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "all": (*_OTEL_VARIABLES, *ALLOCATOR_VARIABLES, *JOB_VARIABLES),
+    "otel": _OTEL_VARIABLES,
+    "none": (),
+}
+"""The variables that are read, by the value of ``capture.environment``."""
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
@@ -54,9 +55,13 @@ _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
 _DELETED = " (deleted)"
 
 
-def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
+def read_facts(
+    pid: int, proc: Path = Path("/proc"), *, environment: str = "all"
+) -> dict[str, Any] | None:
     """
     Return what a PROCESS record says about a process.
+
+    ``environment`` is a key of ``ENVIRONMENT_NAMES``.
 
     None when the process is gone, or went and came back as another one meanwhile. What
     may not be read is None or empty. Secrets in the command line are masked.
@@ -68,7 +73,7 @@ def read_facts(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
         if start is None:
             return None
         exe = _read_exe(folder)
-        facts = _read_once(pid, proc, start, exe)
+        facts = _read_once(pid, proc, start, exe, ENVIRONMENT_NAMES[environment])
         end = _read_start(folder)
         if end is None or end.ticks != start.ticks:
             return None
@@ -172,7 +177,9 @@ class _Start(NamedTuple):
     ticks: int
 
 
-def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str, Any]:
+def _read_once(
+    pid: int, proc: Path, start: _Start, exe: str | None, variables: tuple[str, ...]
+) -> dict[str, Any]:
     folder = f"{proc}/{pid}"
     vpid, uid = read_ids(folder)
     cgroup_bytes = _read_cgroup(folder)
@@ -187,7 +194,7 @@ def _read_once(pid: int, proc: Path, start: _Start, exe: str | None) -> dict[str
         "comm": start.comm,
         "owner": None if uid is None else _user_name(uid),
         "cgroups": _cgroup_lines(cgroup_bytes),
-        "env": _read_environment(folder),
+        "env": _read_environment(folder, variables),
         "otel_context": read_process_context(pid, proc),
         "mountinfo_container_id": _read_mounted_container(folder, cgroup_bytes),
     }
@@ -228,10 +235,12 @@ def _read_command_args(folder: str) -> list[str]:
     return mask_secrets(arg[:MAX_ARG_BYTES].decode(errors="replace") for arg in args[:MAX_ARGS])
 
 
-def _read_environment(folder: str) -> dict[str, str]:
+def _read_environment(folder: str, variables: tuple[str, ...]) -> dict[str, str]:
+    if not variables:
+        return {}
     block = b"\0" + read_file(f"{folder}/environ", MAX_ENVIRONMENT_BYTES)
     found: dict[str, str] = {}
-    for name in ENVIRONMENT_NAMES:
+    for name in variables:
         _, present, rest = block.partition(b"\0" + name.encode() + b"=")
         if present:
             value = rest.partition(b"\0")[0]
@@ -241,11 +250,20 @@ def _read_environment(folder: str) -> dict[str, str]:
 
 def _read_mounted_container(folder: str, cgroups: bytes) -> str | None:
     # Runtimes mount files of the container's own folder over /etc/hostname and others.
-    # Looked at only where the cgroups are hidden by a cgroup namespace.
-    if _CONTAINER_ID.search(cgroups):
+    # Looked at only where the cgroups are hidden by a cgroup namespace. In a user namespace
+    # anybody can mount anything, so there the mounts say nothing.
+    if _CONTAINER_ID.search(cgroups) or not _is_in_our_user_namespace(folder):
         return None
     match = _MOUNTED_CONTAINER.search(read_file(f"{folder}/mountinfo", 128 * 1024))
     return match[1].decode() if match else None
+
+
+def _is_in_our_user_namespace(folder: str) -> bool:
+    own = Path("/proc/self/ns/user")
+    try:
+        return Path(folder, "ns", "user").readlink() == own.readlink()
+    except OSError:
+        return False
 
 
 def _boot_offset_ns() -> int:

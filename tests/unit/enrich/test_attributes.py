@@ -47,6 +47,7 @@ def test_a_process_is_described_in_full():
         ("host.arch", "amd64"),
         ("os.type", "linux"),
         ("deployment.environment.name", "prod"),
+        ("otel_gpu.resource.claimed", ("deployment.environment.name",)),
     ]
 
 
@@ -105,6 +106,35 @@ def test_a_process_speaks_for_its_service_and_not_for_its_place():
     assert attributes["host.name"] == "node1"
     assert attributes["deployment.environment.name"] == "staging"
     assert "telemetry.sdk.name" not in attributes
+
+
+def test_what_a_process_claims_is_marked():
+    """And the kernel alone says in which container and pod it is."""
+    claims = {
+        "container.id": "f" * 64,
+        "k8s.pod.uid": UID,
+        "k8s.pod.name": "pod-0",
+        "service.instance.id": "i-1",
+        "otel_gpu.agent.id": "x",
+        "otel_gpu.resource.claimed": "",
+        "host.name": "other",
+    }
+    listed = ",".join(f"{key}={value}" for key, value in claims.items())
+    env = {"OTEL_RESOURCE_ATTRIBUTES": listed, "OTEL_SERVICE_NAME": "trainer"}
+
+    attributes = describe(4242, 99, facts_of({"env": env}, 0), host_of(INFO))
+
+    assert attributes.keys() & claims.keys() == {
+        *("host.name", "k8s.pod.name", "service.instance.id", "otel_gpu.resource.claimed")
+    }
+    assert attributes["host.name"] == "node1"
+    assert attributes["otel_gpu.resource.claimed"] == (
+        *("k8s.pod.name", "service.instance.id", "service.name"),
+    )
+
+
+def test_a_process_that_claims_nothing_has_no_mark():
+    assert "otel_gpu.resource.claimed" not in describe(1, 1, Facts(comm="x"), Host())
 
 
 def test_the_instance_id_outlives_a_restart_of_the_agent():

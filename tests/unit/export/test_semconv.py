@@ -88,7 +88,11 @@ PROCESS = {
     "command_args": ["python", "train.py"],
     "comm": "python",
     "owner": "alice",
-    "env": {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_CUDA_ALLOC_CONF": "a:b"}
+    "env": {
+        "PYTORCH_ALLOC_CONF": "a:b",
+        "PYTORCH_CUDA_ALLOC_CONF": "a:b",
+        "OTEL_SERVICE_NAME": "trainer",
+    }
     | {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
     | {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "pretrain"},
     "cgroups": [f"0::/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-{'ab' * 32}.scope"],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.procfs import process_facts
-from otel_gpu.procfs.process_facts import read_facts
+from otel_gpu.procfs.process_facts import ENVIRONMENT_NAMES, read_facts
 
 CONTAINER = "8f3b0c52d1a94ee6b7f0c9d8e7a6b5c4d3e2f1a0b9c8d7e6f5a4b3c2d1e0f9a8"
 # Field 3 to 22 of stat: the state, ppid 77, and after 17 more a start of 1234 ticks.
@@ -181,8 +181,36 @@ def test_mounts_tell_the_container_where_cgroups_do_not(proc, mount):
     """Inside a cgroup namespace the path is "/", but the runtime's mounts are seen."""
     (proc / "42" / "cgroup").write_bytes(b"0::/\n")
     (proc / "42" / "mountinfo").write_text(f"1 2 8:1 {mount} rw - ext4 /dev/sda1 rw\n")
+    (proc / "42" / "ns").mkdir()
+    (proc / "42" / "ns" / "user").symlink_to(Path("/proc/self/ns/user").readlink())
 
     assert read_facts(42, proc)["mountinfo_container_id"] == CONTAINER
+
+    # Who made a user namespace can mount what they like in it.
+    (proc / "42" / "ns" / "user").unlink()
+    (proc / "42" / "ns" / "user").symlink_to("user:[1]")
+    assert read_facts(42, proc)["mountinfo_container_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        ("all", {"OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "SLURM_JOB_ID", "RANK"}),
+        ("otel", {"OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"}),
+        ("none", set()),
+    ],
+)
+def test_no_more_of_the_environment_is_read_than_is_allowed(proc, setting, names):
+    variables = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "SLURM_JOB_ID", "RANK", "TOKEN")
+    (proc / "42" / "environ").write_text("".join(f"{name}=x\0" for name in variables))
+
+    assert read_facts(42, proc, environment=setting)["env"].keys() == names
+
+
+def test_security_md_lists_every_variable_that_is_read():
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
+
+    assert [name for name in ENVIRONMENT_NAMES["all"] if f"`{name}`" not in page] == []
 
 
 def test_a_reused_pid_gives_no_mixture(proc, monkeypatch):
