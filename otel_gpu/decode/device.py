@@ -128,6 +128,11 @@ class DeviceModel(NamedTuple):
     processors: int = 0
     memory_bytes: int = 0
 
+    @property
+    def cuda_compute(self) -> int:
+        """Return the compute capability of a device of CUDA; 0: not known, or the device of another maker."""
+        return 0 if self.name.startswith(("AMD", "Intel")) else self.compute
+
 
 class DeviceActivities:
     """

@@ -97,11 +97,10 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
         ("kernels ran", row.utilization),
         ("processors with work (estimate)", row.processors),
         ("occupancy (estimate)", row.occupancy),
-        ("tensor cores, of kernel time", row.tensor_core_share),
         ("communication overlapped", row.overlap),
     ]
     known = [f"{name} {format_share(value)}" for name, value in estimates if value is not None]
-    yield Text("; ".join(known))
+    yield Text("; ".join([*known, *_tensor_cores(row)]))
     one = row.launches
     if one.linked and one.median_delay_ns is not None:
         yield Text(
@@ -113,6 +112,19 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
             f"{row.collectives.matched:,} collectives with other ranks: it waited "
             f"{format_duration(row.collectives.waited_ns)}, and came last in {row.collectives.last:,}"
         )
+
+
+def _tensor_cores(row: DeviceReport) -> Iterator[str]:
+    used, unknown = row.tensor_core_share, row.tensor_core_unknown_share
+    if used is None or unknown is None:
+        return
+    name = "matrix cores" if row.model.startswith("AMD") else "tensor cores"
+    if not unknown:
+        yield f"{name}, of kernel time {format_share(used)}"
+    elif used:
+        yield f"{name}, of kernel time {format_share(used)}, and not known of {format_share(unknown)}"
+    else:
+        yield f"{name}: not known of {format_share(unknown)} of kernel time"
 
 
 def _critical(path: CriticalPathRow) -> Iterator[RenderableType]:

@@ -158,7 +158,8 @@ class DeviceReport(NamedTuple):
         utilization: The share of the steps, or of the window, in which kernels ran.
         occupancy: As estimated by who recorded it; so is ``processors``, the share of the device's
             processors that had work.
-        tensor_core_share: Of the time of kernels.
+        tensor_core_share: Of the time of kernels, by their names, in tensor or matrix cores. Kernels whose
+            names do not tell are ``tensor_core_unknown_share``.
         gate: What is wrong with the source, as far as it says anything about this device.
         critical: Of the step in the middle.
     """
@@ -191,6 +192,7 @@ class DeviceReport(NamedTuple):
     occupancy: float | None
     processors: float | None
     tensor_core_share: float | None
+    tensor_core_unknown_share: float | None
     kinds: tuple[KindRow, ...]
     kernels: tuple[KernelRow, ...]
     operations: tuple[OperationRow, ...]

@@ -128,10 +128,11 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         else None,
         occupancy=work.occupancy,
         processors=None if work.processors_ns is None else work.processors_ns / whole_ns,
-        tensor_core_share=work.tensor_ns / work.kernel_ns if work.kernel_ns else None,
+        tensor_core_share=work.tensor_ns(True) / work.kernel_ns if work.kernel_ns else None,  # noqa: FBT003 -- an answer
+        tensor_core_unknown_share=work.tensor_ns(None) / work.kernel_ns if work.kernel_ns else None,
         kinds=tuple(KindRow(kind, *found) for kind, found in work.by_kind().items()),
         kernels=tuple(
-            KernelRow(f"{name}/kernel/{number}", *one)
+            KernelRow(f"{name}/kernel/{number}", *one[:5])
             for number, one in enumerate(work.kernels[:MAX_ROWS])
         ),
         operations=tuple(

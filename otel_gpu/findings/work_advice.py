@@ -33,11 +33,12 @@ _POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.CAST, KernelKind.FILL, KernelKi
 
 
 def _tensor_cores(name: str, use: DeviceUse) -> Iterator[Advice]:
-    work, compute = use.work, use.model.compute
-    if not work.kernel_ns or compute < _TENSOR_CORES_SINCE or "AMD" in use.model.name:
+    work, compute = use.work, use.model.cuda_compute
+    if not work.kernel_ns or compute < _TENSOR_CORES_SINCE:
         return
     eligible = work.eligible_ns / work.kernel_ns
-    if eligible < _ELIGIBLE or work.tensor_ns > _NO_TENSOR_CORES * work.kernel_ns:
+    uses_ns = work.tensor_ns(True)  # noqa: FBT003 -- an answer
+    if eligible < _ELIGIBLE or uses_ns > _NO_TENSOR_CORES * work.kernel_ns:
         return
     is_float = any(_FLOAT32.search(one.name) for one in work.kernels)
     tf32 = (
@@ -177,12 +178,12 @@ def _fusion(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _float8(name: str, use: DeviceUse) -> Iterator[Advice]:
     work = use.work
     _, gemm_ns = work.by_kind().get(KernelKind.GEMM, (0, 0))
-    if use.model.compute < _FLOAT8_SINCE or gemm_ns < _GEMM * work.kernel_ns:
+    if use.model.cuda_compute < _FLOAT8_SINCE or gemm_ns < _GEMM * work.kernel_ns:
         return
     is_torch = any(one.device_ns for one in work.operations)
     if (
         is_torch
-        and work.tensor_ns >= gemm_ns / 2
+        and work.tensor_ns(True, KernelKind.GEMM) >= gemm_ns / 2  # noqa: FBT003 -- an answer
         and not any(_FLOAT8.search(one.name) for one in work.kernels)
     ):
         yield Advice(

@@ -14,9 +14,9 @@ from otel_gpu.ledger.kernel_kinds import (
     KernelKind,
     copy_way,
     is_pageable,
-    uses_tensor_cores,
 )
 from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.ledger.tensor_cores import MULTIPLIES, uses_tensor_cores
 
 SHORT_NS: Final = 10_000
 """Kernels that take less are short: launching them takes about as long."""
@@ -29,13 +29,14 @@ _CAN_USE_TENSOR_CORES = re.compile(
 
 
 class Kernel(NamedTuple):
-    """What all activities of one name took."""
+    """What all activities of one name took; ``tensor_cores``: None: the name does not say it."""
 
     name: str
     kind: KernelKind
     times: int
     total_ns: int
     longest_ns: int
+    tensor_cores: bool | None
 
 
 class Operation(NamedTuple):
@@ -66,8 +67,7 @@ class DeviceWork(NamedTuple):
     Attributes:
         kernel_ns: Of all kernels that compute; two at once count twice.
         short: How many of them are short, and ``short_ns`` their time.
-        eligible_ns: Of those that operators launched which can use tensor cores, and
-            ``tensor_ns`` of those that did.
+        eligible_ns: Of kernels that multiply without tensor cores for operators that can use them.
         inside_ns: Of activities launched in a region of the program.
         cast_ns: Of kernels that change the type of numbers, which nothing but casts asked for.
         occupancy: How full processors were of warps while kernels ran, as estimated by who recorded
@@ -83,7 +83,6 @@ class DeviceWork(NamedTuple):
     short: int
     short_ns: int
     eligible_ns: int
-    tensor_ns: int
     inside_ns: dict[Inside, int]
     cast_ns: int
     occupancy: float | None
@@ -96,6 +95,14 @@ class DeviceWork(NamedTuple):
             count, total_ns = found.get(one.kind, (0, 0))
             found[one.kind] = count + one.times, total_ns + one.total_ns
         return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+    def tensor_ns(self, answer: bool | None, kind: KernelKind | None = None) -> int:
+        """Return the time of kernels, all or of one kind, that use tensor cores; None: where it is not known."""
+        return sum(
+            one.total_ns
+            for one in self.kernels
+            if one.tensor_cores is answer and kind in (None, one.kind)
+        )
 
 
 def find_work(
@@ -119,9 +126,13 @@ def find_work(
     durations_ns = activities.durations_ns
     owners = _owners(timeline, links, host_time)
     eligible = [_CAN_USE_TENSOR_CORES.fullmatch(name) is not None for name in names]
-    tensor = [uses_tensor_cores(name) for name in names]
+    tensor = {
+        name: uses_tensor_cores(names[name], kinds[name])
+        for name in set(map(activities.names.__getitem__, timeline.rows))
+    }
+    plain = {name for name, uses in tensor.items() if uses is False and kinds[name] in MULTIPLIES}
     inside_ns: Counter[int] = Counter()
-    kernel_ns = kernels = short = short_ns = eligible_ns = tensor_ns = cast_ns = 0
+    kernel_ns = kernels = short = short_ns = eligible_ns = cast_ns = 0
     used_ns = 0.0
     kernel, communication, cast = int(Work.KERNEL), KernelKind.COMMUNICATION, int(Inside.CAST)
     for row, owner in zip(timeline.rows, owners, strict=True):
@@ -137,13 +148,11 @@ def find_work(
         kernel_ns, kernels = kernel_ns + taken_ns, kernels + 1
         if taken_ns < SHORT_NS:
             short, short_ns = short + 1, short_ns + taken_ns
-        if owner != NO_ROW and eligible[trace.host.names[owner]]:
+        if name in plain and owner != NO_ROW and eligible[trace.host.names[owner]]:
             eligible_ns += taken_ns
-        if tensor[name]:
-            tensor_ns += taken_ns
     occupancy = _occupancy(trace, timeline)
     return DeviceWork(
-        tuple(_kernels(trace, timeline, kinds)),
+        tuple(_kernels(trace, timeline, kinds, tensor)),
         tuple(_operations(trace, timeline, owners, host_time)),
         tuple(_copies(trace, timeline)),
         kernel_ns,
@@ -151,7 +160,6 @@ def find_work(
         short,
         short_ns,
         eligible_ns,
-        tensor_ns,
         _by_region(inside_ns),
         cast_ns,
         occupancy,
@@ -175,7 +183,10 @@ def _owners(timeline: Timeline, links: Sequence[int], host_time: HostTime) -> "a
 
 
 def _kernels(
-    trace: DeviceTrace, timeline: Timeline, kinds: Sequence[KernelKind]
+    trace: DeviceTrace,
+    timeline: Timeline,
+    kinds: Sequence[KernelKind],
+    tensor: Mapping[int, bool | None],
 ) -> Iterator[Kernel]:
     activities = trace.activities
     sums: dict[int, list[int]] = {}
@@ -190,7 +201,7 @@ def _kernels(
         if taken_ns > one[2]:  # noqa: PLR1730 -- max() takes as long as all else
             one[2] = taken_ns
     for name, (count, total_ns, longest_ns) in sorted(sums.items(), key=lambda item: -item[1][1]):
-        yield Kernel(trace.names[name], kinds[name], count, total_ns, longest_ns)
+        yield Kernel(trace.names[name], kinds[name], count, total_ns, longest_ns, tensor[name])
 
 
 def _operations(

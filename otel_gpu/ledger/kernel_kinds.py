@@ -1,9 +1,8 @@
-"""What kernels do, as their names say."""
+"""The kind of work that a kernel does, by its name; ``tests/unit/ledger/kernel_names.tsv`` is the table of real names."""
 
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
 
 from otel_gpu.decode.device import DeviceActivities, Names, Work
 
@@ -34,57 +33,91 @@ class KernelKind(StrEnum):
     OTHER = "other"
 
 
-_COMMUNICATION: Final = (
-    r"nccl|rccl|cross_device_reduce|mscclpp|nvshmem|symm_mem|multimem_|deep_ep|(?:intra|inter)node::"
-    r"|all_?reduce_|(?:one|two)_shot_all|all_?gather_kernel|reduce_scatter_kernel|all_?to_?all_kernel"
-)
-# The first that fits says it. Words of torch's own templates stand in nearly all names
-# (elementwise_kernel, at::native::), so what is special comes first.
+# The first that fits names the kind. What is special comes first: nearly all names of PyTorch hold words of
+# its own templates (elementwise_kernel, at::native::).
 _KINDS: Sequence[tuple[KernelKind, str]] = (
-    (KernelKind.COMMUNICATION, _COMMUNICATION),
-    (KernelKind.ATTENTION, r"flash|fmha|attention|sdpa|attn"),
-    (KernelKind.QUANTIZATION, r"quantize|dequant|nf4|int8_cast|fp8_cast"),
-    (KernelKind.EXPERTS, r"moe|expert|scatter2scatter"),
+    # torch.compile names these after all that is fused in them, a matrix product beside them too.
+    (KernelKind.FUSED, r"^triton_(?:poi|red|per|for)_"),
+    (
+        KernelKind.COMMUNICATION,
+        (
+            r"nccl|rccl|msccl|cross_device_reduce|nvshmem|symm_mem|multimem_|deep_ep|(?:intra|inter)node::"
+            r"|all_?reduce_|(?:one|two)_shot_all|all_?gather_kernel|reduce_scatter_kernel|all_?to_?all_kernel"
+        ),
+    ),
+    (KernelKind.COPY, r"rocclr_copyBuffer"),
+    # Names of attention are in what writes its cache.
+    (KernelKind.INDEX, r"reshape_and_cache|concat_and_cache|store_kv_?cache|kv_?cache_page"),
+    (
+        KernelKind.ATTENTION,
+        (
+            r"flash(?!infer)|fmha|attention|sdpa|attn|With(?:Paged|Ragged)?KVCacheKernel|(?<![a-z])mla_|kernel_mha|_Q1D1_"
+            r"|_fwd_(?:grouped_)?kernel_stage|(?<![a-z])PA_A\d+W\d+"
+        ),
+    ),
+    (
+        KernelKind.QUANTIZATION,
+        r"quantize|dequant|nf4|int8_cast|fp8_cast|scaled_quant|_quant_kernel|group_quant|act_quant|to_fp4",
+    ),
+    (KernelKind.EXPERTS, r"moe(?!ba)|expert|scatter2scatter|topk_?(?:gating|softmax)"),
     (
         KernelKind.OPTIMIZER,
         r"multi_tensor_apply|fused_adam|adamw?_|lamb_|sgd_|optimizer|foreach",
     ),
     (
         KernelKind.NORMALIZATION,
-        r"(?:batch|layer|group|instance|rms)_?norm|bn_(?:fw|bw)|batchnorm|bn_bwd|bn_fwd|norm_(?:fwd|bwd)",
+        (
+            r"(?:batch|layer|group|instance|rms|qk)_?norm|bn_(?:fw|bw)|bn_bwd|bn_fwd|norm_(?:fwd|bwd)"
+            r"|GammaBetaBackward|RowwiseMoments"
+        ),
     ),
-    (KernelKind.LAYOUT, r"nchw|nhwc|transpose|permute|tensortransform|catarray"),
+    (
+        KernelKind.LAYOUT,
+        r"(?:nchw|nhwc)_?(?:2|to)_?(?:folded)?(?:nchw|nhwc)_?(?:kernel|<|$)|nchwAddPadding",
+    ),
     (
         KernelKind.CONVOLUTION,
-        r"conv(?!ert)|s?cudnn_\d+x|cask_cudnn|wgrad|dgrad|fprop|winograd|implicit_gemm|fft2d|depthwise|im2col|col2im",
+        (
+            r"conv(?!ert)|[hs]cudnn_|s\d{3,6}cudnn|cask_cudnn|wgrad|dgrad|fprop|winograd|implicit_gemm|fft2d|depthwise"
+            r"|im2col|col2im|igemm_(?:fwd|bwd|wrw)_gtc"
+        ),
     ),
+    # The second half of a scalar product of cuBLAS, whose arguments are called after its product with a vector.
+    (KernelKind.REDUCTION, r"(?<![a-z])dot_kernel|reduce_1Block_kernel"),
     (
         KernelKind.GEMM,
-        r"gemm|gemv|cutlass|cublas|splitk|s\d{3,5}(?:gemm|cudnn)|_mm_|matmul|nvjet|tensile|cijk_|bmm",
+        r"(?<!fb)gemm|gemv|cutlass|cublas(?!Trsm)|splitk|(?<![a-z])(?:b?add)?b?mm(?![a-z])|mul_mat|matmul|nvjet|tensile|cijk_|marlin",
     ),
-    (KernelKind.SOFTMAX, r"softmax|nll_loss|cross_entropy|mse_loss|_cce_"),
-    (KernelKind.SORT, r"radix_?sort|sort_?(?:kernel|by|pairs)|topk|bitonic|devicesort|gathertopk"),
+    (KernelKind.LAYOUT, r"transpose|(?<!no)permute|tensortransform|catarray"),
+    (KernelKind.SOFTMAX, r"softmax|nll_?loss|NLLCriterion|cross_entropy|mse_loss|_cce_"),
+    (KernelKind.SORT, r"radix_?sort|sort_?(?:kernel|by|pairs)|topk|bitonic|devicesort|onesweep"),
+    (KernelKind.ELEMENTWISE, r"rotary|(?<![a-z])rope_|_rope(?![a-z])"),
+    (KernelKind.FILL, r"arange_cuda|linspace|fillBuffer"),
     (
         KernelKind.INDEX,
-        r"index|gather|scatter|embedding|unrolled_elementwise_kernel_for_index|masked_select",
+        r"index(?!_?t\b|type)|indices|gather|scatter|embedding|masked_select|partition_kernel|DeviceSelect|CompactInit",
     ),
     (KernelKind.RANDOM, r"distribution_|philox|dropout|bernoulli|curand"),
-    (KernelKind.CAST, r"copy_kernel|direct_copy|loadwithcast|to_copy|convert_"),
+    (
+        KernelKind.CAST,
+        r"copy_kernel|direct_copy|loadwithcast|to_copy|convert_|convertTensor|bfloat16tofloat",
+    ),
     (KernelKind.FILL, r"fillfunctor|(?<!pre)fill_kernel|memset|zero_kernel"),
-    (KernelKind.REDUCTION, r"reduce_kernel|reduce_|sum_kernel|argmax|argmin|cumsum|scan"),
+    (
+        KernelKind.REDUCTION,
+        r"reduce_kernel|reduce_|sum_kernel|argmax|argmin|cumsum|scan|histogram|reducebykey|pool(?:ing)?(?!ed)",
+    ),
     (KernelKind.FUSED, r"triton_"),
     (
         KernelKind.ELEMENTWISE,
-        r"elementwise|pointwise|vectorized|functor|activation|g[eu]lu|silu|(?:swi|ge|re)glu",
+        (
+            r"elementwise|pointwise|vectorized|functor|activation|_and_mul|g[eu]lu|silu|(?:swi|ge|re)glu"
+            r"|SubTensorOp|scalePackedTensor"
+        ),
     ),
 )
 _PATTERNS: Sequence[tuple[KernelKind, re.Pattern[str]]] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS
-)
-# Fewer letters of it would be part of other words.
-_TENSOR_CORES = re.compile(
-    r"tensor_?op|(?:16816|1688|884|161616|64x\d+x16|wgmma|hmma|imma)|_h1688|_i8816|xmma|nvjet|sm(?:80|90|100)_x",
-    re.IGNORECASE,
 )
 _COPY_WAY = re.compile(r"\b([HDP])to([HDP])\b")
 
@@ -98,16 +131,11 @@ def kinds_of(names: Names, activities: DeviceActivities) -> list[KernelKind]:
 
 
 def kind_of(name: str) -> KernelKind:
-    """Return what a kernel does."""
+    """Return the kind of a kernel by its name; ``OTHER``: the name does not contain it."""
     for kind, pattern in _PATTERNS:
         if pattern.search(name):
             return kind
     return KernelKind.OTHER
-
-
-def uses_tensor_cores(name: str) -> bool:
-    """Say whether the name of a kernel is one of those that use tensor cores."""
-    return _TENSOR_CORES.search(name) is not None
 
 
 def copy_way(name: str) -> str:

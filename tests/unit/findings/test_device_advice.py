@@ -40,6 +40,13 @@ def said(document, events, words, **head):
     return found[0] if found else None
 
 
+def written(found):
+    """The report as text."""
+    out = io.StringIO()
+    write_text(found, Console(file=out, width=200, color_system=None))
+    return out.getvalue()
+
+
 def test_waits_in_a_rhythm_are_those_of_workers_that_end_together(document):
     """Every 4th step: deeper queues smooth that, and nothing else is said of the loader."""
     found = said(document, steps(16, lambda number: 600 if number % 4 == 1 else 5), "data loader")
@@ -194,6 +201,55 @@ def test_numbers_of_8_bits_are_for_devices_that_have_them(document, name, model,
     found = said(document, events, "8 bits", deviceProperties=[model])
 
     assert (found is not None) == is_said
+
+
+FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x128x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4"
+MI300X = H100 | {"name": "AMD Instinct MI300X"}
+TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1"
+
+
+def test_products_of_single_numbers_are_for_tf32_and_not_for_numbers_of_8_bits(document):
+    """They use no tensor core, whatever library they are of."""
+    events = [host("aten::mm", 0, 50), *launched((10, 90), name=FFMA)]
+
+    found = document(events, deviceProperties=[H100])
+
+    (text,) = [one.text for one in found.advice if "tensor cores" in one.text]
+    assert text.startswith(
+        'Use torch.set_float32_matmul_precision("high") (TF32), or torch.autocast: 100 % of'
+    )
+    assert found.devices[0].tensor_core_share == found.devices[0].tensor_core_unknown_share == 0
+
+
+def test_matrix_cores_of_amd_are_named_so(document):
+    """And no advice of CUDA is for them."""
+    events = [host("aten::mm", 0, 50), *launched((10, 90), name=TENSILE)]
+
+    found = document(events, deviceProperties=[MI300X])
+
+    assert found.devices[0].tensor_core_share == 1
+    assert "matrix cores, of kernel time 100 %" in written(found)
+    assert not any("tensor cores" in one.text for one in found.advice)
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (FFMA, "tensor cores: not known of 50 % of kernel time"),
+        (TENSILE, "tensor cores, of kernel time 50 %, and not known of 50 %"),
+    ],
+)
+def test_a_name_that_does_not_tell_leaves_the_tensor_cores_unknown(document, first, says):
+    """Not: used by none."""
+    events = [
+        host("aten::mm", 0, 50), *launched((10, 90), name=first),
+        *launched((100, 90), name="fused_moe_kernel", first=2),
+    ]  # fmt: skip
+
+    found = document(events, deviceProperties=[H100])
+
+    assert found.devices[0].tensor_core_unknown_share == 0.5
+    assert says in written(found)
 
 
 @pytest.mark.parametrize(("back_bytes", "is_said"), [(4_000, True), (100, False)])

@@ -16,7 +16,7 @@ from otel_gpu.decode.device import (
 from otel_gpu.ledger.device_steps import counted, find_steps, host_spans
 from otel_gpu.ledger.device_time import timelines
 from otel_gpu.ledger.host_time import rows_by_start
-from otel_gpu.ledger.kernel_kinds import KernelKind, kind_of, kinds_of, uses_tensor_cores
+from otel_gpu.ledger.kernel_kinds import KernelKind, kind_of, kinds_of
 from otel_gpu.ledger.launches import QUEUE_LIMIT, link, measure
 from otel_gpu.ledger.spans import union
 
@@ -202,5 +202,3 @@ def test_kernels_are_known_by_their_names():
     }  # fmt: skip
 
     assert {name: kind_of(name) for name in named} == named
-    assert uses_tensor_cores("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn")
-    assert not uses_tensor_cores("volta_sgemm_128x64_nn")

@@ -23,7 +23,9 @@ _ALL = (
     "id source rank device model verdict window_us compute_us exposed_communication_us "
     "exposed_copy_us idle_us steps step_median_us"
 )
-_SHARES = "useful utilization occupancy processors tensor_core_share overlap"
+_SHARES = (
+    "useful utilization occupancy processors tensor_core_share tensor_core_unknown_share overlap"
+)
 _STEP = (
     "id name at_us duration_us compute_us exposed_communication_us exposed_copy_us idle_us "
     "data_loader_us set_aside"
