@@ -343,6 +343,7 @@ enum stall_flag {
 	STALL_IDLE_CPU = 4,  /* the CPU that it got was idle until then, or it left it idle */
 	STALL_THROTTLED = 8, /* its cgroup's CPU quota took the CPU from it; since Linux 6.18 */
 	STALL_AGENT = 16,    /* the agent woke it: as it does those that it stopped */
+	STALL_PREEMPTED = 32, /* it was at work, and its CPU was taken from it */
 };
 
 enum library_flag {

@@ -55,6 +55,7 @@ static __always_inline void book_waiting(struct thread *thread, struct task_stru
 	key = key_of(thread, STATE_RUN_QUEUE);
 	key.context = context_of(thread);
 	key.api = api_of(thread);
+	key.flags = thread->stall_flags & STALL_PREEMPTED;
 	book(&key, thread->comm, now_ktime_ns - from_ktime_ns, 0, 0);
 }
 

@@ -139,6 +139,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 		thread->switch_type = SWITCH_INVOLUNTARY;
 		thread->involuntary_switches++;
 		thread->runnable_ktime_ns = now_ktime_ns;
+		thread->stall_flags = STALL_PREEMPTED;
 		blame(thread, next);
 		if (!thread->culprit_tid)
 			thread->stall_flags |= STALL_IDLE_CPU;

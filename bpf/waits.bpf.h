@@ -249,7 +249,7 @@ __weak __noinline int book_off_cpu(struct thread *thread, __u64 from_ktime_ns,
 	key.resource = 0;
 	key.state = STATE_RUN_QUEUE;
 	/* Nobody had an idle CPU: waking it up is what took the time. */
-	key.flags = thread->stall_flags & STALL_IDLE_CPU;
+	key.flags = thread->stall_flags & (STALL_IDLE_CPU | STALL_PREEMPTED);
 	key.end_state = STATE_NONE;
 	return book_wait(&thread->kept[KEPT_RUN_QUEUE], &key, thread->culprit_comm,
 			 now_ktime_ns - from_ktime_ns, now_ktime_ns - runnable_ktime_ns);

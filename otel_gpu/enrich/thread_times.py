@@ -31,6 +31,10 @@ NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
 """Nothing is known but the time."""
 
 
+PREEMPTED = "preempted"
+"""The reason of time in a run queue of a thread whose CPU was taken from it: else it was woken."""
+
+
 TimeKind = tuple[int, int, str, Wait]
 """What an entry of the time account is about: state, context, reason, and what is known of the wait."""
 
@@ -40,7 +44,7 @@ class ThreadTime(NamedTuple):
     Time of the threads of one process, cumulative.
 
     ``state`` and ``context`` are enumerators of ``bpf/events.h``; ``reason`` is set
-    where the state is blocked. ``time_ns`` grows while the time passes, when it is not known yet
+    where the state is blocked, and may be ``PREEMPTED`` in a run queue. ``time_ns`` grows while the time passes, when it is not known yet
     who will end a wait; ``ended_ns`` grows by the whole of a wait when it ends. So over all waits of
     one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
     """

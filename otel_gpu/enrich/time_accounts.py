@@ -7,7 +7,7 @@ from otel_gpu.decode.readings import TimesEntry, TimesKey
 from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
-from otel_gpu.enrich.thread_times import ThreadTime, TimeKind, Wait
+from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
 
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
@@ -72,6 +72,8 @@ class TimeAccounts:
         if key.state == wire.STATE_BLOCKED:
             reason = self._waits.reason(key.kernel_stack, key.system_call, key.flags)
             reason = reason_for(reason, resource)
+        elif key.state == wire.STATE_RUN_QUEUE and key.flags & wire.STALL_PREEMPTED:
+            reason = PREEMPTED
         if key.end_state == wire.STATE_BLOCKED:
             end_reason = self._waits.reason(
                 key.end_kernel_stack, key.end_system_call, key.end_flags

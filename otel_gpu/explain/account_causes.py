@@ -9,11 +9,13 @@ have no lines before it is known which of them are told of together.
 from collections.abc import Collection, Iterable, Iterator
 
 from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
 from otel_gpu.explain.places import Places, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.explain.states import state_of_kind
 from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
+from otel_gpu.explain.whereabouts import Whereabouts
 from otel_gpu.ledger.lines import NO_LINES, Lines
 from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
 
@@ -41,14 +43,21 @@ class AccountCauses:
         start_unix_ns: When it began.
         end_unix_ns: When it ended.
         places: Where threads were.
+        times: What the account says of the process.
     """
 
     def __init__(
-        self, process: ProcessImage, start_unix_ns: int, end_unix_ns: int, places: Places | None
+        self,
+        process: ProcessImage,
+        start_unix_ns: int,
+        end_unix_ns: int,
+        places: Places | None,
+        times: Iterable[ThreadTime],
     ) -> None:
         self._process = process
         self._window = start_unix_ns, end_unix_ns
         self._places = places
+        self._whereabouts = Whereabouts(places, times) if places else None
         # Who worked, or had the CPU: by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 
@@ -81,7 +90,7 @@ class AccountCauses:
     def _cause(self, kind: str, node: Node, state: str) -> Cause:
         culprit = None if node.who is None else Culprit(*node.who[:3])
         by = culprit.pid if culprit else NOBODY
-        evidence = self._evidence(self._process.pid, state, by, culprit)
+        evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
         via = tuple(map(self._via, node.children))
         cause = Cause(kind, node.time_ns, node.share, culprit, evidence, via, node.resource)
         self._note(cause)
@@ -95,7 +104,8 @@ class AccountCauses:
         kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
         end = None if node.who is None else Culprit(*node.who[:3])
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
-        evidence = self._evidence(end.pid, state_of_kind(kind), NOBODY, end) if end else ()
+        state = state_of_kind(kind)
+        evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
         return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
 
     def _note(self, *causes: Cause) -> None:
@@ -126,10 +136,17 @@ class AccountCauses:
         )
 
     def _evidence(
-        self, pid: int, state: str, by: int, culprit: Culprit | None
+        self,
+        pid: int,
+        state: str,
+        time_ns: int,
+        by: int,
+        culprit: Culprit | None,
+        tid: int = 0,
     ) -> tuple[Evidence, ...]:
-        seen = self._places.find(pid, state, by) if self._places else None
-        name = f"account-{pid}-{state}-{by}-{self._window[0]}"
+        found = self._whereabouts
+        seen = found.find(pid, state, time_ns, by, tid) if found else None
+        name = f"account-{pid}-{tid}-{state}-{by}-{self._window[0]}"
         stack = seen.stack if seen else None
         return (Evidence(name, "account", *self._window, culprit, stack=stack),)
 

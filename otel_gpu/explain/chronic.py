@@ -146,7 +146,7 @@ def find_chronic(
     ]
     tree = grow(times, None, resources, most=None)
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
-    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places)
+    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times)
     sums.add(account.causes(tree) if tree else ())
     least_ns = max(
         1,

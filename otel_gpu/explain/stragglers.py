@@ -137,7 +137,7 @@ def _own_causes(
     tree = grow(late.times, None, stretch.resources)
     if tree is None:
         return
-    account = AccountCauses(late.process, *stretch.edges, stretch.places)
+    account = AccountCauses(late.process, *stretch.edges, stretch.places, late.times)
     sums = CauseSums(_MAX_CAUSES, stretch.settings.max_evidence)
     sums.add(account.causes(tree))
     waiting = tree.child(_GPU_WAIT)

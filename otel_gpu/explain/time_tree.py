@@ -33,10 +33,12 @@ from otel_gpu.enrich.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where
+from otel_gpu.explain.places import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.ranking import clear_resource
 from otel_gpu.explain.states import kind_of, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
+from otel_gpu.explain.whereabouts import Whereabouts
 from otel_gpu.ledger.ledger import Figures
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.samples import AT_WORK
@@ -47,9 +49,6 @@ UNKNOWN = "unknown"
 HOST = "host"
 HOST_WORK = "host_work"
 LINE = "line"
-
-FEEDING = frozenset({wire.CONTEXT_GAP})
-"""Where a thread works that feeds a GPU: between its calls."""
 
 NOT_ENDED = "These waits had not ended: who will end them is not known yet."
 NOT_FOLLOWED = "What it did meanwhile was not seen."
@@ -120,7 +119,8 @@ def grow(
         if leaf.state == IDLE:
             passed_ns[IDLE] = passed_ns.get(IDLE, 0) + time_ns
             passed_ns["ipc"] -= time_ns
-    grower = _Grower(times[0].process.pid, total_ns, places, most)
+    whereabouts = Whereabouts(places, times) if places else None
+    grower = _Grower(times[0].process.pid, total_ns, whereabouts, most)
     children = [
         grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
         for state, time_ns in passed_ns.items()
@@ -273,10 +273,12 @@ def _spread(parts: Mapping[_T, int], whole_ns: int) -> dict[_T, int]:
 class _Grower:
     """Makes nodes of leaves."""
 
-    def __init__(self, pid: int, total_ns: int, places: Places | None, most: int | None) -> None:
+    def __init__(
+        self, pid: int, total_ns: int, whereabouts: Whereabouts | None, most: int | None
+    ) -> None:
         self._pid = pid
         self._total_ns = total_ns
-        self._places = places
+        self._whereabouts = whereabouts
         self._most = most
 
     def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> Node:
@@ -305,6 +307,7 @@ class _Grower:
                 time_ns,
                 end.pid,
                 state_of_kind(kind),
+                tid=end.tid,
                 who=Who(*end),
                 resource=resource,
                 note=note,
@@ -331,6 +334,7 @@ class _Grower:
         place: str,
         *,
         by: int = 0,
+        tid: int = 0,
         who: Who | None = None,
         resource: Resource | None = None,
         note: str = "",
@@ -339,18 +343,18 @@ class _Grower:
         node = Node(
             state, time_ns, time_ns / self._total_ns, who, None, 0, children, resource, note
         )
-        if self._places is None:
+        if self._whereabouts is None:
             return node
         lines = NO_LINES
         if state in (HOST, HOST_WORK):
-            tid, contexts = (who.tid, AT_WORK) if who else (None, FEEDING)
-            lines = self._places.lines(pid, tid, contexts)
+            contexts = AT_WORK if who else FEEDING
+            lines = self._whereabouts.places.lines(pid, who.tid if who else None, contexts)
         if lines.first is not None and lines.weight_ns > 0:
             below = tuple(self._divide(time_ns, lines))
             return node._replace(
                 where=lines.first.where, samples=lines.samples, children=below, work=lines.work
             )
-        seen = self._places.find(pid, place, by)
+        seen = self._whereabouts.find(pid, place, time_ns, by, tid)
         frame = seen.stack.place if seen else None
         where = Where(frame.function, frame.file, frame.line) if frame else None
         is_work = place == HOST

@@ -9,7 +9,7 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState
-from otel_gpu.findings.phrases import THREAD_STATES
+from otel_gpu.findings.phrases import LOST_CPU, THREAD_STATES
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
     count_of,
@@ -87,7 +87,9 @@ def _who(row: Blame) -> object:
 
 def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
-    return words if row.state == ThreadState.RUN_QUEUE else f"{words}: {row.reason or 'unknown'}"
+    if row.state == ThreadState.RUN_QUEUE:
+        return LOST_CPU if row.reason else words
+    return f"{words}: {row.reason or 'unknown'}"
 
 
 CALLS = (

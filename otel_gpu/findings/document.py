@@ -206,7 +206,7 @@ class OffCpu(NamedTuple):
     """
     Time that threads of a process did not run, for one reason.
 
-    ``reason`` is empty for the run queue.
+    ``reason`` of the run queue is ``preempted`` where a CPU was taken from them, else empty.
     """
 
     process: ProcessImage

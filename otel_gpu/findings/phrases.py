@@ -323,6 +323,8 @@ THREAD_STATES: Mapping[str, str] = {
     ThreadState.RUN_QUEUE: "run queue: it could have run",
     ThreadState.BLOCKED: "blocked",
 }
+LOST_CPU = "run queue: its CPU was taken from it"
+"""The first of these, of a thread that was at work."""
 
 VERDICTS: Mapping[str, str] = {
     "gpu-bound": "More than half of its time it waited for the GPU.",

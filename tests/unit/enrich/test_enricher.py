@@ -68,7 +68,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.marks import StepActivity
-from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
 from otel_gpu.faults import Faults
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.stacks.frames import Frame
@@ -340,6 +340,24 @@ def test_the_time_account_of_another_image_is_its_own(enricher):
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 10, 1],
         [42, wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, "", 1, 1],
         [77, wire.STATE_RUN_QUEUE, wire.CONTEXT_CALL, "", 20, 1],
+    ]
+
+
+def test_a_cpu_that_was_taken_away_is_told_from_one_that_was_not_free(enricher):
+    """Both are time in a run queue: of the one the thread was at work, of the other it was woken."""
+    woken = TimesKey(5, 42, -1, -1, wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP, wire.STALL_IDLE_CPU)
+    lost = woken._replace(flags=wire.STALL_PREEMPTED | wire.STALL_IDLE_CPU)
+    entries = (
+        TimesEntry(woken, 10, 1),
+        TimesEntry(lost, 20, 3),
+        TimesEntry(lost._replace(flags=32), 7, 1),
+    )
+
+    (activity,) = enricher.enrich([Times(600, entries)])
+
+    assert [(time.reason, time.time_ns, time.count) for time in activity.times] == [
+        ("", 10, 1),
+        (PREEMPTED, 27, 4),
     ]
 
 

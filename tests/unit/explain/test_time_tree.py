@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.identities import Culprit, Resource
-from otel_gpu.enrich.thread_times import NO_WAIT
+from otel_gpu.enrich.thread_times import NO_WAIT, PREEMPTED
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.states import budget_of
 from otel_gpu.explain.time_tree import (
@@ -43,6 +43,7 @@ ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE
 LOADER = Culprit(77, 79, "loader")
 READER = Culprit(77, 77, "loader")
 HOG = Culprit(900, 0, "cc1plus")
+OTHER = Culprit(901, 0, "rustc")
 CLIENT = Culprit(800, 0, "curl")
 FAR = Resource("tcp", "198.18.77.2:9000", "", "", is_remote=True)
 NEAR = Resource("tcp", "127.0.0.1:40001", "", "", is_remote=False)
@@ -347,7 +348,9 @@ def test_a_wait_is_where_most_of_it_was_seen():
         off_cpu(0, 30, reason="ipc", stack=place_of("get_batch"), **of_loader),
         off_cpu(40, 20, reason="ipc", stack=place_of("get_label"), **of_loader),
         off_cpu(70, 90, reason="ipc", stack=place_of("ask"), waker_pid=5, waker_tid=5),
-        off_cpu(170, 5, reason="io", process=WORKER, stack=place_of("read_file")),
+        off_cpu(170, 5, reason="io", process=WORKER, tid=79, stack=place_of("read_file")),
+        # Another thread of the loader.
+        off_cpu(170, 90, reason="io", process=WORKER, stack=place_of("write_log")),
     )
     tree = grow(
         [
@@ -362,6 +365,60 @@ def test_a_wait_is_where_most_of_it_was_seen():
     assert tree.child("ipc").where.function == "ask"
     assert loader.children[0].where == ("read_file", "/app/train.py", 7)
     assert tree.child("host").where is None
+
+
+def test_who_lost_its_cpu_was_not_where_it_had_waited():
+    """It was in its open call, or worked where samples say; only who was woken was at its wait."""
+    places = seen(
+        off_cpu(0, 3, 1, stack=place_of("sleep"), call_start_ktime_ns=1, culprit_pid=900),
+        preempted(5, 40, call_start_ktime_ns=1, call_api=1, culprit_pid=900),
+        slow("cudaLaunchKernel", 43, start=START, stack=place_of("launch")),
+        *sampled({stack_at("compute"): 9, stack_at("log"): 1}, 100),
+    )
+    launch = slow("cudaLaunchKernel", 1).event.api
+    woken = waited(RUN_QUEUE, SYNC, 1, who=HOG)
+    in_launch = waited(RUN_QUEUE, CALL, 40, PREEMPTED, who=HOG, api=launch)
+    at_work = waited(RUN_QUEUE, GAP, 50, PREEMPTED, who=OTHER)
+
+    def where(*times):
+        branch = grow([*times, worked(10)], places).child("run_queue")
+        return [node.where and node.where.function for node in (branch, *branch.children)]
+
+    assert where(woken) == ["sleep", "sleep"]
+    assert where(woken, in_launch) == ["launch", "launch"]
+    assert where(woken, in_launch, at_work) == ["compute", "compute", "launch"]
+    elsewhere = waited(RUN_QUEUE, CALL, 50, PREEMPTED, who=HOG, api=2)
+    assert where(in_launch, elsewhere) == [None, None]
+
+
+def test_where_no_line_has_most_of_the_work_none_is_named_for_it():
+    """Nor where nothing was sampled: no line is better than one that it was not in."""
+    lost = [waited(RUN_QUEUE, GAP, 50, PREEMPTED, who=HOG), worked(10)]
+    scattered = sampled({stack_at("a"): 4, stack_at("b"): 3, stack_at("c"): 3}, 100)
+    slept = off_cpu(0, 3, 1, stack=place_of("sleep"), culprit_pid=900)
+
+    assert grow(lost, seen(slept, *scattered)).child("run_queue").where is None
+    assert grow(lost, seen(slept)).child("run_queue").where is None
+
+
+def test_who_was_waited_for_is_where_that_thread_was():
+    """A thread of the same process is elsewhere; and what was seen of it has to be most of it."""
+    holder = Culprit(TRAINER.pid, 43, "holder")
+    lost = waited(BLOCKED, GAP, 50, "gil", who=holder, end=holder, end_state=RUN_QUEUE)
+    loop = off_cpu(0, 3, 60, stack=place_of("synchronize"))
+    started = off_cpu(0, 3, 1, tid=43, stack=place_of("start"))
+    at_work = preempted(10, 60, tid=43)
+    samples = sampled({stack_at("tokenise"): 9}, 100, tid=43)
+
+    def where(*activities):
+        (of_holder,) = grow([lost, worked(10)], seen(*activities)).child("gil").children
+        (waiting,) = of_holder.children
+        assert waiting.state == "run_queue"
+        return waiting.where and waiting.where.function
+
+    assert where(loop) is None
+    assert where(loop, started, *samples) is None
+    assert where(loop, started, at_work, *samples) == "tokenise"
 
 
 def test_work_was_where_the_program_lost_its_cpu_or_else_before_the_next_call():
