@@ -13,6 +13,7 @@ from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
 from otel_gpu.explain.trace_health import (
     Finding,
     Lost,
+    can_judge,
     examine_health,
     is_reliable,
     knows_idle,
@@ -20,7 +21,7 @@ from otel_gpu.explain.trace_health import (
 from otel_gpu.ledger.algorithm_searches import Searches, find_searches
 from otel_gpu.ledger.collectives import Key, collectives_of
 from otel_gpu.ledger.critical_path import Bound, CriticalPath, find_critical_path
-from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans
+from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans, over_steps
 from otel_gpu.ledger.device_time import Phases, Timeline, timelines
 from otel_gpu.ledger.device_work import DeviceWork, find_work
 from otel_gpu.ledger.host_regions import Region, find_regions
@@ -143,13 +144,15 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     regions = find_regions(trace)
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
-    for timeline in lines:
-        gaps = find_gaps(trace, timeline, links, lost_rows, host_time)
+    for line in lines:
+        steps = find_steps(trace, line, links, host)
+        timeline = over_steps(trace, line, steps)
+        thread = steps[-1].thread if steps else 0
+        gaps = find_gaps(trace, timeline, links, lost_rows, host_time, thread)
         idle_ns = gaps.by_cause()
         phases = timeline.phases(timeline.start_ns, timeline.end_ns)
-        steps = find_steps(trace, timeline, links, host)
         launches = measure(trace, timeline.rows, links)
-        whole = Step("", timeline.start_ns, timeline.end_ns, 0, phases, {})
+        whole = Step("", timeline.start_ns, timeline.end_ns, 0, thread, phases, {})
         step = _middle(counted(steps) or [whole])
         path = find_critical_path(trace, timeline, links, host_time, step.start_ns, step.end_ns)
         health = examine_health(
@@ -174,7 +177,7 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
                 launches,
                 find_work(trace, timeline, links, kinds, host_time),
                 health,
-                find_device_verdict(phases, idle_ns, is_reliable=is_reliable(health)),
+                find_device_verdict(phases, idle_ns, is_reliable=can_judge(health)),
                 collectives_of(trace, timeline, kinds),
                 timeline,
                 kinds,

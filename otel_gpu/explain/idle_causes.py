@@ -3,7 +3,8 @@ Why a device did nothing: each gap has one cause.
 
 What ends a gap was enqueued by a call. What the thread of that call did from the beginning of the
 gap to the call is what the device waited for; what it did longest names the gap. What is left of
-the gap after the call began is the latency of the launch.
+the gap after the call began is the latency of the launch. Where the window ends with a gap, nothing
+was launched any more: it is due to what the thread did whose steps these are.
 """
 
 from array import array
@@ -179,6 +180,7 @@ def find_gaps(
     links: Sequence[int],
     lost: Sequence[int],
     host_time: HostTime,
+    thread: int = 0,
 ) -> Gaps:
     """
     Return the gaps of one device, each with its cause.
@@ -189,6 +191,7 @@ def find_gaps(
         links: By activity, the call that enqueued it.
         lost: Rows of calls whose work was not recorded.
         host_time: What threads did; they are walked through.
+        thread: Whose steps the window is, if it is steps.
     """
     host, gaps = trace.host, Gaps()
     questions: dict[int, list[_Question]] = {}
@@ -197,24 +200,31 @@ def find_gaps(
         if end_ns - start_ns < NOISE_NS:
             gaps.add(start_ns, end_ns, _NOISE)
             continue
-        call = links[following]
-        cause = _certain(trace, start_ns, end_ns, call)
-        if lost_ns and _was_lost(trace, lost_ns, links[last], call, start_ns):
-            cause = IdleCause.NOT_RECORDED
+        asked_of, called_ns, cause = thread, end_ns, None
+        if following != NO_ROW:
+            call = links[following]
+            cause = _certain(trace, start_ns, end_ns, call)
+            if call != NO_ROW:
+                asked_of, called_ns = host.threads[call], host.starts_ns[call]
+        if lost_ns and cause is not IdleCause.NO_LAUNCH:
+            before = links[last] if last != NO_ROW else NO_ROW
+            after_ns = host.starts_ns[before] if before != NO_ROW else start_ns
+            if _was_lost(lost_ns, after_ns, called_ns):
+                cause = IdleCause.NOT_RECORDED
         number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
-            called_ns = min(host.starts_ns[call], end_ns)
+            called_ns = min(called_ns, end_ns)
             asked = start_ns, called_ns, end_ns - called_ns, number
-            questions.setdefault(host.threads[call], []).append(asked)
-    for thread in host_time.threads:
-        _answer(host_time, thread, questions.get(thread, []), gaps)
+            questions.setdefault(asked_of, []).append(asked)
+    for one in host_time.threads:
+        _answer(host_time, one, questions.get(one, []), gaps)
     return gaps
 
 
 def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, int, int]]:
-    """Yield start and end of gaps, and the activities before and after each."""
+    """Yield start and end of gaps, and the activities before and after each; ``NO_ROW``: there is none."""
     rows, activities = timeline.rows, trace.activities
-    reached_ns, last = timeline.start_ns, rows[0] if rows else 0
+    reached_ns, last = timeline.start_ns, NO_ROW
     starts_ns, durations_ns = (
         map(column.__getitem__, rows) for column in (activities.starts_ns, activities.durations_ns)
     )
@@ -222,8 +232,10 @@ def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, 
         if start_ns > reached_ns:
             yield reached_ns, start_ns, last, row
         end_ns = start_ns + duration_ns
-        if end_ns > reached_ns or row == last:
-            reached_ns, last = end_ns, row
+        if end_ns > reached_ns or last == NO_ROW:
+            reached_ns, last = max(end_ns, reached_ns), row
+    if reached_ns < timeline.end_ns:
+        yield reached_ns, timeline.end_ns, last, NO_ROW
 
 
 def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleCause | None:
@@ -238,15 +250,10 @@ def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleC
     return IdleCause.LAUNCH_LATENCY if is_short else IdleCause.DEPENDENCY
 
 
-def _was_lost(
-    trace: DeviceTrace, lost_ns: Sequence[int], last: int, call: int, start_ns: int
-) -> bool:
-    """Say whether something was enqueued between two calls of which nothing was recorded."""
-    if call == NO_ROW:
-        return False
-    after_ns = trace.host.starts_ns[last] if last != NO_ROW else start_ns
+def _was_lost(lost_ns: Sequence[int], after_ns: int, before_ns: int) -> bool:
+    """Say whether something was enqueued between two moments of which nothing was recorded."""
     at = bisect_right(lost_ns, after_ns)
-    return at < len(lost_ns) and lost_ns[at] < trace.host.starts_ns[call]
+    return at < len(lost_ns) and lost_ns[at] < before_ns
 
 
 def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: Gaps) -> None:

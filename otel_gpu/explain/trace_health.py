@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from operator import add
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace
@@ -13,6 +14,10 @@ UNRELIABLE: Final = 0.05
 """The share of launches, events or activities from which on idle time is not to be believed."""
 UNEXPLAINED: Final = 0.1
 """The share of a window, likewise, of gaps whose end was launched by nobody that was recorded."""
+LEAST_BUSY_NS: Final = 50_000
+"""What a device has to work at least for a verdict: about as long as half a dozen launches take."""
+LEAST_WINDOW: Final = 0.01
+"""The share of what was recorded that a window has to be for a verdict, where no steps are known."""
 
 _WHOLE_STEPS = 2
 _EARLY = 0.01
@@ -23,6 +28,7 @@ class Fault(StrEnum):
 
     REJECTED = "rejected"
     LAUNCHED_BEFORE = "launched_before"
+    OUTSIDE_STEPS = "outside_steps"
     LOST_LAUNCHES = "lost_launches"
     LOST_GRAPHS = "lost_graphs"
     UNEXPLAINED_IDLE = "unexplained_idle"
@@ -34,17 +40,23 @@ class Fault(StrEnum):
     FEW_STEPS = "few_steps"
     NO_STEPS = "no_steps"
     SEVERAL_DEVICES = "several_devices"
+    LITTLE_WORK = "little_work"
+    SHORT_WINDOW = "short_window"
 
 
 # What takes away the figure of idle time itself, and not only its causes.
-_HIDES_WORK = frozenset({Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS})
+_HIDES_WORK = frozenset(
+    {Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS, Fault.SHORT_WINDOW}
+)
+# What takes away the verdict only: what each gap was due to is known.
+_KEEPS_CAUSES = frozenset({Fault.LITTLE_WORK})
 
 
 class Finding(NamedTuple):
     """
     One thing that is wrong: how often or how long, and of how much.
 
-    ``is_fatal``: no cause of idle time and no verdict is to be believed.
+    ``is_fatal``: no verdict is to be believed, and no cause of idle time if it ``hides_causes``.
     """
 
     fault: Fault
@@ -56,6 +68,11 @@ class Finding(NamedTuple):
     def share(self) -> float:
         """Its share of the whole."""
         return self.amount / self.whole if self.whole else 0.0
+
+    @property
+    def hides_causes(self) -> bool:
+        """Whether no cause of idle time is to be believed."""
+        return self.is_fatal and self.fault not in _KEEPS_CAUSES
 
 
 class Lost(NamedTuple):
@@ -80,6 +97,7 @@ def examine_health(
     found = [
         *_of_file(trace, devices),
         *_of_launches(timeline, launches, lost, idle_ns),
+        *_of_window(trace, timeline, idle_ns, steps),
         *_of_steps(steps),
     ]
     return tuple(sorted(found, key=lambda one: not one.is_fatal))
@@ -105,12 +123,14 @@ def _of_launches(
     activities, window_ns = len(timeline.rows), max(1, timeline.end_ns - timeline.start_ns)
     if timeline.left_out:
         yield Finding(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
+    if timeline.outside:
+        yield Finding(Fault.OUTSIDE_STEPS, timeline.outside, timeline.outside + activities)
     if lost.graphs:
         yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
     if lost.launches:
         is_fatal = lost.launches > UNRELIABLE * lost.calls
         yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_fatal)
-    if not launches.linked:
+    if activities and not launches.linked:
         yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
     if launches.linked and unexplained_ns > UNEXPLAINED * window_ns:
@@ -119,6 +139,22 @@ def _of_launches(
         yield Finding(Fault.OVERLAPPING, timeline.overlapping, activities)
     if launches.early > _EARLY * launches.linked:
         yield Finding(Fault.CLOCKS, launches.early, launches.linked)
+
+
+def _of_window(
+    trace: DeviceTrace, timeline: Timeline, idle_ns: Mapping[IdleCause, int], steps: int
+) -> Iterator[Finding]:
+    window_ns = timeline.end_ns - timeline.start_ns
+    busy_ns = window_ns - sum(idle_ns.values())
+    if busy_ns < LEAST_BUSY_NS:
+        yield Finding(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
+    host = trace.host
+    if steps or not len(host):
+        return
+    first_ns, last_ns = min(host.starts_ns), max(map(add, host.starts_ns, host.durations_ns))
+    recorded_ns = max(timeline.end_ns, last_ns) - min(timeline.start_ns, first_ns)
+    if window_ns < LEAST_WINDOW * recorded_ns:
+        yield Finding(Fault.SHORT_WINDOW, window_ns, recorded_ns, is_fatal=True)
 
 
 def _of_steps(steps: int) -> Iterator[Finding]:
@@ -134,5 +170,10 @@ def knows_idle(findings: Sequence[Finding]) -> bool:
 
 
 def is_reliable(findings: Sequence[Finding]) -> bool:
-    """Say whether causes of idle time and a verdict can be believed."""
+    """Say whether causes of idle time can be believed."""
+    return not any(one.hides_causes for one in findings)
+
+
+def can_judge(findings: Sequence[Finding]) -> bool:
+    """Say whether a verdict can be believed."""
     return not any(one.is_fatal for one in findings)

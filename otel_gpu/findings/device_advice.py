@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from otel_gpu.explain.device_use import DeviceUse
 from otel_gpu.explain.device_verdict import GPU_BOUND
+from otel_gpu.explain.verdicts import UNKNOWN
 from otel_gpu.findings.device_report import Advice, DeviceReport
 from otel_gpu.findings.loss_advice import RULES_OF_LOSS
 from otel_gpu.findings.words import format_share
@@ -20,11 +21,13 @@ _STRAGGLES, _MATCHED, _WAITED = 0.5, 10, 0.02
 
 
 def advice_for(name: str, use: DeviceUse) -> Iterator[Advice]:
-    """Yield what to do about one device, whose row has this id."""
+    """Yield what to do about one device, whose row has this id; nothing without a verdict."""
+    if use.verdict.verdict == UNKNOWN:
+        return
     # What the verdict is about comes first: what was lost, or else what the device did.
     is_busy = use.verdict.verdict == GPU_BOUND
     ranked = ((*RULES_OF_LOSS, *RULES_OF_WORK),) if is_busy else (RULES_OF_LOSS, RULES_OF_WORK)
-    for rules in ranked if use.is_reliable else (RULES_OF_WORK,):
+    for rules in ranked:
         found = [advice for rule in rules for advice in rule(name, use)]
         yield from sorted(found, key=lambda one: -(one.gain_at_most or 0.0))
 

@@ -203,13 +203,19 @@ def _gate(one: Finding) -> str:
     duration = format_duration(one.amount)
     share = format_share(one.share)
     text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
-    return f"{text}: causes and verdict are unknown" if one.is_fatal else text
+    if not one.is_fatal:
+        return text
+    unknown = "causes and verdict are unknown" if one.hides_causes else "the verdict is unknown"
+    return f"{text}: {unknown}"
 
 
 _GATES: Mapping[Fault, str] = {
     Fault.REJECTED: "{:,} events of the file could not be read ({share})",
     Fault.LAUNCHED_BEFORE: (
         "{:,} activities at the front were launched before anything was recorded, and are left out"
+    ),
+    Fault.OUTSIDE_STEPS: (
+        "{:,} activities are before the first step or after the last one, and are left out"
     ),
     Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
     Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
@@ -227,4 +233,8 @@ _GATES: Mapping[Fault, str] = {
     Fault.FEW_STEPS: "fewer than two whole steps: how much they vary is not known",
     Fault.NO_STEPS: "nothing in the file says where steps begin: all of it is one window",
     Fault.SEVERAL_DEVICES: "one process used {:,} devices",
+    Fault.LITTLE_WORK: "the device worked for {duration} only",
+    Fault.SHORT_WINDOW: (
+        "all that the device did lies within {duration}, {share} of what was recorded"
+    ),
 }

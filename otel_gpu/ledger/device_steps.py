@@ -37,6 +37,7 @@ class Step(NamedTuple):
 
     Attributes:
         host_ns: How long the host says that it took.
+        thread: The one whose step it is.
         parts: Its time by who had it, each stretch counted once: kernel, communication, copy, fill, call, data_loader,
             operation, other; the first of these that was going on.
         set_aside: Why it does not count in medians; empty: it does.
@@ -46,6 +47,7 @@ class Step(NamedTuple):
     start_ns: int
     end_ns: int
     host_ns: int
+    thread: int
     phases: Phases
     parts: dict[str, int]
     set_aside: str = ""
@@ -94,7 +96,8 @@ def find_steps(
     named = _named_steps(trace) or _tiling(trace, timeline)
     ends_ns = _work_ends(trace, timeline, links, named)
     steps: list[Step] = []
-    reached_ns = 0
+    # What was launched before anything was recorded is work of the step before the first one.
+    reached_ns = timeline.left_out_end_ns
     for row, end_ns in zip(named, ends_ns, strict=True):
         start_ns = max(reached_ns, trace.host.starts_ns[row])
         host_ns = trace.host.durations_ns[row]
@@ -102,8 +105,27 @@ def find_steps(
         phases = timeline.phases(start_ns, reached_ns)
         parts = _parts(timeline, host, start_ns, reached_ns)
         name = trace.names[trace.host.names[row]]
-        steps.append(Step(name, start_ns, reached_ns, host_ns, phases, parts))
+        thread = trace.host.threads[row]
+        steps.append(Step(name, start_ns, reached_ns, host_ns, thread, phases, parts))
     return tuple(_judged(steps))
+
+
+def over_steps(trace: DeviceTrace, timeline: Timeline, steps: Sequence[Step]) -> Timeline:
+    """Return what a device did in its steps, which are its window then; without steps, what it did."""
+    if not steps:
+        return timeline
+    start_ns, end_ns = steps[0].start_ns, steps[-1].end_ns
+    starts_ns, durations_ns = trace.activities.starts_ns, trace.activities.durations_ns
+    rows = array(
+        "i",
+        (
+            row
+            for row in timeline.rows
+            if starts_ns[row] <= end_ns and starts_ns[row] + durations_ns[row] >= start_ns
+        ),
+    )
+    outside = len(timeline.rows) - len(rows)
+    return timeline._replace(start_ns=start_ns, end_ns=end_ns, rows=rows, outside=outside)
 
 
 def counted(steps: Sequence[Step]) -> list[Step]:

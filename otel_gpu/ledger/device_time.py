@@ -50,12 +50,14 @@ class Phases(NamedTuple):
 
 class Timeline(NamedTuple):
     """
-    What one device did in its window, from its first to its last activity.
+    What one device did in its window: its steps, or from its first to its last activity.
 
     Attributes:
         rows: Its activities in order of their starts.
         left_out: Activities before the window: they were launched before anything was recorded.
             Less than a hundredth of the window counts.
+        left_out_end_ns: When the last of these ended; 0: there are none.
+        outside: Activities before the first step and after the last one, which are left out as well.
         overlapping: Activities that begin before another one of their stream ends.
         kernels: Kernels that compute; with ``fills``, which are no kernels, ``compute``.
         loads: Copies from the host.
@@ -74,6 +76,8 @@ class Timeline(NamedTuple):
     copies: Spans
     loads: Spans
     busy: Spans
+    left_out_end_ns: int = 0
+    outside: int = 0
 
     def phases(self, start_ns: int, end_ns: int) -> Phases:
         """Return where the time of a stretch went."""
@@ -111,6 +115,7 @@ def timelines(
         kinds: By name, what such work is.
     """
     activities = trace.activities
+    starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
     classes = [_class_of(name, kind) for name, kind in zip(trace.names, kinds, strict=True)]
     for device in sorted(set(activities.devices)):
         rows = _ordered(activities, device)
@@ -124,8 +129,8 @@ def timelines(
             first,
             _overlapping(activities, kept),
             # Also of work that took no time: a gap may begin or end with it.
-            activities.starts_ns[kept[0]],
-            max(activities.starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
+            starts_ns[kept[0]],
+            max(starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
             of[_Class.KERNEL],
             of[_Class.FILL],
             of[_Class.KERNEL].join(of[_Class.FILL]),
@@ -133,6 +138,7 @@ def timelines(
             of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
             of[_Class.LOAD],
             busy,
+            max((starts_ns[row] + durations_ns[row] for row in rows[:first]), default=0),
         )
 
 

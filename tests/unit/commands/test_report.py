@@ -258,7 +258,7 @@ def test_a_trace_has_a_page_of_what_its_device_did(capsys, tmp_path):
 
     page = page_of(capsys, path)
 
-    assert heading_of(page) == "data-bound: device 0 computed 25 % of the time"
+    assert heading_of(page) == "data-bound: device 0 computed 20 % of the time"
     data = timeline_of(page)
     rows = {group["name"]: [row["name"] for row in group["rows"]] for group in data["groups"]}
     assert rows == {

@@ -144,6 +144,11 @@ def test_causes_are_all_of_the_idle_time(tmp_path, work, around):
     (row,) = explain(write(tmp_path / "trace.json", trace(events))).devices
 
     exposed = row.exposed_communication_ns + row.exposed_copy_ns
+    if row.idle_ns is None:
+        # All that is known of the device is a moment of what was recorded.
+        assert any("of what was recorded" in text for text in row.gate)
+        assert row.window_ns < 20_000
+        return
     assert row.compute_ns + exposed + row.idle_ns == row.window_ns
     assert sum(row.idle.values()) == row.idle_ns
     assert sum(wait.time_ns for wait in row.waits) == row.idle_ns
@@ -243,10 +248,10 @@ ADVICE = {
     ],
     "Avoid .item()": [call("cudaStreamSynchronize", 100, 900), *launched((10, 90), (1_100, 90))],
     "expandable_segments": [call("cudaMalloc", 100, 900), *launched((10, 90), (1_100, 90))],
-    "torch.compile": [host("aten::x", 100, 900), *launched((10, 9), (1_100, 9))],
+    "torch.compile": [host("aten::x", 100, 900), *launched((10, 90), (1_100, 90))],
     "set_to_none=True": [
         host("Optimizer.zero_grad#SGD.zero_grad", 0, 1_200, "user_annotation"),
-        *launched((10, 9), (1_100, 9)),
+        *launched((10, 90), (1_100, 90)),
     ],
     "gradient_as_bucket_view": [
         *launched((10, 90)), *launched((100, 50), name="ncclDevKernel_AllReduce"),

@@ -68,18 +68,25 @@ def test_the_loader_has_its_share_of_a_step(name, share):
 
 
 def test_the_idle_time_of_owlv2_is_in_its_loader():
-    """Four gaps of 121.9 to 126.1 ms, 96 % of all idle time; exposed copies as TraceLens has them."""
+    """
+    Five gaps of 121.9 to 128.5 ms, 96 % of all idle time; exposed copies as TraceLens has them.
+
+    It leaves out what was idle before the first kernel and after the last one, of which the first gap is.
+    """
     row = device(OWLV2)
 
     assert row.exposed_copy_ns / MS == pytest.approx(14.570259033203126, abs=0.001)
-    assert row.idle_ns / row.window_ns == pytest.approx(0.4743897, abs=1e-6)
-    long = [gap for gap in row.gaps if gap.duration_ns > MS]
-    assert [round(gap.duration_ns / MS, 1) for gap in long] == [126.1, 122.7, 122.1, 121.9]
+    beyond_ns = row.window_ns - 1_078_288_379
+    assert (row.idle_ns - beyond_ns) / (row.window_ns - beyond_ns) == pytest.approx(
+        0.4743897, abs=1e-6
+    )
+    long = [gap for gap in row.gaps if gap.duration_ns > 5 * MS]
+    assert [round(gap.duration_ns / MS, 1) for gap in long] == [128.5, 126.1, 122.7, 122.1, 121.9]
     assert {gap.name for gap in long} == {
         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     }
     total_ns = sum(gap.duration_ns for gap in long)
-    assert round(total_ns / MS, 1) == 492.7
+    assert round(total_ns / MS, 1) == 621.2
     assert round(total_ns / row.idle_ns, 2) == 0.96
     assert any("pin_memory=True" in one.text for one in document(OWLV2).advice)
 

@@ -1,0 +1,147 @@
+"""What a trace cannot carry is said before anything else, and nothing is concluded past it."""
+
+import pytest
+
+from tests.unit.importers.test_torch_trace import explain
+from tests.unit.importers.traces import LOADER, call, host, kernel, step, trace, write
+
+
+@pytest.fixture
+def document(tmp_path):
+    """What is said of events."""
+    return lambda events, **head: explain(write(tmp_path / "trace.json", trace(events, **head)))
+
+
+@pytest.fixture
+def device(document):
+    """What is said of the one device of events."""
+
+    def of(events):
+        (row,) = document(events).devices
+        return row
+
+    return of
+
+
+def launched(*edges, first=1, tid=100, **more):
+    """Kernels (start, length), each launched by a call 8 µs before; with these correlations."""
+    for number, (start, length) in enumerate(edges, first):
+        yield call("cudaLaunchKernel", start - 8, 5, number, tid)
+        yield kernel(start, length, number, **more)
+
+
+def test_idle_before_the_first_kernel_of_a_step_and_after_the_last_one_counts(device):
+    """The window is the steps: a preprocessing of 267 ms keeps the device idle, and logging does."""
+    preparing = host("preprocess", 100, 267_000)
+    kernels = [
+        one
+        for number in range(24)
+        for one in (
+            call("cudaLaunchKernel", 267_500 + 8 * number, 5, number + 1),
+            kernel(268_000 + 5_000 * number, 5_000, number + 1),
+        )
+    ]
+
+    row = device([step(6, 0, 390_000), preparing, *kernels, host("log", 388_050, 1_900)])
+
+    assert row.verdict == "cpu-bound"
+    assert (row.window_ns, row.compute_ns, row.idle_ns) == (390_000_000, 120_000_000, 270_000_000)
+    assert row.idle == {"host_op": 270_000_000}
+    assert [(wait.name, wait.time_ns) for wait in row.waits] == [
+        ("preprocess", 268_000_000),
+        ("log", 2_000_000),
+    ]
+    assert row.utilization == pytest.approx(120 / 390)
+
+
+@pytest.mark.parametrize("doing", ["data_loader", "host_other"])
+def test_the_end_of_the_last_step_is_due_to_the_thread_whose_step_it_is(device, doing):
+    """Whichever thread launched the last kernel."""
+    loading = [host(LOADER, 600, 399)] if doing == "data_loader" else []
+    others = [host("aten::mul", 600, 399, tid=300), host("autograd", 100, 50, tid=300)]
+
+    row = device([step(1, 0, 1_000), *others, *loading, *launched((110, 490), tid=300)])
+
+    assert row.idle[doing] >= 400_000
+    assert row.window_ns == 1_000_000
+
+
+def test_work_outside_of_the_steps_is_left_out_and_counted(device):
+    """What a program does before its first step and after the last one is no part of them."""
+    before, after = launched((10, 90), (200, 90)), launched((9_000, 700), first=9)
+    steps = [step(1, 1_000, 1_000), step(2, 2_000, 1_000)]
+
+    row = device([*before, *steps, *launched((1_010, 990), (2_010, 990), first=3), *after])
+
+    assert (row.window_ns, row.compute_ns) == (2_000_000, 1_980_000)
+    assert sum(one.times for one in row.kernels) == 2
+    assert any(
+        text.startswith("3 activities are before the first step or after") for text in row.gate
+    )
+
+
+def test_steps_in_which_a_device_did_nothing_are_idle(document):
+    """Of two devices of a process one did something before them only."""
+    other = list(launched((10, 200), first=50, device=1))
+    steps = [step(n, 1_000 * n, 1_000) for n in (1, 2)]
+
+    first, second = document([*other, *steps, *launched((1_010, 990), (2_010, 990))]).devices
+
+    assert first.verdict == "gpu-bound"
+    assert (second.verdict, second.idle_ns, second.kernels) == ("unknown", 2_000_000, ())
+    assert any("worked for 0 ns only: the verdict is unknown" in text for text in second.gate)
+
+
+def test_a_step_begins_when_the_work_of_before_has_ended(device):
+    """What was launched before anything was recorded is no idle time of the first step, and none of its work."""
+    before = [kernel(100 * n, 100, 900 + n) for n in range(5)]
+
+    row = device([step(1, 100, 1_900), *before, *launched((510, 490), (1_010, 990))])
+
+    assert (row.window_ns, row.idle_ns) == (1_500_000, 20_000)
+    assert any(text.startswith("5 activities at the front") for text in row.gate)
+
+
+def test_one_fill_bounds_nothing(device):
+    """1.47 µs of 125 ms: too little for a verdict, and what it is a share of is a moment."""
+    fill = kernel(4_000, 1.47, 1, "Memset (Device)")
+    calls = [call("cudaMemsetAsync", 0, 5_000, 1), call("cudaDeviceSynchronize", 5_100, 120_000, 2)]
+
+    row = device([*calls, fill])
+
+    assert (row.verdict, row.useful, row.idle_ns, row.utilization) == ("unknown", None, None, None)
+    said = " ".join(row.gate)
+    assert "the device worked for 1.47 µs only" in said
+    assert "lies within 1.47 µs, <1 % of what was recorded" in said
+
+
+@pytest.mark.parametrize(("busy_us", "verdict"), [(49, "unknown"), (50, "gpu-bound")])
+def test_a_verdict_needs_device_time(device, busy_us, verdict):
+    """Below 50 µs it is about a few launches."""
+    assert device(launched((10, busy_us))).verdict == verdict
+
+
+@pytest.mark.parametrize(("recorded_us", "verdict"), [(9_900, "gpu-bound"), (10_100, "unknown")])
+def test_without_steps_the_window_has_to_be_some_of_what_was_recorded(device, recorded_us, verdict):
+    """Of a hundredth nothing is concluded about the rest, in which no work was launched."""
+    waits = call("cudaDeviceSynchronize", 10, recorded_us - 8, 99)
+
+    assert device([host("x", 2, 1), *launched((10, 100)), waits]).verdict == verdict
+
+
+def test_no_advice_without_a_verdict(document):
+    """A fill of 11 µs in a step of which 200 launches have left no work: nothing is gained by saying more."""
+    lost = [call("hipLaunchKernel", 1_000 + 100 * n, 5, 10 + n) for n in range(200)]
+    fills = [
+        one
+        for n in range(2)
+        for one in (
+            host("aten::fill_", 100 + n, 15, **{"Input Dims": [[1], []]}),
+            *launched((130 + 6 * n, 5.5), first=1 + n, name="FillFunctor<long>"),
+        )
+    ]
+
+    found = document([step(1, 0, 33_000), *fills, *lost])
+
+    assert found.devices[0].verdict == "unknown"
+    assert found.advice == ()
