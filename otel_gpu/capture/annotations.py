@@ -2,8 +2,9 @@
 Whose an annotation is.
 
 Who runs ``otel-gpu annotate`` is a script, a scheduler or a callback; what it says is of the
-process around it that uses CUDA, or else of the outermost one that is watched. Whoever names a
-process has to be its owner, or root, and to count processes as the agent does.
+process around it that uses CUDA, or else of the outermost one that is watched. In both cases the
+caller has to be the owner of that process, or root; and who names a process by its number has to
+count processes as the agent does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -65,7 +66,8 @@ class Annotations:
         if asked:
             is_known = fields["annotation_flags"] & wire.ANNOTATION_SAME_NAMESPACE
             return asked if is_known and self._may(fields["uid"], asked) else None
-        around = [pid for pid in self._ancestry.of(caller, parent_of) if pid in self._images]
+        ancestors = self._ancestry.of(caller, parent_of)
+        around = [pid for pid in ancestors if self._may(fields["uid"], pid)]
         using = (pid for pid in around if self._uses_cuda(pid))
         return next(using, around[-1] if around else None)
 

@@ -94,3 +94,12 @@ def test_what_is_said_to_another_agent_is_no_loss():
 def test_a_circle_is_no_end():
     """Numbers come again."""
     assert placed((SH,), chain=[(SH, SAYS), (SAYS, SH)]) == SH
+
+
+def test_who_made_a_process_is_spoken_of_by_the_same_user_or_root_alone():
+    """Root can start programs of other users, and they do not speak for it."""
+    own = os.getpid()
+    watched, chain = (own, TRAINER), [(own, TRAINER), (TRAINER, SAYS)]
+
+    assert placed(watched, using=(own,), chain=chain) == own
+    assert placed(watched, using=(own,), chain=chain, uid=OTHER) == "lost 1"
