@@ -358,15 +358,32 @@ class Node(NamedTuple):
         return next((node for node in self.children if node.state == state), None)
 
 
+class Bound(NamedTuple):
+    """
+    A class that a verdict names.
+
+    Attributes:
+        name: The class.
+        share: Of the time of the feeder threads.
+        path: What dominates it: nodes of the time tree without children, its state first. Each is at
+            least half of the first one, but for one of many who had a CPU that was waited for: there
+            it is who had it longest.
+    """
+
+    name: str
+    share: float
+    path: tuple[Node, ...] = ()
+
+
 class Verdict(NamedTuple):
     """
     What bounds a process in a window, with the numbers.
 
     ``budget_ns`` is the time of its feeder threads by state (gpu_wait, api, host,
-    run_queue, lock, gil, io, ipc, sleep, paging, other); ``shares`` are the shares of
-    the classes that the verdict compares. ``time_tree`` says who kept them waiting, and
-    ``lines`` where that work was that the verdict is due to: their own, or that of whom they
-    waited for.
+    run_queue, lock, gil, io, ipc, sleep, paging, stopped, other); ``shares`` are the shares of
+    the classes that the verdict compares, and ``bounds`` those that it names, the
+    one with most of the time first. ``time_tree`` says who kept them waiting, and ``lines`` where
+    that work was that the first of ``bounds`` is due to: their own, or that of whom they waited for.
     """
 
     process: ProcessImage
@@ -375,3 +392,4 @@ class Verdict(NamedTuple):
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
     lines: Lines = NO_LINES
+    bounds: tuple[Bound, ...] = ()

@@ -23,6 +23,7 @@ STATES: tuple[str, ...] = (
     "ipc",
     "sleep",
     "paging",
+    "stopped",
     "other",
 )
 _FEEDER_CONTEXTS = frozenset({wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL})
@@ -36,6 +37,7 @@ _STATE_BY_KIND: Mapping[str, str] = {
     "page_fault": "paging",
     "reclaim": "paging",
     "mmap_lock": "paging",
+    "stopped": "stopped",
     "network": "ipc",
     "run_queue": "run_queue",
     "host_work": "host",

@@ -62,7 +62,7 @@ _LEAST_SHARE = 0.002
 _FEW = 2
 # States in which somebody, or something, keeps a thread from going on.
 _HINDERED = frozenset(
-    {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "other"}
+    {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "stopped", "other"}
 )  # fmt: skip
 # Where it matters who that is, so that it has to be said if it is not known.
 _BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
@@ -197,8 +197,8 @@ def _leaf_of(
     if _is_input(time, who, is_fed=is_fed):
         return _Leaf(IDLE, kind, who, wait.resource)
     note = NO_REASON if kind == UNKNOWN else ""
-    if state == "run_queue":
-        # What the thread had waited for before is no matter then.
+    if state in ("run_queue", "stopped"):
+        # What it had waited for before, or the one that resumed it did, does not matter.
         return _Leaf(state, kind, who)
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if not _is_watched(who):

@@ -19,6 +19,7 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     "ipc": ("C", "black on bright_yellow"),
     "sleep": ("S", "black on white"),
     "paging": ("P", "black on bright_red"),
+    "stopped": ("T", "white on magenta"),
     "other": ("o", "white on bright_black"),
 }
 

@@ -45,10 +45,9 @@ from otel_gpu.findings.sentences import (
     plain,
     request_of,
     sentence_of,
-    work_of,
 )
 from otel_gpu.findings.steps import SlowStep
-from otel_gpu.findings.time_rows import time_rows
+from otel_gpu.findings.time_rows import say_bound, time_rows
 from otel_gpu.findings.words import (
     count_of,
     cut_frames,
@@ -187,9 +186,10 @@ def _verdict(process: Process) -> Iterator[Text]:
     if shares := largest_first(process.verdict_shares, SHOWN_SHARE):
         said = (f"{printable(name)} {format_share(share)}" for name, share in shares)
         line.append(f" ({', '.join(said)})")
-    if work := plain(work_of(process)):
-        line.append(f"; {work}")
     yield line
+    for bound in process.verdict_bounds:
+        if reason := plain(say_bound(bound)):
+            yield Text(f"  {printable(bound.name)}: {reason}")
 
 
 def _incident_heading(document: Document) -> str:

@@ -23,6 +23,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.bounds import with_bounds
 from otel_gpu.explain.chains import Chain, Failure, Incident
 from otel_gpu.explain.chronic import Finding, find_chronic
 from otel_gpu.explain.explainer import Explainer
@@ -181,7 +182,10 @@ class Collector:
         self._names.learn_images(one.process for one in found.values())
         lags = self._communicators.lags(end_unix_ns)
         settings = self._explainer.settings
-        verdicts = find_verdicts(chosen, settings, self._places, found.values(), lags)
+        verdicts = [
+            with_bounds(verdict, incidents)
+            for verdict in find_verdicts(chosen, settings, self._places, found.values(), lags)
+        ]
         feeders = {key_of(verdict.process) for verdict in verdicts}
         # Images that only went on to run another program, as forks do.
         passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()

@@ -15,6 +15,7 @@ from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, Who, k
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,
+    Bound,
     Cause,
     CauseKind,
     Chain,
@@ -49,6 +50,7 @@ __all__ = [
     "Api",
     "Balance",
     "Blame",
+    "Bound",
     "CallStack",
     "Cause",
     "CauseKind",
@@ -153,6 +155,7 @@ class Process(NamedTuple):
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
     lines: Lines = NO_LINES
+    verdict_bounds: tuple[Bound, ...] = ()
 
 
 class Api(NamedTuple):
@@ -369,6 +372,14 @@ def processes_of(
             verdict.budget_ns if verdict else {},
             with_names(tree, names) if tree and names else tree,
             verdict.lines if verdict else NO_LINES,
+            tuple(_named(verdict, names)) if verdict else (),
+        )
+
+
+def _named(verdict: Verdict, names: Callable[[Who], Who] | None) -> Iterator[Bound]:
+    for one in verdict.bounds:
+        yield one._replace(
+            path=tuple(with_names(node, names) if names else node for node in one.path)
         )
 
 

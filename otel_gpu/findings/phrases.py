@@ -327,28 +327,32 @@ LOST_CPU = "run queue: its CPU was taken from it"
 """The first of these, of a thread that was at work."""
 
 VERDICTS: Mapping[str, str] = {
-    "gpu-bound": "More than half of its time it waited for the GPU.",
-    "cpu-bound": "More than half of its time it worked on a CPU, or waited for one.",
-    "communication-bound": "More than half of its time it waited for other ranks, which came later to a "
-    "collective.",
-    "data-bound": "More than half of its time it waited for data.",
-    "lock-bound": "More than half of its time it waited for locks that other threads held.",
-    "memory-bound": "More than half of its time went to allocating, freeing or paging memory.",
-    "idle": "More than half of its time it slept, because it chose to, or waited for requests.",
-    "mixed": "Nothing took more than half of its time.",
+    "gpu-bound": "Most of its time it waited for the GPU.",
+    "cpu-bound": "Most of its time its own code ran on a CPU.",
+    "cpu-starved": "Most of its time it was ready to run and had no CPU: another thread had it, or its CPU "
+    "quota was used up.",
+    "communication-bound": "Most of its time it waited for other ranks, which came later to a collective.",
+    "data-bound": "Most of its time it waited for data.",
+    "lock-bound": "Most of its time it waited for locks that other threads held.",
+    "memory-bound": "Most of its time went to allocating, freeing or paging memory.",
+    "idle": "Most of its time it slept, because it chose to, or waited for requests.",
+    "stopped": "Most of its time it was stopped by a signal or a debugger.",
+    "mixed": "No single thing took clearly most of its time.",
     "unknown": "Too little was seen of threads that feed the GPU.",
 }
 
 CLASSES: Mapping[str, tuple[str, str]] = {
     "gpu": (GPU, "waiting for the GPU"),
     "communication": (GPU, "waiting for other ranks"),
-    "cpu": (CPU, "CPU: working or waiting for one"),
+    "cpu": (WORK, "its own work on a CPU"),
+    "starved": (CPU, "waiting for a CPU"),
     "lock": (LOCK, "locks"),
     "data": (DATA, "data: disks, other processes"),
     "memory": (MEMORY, "memory: allocating, paging"),
     "api": (API, "inside CUDA calls"),
     "sleep": (OTHER, "its own sleep"),
     "idle": (OTHER, "idle: nothing was asked of it"),
+    "stopped": (OTHER, "stopped by a signal or a debugger"),
     "other": (OTHER, "other"),
 }
 """What a verdict compares: the tone of each and its words."""
@@ -364,6 +368,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "ipc": (DATA, "data from others"),
     "sleep": (DATA, "sleep"),
     "paging": (MEMORY, "paging"),
+    "stopped": (OTHER, "stopped by a signal or a debugger"),
     "other": (OTHER, "other"),
     "idle": (OTHER, "idle: nothing was asked of it"),
 }

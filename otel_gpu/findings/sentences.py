@@ -19,7 +19,6 @@ from otel_gpu.findings.document import (
     Failure,
     Incident,
     Lines,
-    Process,
     ProcessImage,
     Where,
 )
@@ -271,13 +270,6 @@ def lines_of(cause: Cause) -> Sentence:
     """Say whose work a cause ends at, as the end of a sentence; nothing where that is not known."""
     where = in_lines(cause.lines)
     return (_BEFORE_LINES.get(cause.kind, ", which was "), *where) if where else ()
-
-
-def work_of(process: Process) -> Sentence:
-    """Say in which line the work was that a verdict is due to; nothing where that is not known."""
-    if not (where := in_lines(process.lines)):
-        return ()
-    return ("it worked " if process.verdict == "cpu-bound" else "who it waited for worked ", *where)
 
 
 def _of_what(cause: Cause) -> Sentence:

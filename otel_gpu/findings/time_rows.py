@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.findings.document import CauseKind, Node
+from otel_gpu.findings.document import Bound, CauseKind, Node
 from otel_gpu.findings.phrases import OTHER, PHRASES, STATES, WORK, tone_of
 from otel_gpu.findings.sentences import Name, Part, Sentence, in_line
 from otel_gpu.findings.words import (
@@ -11,6 +11,7 @@ from otel_gpu.findings.words import (
     describe_resource,
     describe_where,
     describe_who,
+    format_share,
 )
 
 IDLE, SMALLER, UNKNOWN, LINE = "idle", "other", "unknown", "line"
@@ -44,6 +45,23 @@ def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterat
         yield from _rows(tree, 0, "", least_share, with_lines=True)
 
 
+def say_bound(bound: Bound) -> Sentence:
+    """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
+    said: list[Part] = []
+    above = Node("all", 0, 1.0)
+    for depth, node in enumerate(bound.path):
+        # Of work, a line is said only if it is a node of the path: else none has most of it.
+        is_line = node.state == LINE or (node.state in _WORK and node.samples)
+        part = _say(node, above, depth) if depth else ()
+        place = () if is_line or node.where == above.where else _say_where(node)
+        said += [", ", *part] if said and part else part
+        said += place if said else ["in ", *place[1:]] if place else ()
+        if 2 * node.time_ns < bound.path[0].time_ns and node.state != LINE:
+            said.append(f" for {format_share(node.time_ns / bound.path[0].time_ns)} of it")
+        above = node
+    return tuple(said)
+
+
 def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
     """
     Return the leaves with most time, each as the rows that lead to it: its state first.
@@ -70,10 +88,8 @@ def _rows(
         of = state or node.state
         tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
         lines = [child for child in node.children if child.state == LINE]
-        if node.state == LINE:
-            tone, said = WORK, _say_line(node, parent)
-        else:
-            said = (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+        tone = WORK if node.state == LINE else tone
+        said = _say(node, parent, depth)
         # Several have rows of their own.
         is_listed = with_lines and len(node.children) > 1
         if lines:
@@ -87,6 +103,12 @@ def _rows(
             yield from _rows(node, depth + 1, of, least_share, with_lines=with_lines)
 
 
+def _say(node: Node, parent: Node, depth: int) -> Sentence:
+    if node.state == LINE:
+        return _say_line(node, parent)
+    return (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+
+
 def _say_state(node: Node, _: Node) -> Sentence:
     return (STATES[node.state][1] if node.state in STATES else Name(node.state),)
 
@@ -98,7 +120,10 @@ def _say_who(node: Node, parent: Node) -> Sentence:
     said: list[Part] = []
     if node.who is not None:
         who = Name(describe_who(node.who))
-        said = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
+        if node.state == CauseKind.STOPPED:
+            said = ["until ", who, " let it go on"]
+        else:
+            said = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
     elif node.resource is None:
         said = [_nobody(node, parent)]
     if node.resource is not None and (name := describe_resource(node.resource)):

@@ -29,7 +29,7 @@ PROCESSES = (
 # The agents on the same nodes. They run in a namespace of their own.
 AGENTS = 'target_info{job="otel-gpu", k8s_cluster_name=~"$cluster", host_name=~"$node"}'
 # Threads that neither wait for the GPU nor work for it: something else keeps them.
-STALLED = "run_queue|lock|gil|io|ipc|sleep|paging|other"
+STALLED = "run_queue|lock|gil|io|ipc|sleep|paging|stopped|other"
 
 
 def selected(metric: str, match: str = "") -> str:

@@ -28,6 +28,7 @@ from otel_gpu.faces.steps_text import (
 from otel_gpu.faces.tables import load_lines
 from otel_gpu.findings import causes, phrases, sentences, words
 from otel_gpu.findings.document import Document
+from otel_gpu.findings.time_rows import say_bound
 from otel_gpu.findings.timeline import Timeline
 from otel_gpu.findings.top_stacks import (
     ALLOCATED,
@@ -114,6 +115,7 @@ ENVIRONMENT.globals |= {
     "coverage": coverage,
     "load_lines": load_lines,
     "name_of_device": name_of_device,
+    "say_bound": say_bound,
     "step_sentence": step_sentence,
     "steps_headline": steps_headline,
     "version": otel_gpu.__version__,

@@ -207,7 +207,7 @@ def state_parts(process: Process) -> list[Part]:
 
 def tone_of_verdict(verdict: str) -> str:
     """What a verdict is drawn in."""
-    name = verdict.removesuffix("-bound")
+    name = verdict.removesuffix("-bound").removeprefix("cpu-")
     return CLASSES[name][0] if name in CLASSES and name != verdict else OTHER
 
 

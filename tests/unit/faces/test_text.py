@@ -81,7 +81,9 @@ def test_a_verdict_comes_with_its_numbers():
     """A word alone is an opinion: the shares stand beside it, and above it where the time went."""
     text = text_of(training(), feeding(1, TRAINER))
 
-    assert section(text, "Verdict") == ["trainer (42): cpu-bound (cpu 75 %, gpu 25 %)"]
+    assert section(text, "Verdict") == [
+        "trainer (42): cpu-starved (starved 60 %, gpu 25 %, cpu 15 %)"
+    ]
     assert section(text, "Where the time went") == [
         "trainer (42): 1 s of threads that feed the GPU",
         "  60 %   600 ms  waiting for a CPU",

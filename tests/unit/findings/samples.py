@@ -108,12 +108,12 @@ def incident(*chains, name="i1", severity="high", advice=("Give it CPUs of its o
     )
 
 
-def verdict(process, name="cpu-bound"):
+def verdict(process, name="cpu-starved"):
     """Two thirds of its time wait for a CPU."""
     return Verdict(
         process,
         name,
-        {"cpu": 0.75, "gpu": 0.25},
+        {"starved": 0.6, "gpu": 0.25, "cpu": 0.15},
         {"run_queue": 600 * MS, "host": 150 * MS, "gpu_wait": 250 * MS, "io": 0},
         Node(
             "all",

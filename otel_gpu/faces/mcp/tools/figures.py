@@ -16,7 +16,7 @@ from otel_gpu.findings.memory import ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
 from otel_gpu.findings.sentences import plain, sentence_of
-from otel_gpu.findings.time_rows import time_rows
+from otel_gpu.findings.time_rows import say_bound, time_rows
 
 _MAX_VERDICTS = 50
 _MAX_TREES = 4
@@ -77,8 +77,8 @@ def get_time_budget(
     processes with most of it; a row is a part of the one above it of less depth, share is of the
     process's tree: depth 0 what they did, 1 for whom or what they waited, 2 what that one did
     meanwhile, below work its lines, by share of on-CPU samples; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
-    process (gpu-bound, data-bound, ...): its time by state, the shares that the verdict
-    compares, and the lines where it worked (cpu-bound) or those whom it waited for; how long threads were off the CPU and for which reason, and which threads kept slow
+    process (gpu-bound, data-bound, ...; cpu-bound: its own code ran, cpu-starved: another thread had its CPU; mixed: near a tie of the first two bounds): the shares that the verdict
+    compares, bounds: the classes that it names with who or what is behind most of each, its time by state, and the lines of the work behind the first; how long threads were off the CPU and for which reason, and which threads kept slow
     calls and gaps waiting. by_thread is empty or other
     where the name is not known. Time off the CPU of threads that make no calls is not a fault in
     itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
@@ -174,6 +174,10 @@ def _in_calls(document: Document) -> list[list[object]]:
 def _verdict(judged: Process) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
+        "bounds": [
+            {"class": name_of(one.name), "share": share(one.share), "what": plain(say_bound(one))}
+            for one in judged.verdict_bounds
+        ],
         "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
         **lines_of(judged.lines),
     }

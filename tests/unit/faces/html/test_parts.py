@@ -122,8 +122,9 @@ def test_a_verdict_comes_with_its_numbers():
     )
 
     assert text_of(part("verdicts_part", report)) == (
-        "trainer (42) cpu-bound More than half of its time it worked on a CPU, or waited for one. "
-        "CPU: working or waiting for one 75 % waiting for the GPU 25 % "
+        "trainer (42) cpu-starved Most of its time it was ready to run and had no CPU: another thread had "
+        "it, or its CPU quota was used up. "
+        "waiting for a CPU 60 % waiting for the GPU 25 % its own work on a CPU 15 % "
         "Watched, and no CUDA call seen: server (77)"
     )
 
