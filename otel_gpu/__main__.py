@@ -2,7 +2,11 @@
 
 import sys
 
-from otel_gpu.cli import program
+from otel_gpu.capture.inherited import start_isolated
 
 if __name__ == "__main__":
+    start_isolated()
+    # Before that, a variable may lead to other modules of the same names.
+    from otel_gpu.cli import program
+
     sys.exit(program())

@@ -6,8 +6,12 @@ A verb's module is imported when it is asked for and not before, so that
 """
 
 import argparse
+import codecs
+import contextlib
 import gc
 import importlib
+import io
+import json
 import keyword
 import logging
 import os
@@ -19,6 +23,7 @@ from typing import Any, NoReturn
 
 import otel_gpu
 from otel_gpu import commands, config
+from otel_gpu.capture.inherited import fill_closed_descriptors, start_isolated
 from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
 from otel_gpu.printable import printable, printable_lines
@@ -29,6 +34,7 @@ _COMMAND = "What follows -- is the command to run, with its arguments."
 # As a shell reports the death of a command by SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
+_ESCAPING = "otel_gpu.escaping"
 # Nearly all that a start makes lives until the end.
 _YOUNG_OBJECTS = 50_000
 
@@ -101,9 +107,27 @@ def program() -> int:
     # To look for reference cycles, among what was imported, and at the end among all there is,
     # takes a sixth of the time of a short program.
     gc.set_threshold(_YOUNG_OBJECTS)
+    start_isolated()
+    fill_closed_descriptors()
+    _escape_what_cannot_be_encoded()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(PROGRAM, encoding="ascii")
     code = main()
     gc.freeze()
     return code
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    # As JSON has it, which then stays JSON.
+    def escape(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error(_ESCAPING, escape)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPING)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -79,6 +79,11 @@ A command after `--` runs as it would without the agent.
   terminal sends to all that it runs, such as Ctrl-C, reach the command once; a signal to a whole process group reaches
   it twice, as under `timeout`. If it goes on for `export.shutdown_timeout_s` after SIGTERM or SIGHUP, the capture ends
   without it. What the caller ignores, as `nohup` does, the command ignores, too.
+- **Environment**: `PYTHONHOME`, `PYTHONPATH`, `PYTHONINSPECT` and the other `PYTHON*` variables are the command's. `otel-gpu`
+  ignores them. So does `python -m otel_gpu`, where Python itself can start with them.
+- **Standard descriptors** that are closed stay closed for it. Characters that the encoding of the agent's own output does
+  not have are written as `\\u20ac`, also in JSON.
+- **Orphans** that the command leaves behind are reaped where the agent is process 1, as in a container.
 - **Without a command**, SIGINT, SIGTERM and SIGHUP end the capture. SIGINT also does where a script's shell had it ignored,
   as shells do for commands in the background.
 """

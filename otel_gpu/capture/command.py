@@ -19,6 +19,7 @@ from otel_gpu.errors import CommandError
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 _SIGNAL_BASE = 128
+_INIT = 1
 
 
 class Command:
@@ -141,11 +142,11 @@ class Command:
 
     def wait(self) -> None:
         """Wait until it has ended, and take in its exit code."""
-        if self.exit_code is None:
-            self._take_in(*os.waitpid(self.pid, 0))
+        while self.exit_code is None:
+            self._take_in(*os.waitpid(-1, 0))
 
     def _take_in(self, pid: int, status: int) -> None:
-        if pid:
+        if pid == self.pid:
             code = os.waitstatus_to_exitcode(status)
             self.exit_code = code if code >= 0 else _SIGNAL_BASE - code
 
@@ -154,3 +155,19 @@ class Command:
         for fd in (self._gate, self.pid_fd, self._failure):
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def reap_orphans(command: Command | None) -> None:
+    """
+    Take in the ends of processes that were left to the agent, where it is process 1.
+
+    As in a container whose entrypoint it is. The end of the command is left to ``Command.poll``.
+    """
+    if os.getpid() != _INIT:
+        return
+    own = command.pid if command and command.exit_code is None else 0
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == own:
+                break
+            os.waitpid(ended.si_pid, 0)

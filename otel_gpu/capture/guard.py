@@ -62,7 +62,8 @@ class Guard:
     def _end(self) -> None:
         self._socket.close()
         if self._pid:
-            os.waitpid(self._pid, 0)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
             self._pid = 0
 
 

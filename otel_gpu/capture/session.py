@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
-from otel_gpu.capture.command import Command
+from otel_gpu.capture.command import Command, reap_orphans
 from otel_gpu.capture.completion import Completion
 from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.host import (
@@ -145,6 +145,7 @@ class Session:
                 if deadline_s is not None:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
                 poller.poll(wait_s)
+                reap_orphans(self._command)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
                 yield from _pieces(turn)
         # Twice: whoever is gone before and after the ring was read has ended unseen.

@@ -21,6 +21,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -114,6 +115,12 @@ class Output:
     def line(self, text: str = "") -> None:
         """Write one line of results."""
         sys.stdout.write(f"{text}\n")
+
+    def page(self, text: str) -> None:
+        """Write a document that says itself that it is in UTF-8."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.write(text)
 
     def json(self, document: Any) -> None:  # noqa: ANN401 -- whatever JSON can hold
         """Write one JSON document as the result."""

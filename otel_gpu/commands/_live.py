@@ -16,6 +16,7 @@ from otel_gpu.capture.command import Command
 from otel_gpu.capture.door_library import with_door
 from otel_gpu.capture.guard import Guard
 from otel_gpu.capture.host import allow_open_files, collect_rarely
+from otel_gpu.capture.inherited import given_environment
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
@@ -68,7 +69,9 @@ def start_command(args: Namespace) -> Iterator[Started]:
     with ExitStack() as stack:
         command = guard = None
         if args.command:
-            environment = with_door(os.environ) if args.door else os.environ
+            environment = given_environment()
+            if args.door:
+                environment = with_door(environment)
             guard = Guard()
             stack.callback(guard.dismiss)
             command = Command(args.command, environment)

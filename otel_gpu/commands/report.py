@@ -69,7 +69,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         if not prints:
             _write(args.html, page, out)
         elif not out.stdout.isatty():
-            out.stdout.write(page)
+            out.page(page)
         if args.json is not None:
             _write(args.json, to_text(make_document(document)) + "\n", out)
     return 0

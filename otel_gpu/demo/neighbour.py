@@ -67,7 +67,7 @@ def started() -> Iterator[dict[str, str]]:
         listener.bind(f"\0{name}")
         listener.listen()
         descriptor = listener.fileno()
-        command = (sys.executable, __file__, str(descriptor))
+        command = (sys.executable, "-E", __file__, str(descriptor))
         # Where sessions are scheduled as groups, it is to be in a group of its own.
         with subprocess.Popen(command, pass_fds=[descriptor], start_new_session=True) as process:
             try:

@@ -103,6 +103,66 @@ def test_stdin_and_stdout_belong_to_the_command(receiver: OtlpReceiver) -> None:
     assert (finished.returncode, finished.stdout) == (0, "EXACTLY THIS\n")
 
 
+def test_the_command_gets_what_configures_python(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """The agent ignores such variables, and counts each call of the command that has them all."""
+    given = {"PYTHONPATH": "/nonexistent", "PYTHONINSPECT": "1", "PYTHONIOENCODING": "ascii"}
+    script = f"env | grep ^PYTHON >&2; exec {workload('first_call')} direct 1009 {stubs.runtime}"
+    with Agent(receiver, ["sh", "-c", script], env=given) as agent:
+        finished = agent.wait()
+
+    assert {f"{name}={value}" for name, value in given.items()} <= set(finished.stderr.split("\n"))
+    assert calls(receiver, "cudaMalloc", finished.lines[0]["pid"]) == 1009
+    assert finished.returncode == 0
+
+
+def test_closed_descriptors_stay_closed_for_the_command(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    """No file of the agent becomes its standard input, and none the command's."""
+    found = tmp_path / "found"
+    script = f"for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && echo $fd; done > {found}; exit 7"
+    inside = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+    with Agent(receiver, ["sh", "-c", script], inside=inside) as agent:
+        assert agent.wait().returncode == 7
+    # The redirection of the loop has 1.
+    assert found.read_text() == "1\n"
+
+
+ORPHANS = """
+import os, time
+for _ in range(41):
+    if not os.fork():
+        if not os.fork():
+            time.sleep(0.1)
+        os._exit(0)
+    os.wait()
+def ends():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                yield stat.read().rpartition(")")[2].split()[0] == "Z"
+        except OSError:
+            pass
+deadline = time.monotonic() + 30
+time.sleep(0.5)
+while any(ends()) and time.monotonic() < deadline:
+    time.sleep(0.1)
+print(os.getppid(), sum(ends()), flush=True)
+"""
+
+
+def test_orphans_are_taken_in_where_the_agent_is_process_1(receiver: OtlpReceiver) -> None:
+    """As in a container whose entrypoint it is: none of 41 stays a zombie while the command runs."""
+    inside = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    with Agent(receiver, [sys.executable, "-c", ORPHANS], inside=inside) as agent:
+        finished = agent.wait()
+
+    assert finished.stdout == "1 0\n"
+    assert finished.returncode == 0
+
+
 def test_no_endpoint_at_all_still_runs_the_command(stubs: StubLibraries) -> None:
     """Without an endpoint nothing is sent, and the command's code comes back."""
     command = [workload("exact"), stubs.runtime, "503", "1", "5"]

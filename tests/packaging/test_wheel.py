@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from tests.packaging.wheel import build
+from tests.packaging.wheel import ROOT, build
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,11 +76,22 @@ def test_what_programs_load_is_inside_for_this_architecture(opened):
     assert {"otel_gpu_door_thread", "otel_gpu_door_call", "cudaLaunchKernel"} <= symbols
 
 
+def test_the_command_is_started_by_a_script_that_is_not_pythons(opened):
+    """An installer leaves it as it is, so that variables of Python do not end it."""
+    (name,) = [name for name in opened.namelist() if name.endswith(".data/scripts/otel-gpu")]
+
+    assert opened.read(name) == (ROOT / "deploy" / "otel-gpu.sh").read_bytes()
+    assert opened.getinfo(name).external_attr >> 16 & 0o111 == 0o111
+    assert [name for name in opened.namelist() if name.endswith("entry_points.txt")]
+
+
 def test_nothing_is_inside_that_the_target_does_not_need(opened):
     """No tests, tools, caches or sources of BPF programs come along."""
     names = opened.namelist()
 
-    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"otel_gpu"}
+    assert {
+        name.split("/")[0] for name in names if ".data/" not in name and "dist-info" not in name
+    } == {"otel_gpu"}
     assert [n for n in names if re.search(r"\.(pyc|so\.[0-9]+\.[0-9]+|bpf\.[ch]|a)$", n)] == []
     assert [n for n in names if "__pycache__" in n or "test" in Path(n).name] == []
 
