@@ -11,7 +11,7 @@ from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.source import Observers, Source
-from otel_gpu.findings.words import count_of
+from otel_gpu.findings.words import count_of, format_time
 from otel_gpu.importers import open_capture
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
@@ -137,13 +137,20 @@ class StoreSource(Source):
             self.notes.append("The store has nothing of this time.")
             return window
         if span.left_out:
+            first, last = (format_time(at(span.left_out)) for at in (min, max))
+            began = (
+                f"which began at {first} UTC" if first == last else f"from {first} to {last} UTC"
+            )
             self.notes.append(
-                f"{count_of(span.left_out, 'earlier capture')} of this time left out: before a "
-                "reboot, or with other histograms. Choose an earlier window for them."
+                f"{count_of(len(span.left_out), 'capture')} of this time left out, {began}: of another "
+                "host or boot than what was written last, or with other histograms. Choose a window "
+                "(--from, --to) that holds no others, or replay them into a store of their own."
             )
         start_unix_ns = window.start_unix_ns
         if start_unix_ns is None:
-            return window if span.is_whole else window._replace(start_unix_ns=span.before_unix_ns)
+            # Before the first capture nothing was counted.
+            first_unix_ns = span.before_unix_ns if span.chunk else span.start_unix_ns
+            return window if span.is_whole else window._replace(start_unix_ns=first_unix_ns)
         if span.chunk:
             start_unix_ns = max(start_unix_ns, span.before_unix_ns)
         return window._replace(start_unix_ns=start_unix_ns)

@@ -278,8 +278,9 @@ class ChronicCauses:
         self._found: deque[Finding] = deque()
 
     def begin(self, unix_ns: int) -> None:
-        """Take in that a capture begins."""
-        self._begin_unix_ns = unix_ns
+        """Take in that a capture begins: no stretch reaches from one into another."""
+        self.close()
+        self._begin_unix_ns = self._read_unix_ns = unix_ns
 
     def observe_reading(self, unix_ns: int) -> None:
         """Take in that the account is read, before that reading is in the ledger."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from otel_gpu.findings.document import Slot
-from otel_gpu.findings.phases import phase_of
+from otel_gpu.findings.document import Slot, Window
+from otel_gpu.findings.phases import NO_CAPTURE, phase_of
 from otel_gpu.findings.phrases import CONTEXTS
 from otel_gpu.findings.sentences import Code, Name
 from otel_gpu.findings.words import format_duration, format_size
@@ -73,14 +73,35 @@ def unless_nothing(duration_ns: float) -> str:
     return format_duration(duration_ns) if duration_ns else ""
 
 
-def start(slots: Sequence[Slot]) -> Field:
-    """Return the field of when slots began."""
-    return Field("from", lambda slot: Cell(offset_of(slot, slots), slot.start_unix_ns))
+def over_time(start_unix_ns: int, columns: Sequence[Field]) -> tuple[Field, ...]:
+    """
+    Return the fields of rows of ``Document.over_time``: when each began, what it holds, its phase.
+
+    Args:
+        start_unix_ns: When the window began.
+        columns: Of slots. Where no capture was they are empty.
+    """
+
+    def unless_uncovered(field: Field) -> Field:
+        return field._replace(
+            cell=lambda row: Cell("") if isinstance(row, Window) else field.cell(row)
+        )
+
+    begin = Field("from", lambda row: Cell(offset_of(row, start_unix_ns), row.start_unix_ns))
+    return (begin, *map(unless_uncovered, columns), _PHASE)
 
 
-def offset_of(slot: Slot, slots: Sequence[Slot]) -> str:
-    """How long after the first slot one begins."""
-    return f"+{(slot.start_unix_ns - slots[0].start_unix_ns) / _NS_PER_S:g} s"
+def offset_of(row: Slot | Window, start_unix_ns: int) -> str:
+    """How long after a moment something begins."""
+    seconds = ((row.start_unix_ns or 0) - start_unix_ns) / _NS_PER_S
+    return f"+{seconds:.3f}".rstrip("0").rstrip(".") + " s"
+
+
+def phase_text(row: Slot | Window) -> str:
+    """Write the phase of a slot, or that no capture was there, and how long."""
+    if isinstance(row, Slot):
+        return str(phase_of(row))
+    return f"{NO_CAPTURE} for {format_duration((row.end_unix_ns or 0) - (row.start_unix_ns or 0))}"
 
 
 def _per_second(name: str) -> Read:
@@ -126,4 +147,4 @@ ALLOCATION_RATE = figure("alloc+free/s", _per_second("allocate_calls"), "{:,.0f}
 MEAN_ALLOCATION = figure("mean", _mean("allocate_ns", "allocate_calls"), unless_nothing)
 RUN_QUEUE = figure("run queue", "run_queue_ns", unless_nothing)
 LOST = figure("lost", "lost_ns", unless_nothing)
-PHASE = text("phase", lambda slot: str(phase_of(slot)))
+_PHASE = text("phase", phase_text)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
-from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState
+from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState, Window
 from otel_gpu.findings.phrases import LOST_CPU, THREAD_STATES
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
@@ -23,18 +23,18 @@ from otel_gpu.findings.words import (
 _BAR_COLUMNS = 20
 
 
-def slot_table(rows: Sequence[Slot]) -> Table:
-    """What happened when."""
-    allocates = any(row.allocate_calls for row in rows)
-    most_ns = max((row.lost_ns for row in rows), default=0) or 1
+def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> Table:
+    """What happened when, after the begin of a window."""
+    slots = [row for row in rows if isinstance(row, Slot)]
+    allocates = any(row.allocate_calls for row in slots)
+    most_ns = max((row.lost_ns for row in slots), default=0) or 1
     shown = (
-        *(fields.start(rows), fields.CALL_RATE, fields.MEAN_CALL),
+        *(fields.CALL_RATE, fields.MEAN_CALL),
         *((fields.ALLOCATION_RATE, fields.MEAN_ALLOCATION) if allocates else ()),
         *(fields.RUN_QUEUE, fields.LOST),
         fields.text("", lambda row: "#" * round(row.lost_ns / most_ns * _BAR_COLUMNS)),
-        fields.PHASE,
     )
-    return draw_table(shown, rows)
+    return draw_table(fields.over_time(start_unix_ns, shown), rows)
 
 
 def load_lines(load: Load) -> list[str]:

@@ -68,6 +68,7 @@ from otel_gpu.findings.words import (
 MAX_INCIDENTS = 10
 _MAX_CAUSES = 6
 _MAX_FRAMES = 12
+_MAX_ROWS_OVER_TIME = 60
 STYLES = {Severity.HIGH: "bold red", Severity.MEDIUM: "yellow", Severity.LOW: "dim"}
 
 
@@ -123,9 +124,10 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
             _write_section(console, title, [*drawn, *_more(len(rows), most)])
     if document.communicators:
         _write_section(console, "Collectives", _communicators(document))
-    slots = document.slots_of(process)
-    if any(slot.calls or slot.lost_ns for slot in slots):
-        _write_section(console, "Over time", [tables.slot_table(slots)])
+    if any(slot.calls or slot.lost_ns for slot in document.slots_of(process)):
+        rows = document.over_time(process)
+        table = tables.slot_table(rows[:_MAX_ROWS_OVER_TIME], document.start_unix_ns)
+        _write_section(console, "Over time", [table, *_more(len(rows), _MAX_ROWS_OVER_TIME)])
 
 
 def _communicators(document: Document) -> Iterator[RenderableType]:

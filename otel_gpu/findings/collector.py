@@ -96,7 +96,8 @@ class Collector:
         self._window = window
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
-        self._slots = Slots(window.start_unix_ns or 0)
+        self._extent = Extent()
+        self._slots = Slots(self._extent, window)
         self._allocations = Allocations()
         self._ledger = Ledger(window, follow=self._follow)
         self._crowd = Crowd(self._ledger, self._slots)
@@ -113,7 +114,6 @@ class Collector:
         self._replaced: dict[ImageKey, None] = {}
         self._knows_freed_bytes = True
         self._failed_symbols: dict[str, int] = {}
-        self._extent = Extent()
         self._memory: dict[int, MemorySnapshot] = {}
         # What the explainer keeps is of the whole stream.
         self._blocks = explainer.blocks
@@ -160,7 +160,7 @@ class Collector:
 
     def _follow(self, growth: Growth) -> None:
         self._slots.follow(growth)
-        self._allocations.origin_unix_ns = self._slots.origin_unix_ns
+        self._allocations.origin_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         self._allocations.follow(growth, self._ledger.middles_ns)
 
     def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
@@ -233,6 +233,7 @@ class Collector:
             tuple(event_time_rows(chosen, self._ledger.middles_ns)),
             communicators,
             step_rows(self._steps, self._chains.rows(), self._pids),
+            tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
         )
 
     def _memory_rows(
@@ -264,8 +265,6 @@ class Collector:
         mode = settings.get("memory_blocks") if isinstance(settings, Mapping) else None
         self._block_mode = mode if mode in MODES else None
         self._knows_freed_bytes = not activity.lacks("freed_bytes")
-        if self._window.start_unix_ns is None:
-            self._slots.origin_unix_ns = activity.unix_ns
 
     def _observe_memory(self, activity: MemoryActivity) -> None:
         # What an allocator holds now takes the place of what it held.
@@ -303,12 +302,7 @@ class Collector:
 
     def _interval_ns(self) -> int:
         """Return how long it was from one reading to the next, on average; 0 without any."""
-        ledger = self._ledger
-        if ledger.end_unix_ns is None or not ledger.readings:
-            return 0
-        start_unix_ns = ledger.start_unix_ns
-        since_unix_ns = self._slots.origin_unix_ns if start_unix_ns is None else start_unix_ns
-        return max(0, ledger.end_unix_ns - since_unix_ns) // ledger.readings
+        return self._ledger.read_ns // max(1, self._ledger.readings)
 
     def _take(self, chains: Iterable[Chain]) -> None:
         for chain in chains:
@@ -361,10 +355,16 @@ class Collector:
         start_unix_ns = self._ledger.start_unix_ns or start_unix_ns
         end_unix_ns = self._ledger.end_unix_ns or end_unix_ns
         settings, resources = self._explainer.settings, resources_of(figures)
-        lags, times = self._communicators.lags_by(end_unix_ns), (start_unix_ns, end_unix_ns)
+        lags = self._communicators.lags_by(end_unix_ns)
         around = {key_of(one.process): one for one in figures}
         for one in figures:
             if self._chooses(one.process):
+                # Nothing that happened in a capture lasts longer than it.
+                first_unix_ns, last_unix_ns = self._slots.captured(key_of(one.process))
+                times = (
+                    max(start_unix_ns, first_unix_ns or start_unix_ns),
+                    min(end_unix_ns, last_unix_ns or end_unix_ns),
+                )
                 found = [
                     *find_chronic(one, *times, settings, self._places, resources),
                     *find_stragglers(one, around, lags, times, settings, self._places),

@@ -61,10 +61,13 @@ def _paces(document: Document, judged: Sequence[Process], calls: int) -> Iterato
     """Yield about how long a call took, with all that was between calls, in stretches of the window."""
     mean_ns = sum(sum(one.budget_ns.values()) for one in judged) / calls
     counted: defaultdict[int, float] = defaultdict(float)
-    for one in judged:
-        for slot in document.slots_of(one.process):
+    slots = [slot for one in judged for slot in document.slots_of(one.process)]
+    longest_ns = max((slot.length_ns for slot in slots), default=0)
+    for slot in slots:
+        # Where a capture ends a stretch is cut.
+        if slot.length_ns == longest_ns:
             counted[slot.start_unix_ns] += slot.calls
-    # At the ends a stretch is cut.
+    # So are the ends of the window.
     inner = [counted[start] for start in sorted(counted)[1:-1]]
     usual = sum(inner) / len(inner) if inner else 0
     if len(inner) < _FEWEST_STRETCHES or not usual:

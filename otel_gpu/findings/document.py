@@ -231,7 +231,9 @@ class Blame(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What happened in one stretch of the window; ``process`` is None for all together."""
+    """
+    What happened in one stretch of the window that captures cover; ``process`` is None for all together.
+    """
 
     process: ProcessImage | None
     start_unix_ns: int
@@ -255,7 +257,8 @@ class Document(NamedTuple):
     Everything that a reader can learn of a window.
 
     ``incidents`` are in order of severity and lost time, ``chains`` by the start of their effects, ``apis``
-    by total time. ``slots`` holds rows for all processes together, then for each.
+    by total time. ``slots`` holds rows for all processes together, then for each. ``uncovered`` are
+    the parts of the window that no capture covers, in order of time: nothing is known of them.
     """
 
     source: str
@@ -277,6 +280,7 @@ class Document(NamedTuple):
     event_times: tuple[EventTime, ...] = ()
     communicators: tuple[Communicator, ...] = ()
     steps: tuple[Steps, ...] = ()
+    uncovered: tuple[Window, ...] = ()
 
     @property
     def start_unix_ns(self) -> int:
@@ -306,6 +310,21 @@ class Document(NamedTuple):
     def slots_of(self, process: ProcessImage | None) -> list[Slot]:
         """Return what happened when to one process; None: to all together."""
         return [slot for slot in self.slots if slot.process is process]
+
+    def over_time(self, process: ProcessImage | None) -> list[Slot | Window]:
+        """Return what happened when, as ``slots_of``, and what is ``uncovered``, in order of time."""
+        slots = self.slots_of(process)
+        breaks = self.uncovered
+        if process is not None:
+            breaks = tuple(
+                one
+                for one in breaks
+                if slots
+                and slots[0].start_unix_ns < (one.end_unix_ns or 0) <= slots[-1].start_unix_ns
+            )
+        return sorted(
+            (*slots, *breaks), key=lambda row: (row.start_unix_ns or 0, row.end_unix_ns or 0)
+        )
 
     def of_process(self, process: ProcessImage) -> "Document":
         """Return the part that is about one process; host, losses and notes are of all."""

@@ -1,18 +1,77 @@
-"""How far a stream of activities reaches in time."""
+"""Which time a stream of activities covers: that of its captures."""
+
+from collections.abc import Iterator
 
 from otel_gpu.enrich.activities import END_OF, Activity, CaptureActivity
+from otel_gpu.ledger.window import Window
+
+_SHORTEST_GAP_NS = 1_000_000
 
 
 class Extent:
-    """Watches activities; ``start_unix_ns`` and ``end_unix_ns`` are 0 before the first."""
+    """
+    Watches activities, and knows when each capture began and when its last activity ended.
+
+    A stream can have several captures: those of a store, in the order in which they were written
+    there. They can overlap, and an older one can come later.
+    """
 
     def __init__(self) -> None:
-        self.start_unix_ns = 0
-        self.end_unix_ns = 0
+        self._starts: list[int] = []
+        self._ends: list[int] = []
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         unix_ns = END_OF[type(activity)](activity)
-        if not self.start_unix_ns or isinstance(activity, CaptureActivity):
-            self.start_unix_ns = unix_ns
-        self.end_unix_ns = max(self.end_unix_ns, unix_ns)
+        if isinstance(activity, CaptureActivity) or not self._starts:
+            self._starts.append(unix_ns)
+            self._ends.append(unix_ns)
+        elif unix_ns > self._ends[-1]:
+            self._ends[-1] = unix_ns
+
+    def __len__(self) -> int:
+        """Return how many captures there were so far."""
+        return len(self._starts)
+
+    def capture(self, number: int) -> tuple[int, int]:
+        """Return when one of them began and ended, as far as it is known, in Unix nanoseconds."""
+        return self._starts[number], self._ends[number]
+
+    @property
+    def start_unix_ns(self) -> int:
+        """When the earliest capture began; 0 before the first activity."""
+        return min(self._starts, default=0)
+
+    @property
+    def end_unix_ns(self) -> int:
+        """When the latest one ended; 0 before the first activity."""
+        return max(self._ends, default=0)
+
+    def covered(self, window: Window) -> list[tuple[int, int, list[int]]]:
+        """
+        Return the parts of a window that captures cover, in order of time.
+
+        Of each its begin, its end, and the numbers of the captures, which overlap.
+        """
+        found: list[tuple[int, int, list[int]]] = []
+        first, last = window.start_unix_ns or 0, window.end_unix_ns
+        for number in sorted(range(len(self)), key=self._starts.__getitem__):
+            start = max(self._starts[number], first)
+            end = self._ends[number] if last is None else min(self._ends[number], last)
+            if end < start:
+                continue
+            if found and start <= found[-1][1]:
+                before = found.pop()
+                found.append((before[0], max(before[1], end), [*before[2], number]))
+            else:
+                found.append((start, end, [number]))
+        return found
+
+    def uncovered(self, window: Window) -> Iterator[Window]:
+        """Yield the parts of a window, of both ends, that no capture covers: from 1 ms on."""
+        at = window.start_unix_ns or 0
+        last = max(at, window.end_unix_ns or 0)
+        for start, end, _ in [*self.covered(window), (last, last, [])]:
+            if start - at >= _SHORTEST_GAP_NS:
+                yield Window(at, start)
+            at = max(at, end)

@@ -13,6 +13,9 @@ _ALLOCATING = 0.2
 # From here on it is more than one thread, and not the edge of a slot.
 _SEVERAL = 1.05
 
+NO_CAPTURE = "no capture"
+"""In the place of a phase, where no capture was: what happened is not known."""
+
 
 class PhaseKind(StrEnum):
     """What a slot's time went to, in words."""

@@ -10,6 +10,7 @@ from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
+    CaptureActivity,
     DeviceTraceActivity,
     ExitActivity,
     ForkActivity,
@@ -98,9 +99,9 @@ class ActivityTracks:
                 self._open[_key_of(activity)] = activity
             case ExitActivity():
                 self._draw_exit(activity)
-            case AggregatesActivity() if not self._only_slices:
+            case CaptureActivity() | AggregatesActivity() if not self._only_slices:
                 self._ledger.observe(activity)
-                self._draw_levels(activity.unix_ns)
+                self._draw_levels(activity)
             case PressureActivity() if not self._pids:
                 self._draw_load(activity)
             case DeviceTraceActivity():
@@ -186,7 +187,19 @@ class ActivityTracks:
         elif api is not None and not key.nested:
             sums["calls/s"] += grown(now.counted, before.counted if before else 0)
 
-    def _draw_levels(self, unix_ns: int) -> None:
+    def _begin_capture(self, unix_ns: int) -> None:
+        # What was counted in the capture before ends with its last reading.
+        for process, sums in self._sums.items():
+            for name in sums:
+                self._drawing.level(_level(process, name, self._since_unix_ns, 0))
+        self._sums.clear()
+        self._since_unix_ns = unix_ns
+
+    def _draw_levels(self, activity: CaptureActivity | AggregatesActivity) -> None:
+        unix_ns = activity.unix_ns
+        if isinstance(activity, CaptureActivity):
+            self._begin_capture(unix_ns)
+            return
         since_ns, self._since_unix_ns = self._since_unix_ns, unix_ns
         counted, self._sums = self._sums, defaultdict(Counter)
         if not since_ns or unix_ns <= since_ns or not self._window.overlaps(unix_ns, unix_ns):

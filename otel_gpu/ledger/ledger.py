@@ -16,7 +16,7 @@ The ledger: the latest reading of everything that is counted, and what a window 
 # A reading holds only what changed, and what changed is whole: a reading replaces the one
 # before, and never adds to it.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -71,7 +71,12 @@ class Figures(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """What one reading of a series added to the one before, which was made at ``since_unix_ns``."""
+    """
+    What one reading of a series added to the one before in the same capture.
+
+    It was added after ``since_unix_ns``: the reading before, or the begin of the capture.
+    None: the stream has neither.
+    """
 
     series: Series
     before: Aggregate | None
@@ -98,9 +103,12 @@ class Ledger:
         window: As given.
         accounts: The latest readings.
         middles_ns: What stands for each bucket of durations; empty: not known.
-        start_unix_ns: When the series were last read before the window; None: it has no begin.
-        end_unix_ns: When they were last read in it; None: not yet.
-        readings: How often they were.
+        start_unix_ns: When the series were last read before the window, in the same capture;
+            None: they were not.
+        end_unix_ns: When they were last read; None: not yet.
+        readings: How often they were read in the window.
+        read_ns: The time between these readings, and from the begin of each capture to its first.
+        is_accounted: Whether a time account was ever read.
         left_out: Readings that found no room.
         forgotten: Images that ended and found no room.
     """
@@ -125,14 +133,19 @@ class Ledger:
             give_up=self._give_up,
         )
         self._early: dict[ImageKey, None] = {}
-        self._begin: Mark | None = {} if window.start_unix_ns is None else None
+        self._begin: dict[ImageKey, Account] | None = {} if window.start_unix_ns is None else None
+        # Of the capture that is read: its begin, the latest reading of each kind, and the latest
+        # two of the series; the begin stands for the reading before the first.
+        self._capture_unix_ns: int | None = None
         self._read_unix_ns: dict[type, int] = {}
-        # When the series were last read before ``end_unix_ns``.
         self._since_unix_ns: int | None = None
+        self._now_unix_ns: int | None = None
         self.middles_ns: Sequence[float] = ()
         self.start_unix_ns: int | None = None
         self.end_unix_ns: int | None = None
+        self.is_accounted = False
         self.readings = 0
+        self.read_ns = 0
         self.left_out = 0
         self.forgotten = 0
 
@@ -143,19 +156,18 @@ class Ledger:
                 if self._is_in_window(AggregatesActivity, activity.unix_ns):
                     self._observe_series(activity)
             case TimesActivity():
+                self.is_accounted = True
                 if self._is_in_window(TimesActivity, activity.unix_ns):
                     self._observe_times(activity)
             case ExitActivity():
                 self._observe_exit(key_of(activity.process))
             case CaptureActivity():
                 self.middles_ns = known_middles(activity.info.get("layout"), "durations")
+                self._capture_unix_ns = self._since_unix_ns = activity.unix_ns
+                self._now_unix_ns = None
+                self._read_unix_ns.clear()
 
-    @property
-    def is_accounted(self) -> bool:
-        """Whether a time account was ever read."""
-        return TimesActivity in self._read_unix_ns
-
-    def mark(self) -> Mark:
+    def mark(self) -> dict[ImageKey, Account]:
         """Return what is held at this moment, for ``figures``."""
         return {image: _copy(account) for image, account in self.accounts.items()}
 
@@ -228,8 +240,8 @@ class Ledger:
         """Take in that something is read; False where the window was over before that."""
         if self._begin is None and unix_ns > (self.window.start_unix_ns or 0):
             self._begin = self.mark()
-            self.start_unix_ns = self.end_unix_ns
-        last, end = self._read_unix_ns.get(kind), self.window.end_unix_ns
+            self.start_unix_ns = self._now_unix_ns
+        last, end = self._read_unix_ns.get(kind, self._capture_unix_ns), self.window.end_unix_ns
         # What was read at one moment can be several activities.
         if last is not None and end is not None and last >= end and last != unix_ns:
             return False
@@ -238,11 +250,17 @@ class Ledger:
 
     def _observe_series(self, activity: AggregatesActivity) -> None:
         unix_ns = activity.unix_ns
+        is_counted = self._begin is not None and not self._is_before(unix_ns)
         # What was read at one moment can be several activities.
-        if unix_ns != self.end_unix_ns:
-            self._since_unix_ns, self.end_unix_ns = self.end_unix_ns, unix_ns
-            self.readings += self._begin is not None
-        follow = None if self._begin is None else self._follow
+        if unix_ns != self._now_unix_ns:
+            if self._now_unix_ns is not None:
+                self._since_unix_ns = max(self._now_unix_ns, self._capture_unix_ns or 0)
+            self._now_unix_ns = unix_ns
+            self.end_unix_ns = max(unix_ns, self.end_unix_ns or 0)
+            if is_counted:
+                self.readings += 1
+                self.read_ns += max(0, unix_ns - (self._since_unix_ns or unix_ns))
+        follow = self._follow if is_counted else None
         account: Account | None = None
         for series in activity.series:
             key = series.key
@@ -259,6 +277,7 @@ class Ledger:
             before = None if known is None else known.aggregate
             if follow and (before is None or before.sum != series.aggregate.sum):
                 follow(Growth(series, before, self._since_unix_ns, unix_ns))
+        self._leave_out(unix_ns, (series.process for series in activity.series))
 
     def _observe_times(self, activity: TimesActivity) -> None:
         # A reading says all about each process that it is about.
@@ -267,6 +286,17 @@ class Ledger:
             self.accounts.keep_times(account, read.keys())
             for time in read.values():
                 self.left_out += not self.accounts.put_time(account, time)
+        self._leave_out(activity.unix_ns, (time.process for time in activity.times))
+
+    def _is_before(self, unix_ns: int) -> bool:
+        start_unix_ns = self.window.start_unix_ns
+        return start_unix_ns is not None and unix_ns <= start_unix_ns
+
+    def _leave_out(self, unix_ns: int, processes: Iterable[ProcessImage]) -> None:
+        """Count what is read for the window from now on, where an earlier capture comes later."""
+        if self._begin is not None and self._is_before(unix_ns):
+            for process in {key_of(process): process for process in processes}.values():
+                self._begin[key_of(process)] = _copy(self._account(process))
 
     def _observe_exit(self, image: ImageKey) -> None:
         if self.accounts.get(image):

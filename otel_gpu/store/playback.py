@@ -227,7 +227,11 @@ class Playback:
         probes = self._pages.where(
             "probes", "capture = ? AND seq < ?", (capture[0], span.first_seq)
         )
-        found: list[Activity | None] = [_capture(capture), *map(_probes, probes)]
+        began = _capture(capture)
+        if began is not None and span.start_unix_ns < span.chunk_unix_ns:
+            # Of this capture nothing is played from before its chunk, of older ones there is.
+            began = began._replace(unix_ns=max(began.unix_ns, span.chunk_unix_ns - 1))
+        found: list[Activity | None] = [began, *map(_probes, probes)]
         for table in ("pressure", "device_readings", "fabric_readings", "ras_readings"):
             latest = f"seq = (SELECT max(seq) FROM {table} WHERE seq < ? AND seq > ?)"
             before = self._pages.where(table, latest, (span.first_seq, capture[2]))
@@ -265,7 +269,7 @@ class Playback:
         )
         span = self._span
         return self._pages.where(
-            table, latest, (span.chunk, span.captures[0][0], span.start_unix_ns)
+            table, latest, (span.chunk, span.captures[0][0], span.chunk_unix_ns)
         )
 
     def _exit(self, row: Row) -> Activity | None:

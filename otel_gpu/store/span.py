@@ -9,7 +9,8 @@ threads only as much is as the first effects in the window lasted, and a little 
 
 Several captures can be one story, when an agent was restarted. They cannot when the host
 was rebooted, since its clock began anew, or when their histograms have other buckets. Of
-those that a window touches, the latest story is played.
+those that a window touches, the story that was written last is played. Captures that were
+replayed into a store can be in any order of time.
 """
 
 from typing import NamedTuple
@@ -33,9 +34,10 @@ class Span(NamedTuple):
         last_seq: The last of them; less than the first when there is none.
         lead_seq: Before this one, calls, stalls, gaps and forks are no part of it.
         chunk: The chunk that the first is in; 0: the rows begin with a capture.
-        start_unix_ns: The earliest moment in them.
+        chunk_unix_ns: The earliest moment in that chunk.
+        start_unix_ns: The earliest moment in all rows.
         captures: Rows of ``captures``: the one in force at the first row, then others.
-        left_out: How many captures in the window are another story.
+        left_out: When each capture in the window began that is another story.
         is_whole: Whether this is a single capture from its beginning.
     """
 
@@ -43,9 +45,10 @@ class Span(NamedTuple):
     last_seq: int
     lead_seq: int
     chunk: int
+    chunk_unix_ns: int
     start_unix_ns: int
     captures: tuple[Row, ...]
-    left_out: int
+    left_out: tuple[int, ...]
     is_whole: bool
 
     @property
@@ -81,6 +84,7 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
         if _story_of(captures[number - 1]) != _story_of(captures[number]):
             story = captures[number:]
             first_seq, begin_unix_ns = story[0][2:4]
+            chunks = [row for row in chunks if row[2] >= first_seq]
             break
     begins = bool(story) and story[0][2] >= first_seq
     lead_seq = first_seq
@@ -92,8 +96,9 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
         lead_seq,
         0 if begins else chunk,
         begin_unix_ns,
+        min([begin_unix_ns, *(row[3] for row in chunks if row[1] > first_seq)]),
         tuple(story),
-        len(captures) - len(story),
+        tuple(row[3] for row in captures[: -len(story)]) if story else (),
         begins and len(story) == 1 and len(captures) == 1,
     )
 

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from otel_gpu.faces.fields import offset_of
+from otel_gpu.faces.fields import offset_of, phase_text
 from otel_gpu.faces.html.shapes import WIDTH, Block
-from otel_gpu.findings.document import Document, Incident, Severity, Slot
-from otel_gpu.findings.phases import PhaseKind, phase_of
+from otel_gpu.findings.document import Document, Severity, Slot, Window
+from otel_gpu.findings.phases import NO_CAPTURE, PhaseKind, phase_of
 from otel_gpu.findings.phrases import API, CPU, GPU, MEMORY, WORK
 from otel_gpu.findings.words import format_duration, format_share
 
 MOST_INCIDENTS = 12
 LOST = "lost"
 """The tone of lost time, which is of no kind of cause."""
+
+UNCOVERED = "uncovered"
+"""The tone of time that no capture covers."""
 
 _HEIGHT = 10.0
 _GAP = 0.3
@@ -71,15 +74,15 @@ class Chart(NamedTuple):
 
 
 def charts_of(document: Document, slots: Sequence[Slot], *, is_all: bool) -> Iterator[Chart]:
-    """Yield the charts of some slots: all processes together, or one."""
-    yield _phases(slots)
+    """Yield the charts of some slots, over the whole window: all processes together, or one."""
+    yield _phases(document, slots)
     if is_all and document.incidents:
-        yield _incidents(slots, document.incidents)
+        yield _incidents(document)
     for measure in MEASURES:
         values = [measure.value_of(slot) for slot in slots]
         most = max(values)
         if most > (_LEAST_SHARE if measure.share_of else 0):
-            yield _chart(measure, slots, values, most)
+            yield _chart(document, measure, slots, values, most)
 
 
 def is_busy(slots: Sequence[Slot]) -> bool:
@@ -87,48 +90,58 @@ def is_busy(slots: Sequence[Slot]) -> bool:
     return any(slot.calls or slot.lost_ns for slot in slots)
 
 
-def length_of(slots: Sequence[Slot]) -> int:
-    """How long slots are together, in nanoseconds; never nothing."""
-    return max(1, slots[-1].end_unix_ns - slots[0].start_unix_ns)
-
-
-def _chart(measure: Measure, slots: Sequence[Slot], values: Sequence[float], most: float) -> Chart:
+def _chart(
+    document: Document,
+    measure: Measure,
+    slots: Sequence[Slot],
+    values: Sequence[float],
+    most: float,
+) -> Chart:
     scale = max(most, 1.0) if measure.share_of else most
     highest, of = measure.format(most), ", as a share of the time" if measure.share_of else ""
     blocks = _columns(
-        slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
+        document, slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
     )
     about = f"{measure.about}{of}; at most {highest}"
     return Chart(measure.name, "chart", about, blocks, measure.tone, f"up to {highest}")
 
 
-def _phases(slots: Sequence[Slot]) -> Chart:
-    phases = [phase_of(slot) for slot in slots]
-    blocks = _columns(slots, phases, lambda phase: (_TONES.get(phase.kind, WORK), 1.0, str(phase)))
-    seen = dict.fromkeys(phase.kind for phase in phases)
-    keys = [(_TONES.get(kind, WORK), str(kind)) for kind in seen]
-    return Chart("Phases", "chart band", f"Phases: {', '.join(seen)}", blocks, keys=keys)
+def _phases(document: Document, slots: Sequence[Slot]) -> Chart:
+    rows = document.over_time(slots[0].process)
+    tones = [
+        _TONES.get(phase_of(row).kind, WORK) if isinstance(row, Slot) else UNCOVERED for row in rows
+    ]
+    drawn = list(zip(tones, map(phase_text, rows), strict=True))
+    blocks = _columns(document, rows, drawn, lambda one: (one[0], 1.0, one[1]))
+    kinds = (phase_of(row).kind if isinstance(row, Slot) else NO_CAPTURE for row in rows)
+    keys = list(dict.fromkeys(zip(tones, map(str, kinds), strict=True)))
+    about = f"Phases: {', '.join(kind for _, kind in keys)}"
+    return Chart("Phases", "chart band", about, blocks, keys=keys)
 
 
 def _columns(
-    slots: Sequence[Slot], values: Sequence[Any], draw: Callable[[Any], tuple[str, float, str]]
+    document: Document,
+    rows: Sequence[Slot | Window],
+    values: Sequence[Any],
+    draw: Callable[[Any], tuple[str, float, str]],
 ) -> list[Block]:
-    """Draw a column for each slot; ``draw`` says of a value its tone, its height and its text."""
-    length_ns = length_of(slots)
+    """Draw a column for each row; ``draw`` says of a value its tone, its height and its text."""
+    start_unix_ns, length_ns = document.start_unix_ns, max(1, document.length_ns)
     blocks = []
-    for slot, value in zip(slots, values, strict=True):
+    for row, value in zip(rows, values, strict=True):
         tone, part, text = draw(value)
         if part > 0:
-            left = (slot.start_unix_ns - slots[0].start_unix_ns) / length_ns * WIDTH
-            width = slot.length_ns / length_ns * WIDTH
-            height, title = part * _HEIGHT, f"{offset_of(slot, slots)}: {text}"
+            left = ((row.start_unix_ns or 0) - start_unix_ns) / length_ns * WIDTH
+            width = max(1, (row.end_unix_ns or 0) - (row.start_unix_ns or 0)) / length_ns * WIDTH
+            height, title = part * _HEIGHT, f"{offset_of(row, start_unix_ns)}: {text}"
             shown = max(width - _GAP, width / 2)
             blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
     return blocks
 
 
-def _incidents(slots: Sequence[Slot], incidents: Sequence[Incident]) -> Chart:
-    start_unix_ns, length_ns = slots[0].start_unix_ns, length_of(slots)
+def _incidents(document: Document) -> Chart:
+    incidents, start_unix_ns = document.incidents, document.start_unix_ns
+    length_ns = max(1, document.length_ns)
     shown = incidents[:MOST_INCIDENTS]
     height = _HEIGHT / len(shown)
     blocks = []

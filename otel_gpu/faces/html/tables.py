@@ -10,7 +10,7 @@ from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
 from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.findings.communicators import Communicator
-from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot
+from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot, Window
 from otel_gpu.findings.memory import ROLE_WORDS, ROLES
 from otel_gpu.findings.phrases import API, tone_of
 from otel_gpu.findings.sentences import (
@@ -62,15 +62,16 @@ def table_of(
     return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
-def slot_table(slots: Sequence[Slot]) -> Table:
+def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> Table:
     """What happened when, in figures."""
     columns = (
-        *(fields.start(slots), fields.CALL_RATE, fields.MEAN_CALL),
+        *(fields.CALL_RATE, fields.MEAN_CALL),
         fields.figure("GPU wait", "synchronize_ns", fields.unless_nothing),
         fields.ALLOCATION_RATE._replace(heading="alloc + free/s"),
-        *(fields.RUN_QUEUE, fields.LOST, fields.PHASE),
+        *(fields.RUN_QUEUE, fields.LOST),
     )
-    return table_of(Table("What happened when", columns), slots, most=len(slots))
+    shown = fields.over_time(start_unix_ns, columns)
+    return table_of(Table("What happened when", shown), rows, most=len(rows))
 
 
 def evidence_table(chain: Chain) -> Table:

@@ -29,7 +29,10 @@ MAX_ROWS = 200_000
 _KEPT = 8
 # In 2116; the store adds to what it is asked about.
 _LAST_UNIX_NS = 1 << 62
-_CHUNKS = "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY chunk DESC"
+# Captures that were replayed into a store can be in any order of time.
+_CHUNKS = (
+    "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY start_unix_ns DESC, chunk DESC"
+)
 _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 

@@ -21,8 +21,9 @@ from tests.unit.commands import starved
 from tests.unit.store.stores import ask, read
 
 OTHER_STORY = (
-    "1 earlier capture of this time left out: before a reboot, or with other histograms. "
-    "Choose an earlier window for them."
+    "1 capture of this time left out, which began at 2025-10-09 08:53:20.000000 UTC: of another "
+    "host or boot than what was written last, or with other histograms. Choose a window "
+    "(--from, --to) that holds no others, or replay them into a store of their own."
 )
 
 

@@ -83,6 +83,7 @@ def test_a_document_with_everything_is_as_the_schema_says():
         "communicators",
         "devices",
         "steps",
+        "uncovered",
     }
 
 

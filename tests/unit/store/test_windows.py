@@ -189,7 +189,7 @@ def test_an_agent_that_was_restarted_tells_one_story(tmp_path):
     assert [one.series[0].aggregate.counted for one in counted] == [50, 57]
     with StoreReader(path) as reader:
         span = reader.span()
-    assert (len(span.captures), span.left_out, span.is_whole) == (2, 0, False)
+    assert (len(span.captures), span.left_out, span.is_whole) == (2, (), False)
 
 
 @pytest.mark.parametrize("change", [{"boot": "an0ther"}, {"bounds": [1_000, 2_000]}])
@@ -204,9 +204,9 @@ def test_what_cannot_be_compared_is_another_story(tmp_path, change):
     assert found[1].series[0].aggregate.counted == 7
     assert len(found) == 3
     with StoreReader(path) as reader:
-        assert reader.span().left_out == 1
+        assert reader.span().left_out == (T0,)
         # The earlier one is told when it alone is asked about.
-        assert reader.span(None, T0 + 2 * SECOND).left_out == 0
+        assert reader.span(None, T0 + 2 * SECOND).left_out == ()
 
 
 def test_another_run_goes_on_in_the_same_store(tmp_path):
@@ -220,6 +220,62 @@ def test_another_run_goes_on_in_the_same_store(tmp_path):
     assert len(found) == 7
     assert found[-1].event.start_ktime_ns == 23 * SECOND
     assert found[-1].process.service_name == "trainer"
+
+
+@pytest.mark.parametrize("window", [(), (T0 - 100 * SECOND,), (None, T0 + 900 * SECOND)])
+def test_captures_that_were_written_in_any_order_of_time_are_all_there(tmp_path, window):
+    """Replayed one after the other, the latest first: the rows reach from the oldest on."""
+    path = tmp_path / "store.db"
+    for start_s, pid in ((700, 1), (0, 2), (350, 3)):
+        process = image(pid)
+        write(
+            path,
+            [
+                restarted(start_s),
+                snapshot(start_s + 1, calls(process, "cudaMalloc", [500] * 53)),
+                call(process, "cudaMalloc", (start_s + 1) * SECOND, MS),
+            ],
+            SMALL,
+        )
+
+    with StoreReader(path) as reader:
+        span = reader.span(*window)
+
+    assert (span.start_unix_ns, span.left_out) == (T0, ())
+    found = read(path, *window)
+    assert {one.process.pid for one in found if isinstance(one, CallActivity)} == {1, 2, 3}
+    about = Window(window[0] if window else span.before_unix_ns, T0 + 900 * SECOND)
+    document = report_of(found, about)
+    assert {row["pid"]: row["calls"] for row in document["apis"]} == dict.fromkeys((1, 2, 3), 53)
+    assert {row["pid"] for row in document["slots"] if row["process"]} == {1, 2, 3}
+
+
+def test_of_a_capture_whose_begin_was_removed_nothing_is_told_before_its_oldest_chunk(tmp_path):
+    """An older capture that was written after it does not make its begin known."""
+    path = tmp_path / "store.db"
+    readings = [
+        snapshot(second, calls(TRAINER, "cudaMalloc", [500] * 10 * second))
+        for second in range(1, 60)
+    ]
+    write(path, [capture(), *readings], Limits(batch_rows=4, chunk_span_ns=7 * SECOND))
+    write(path, [restarted(-500), snapshot(-499, calls(image(7), "cudaMalloc", [500] * 3))], SMALL)
+    with closing(sqlite3.connect(path)) as connection:
+        (begin,) = connection.execute("SELECT start_unix_ns FROM chunks WHERE chunk = 5").fetchone()
+        (first,) = connection.execute("SELECT first_seq FROM chunks WHERE chunk = 5").fetchone()
+        for table in ("readings", "aggregates"):
+            connection.execute(f"DELETE FROM {table} WHERE seq < {first}")
+        connection.execute("DELETE FROM chunks WHERE chunk < 5")
+        connection.commit()
+
+    with StoreReader(path) as reader:
+        start_unix_ns = reader.span().before_unix_ns
+    document = report_of(read(path), Window(start_unix_ns))
+
+    missing = (begin - T0) // SECOND - 1
+    assert {row["pid"]: row["calls"] for row in document["apis"]} == {7: 3, 42: 10 * (59 - missing)}
+    shown = [row for row in document["slots"] if row["process"] is None]
+    assert sum(row["calls"] for row in shown) == pytest.approx(3 + 10 * (59 - missing))
+    assert document["uncovered"] == [{"start_unix_ns": T0 - 499 * SECOND, "end_unix_ns": begin - 1}]
 
 
 def test_numbers_that_are_far_apart_are_passed_over(tmp_path):

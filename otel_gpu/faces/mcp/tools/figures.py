@@ -21,6 +21,7 @@ from otel_gpu.findings.time_rows import say_bound, time_rows
 _MAX_VERDICTS = 50
 _MAX_TREES = 4
 _MAX_CHRONIC = 10
+_MAX_UNCOVERED = 50
 _OF_TREES = ("pid", "depth", "share", "time_us", "state", "what", "their_command")
 # Fewer points have no first and last third.
 _LEAST = 3
@@ -33,7 +34,8 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
     calls that were not kept one by one), median, 99th percentile, maximum and sum of host time in
     microseconds, and bytes; then the same over time, with a word for each phase. A launch returns
     when the kernel is queued, so its time is never the kernel's. lost_us counts what has a cause;
-    over_time, also what has none.
+    over_time, also what has none, and it has no rows for the parts of the window that no capture
+    covers: no_capture names them by begin and end, and what happened there is not known.
     """
     document, health = study.document, study.health
     knows_states = not health.lacks(STATES)
@@ -59,6 +61,10 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
             run_queue_us=lambda slot: micros(slot.run_queue_ns) if knows_states else None,
             phase=lambda slot: str(phase_of(slot)),
         ),
+        "no_capture": [
+            [since(one.start_unix_ns or 0, document), since(one.end_unix_ns or 0, document)]
+            for one in document.uncovered[:_MAX_UNCOVERED]
+        ],
         "losses": dict(document.losses) if health.counters or document.losses else None,
         "notes": list(health.notes(DISTRIBUTIONS)),
     }
