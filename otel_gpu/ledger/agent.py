@@ -1,9 +1,15 @@
 """What the kernel side and the agent said of the capture itself: the latest of each."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from otel_gpu.enrich.activities import Activity, CountersActivity, StatusActivity
+from otel_gpu.enrich.activities import (
+    Activity,
+    CaptureActivity,
+    CountersActivity,
+    StatusActivity,
+)
 from otel_gpu.ledger.differences import grown
 
 _LOST = "counter_lost_"
@@ -30,12 +36,20 @@ class AgentReadings:
         self.last_unix_ns = 0
         self.cpu_share: float | None = None
         self._cpu_ns: tuple[int, int] | None = None
+        # Of the captures that are over, and whether this one has said anything of each.
+        self._earlier: Counter[str] = Counter()
+        self._is_counted = self._has_status = False
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         if isinstance(activity, CountersActivity):
-            self.counters = activity.values
+            self.counters, self._is_counted = activity.values, True
+        elif isinstance(activity, CaptureActivity):
+            self._earlier.update(self._lost())
+            self._is_counted = self._has_status = False
+            self._cpu_ns = None
         elif isinstance(activity, StatusActivity):
+            self._has_status = True
             if not self.first_status:
                 self.first_status, self.first_unix_ns = activity.info, activity.unix_ns
             self.status, self.last_unix_ns = activity.info, activity.unix_ns
@@ -47,18 +61,30 @@ class AgentReadings:
         return value if isinstance(value, int) and value >= 0 else None
 
     def losses(self, rejected: Mapping[str, int]) -> dict[str, int]:
-        """Return what was lost, by reason, with what could not be decoded; only reasons that occurred."""
-        lost = {
-            name.removeprefix(_LOST): count
-            for name, count in self.counters.items()
-            if name.startswith(_LOST)
-        }
-        lost |= {f"rejected_{reason}": count for reason, count in rejected.items()}
-        for kind, field in (("error", "errors"), ("skipped", "skipped")):
-            counts = self.status.get(field, {})
-            lost |= {f"{kind}_{place}": count for place, count in counts.items()}
-        lost |= self.status.get("devices", {})
+        """
+        Return what all captures lost, by reason; only reasons that occurred.
+
+        Args:
+            rejected: What could not be decoded, by reason.
+        """
+        lost = Counter(self._lost()) + self._earlier
+        lost.update({f"rejected_{reason}": count for reason, count in rejected.items()})
         return {reason: count for reason, count in sorted(lost.items()) if count}
+
+    def _lost(self) -> dict[str, int]:
+        lost: dict[str, int] = {}
+        if self._is_counted:
+            lost = {
+                name.removeprefix(_LOST): count
+                for name, count in self.counters.items()
+                if name.startswith(_LOST)
+            }
+        if self._has_status:
+            for kind, field in (("error", "errors"), ("skipped", "skipped")):
+                counts = self.status.get(field, {})
+                lost |= {f"{kind}_{place}": count for place, count in counts.items()}
+            lost |= self.status.get("devices", {})
+        return {reason: count for reason, count in lost.items() if count}
 
     def _observe_cpu(self, unix_ns: int) -> None:
         cpu_ns = self.figure("cpu_ns")

@@ -146,6 +146,9 @@ class Playback:
             if activity is None:
                 self._pages.reject(table)
                 continue
+            if isinstance(activity, CaptureActivity):
+                # A new agent counts from nothing.
+                self._counters.clear()
             yield activity
             if isinstance(activity, ExitActivity):
                 self._accounts.end(key_of(activity.process))

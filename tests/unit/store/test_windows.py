@@ -222,6 +222,19 @@ def test_another_run_goes_on_in_the_same_store(tmp_path):
     assert found[-1].process.service_name == "trainer"
 
 
+def test_what_an_earlier_capture_lost_is_not_forgotten(tmp_path):
+    """Each agent counts its own losses from nothing, and names only those that it had."""
+    path = tmp_path / "store.db"
+    first, second = two_captures(restarted(20))[:4], two_captures(restarted(20))[4:]
+    write(path, first, SMALL)
+    write(path, [*second, counters(24, lost_ring_full=2)], SMALL)
+    write(path, [restarted(30), counters(31, lost_no_entry=3)], SMALL)
+
+    document = report_of(read(path), Window(T0))
+
+    assert document["losses"] == {"no_entry": 8, "ring_full": 2}
+
+
 @pytest.mark.parametrize("window", [(), (T0 - 100 * SECOND,), (None, T0 + 900 * SECOND)])
 def test_captures_that_were_written_in_any_order_of_time_are_all_there(tmp_path, window):
     """Replayed one after the other, the latest first: the rows reach from the oldest on."""
