@@ -155,7 +155,8 @@ enum counter {
 	COUNTER_ROUNDS_WITHHELD = 43,  /* over the rate of their thread: steps that are not known */
 	COUNTER_LOST_RANGE = 44,       /* of NVTX: too many, or too long to be true */
 	COUNTER_RANGES_WITHHELD = 45,  /* of NVTX: the program said them to nobody, over its rate */
-	COUNTER_COUNT = 46,
+	COUNTER_LOST_NOT_WATCHED_FROM_START = 46, /* a process whose first calls may be missing */
+	COUNTER_COUNT = 47,
 };
 
 enum api_family {

@@ -8,6 +8,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+from otel_gpu.procfs.mapped_files import FileId, file_of
 from tests.backends import builds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,12 @@ def missing_for(marker: str) -> str | None:
         "captures": _missing_captures,
         "backends": _missing_backends,
     }[marker]()
+
+
+def file_at(path: Path) -> FileId:
+    """Return a file as /proc/PID/maps has it."""
+    with path.open("rb") as stream:
+        return file_of(stream.fileno())
 
 
 def captures_folder() -> Path:

@@ -7,19 +7,21 @@ in use; a library that is mapped no more must be let go, or no container could b
 unmounted.
 """
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.call_probes import attach_probes
 from otel_gpu.capture.device_asks import DeviceAsks
 from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.missed_starts import MissedStart
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
     AT_DOOR,
@@ -35,12 +37,14 @@ from otel_gpu.capture.programs import (
 )
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
-from otel_gpu.procfs.mapped_files import FileId, MappedFile
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular
+from otel_gpu.recent import Recent
 
 # How long an unused file keeps its probes: a training script that is started again at
 # once should not pay for them twice.
 UNUSED_LIMIT_S = 30.0
 MAX_FILES = 4096
+_MAX_UNREAD = 256
 _FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
 # As of PyTorch 2.0, and before.
 _REPORTS = {
@@ -69,6 +73,8 @@ _logger = logging.getLogger(__name__)
 class _File:
     is_program: bool = False
     is_cuda: bool = False
+    # From when on the calls of the library are seen; 0: they are not.
+    probed_ktime_ns: int = 0
     links: list[Link] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
@@ -85,12 +91,25 @@ class _File:
     report_links: list[Link] = field(default_factory=list)
 
 
+class Arrival(NamedTuple):
+    """
+    A library with calls to see, in a process that was not known to map it.
+
+    ``probed_ktime_ns`` says from when on its calls are seen; 0: they are not, for the ``problem``.
+    """
+
+    mapped: MappedFile
+    probed_ktime_ns: int
+    problem: MissedStart | None
+
+
 class Attachments:
     """The probes in libraries."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
         self._files: dict[FileId, _File] = {}
+        self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
 
     def examine(
         self,
@@ -99,49 +118,88 @@ class Attachments:
         *,
         has_door: bool = False,
         lived_before: bool = False,
+        root: int | None = None,
+        note: Callable[[Arrival], None] = lambda _arrival: None,
     ) -> Iterator[dict[str, Any]]:
         """
         Put probes into everything that a process maps and that wants them.
 
         A process that has a door counts hot calls itself: its libraries get no probes there. One
-        that lived before it was watched has said already which device it works on.
+        that lived before it was watched has said already which device it works on. ``root`` is that
+        of the process, as ``MappedFile.open`` takes it; ``note`` takes the libraries that are new
+        to the process.
 
         Yields:
             What RECORD_PROBES says, per library that is new.
         """
-        try:
+        executable = ""
+        with contextlib.suppress(OSError):
             executable = str(Path(f"/proc/{pid}/exe").readlink())
-        except OSError:
-            return
+        had = {key for key, file in self._files.items() if pid in file.users}
         self.forget(pid)
         for mapped in files:
             known = self._files.get(mapped.file)
+            problem = None
             # What carries no probe and is not mapped may be gone, its inode another's.
             if known is None or not (known.users or known.links):
-                if not (
-                    mapped.is_cuda_library
-                    or mapped.is_verbs_library
-                    or mapped.is_dynamic_linker
-                    or mapped.is_c_library
-                    or mapped.is_marks_library
-                    or mapped.is_door
-                    or (mapped.is_allocator and self._programs.blocks.are_followed)
-                    or mapped.path == executable
-                ):
+                if not self._wants(mapped, executable):
                     continue
                 if len(self._files) >= MAX_FILES:
                     _logger.warning("%s of process %d gets no probe: too many", mapped.path, pid)
                     continue
                 known = _File(is_program=mapped.path == executable)
-                self._files[mapped.file] = known
-                yield from self._attach(mapped, known, has_door=has_door)
+                stream = self._open(mapped, root)
+                if stream is not None:
+                    self._files[mapped.file] = known
+                    yield from self._attach(mapped, stream, known, has_door=has_door)
+                else:
+                    problem = MissedStart.UNREADABLE
             known.users.add(pid)
             if has_door:
                 known.door_users.add(pid)
             elif known.hot and not known.hot_links:
-                yield from self._take_in_left_out(mapped, known)
+                yield from self._take_in_left_out(mapped, known, root)
             if lived_before and known.asks:
                 known.asks.see(mapped)
+            if mapped.file not in had and (known.is_cuda or mapped.is_cuda_library):
+                is_refused = bool(known.said) and not known.is_cuda
+                note(
+                    Arrival(
+                        mapped,
+                        known.probed_ktime_ns,
+                        MissedStart.REFUSED if is_refused else problem,
+                    )
+                )
+
+    def examine_path(
+        self, pid: int, path: str, note: Callable[[Arrival], None]
+    ) -> Iterator[dict[str, Any]]:
+        """
+        Put probes into a library of a process that has ended, for those that come after it.
+
+        Raises:
+            OSError: Under this path there is no such file here.
+        """
+        fd = open_regular(os.open(path, os.O_PATH | os.O_CLOEXEC))
+        try:
+            mapped = MappedFile(pid, file_of(fd), 0, 0, path)
+        finally:
+            os.close(fd)
+        yield from self.examine(pid, [mapped], note=note)
+        self.forget(pid)
+
+    def _wants(self, mapped: MappedFile, executable: str) -> bool:
+        return (
+            mapped.is_cuda_library
+            or mapped.is_verbs_library
+            or mapped.is_dynamic_linker
+            or mapped.is_c_library
+            or mapped.is_marks_library
+            or mapped.is_door
+            or mapped.is_in_memory
+            or (mapped.is_allocator and self._programs.blocks.are_followed)
+            or mapped.path == executable
+        )
 
     def reporters(self) -> dict[FileId, set[int]]:
         """Return the processes that may report blocks, by the library that they report them to."""
@@ -223,11 +281,8 @@ class Attachments:
             file.said |= {"symbols": file.said["symbols"] - left_out, "door": left_out}
 
     def _attach(
-        self, mapped: MappedFile, file: _File, *, has_door: bool
+        self, mapped: MappedFile, stream: BinaryIO, file: _File, *, has_door: bool
     ) -> Iterator[dict[str, Any]]:
-        stream = _open(mapped)
-        if stream is None:
-            return
         with stream:
             fd = stream.fileno()
             try:
@@ -245,7 +300,9 @@ class Attachments:
                     return
                 yield from self._attach_calls(symbols, path, mapped, file, has_door=has_door)
             except (ValueError, OSError, BpfError) as error:
-                _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+                # Code that a program makes is no library, and is in memory, too.
+                if not (mapped.is_in_memory and isinstance(error, ValueError)):
+                    _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
 
     def _attach_linker(self, symbols: ElfSymbols, path: str, file: _File) -> None:
         offsets = dict(symbols.functions)
@@ -305,6 +362,7 @@ class Attachments:
         failed = self._attach_all(path, placed, mapped, file)
         file.hot = [probe for probe in hot if probe.symbol not in failed]
         file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
+        file.probed_ktime_ns = time.monotonic_ns()
         file.said = {
             "library": mapped.path,
             "device": mapped.file.device,
@@ -317,9 +375,11 @@ class Attachments:
         }
         yield file.said
 
-    def _take_in_left_out(self, mapped: MappedFile, file: _File) -> Iterator[dict[str, Any]]:
+    def _take_in_left_out(
+        self, mapped: MappedFile, file: _File, root: int | None
+    ) -> Iterator[dict[str, Any]]:
         """Somebody uses the file who has no door."""
-        stream = _open(mapped)
+        stream = self._open(mapped, root)
         if stream is None:
             return
         with stream:
@@ -367,10 +427,12 @@ class Attachments:
             raise
         file.links += links
 
-
-def _open(mapped: MappedFile) -> BinaryIO | None:
-    try:
-        return os.fdopen(mapped.open(), "rb")
-    except OSError as error:
-        _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
-        return None
+    def _open(self, mapped: MappedFile, root: int | None) -> BinaryIO | None:
+        try:
+            return os.fdopen(mapped.open(root), "rb")
+        except OSError as error:
+            # Short processes that share a library all have the same to say.
+            if mapped.path not in self._unread:
+                self._unread[mapped.path] = None
+                _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+            return None

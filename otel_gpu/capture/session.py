@@ -27,6 +27,7 @@ from otel_gpu.capture.host import (
 )
 from otel_gpu.capture.layout import layout_description
 from otel_gpu.capture.lifecycle import Lifecycle
+from otel_gpu.capture.missed_starts import MissedStarts
 from otel_gpu.capture.on_cpu import OnCpuSampling
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
@@ -91,6 +92,7 @@ class Session:
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
+        self._missed_starts = MissedStarts(programs.lose)
         self._early_calls = EarlyCalls(lambda: programs.looks, self._user_stacks)
         self._watchlist = Watchlist(
             programs,
@@ -100,6 +102,7 @@ class Session:
             cgroup=cgroup,
             watch_all=watch_all,
             early_calls=self._early_calls,
+            missed_starts=self._missed_starts,
         )
         self._on_cpu = OnCpuSampling(programs, config)
         self._surroundings = Surroundings(config, lambda: self._watchlist.images)
@@ -266,6 +269,7 @@ class Session:
             yield from self._snapshots.open_calls()
         with self._faults.at("device_faults"):
             yield from self._surroundings.faults.read(is_last=True)
+        self._missed_starts.settle_all()
         # What is found now is told by the reading that follows.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()
@@ -331,6 +335,7 @@ class Session:
                 "devices": self._surroundings.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
+                "missed_starts": self._missed_starts.named,
                 **self._status(),
                 **self._faults.status(),
             },

@@ -11,18 +11,19 @@ import ctypes
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.annotations import Annotations
-from otel_gpu.capture.attachments import Attachments
+from otel_gpu.capture.attachments import Arrival, Attachments
 from otel_gpu.capture.block_windows import BlockWindows
 from otel_gpu.capture.early_calls import EarlyCalls
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
 from otel_gpu.capture.leftovers import Image, Leftovers
+from otel_gpu.capture.missed_starts import MissedStart, MissedStarts
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.settings import process_flags
 from otel_gpu.capture.stops import let_go_on
@@ -35,10 +36,13 @@ from otel_gpu.procfs.mapped_files import (
     all_pids,
     cgroup_pids,
     child_pids,
+    is_cuda_library,
     is_marks_library,
     is_verbs_library,
     mapped_files,
+    root_of,
 )
+from otel_gpu.procfs.process_facts import start_ktime_ns
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -48,6 +52,8 @@ _IMAGE_AND_PID = struct.Struct("<QI")
 _IMAGE_START = wire.RECORD_HEADER.offset_of("image_ktime_ns")
 _IMAGE_BYTES = slice(_IMAGE_START, _IMAGE_START + _IMAGE_AND_PID.size)
 _NEWCOMERS_AT_A_TIME = 25
+# When a process was started is known to a tick.
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MAX_NEWCOMERS = 4096
 
 
@@ -63,6 +69,7 @@ class Watchlist:
         cgroup: A cgroup whose processes to watch, also later ones.
         watch_all: Watch whatever maps a CUDA library.
         early_calls: Learns of processes that have lived before they were watched.
+        missed_starts: Counts processes of which calls were missed.
 
     Attributes:
         block_windows: When reports of blocks are seen.
@@ -79,6 +86,7 @@ class Watchlist:
         cgroup: Path | None,
         watch_all: bool,
         early_calls: EarlyCalls | None = None,
+        missed_starts: MissedStarts | None = None,
     ) -> None:
         self._programs = programs
         self._user_stacks = user_stacks
@@ -87,6 +95,9 @@ class Watchlist:
         self._cgroup = cgroup
         self._watch_all = watch_all
         self._early_calls = early_calls
+        self._missed_starts = missed_starts or MissedStarts(lambda _counter: None)
+        # What was there before the capture has made calls before it; 0: it is still looked for.
+        self._begun_ktime_ns = 0
         self._flags = process_flags(config)
         self._attachments = Attachments(programs)
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
@@ -171,7 +182,7 @@ class Watchlist:
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
-            yield from self._probes(pid)
+            yield from self._probes(pid, self._in_doubt if not fields["stopped"] else _miss_nothing)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._introductions.put_off(pid, fields["image_ktime_ns"])
         yield from self._introductions.make_some()
@@ -183,10 +194,14 @@ class Watchlist:
         if fields["flags"] & wire.LIBRARY_NOT_CUDA:
             self._user_stacks.processes.hurry((pid, fields["image_ktime_ns"]))
             return
-        with _held(pid, stopped=bool(fields["stopped"])):
-            yield from self._probes(pid)
-        # Who uses the network alone, or says what it does, is not watched for that.
         path = fields["path"].split(b"\0")[0].decode(errors="replace")
+        with _held(pid, stopped=bool(fields["stopped"])):
+            if fields["stopped"]:
+                self._missed_starts.stood_still(pid)
+                yield from self._probes(pid, _miss_nothing)
+            else:
+                yield from self._follow(pid, path, fields["ktime_ns"])
+        # Who uses the network alone, or says what it does, is not watched for that.
         is_other = is_verbs_library(path) or is_marks_library(path)
         wants = not is_other or self._attachments.uses_cuda(pid)
         if self._watch_all and pid not in self._images and wants:
@@ -202,7 +217,8 @@ class Watchlist:
             is_open = self._programs.doors.open(image, fields["memory"])
             # Nothing comes through it, or not everything any more.
             if not is_open or not fields["memory"]:
-                yield from self._probes(pid)
+                note = _miss_nothing if fields["stopped"] else self._in_doubt
+                yield from self._probes(pid, note)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
         """
@@ -220,6 +236,7 @@ class Watchlist:
     def after_exit(self, record: bytes) -> Iterable[bytes]:
         """Take in a RECORD_EXIT: there is nothing to ask the process any more."""
         header = header_of(record)
+        self._missed_starts.settle(header.pid)
         self._introductions.give_up(header.pid, header.image_ktime_ns)
         self._user_stacks.processes.end((header.pid, header.image_ktime_ns))
         return ()
@@ -276,6 +293,8 @@ class Watchlist:
             with contextlib.suppress(OSError):
                 for pid in set(cgroup_pids(self._cgroup)) - self._images.keys():
                     yield from self.add_tree(pid)
+                    if self._begun_ktime_ns and self._attachments.uses_cuda(pid):
+                        self._miss(pid, MissedStart.FOUND_LATE)
         if self._watch_all:
             pids = set(all_pids())
             self._attachments.keep(pids)
@@ -291,6 +310,8 @@ class Watchlist:
                 yield from self._probes(pid)
         self._attachments.detach_unused()
         self._interpreters.examine_again()
+        self._missed_starts.settle_old()
+        self._begun_ktime_ns = self._begun_ktime_ns or time.monotonic_ns()
 
     def let_ask(self) -> Iterable[bytes]:
         """Let programs ask for their device at no cost again, which was seen for some seconds."""
@@ -326,12 +347,56 @@ class Watchlist:
             self._lived_before.add(pid)
             yield from self._introductions.make(pid, image_ktime_ns)
 
-    def _probes(self, pid: int) -> Iterator[bytes]:
+    def _follow(self, pid: int, path: str, loaded_ktime_ns: int) -> Iterator[bytes]:
+        """Place probes for a process that did not stop for them when it had loaded a library."""
+        found: list[Arrival] = []
+
+        def note(arrival: Arrival) -> None:
+            found.append(arrival)
+            if arrival.problem or arrival.probed_ktime_ns > loaded_ktime_ns:
+                reason = arrival.problem or MissedStart.LIBRARY_LATE
+                self._miss(pid, reason, arrival.mapped.path)
+
+        yield from self._probes(pid, note)
+        if found or not is_cuda_library(path.rpartition("/")[2]) or Path(f"/proc/{pid}").exists():
+            return
+        # It has ended. Others that use the same file may come.
+        with self._faults.at("probes"):
+            try:
+                for info in self._attachments.examine_path(pid, path, note):
+                    yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+            except OSError:
+                self._miss(pid, MissedStart.LIBRARY_GONE, path)
+
+    def _in_doubt(self, arrival: Arrival) -> None:
+        pid, path = arrival.mapped.pid, arrival.mapped.path
+        if not self._begun_ktime_ns:
+            return
+        if arrival.problem:
+            self._miss(pid, arrival.problem, path)
+            return
+        # Of one that has ended meanwhile, the dynamic linker's record is still to come.
+        started_ktime_ns = start_ktime_ns(pid)
+        if started_ktime_ns is not None and arrival.probed_ktime_ns > max(
+            started_ktime_ns + _TICK_NS, self._begun_ktime_ns
+        ):
+            self._missed_starts.doubt(pid, self._images.get(pid, 0), path)
+
+    def _miss(self, pid: int, reason: MissedStart, file: str = "") -> None:
+        self._missed_starts.add(pid, self._images.get(pid, 0), reason, file=file)
+
+    def _probes(self, pid: int, note: Callable[[Arrival], None] | None = None) -> Iterator[bytes]:
         # What is wrong with one process is no reason not to look at the next.
         with self._faults.at("probes"):
-            yield from self._place_probes(pid)
+            yield from self._place_probes(pid, note or self._in_doubt)
 
-    def _place_probes(self, pid: int) -> Iterator[bytes]:
+    def _place_probes(self, pid: int, note: Callable[[Arrival], None]) -> Iterator[bytes]:
+        with root_of(pid) as root:
+            yield from self._examine(pid, root, note)
+
+    def _examine(
+        self, pid: int, root: int | None, note: Callable[[Arrival], None]
+    ) -> Iterator[bytes]:
         # Its interpreter and its stacks only once it is watched: who begins to watch a process
         # whose libraries were seen already asks again. The files are listed once for all three, as
         # a process may stand still meanwhile.
@@ -344,7 +409,7 @@ class Watchlist:
             self._thread_contexts.examine(pid, self._images[pid], mapped)
         lived_before = pid in self._lived_before
         for info in self._attachments.examine(
-            pid, mapped, has_door=has_door, lived_before=lived_before
+            pid, mapped, has_door=has_door, lived_before=lived_before, root=root, note=note
         ):
             yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
         self._programs.doors.ask(image)
@@ -353,6 +418,10 @@ class Watchlist:
             if lived_before and self._early_calls:
                 self._early_calls.expect(pid, self._images[pid])
         self._lived_before.discard(pid)
+
+
+def _miss_nothing(_arrival: Arrival) -> None:
+    """Note a library of a process that stood still until it was probed."""
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ class Summary:
         yield Text(f"spans: {chosen:,} chosen, {withheld:,} withheld, {dropped:,} dropped")
         lost = [f"{reason} {count:,}" for reason, count in sorted(self._totals.losses().items())]
         yield Text(f"lost: {', '.join(lost) or 'nothing'}", style="red" if lost else "")
+        yield from map(Text, self._totals.notes())
         if forgotten := self._totals.forgotten:
             yield Text(f"not shown: {forgotten:,} processes that ended earlier")
 

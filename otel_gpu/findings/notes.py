@@ -21,6 +21,7 @@ _WITHOUT_STEPS: Final[Mapping[str, str]] = {
     "lost": "do not make any more the steps that were found",
 }
 
+_NOT_WATCHED = "counter_lost_not_watched_from_start"
 # Fewer change nothing that a reader would notice.
 _REPAIRED_SHARE = 0.001
 
@@ -87,7 +88,27 @@ def write_notes(
             yield f"{what}: {', '.join(listed)}."
 
 
+def describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
+    """Name the processes that were not watched from their first call on, each with the reason."""
+    count = agent.counters.get(_NOT_WATCHED, 0)
+    if not count:
+        return
+    named = [
+        f"{printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}): "
+        f"{printable(one.get('reason', ''))}"
+        + (f", {printable(one['file'])}" if one.get("file") else "")
+        for one in agent.status.get("missed_starts", ())
+    ]
+    rest = [f"and {count - len(named):,} more"] if named and count > len(named) else []
+    yield (
+        f"Calls of {count:,} process{'' if count == 1 else 'es'} are missing or may be, as "
+        f"{'it was' if count == 1 else 'they were'} not watched from the start"
+        f"{': ' if named else ''}{'; '.join(named + rest)}."
+    )
+
+
 def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
+    yield from describe_missed_starts(agent)
     if withheld := agent.counters.get("counter_spans_withheld_rate", 0):
         yield (
             f"{count_of(withheld, 'span')} withheld by the rate limit: these calls are "

@@ -5,6 +5,9 @@ A file is known by device and inode, as the kernel knows it for uprobes: the sam
 library has many paths (containers, links), and one path can be many libraries.
 """
 
+import contextlib
+import ctypes
+import mmap
 import os
 import re
 import stat
@@ -29,6 +32,8 @@ _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
 _ALLOCATOR = re.compile(r"^libc10\.so[^/]*$")
 _C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
 MAX_MAPS_BYTES = 32 << 20
+_DELETED = " (deleted)"
+_IN_MEMORY = "/memfd:"
 
 
 class FileId(NamedTuple):
@@ -56,7 +61,12 @@ class MappedFile(NamedTuple):
     @property
     def name(self) -> str:
         """The file's name without folders, as the process sees it."""
-        return self.path.rsplit("/", 1)[-1].removesuffix(" (deleted)")
+        return self.path.rsplit("/", 1)[-1].removesuffix(_DELETED).removeprefix(_IN_MEMORY[1:])
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it is a file that a program made in memory, whose name says nothing."""
+        return self.path.startswith(_IN_MEMORY)
 
     @property
     def is_cuda_library(self) -> bool:
@@ -98,25 +108,71 @@ class MappedFile(NamedTuple):
         """Whether it is the library that has fork()."""
         return is_c_library(self.name)
 
-    def open(self) -> int:
+    def open(self, root: int | None = None) -> int:
         """
         Open the very inode that is mapped; the caller closes the descriptor.
 
         The link in map_files is that inode even when the path is gone or is another
-        file in our mount namespace. Where it may not be used, the path is tried inside
-        the process's root, and must turn out to be the same file.
+        file in our mount namespace. Where it may not be used, or the process has ended, the path
+        is tried, and must turn out to be the same file.
+
+        Args:
+            root: The process's root, as an O_PATH descriptor, where it was opened in time.
 
         Raises:
             OSError: Neither works.
         """
-        try:
+        with contextlib.suppress(OSError):
             return _open_regular(f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}")
-        except (PermissionError, FileNotFoundError):
-            fd = _open_regular(f"/proc/{self.pid}/root{self.path}")
-        if os.fstat(fd).st_ino != self.file.inode:
-            os.close(fd)
-            raise OSError(f"{self.path} is not the file that process {self.pid} maps")
-        return fd
+        for path in self._paths(root):
+            with contextlib.suppress(OSError):
+                fd = _open_regular(path)
+                if _is_file(fd, self.file):
+                    return fd
+                os.close(fd)
+        raise OSError(f"{self.path} is gone, or is not the file that process {self.pid} maps")
+
+    def _paths(self, root: int | None) -> Iterator[str]:
+        folder = f"/proc/{self.pid}/root" if root is None else f"/proc/self/fd/{root}"
+        yield folder + self.path
+        # A path in maps begins at the root of the mount namespace, also in a chroot.
+        with contextlib.suppress(OSError):
+            prefix = str(Path(folder).readlink())
+            if self.path.startswith(f"{prefix}/"):
+                yield folder + self.path.removeprefix(prefix)
+        yield self.path
+
+
+def file_of(fd: int) -> FileId:
+    """
+    Return an open file as /proc/PID/maps has it: file systems state other devices to fstat(2).
+
+    Raises:
+        OSError: It cannot be mapped.
+    """
+    try:
+        with mmap.mmap(fd, 1, access=mmap.ACCESS_COPY) as mapping:
+            start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+            found = re.search(
+                rf"^0*{start:x}-\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)",
+                _read_maps(os.getpid()),
+                re.MULTILINE,
+            )
+    except ValueError as error:  # It is empty.
+        raise OSError(str(error)) from error
+    if found is None:
+        raise OSError("the mapping is not in /proc/self/maps")
+    return _file_id(*found.groups())
+
+
+def _is_file(fd: int, file: FileId) -> bool:
+    status = os.fstat(fd)
+    device = os.major(status.st_dev) << 20 | os.minor(status.st_dev)
+    return FileId(device, status.st_ino) == file or file_of(fd) == file
+
+
+def _file_id(major: str, minor: str, inode: str) -> FileId:
+    return FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
 
 
 def is_door_library(name: str) -> bool:
@@ -166,6 +222,20 @@ def open_regular(place: int) -> int:
         os.close(place)
 
 
+@contextlib.contextmanager
+def root_of(pid: int) -> Iterator[int | None]:
+    """Open the root of a process, by which its files are found when it has ended; None: it has."""
+    try:
+        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
 def mapped_files(pid: int) -> Iterator[MappedFile]:
     """
     Yield the files that a process maps executable, each once, in address order.
@@ -200,7 +270,7 @@ def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
     """Yield every executable mapping that the text of /proc/PID/maps names, in its order."""
     for found in _MAPS_LINE.finditer(text):
         start, end, offset, major, minor, inode, path = found.groups()
-        file = FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
+        file = _file_id(major, minor, inode)
         yield MappedFile(pid, file, int(start, 16), int(end, 16), path, int(offset, 16))
 
 

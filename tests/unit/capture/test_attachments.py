@@ -7,9 +7,11 @@ from collections import Counter
 
 import pytest
 
-from otel_gpu.capture.attachments import MAX_FILES, UNUSED_LIMIT_S, Attachments
+from otel_gpu.capture import attachments as module
+from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.device_asks import SEEN_FOR_S
 from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.missed_starts import MissedStart
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
     ASK_DEVICE,
@@ -20,8 +22,11 @@ from otel_gpu.capture.programs import (
     LEARN_DEVICE,
 )
 from otel_gpu.errors import BpfError
-from otel_gpu.procfs.mapped_files import FileId, MappedFile
+from otel_gpu.procfs.mapped_files import MappedFile
+from tests.hosts import file_at
 from tests.stubs.build import stub_ibverbs, stub_libraries, workload_with_runtime
+
+OWN = os.getpid()
 
 
 class Bpf:
@@ -70,7 +75,7 @@ def offsets(library):
 def attach(library, refused=()):
     """Examine a process that maps one library; what was said, and what is attached."""
     bpf = Bpf(refused)
-    file = FileId(0, library.stat().st_ino)
+    file = file_at(library)
     mapped = MappedFile(os.getpid(), file, 1, 2, str(library))
     attachments = Attachments(Programs(bpf))
     (said,) = attachments.examine(os.getpid(), [mapped])
@@ -172,7 +177,7 @@ def test_an_inode_that_comes_again_is_looked_at_again(library):
     """Nothing keeps the inode of a file without probes once nobody maps it."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
-    file = FileId(0, library.stat().st_ino)
+    file = file_at(library)
     pid = os.getpid()
     exe = MappedFile(pid, file, 1, 2, os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115
 
@@ -183,25 +188,82 @@ def test_an_inode_that_comes_again_is_looked_at_again(library):
     assert said["symbols"] > 0
 
 
-def test_no_more_than_4096_files_are_known(library, caplog):
+def test_no_more_than_so_many_files_are_known(library, tmp_path, monkeypatch, caplog):
     """A process may map any number of them; those that there is no room for are named."""
+    monkeypatch.setattr(module, "MAX_FILES", 17)
     attachments = Attachments(Programs(Bpf()))
     pid = os.getpid()
-    exe = os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
-    files = [MappedFile(pid, FileId(1, number), 1, 2, exe) for number in range(MAX_FILES)]
+    paths = [tmp_path / f"libcudart.so.{number}" for number in range(17)]
+    for path in paths:
+        path.write_bytes(b"no library")
+    files = [MappedFile(pid, file_at(path), 1, 2, str(path)) for path in paths]
     list(attachments.examine(pid, files))
-    file = FileId(0, library.stat().st_ino)
+    file = file_at(library)
     caplog.clear()
 
     assert list(attachments.examine(pid, [*files, MappedFile(pid, file, 1, 2, str(library))])) == []
     assert str(library) in caplog.text
 
 
+def test_a_library_that_could_not_be_opened_is_tried_again_with_the_next_process(library, caplog):
+    """A process may end while it is looked at; that is said once, and of each process counted."""
+    attachments = Attachments(Programs(Bpf()))
+    good = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
+    arrivals = []
+
+    for gone in (5_000_001, 5_000_002):
+        bad = good._replace(pid=gone, path="/nowhere/libcudart.so.12")
+        assert list(attachments.examine(gone, [bad], note=arrivals.append)) == []
+    assert [(one.probed_ktime_ns, one.problem) for one in arrivals] == [
+        (0, MissedStart.UNREADABLE)
+    ] * 2
+    assert len(caplog.messages) == 1
+    before_ktime_ns = time.monotonic_ns()
+    (said,) = attachments.examine(OWN, [good], note=arrivals.append)
+    list(attachments.examine(OWN, [good], note=arrivals.append))
+
+    assert said["symbols"] > 0
+    (arrival,) = arrivals[2:]
+    assert before_ktime_ns < arrival.probed_ktime_ns < time.monotonic_ns()
+    assert arrival.problem is None
+
+
+def test_a_library_that_takes_no_probe_is_a_problem_of_each_process(library, offsets):
+    everything = {(ENTER_CALL, offset) for offset in offsets.values()}
+    attachments = Attachments(Programs(Bpf(everything)))
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    arrivals = []
+
+    list(attachments.examine(OWN, [mapped], note=arrivals.append))
+    list(attachments.examine(OWN + 1, [mapped], note=arrivals.append))
+
+    assert [one.problem for one in arrivals] == [MissedStart.REFUSED] * 2
+
+
+def test_a_process_that_has_ended_leads_to_its_library(library, tmp_path):
+    """The next process that uses it is seen from its first call on, as it is probed by then."""
+    attachments = Attachments(Programs(Bpf()))
+    link = tmp_path / "libcudart.so.12"
+    link.symlink_to(library)
+    arrivals = []
+
+    (said,) = attachments.examine_path(5_000_001, str(link), arrivals.append)
+    begun_ktime_ns = time.monotonic_ns()
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    assert list(attachments.examine(OWN, [mapped], note=arrivals.append)) == []
+
+    assert said["symbols"] > 0
+    assert [one.probed_ktime_ns < begun_ktime_ns for one in arrivals] == [True, True]
+    assert attachments.cuda_users() == {OWN}
+    with pytest.raises(FileNotFoundError):
+        list(attachments.examine_path(5_000_001, "/nowhere/libcudart.so.12", arrivals.append))
+
+
 def test_what_a_program_is_told_of_its_device_is_seen_for_some_seconds(library, offsets):
     """Where it lived before it was watched. It asks too often to pay for that all the time."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
-    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
     asked = {(ASK_DEVICE, offsets["cudaGetDevice"]), (LEARN_DEVICE, offsets["cudaGetDevice"])}
 
     list(attachments.examine(os.getpid(), [mapped]))
@@ -228,7 +290,7 @@ def test_a_process_with_a_door_pays_for_no_probe_at_what_it_counts_itself(librar
     """What needs the kernel side keeps its probes; what is left to the door is said."""
     whole, _, _ = attach(library)
     bpf = Bpf()
-    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
 
     (said,) = Attachments(Programs(bpf)).examine(os.getpid(), [mapped], has_door=True)
 
@@ -242,7 +304,7 @@ def test_a_file_that_others_use_too_carries_all_probes_while_they_do(library, of
     """From the first one without a door until the last one was gone for a while."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
-    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
     with subprocess.Popen(["sleep", "60"]) as other:
         list(attachments.examine(os.getpid(), [mapped], has_door=True))
 
@@ -267,7 +329,7 @@ def test_a_child_has_the_door_of_its_parent(library, offsets):
     """It does not make the probes come back."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
-    mapped = MappedFile(os.getpid(), FileId(0, library.stat().st_ino), 1, 2, str(library))
+    mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
     list(attachments.examine(os.getpid(), [mapped], has_door=True))
 
     attachments.inherit(os.getpid(), 1)
@@ -280,9 +342,9 @@ def test_a_program_that_has_the_runtime_in_itself_keeps_its_probes(library):
     """Its own calls do not come by the dynamic linker, and so not by a door."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
-    path = workload_with_runtime("exact")
+    path = workload_with_runtime("exact").resolve()
     with subprocess.Popen([path, library, str(10**15), "1"]) as program:
-        mapped = MappedFile(program.pid, FileId(0, path.stat().st_ino), 1, 2, str(path))
+        mapped = MappedFile(program.pid, file_at(path), 1, 2, str(path))
         (said,) = attachments.examine(program.pid, [mapped], has_door=True)
         attachments.detach_unused(0)
         attachments.detach_unused(UNUSED_LIMIT_S)

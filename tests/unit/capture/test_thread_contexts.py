@@ -12,8 +12,9 @@ from elftools.elf.elffile import ELFFile
 from otel_gpu import wire
 from otel_gpu.capture.thread_contexts import SYMBOL, ThreadContexts
 from otel_gpu.instrumentation.thread_context import load_publisher
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, mapped_files
+from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from otel_gpu.procfs.process_memory import memory_of
+from tests.hosts import file_at
 from tests.stubs.build import workload
 
 IMAGE = 77
@@ -180,7 +181,7 @@ class Elsewhere(MappedFile):
 def test_a_program_that_is_loaded_as_a_library_is_not_told_of(places):
     """Its distance holds only in the process that runs it."""
     program = workload("publisher", "-rdynamic")
-    loaded = Elsewhere(os.getpid(), FileId(0, program.stat().st_ino), 0x1000, 0x2000, str(program))
+    loaded = Elsewhere(os.getpid(), file_at(program), 0x1000, 0x2000, str(program))
 
     ThreadContexts(places).examine(os.getpid(), IMAGE, [loaded])
 

@@ -41,7 +41,7 @@ def make():
         config = load(None, {}, {})
         watchlist = Watchlist(programs, config, stacks, faults, cgroup=None, watch_all=watch_all)
         # What this program maps is to stay without probes.
-        watchlist._place_probes = lambda _pid: iter(())
+        watchlist._place_probes = lambda _pid, _note: iter(())
         return programs, watchlist
 
     return make
@@ -113,7 +113,9 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
     _, watchlist = make({OWN: NOW_KTIME_NS})
     looked = []
     watchlist._images[OWN] = NOW_KTIME_NS
-    monkeypatch.setattr(watchlist, "_place_probes", lambda pid: looked.append(pid) or iter(()))
+    monkeypatch.setattr(
+        watchlist, "_place_probes", lambda pid, _note: looked.append(pid) or iter(())
+    )
     tick = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS)
     stranger = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS + 1)
 

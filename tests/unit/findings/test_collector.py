@@ -423,6 +423,24 @@ def test_losses_are_told_by_reason():
     assert report.losses == {"rejected_short": 2, "ring_full": 3}
 
 
+def test_processes_that_were_not_watched_from_the_start_are_named():
+    """With the reason, and how many there are beside those that are named."""
+    one = {"pid": 7, "name": "calls", "reason": "it was late", "file": "/lib/libcudart.so.12"}
+
+    report = report_of(
+        capture(),
+        counters(1, lost_not_watched_from_start=3),
+        status(1, missed_starts=[one]),
+    )
+
+    assert report.losses == {"not_watched_from_start": 3}
+    (note,) = [note for note in report.notes if "not watched from the start" in note]
+    assert note == (
+        "Calls of 3 processes are missing or may be, as they were not watched from the start: "
+        "calls (7): it was late, /lib/libcudart.so.12; and 2 more."
+    )
+
+
 def test_notes_tell_what_is_not_known():
     """Withheld spans, symbols without probes, a missing account: a reader has to know."""
     failing = probes(1, "/usr/lib/libcudart.so.12", 60, 62)

@@ -1,7 +1,10 @@
 """What processes map, asked of real ones."""
 
 import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,9 @@ from otel_gpu.procfs.mapped_files import (
     MappedFile,
     cgroup_pids,
     child_pids,
+    file_of,
     mapped_files,
+    root_of,
     thread_ids,
 )
 
@@ -63,6 +68,101 @@ def test_an_opened_mapping_is_the_mapped_inode():
             assert os.fstat(fd).st_ino == file.file.inode
         finally:
             os.close(fd)
+
+
+SLEEP = "import sys; print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def libraries(tmp_path):
+    """A library that a child maps, and its child."""
+    library = shutil.copy(
+        next(one.path for one in mapped_files(os.getpid()) if one.is_c_library), tmp_path
+    )
+    script = f"import ctypes; ctypes.CDLL({str(library)!r}); {SLEEP}"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        yield Path(library), process
+
+
+def end(process):
+    process.kill()
+    process.wait()
+
+
+def library_of(path, process):
+    (found,) = [one for one in mapped_files(process.pid) if one.path.startswith(str(path))]
+    return found
+
+
+def test_a_file_of_a_process_that_has_ended_is_opened_by_its_path(libraries):
+    """What short processes map can be opened in time by nobody; the file is there still."""
+    path, process = libraries
+    found = library_of(path, process)
+    end(process)
+
+    fd = found.open()
+    assert os.fstat(fd).st_ino == path.stat().st_ino
+    assert file_of(fd) == found.file
+    os.close(fd)
+
+
+def test_a_file_that_took_the_place_of_another_is_not_taken_for_it(libraries):
+    """An update replaces libraries while they are mapped; another inode is another library."""
+    path, process = libraries
+    found = library_of(path, process)
+    end(process)
+    path.with_suffix(".new").write_bytes(path.read_bytes())
+    path.with_suffix(".new").rename(path)
+
+    with pytest.raises(OSError, match="is not the file that process"):
+        found.open()
+
+
+def test_a_file_of_another_root_is_opened_through_the_root_that_was_kept(libraries, tmp_path):
+    """A container is gone with its last process; in its root, paths are other ones than here."""
+    path, process = libraries
+    found = library_of(path, process)
+    with root_of(process.pid) as root:
+        end(process)
+        fd = found._replace(path=f"/proc/self/root{path}").open(root)
+    assert os.fstat(fd).st_ino == path.stat().st_ino
+    os.close(fd)
+    with root_of(process.pid) as root:
+        assert root is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
+def test_a_file_in_a_chroot_is_found_where_the_links_of_maps_may_not_be_used(
+    libraries, monkeypatch
+):
+    """
+    A path in maps begins at the root of the mount namespace: below the root of the process it has
+    the way to that root in it, twice.
+    """
+    path, process = libraries
+    found = library_of(path, process)
+    prefix = str(path.parent)
+    end(process)
+    script = f"import os; os.chroot({prefix!r}); {SLEEP}"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as confined:
+        confined.stdout.readline()
+        # Whatever it maps: the link in map_files is none of it.
+        paths = [*found._replace(pid=confined.pid)._paths(None)]
+        end(confined)
+
+    assert paths[1].removeprefix(f"/proc/{confined.pid}/root") == f"/{path.name}"
+
+
+def test_what_is_in_memory_has_the_name_that_its_program_gave_it():
+    found = mapped("x")._replace(path="/memfd:libcudart.so.12 (deleted)")
+
+    assert found.is_in_memory
+    assert found.is_cuda_library
 
 
 def test_a_process_that_is_gone_maps_nothing():

@@ -1,0 +1,117 @@
+"""
+Processes that were not watched from their first call on.
+
+Each counts as one loss, ``not_watched_from_start``, whatever was missed: before probes stand, nobody
+counts calls. RECORD_STATUS names the first of them, with the reason.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.recent import Recent
+
+MAX_NAMED = 32
+_MAX_REMEMBERED = 4096
+_MAX_NAME_BYTES = 256
+
+
+class MissedStart(StrEnum):
+    """Why calls of a process were missed, in the words that reports use."""
+
+    FOUND_LATE = "it was found when it could have made calls already"
+    LIBRARY_LATE = "its library was probed when it could have been called already"
+    LIBRARY_GONE = "it had ended before its library was found"
+    UNREADABLE = "its library could not be opened"
+    REFUSED = "its library took no probe"
+
+
+class _Doubt(NamedTuple):
+    # A library that was found without a word of the dynamic linker, and probed.
+    image_ktime_ns: int
+    file: str
+
+
+class MissedStarts:
+    """
+    Counts and names processes of which calls were missed.
+
+    Args:
+        lose: Counts a loss, given its counter.
+    """
+
+    def __init__(self, lose: Callable[[int], None]) -> None:
+        self._lose = lose
+        self._known: Recent[tuple[int, int], None] = Recent(_MAX_REMEMBERED)
+        self._named: list[dict[str, Any]] = []
+        self._doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
+        self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
+
+    def add(
+        self, pid: int, image_ktime_ns: int, reason: MissedStart, *, name: str = "", file: str = ""
+    ) -> None:
+        """
+        Count a program of a process, once.
+
+        Args:
+            pid: The process.
+            image_ktime_ns: When the program began; 0: that is not known.
+            reason: Why calls were missed.
+            name: The process's name, if it is known; else it is read.
+            file: The library, if it is about one.
+        """
+        self._forget_doubt(pid)
+        if (pid, image_ktime_ns) in self._known:
+            return
+        self._known[pid, image_ktime_ns] = None
+        self._lose(wire.COUNTER_LOST_NOT_WATCHED_FROM_START)
+        if len(self._named) < MAX_NAMED:
+            name = name or read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace")
+            self._named.append(
+                {
+                    "pid": pid,
+                    "name": name.rstrip("\n"),
+                    "reason": str(reason),
+                    "file": file[-_MAX_NAME_BYTES:],
+                }
+            )
+
+    def doubt(self, pid: int, image_ktime_ns: int, file: str) -> None:
+        """
+        Note that a library was probed when it could have been called already.
+
+        A record may still come of the dynamic linker, at which the process stood still.
+        """
+        self._doubts[pid] = _Doubt(image_ktime_ns, file)
+
+    def stood_still(self, pid: int) -> None:
+        """Never mind: the process stood still until all of its libraries were probed."""
+        self._forget_doubt(pid)
+
+    def settle(self, pid: int) -> None:
+        """Count a process that ended, if it is in doubt."""
+        doubt = self._doubts.pop(pid, None) or self._old_doubts.pop(pid, None)
+        if doubt:
+            self.add(pid, doubt.image_ktime_ns, MissedStart.LIBRARY_LATE, file=doubt.file)
+
+    def settle_old(self) -> None:
+        """Count those of which nothing was read of the dynamic linker since this was asked last."""
+        for pid in list(self._old_doubts):
+            self.settle(pid)
+        self._doubts, self._old_doubts = self._old_doubts, self._doubts
+
+    def settle_all(self) -> None:
+        """Count all that are in doubt: the capture has ended."""
+        for pid in [*self._doubts, *self._old_doubts]:
+            self.settle(pid)
+
+    @property
+    def named(self) -> list[dict[str, Any]]:
+        """The first processes, as RECORD_STATUS has them."""
+        return list(self._named)
+
+    def _forget_doubt(self, pid: int) -> None:
+        self._doubts.pop(pid, None)
+        self._old_doubts.pop(pid, None)
