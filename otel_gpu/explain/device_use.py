@@ -15,6 +15,7 @@ from otel_gpu.explain.trace_health import (
     Lost,
     can_judge,
     examine_health,
+    has_times,
     is_reliable,
     knows_idle,
 )
@@ -145,7 +146,7 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
     found: list[DeviceUse] = []
     lines = list(timelines(trace, links, kinds))
     for line in lines:
-        steps = find_steps(trace, line, links, host)
+        steps = find_steps(trace, line, links, host) if has_times(line.order) else ()
         timeline = over_steps(trace, line, steps)
         thread = steps[-1].thread if steps else 0
         gaps = find_gaps(trace, timeline, links, lost_rows, host_time, thread)

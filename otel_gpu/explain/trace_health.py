@@ -9,6 +9,7 @@ from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.launches import Launches
+from otel_gpu.ledger.stream_order import StreamOrder
 
 UNRELIABLE: Final = 0.05
 """The share of launches, events or activities from which on idle time is not to be believed."""
@@ -34,6 +35,8 @@ class Fault(StrEnum):
     UNEXPLAINED_IDLE = "unexplained_idle"
     NO_LAUNCHES = "no_launches"
     OVERLAPPING = "overlapping"
+    WRONG_DURATIONS = "wrong_durations"
+    DISORDERED = "disordered"
     CLOCKS = "clocks"
     STACKS = "stacks"
     OVERHEAD = "overhead"
@@ -46,7 +49,14 @@ class Fault(StrEnum):
 
 # What takes away the figure of idle time itself, and not only its causes.
 _HIDES_WORK = frozenset(
-    {Fault.REJECTED, Fault.LOST_LAUNCHES, Fault.LOST_GRAPHS, Fault.SHORT_WINDOW}
+    {
+        Fault.REJECTED,
+        Fault.LOST_LAUNCHES,
+        Fault.LOST_GRAPHS,
+        Fault.SHORT_WINDOW,
+        Fault.WRONG_DURATIONS,
+        Fault.DISORDERED,
+    }
 )
 # What takes away the verdict only: what each gap was due to is known.
 _KEEPS_CAUSES = frozenset({Fault.LITTLE_WORK})
@@ -95,11 +105,13 @@ def examine_health(
 ) -> tuple[Finding, ...]:
     """Return what is wrong with what a trace says of one device; what is fatal comes first."""
     found = [
+        *_of_order(timeline.order),
         *_of_file(trace, devices),
         *_of_launches(timeline, launches, lost, idle_ns),
-        *_of_window(trace, timeline, idle_ns, steps),
-        *_of_steps(steps),
+        *_of_work(timeline, idle_ns),
     ]
+    if has_times(timeline.order):
+        found += [*_of_window(trace, timeline, steps), *_of_steps(steps)]
     return tuple(sorted(found, key=lambda one: not one.is_fatal))
 
 
@@ -115,6 +127,15 @@ def _of_file(trace: DeviceTrace, devices: int) -> Iterator[Finding]:
         yield Finding(Fault.OVERHEAD, trace.overhead_ns, 0)
     if devices > 1:
         yield Finding(Fault.SEVERAL_DEVICES, devices, devices)
+
+
+def _of_order(order: StreamOrder) -> Iterator[Finding]:
+    if order.has_wrong_durations:
+        yield Finding(Fault.WRONG_DURATIONS, len(order.overlong), order.run_over, is_fatal=True)
+    elif order.overlapping:
+        yield Finding(Fault.OVERLAPPING, order.overlap_ns, order.taken_ns)
+    if order.early:
+        yield Finding(Fault.DISORDERED, order.early, order.launches, is_fatal=order.is_disordered)
 
 
 def _of_launches(
@@ -135,20 +156,19 @@ def _of_launches(
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
     if launches.linked and unexplained_ns > UNEXPLAINED * window_ns:
         yield Finding(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
-    if timeline.overlapping:
-        yield Finding(Fault.OVERLAPPING, timeline.overlapping, activities)
     if launches.early > _EARLY * launches.linked:
         yield Finding(Fault.CLOCKS, launches.early, launches.linked)
 
 
-def _of_window(
-    trace: DeviceTrace, timeline: Timeline, idle_ns: Mapping[IdleCause, int], steps: int
-) -> Iterator[Finding]:
+def _of_work(timeline: Timeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[Finding]:
     window_ns = timeline.end_ns - timeline.start_ns
     busy_ns = window_ns - sum(idle_ns.values())
     if busy_ns < LEAST_BUSY_NS:
         yield Finding(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
-    host = trace.host
+
+
+def _of_window(trace: DeviceTrace, timeline: Timeline, steps: int) -> Iterator[Finding]:
+    host, window_ns = trace.host, timeline.end_ns - timeline.start_ns
     if steps or not len(host):
         return
     first_ns, last_ns = min(host.starts_ns), max(map(add, host.starts_ns, host.durations_ns))
@@ -162,6 +182,11 @@ def _of_steps(steps: int) -> Iterator[Finding]:
         yield Finding(Fault.NO_STEPS, 0, 0)
     elif steps < _WHOLE_STEPS:
         yield Finding(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
+
+
+def has_times(order: StreamOrder) -> bool:
+    """Say whether when a device did what can be believed, so that there are steps."""
+    return not (order.has_wrong_durations or order.is_disordered)
 
 
 def knows_idle(findings: Sequence[Finding]) -> bool:

@@ -15,7 +15,11 @@ from otel_gpu.ledger.device_steps import PROFILER_STEP, counted
 T = TypeVar("T")
 MAX_DEVICES = 1_024
 
-_FATAL = {Fault.REJECTED: "too much of it is damaged"}
+_FATAL = {
+    Fault.REJECTED: "too much of it is damaged",
+    Fault.WRONG_DURATIONS: "durations of it are wrong",
+    Fault.DISORDERED: "its times are wrong",
+}
 
 
 class TraceSide:

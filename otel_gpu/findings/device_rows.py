@@ -223,7 +223,17 @@ _GATES: Mapping[Fault, str] = {
         "{share} of the window is idle, and of what was launched then something is missing"
     ),
     Fault.NO_LAUNCHES: "no call that launched anything was recorded",
-    Fault.OVERLAPPING: ("{:,} activities begin before another one of their stream ends ({share})"),
+    Fault.OVERLAPPING: (
+        "activities of one stream overlap for {duration}, {share} of the time of all of them"
+    ),
+    Fault.WRONG_DURATIONS: (
+        "durations of the file are wrong: before some activities end, up to {whole:,} later ones of their stream begin "
+        "and end. {:,} of such are left out, and there are no steps"
+    ),
+    Fault.DISORDERED: (
+        "the work of {:,} of {whole:,} launches begins before that of an earlier one to the same stream ({share}), "
+        "which cannot be. Times or streams of the file are wrong, and there are no steps"
+    ),
     Fault.CLOCKS: (
         "{:,} activities begin before the call that launched them ({share}): the clocks of host and "
         "device do not agree"

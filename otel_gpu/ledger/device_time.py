@@ -15,6 +15,7 @@ from otel_gpu.decode.device import DeviceActivities, DeviceTrace
 from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.spans import Spans, union
+from otel_gpu.ledger.stream_order import StreamOrder, find_order
 
 WITHIN_DEVICE: Final = "DtoD"
 TO_DEVICE: Final = "HtoD"
@@ -58,7 +59,8 @@ class Timeline(NamedTuple):
             Less than a hundredth of the window counts.
         left_out_end_ns: When the last of these ended; 0: there are none.
         outside: Activities before the first step and after the last one, which are left out as well.
-        overlapping: Activities that begin before another one of their stream ends.
+        order: What contradicts the order of its streams. Activities whose durations cannot be true are
+            left out if these matter.
         kernels: Kernels that compute; with ``fills``, which are no kernels, ``compute``.
         loads: Copies from the host.
     """
@@ -66,7 +68,7 @@ class Timeline(NamedTuple):
     device: int
     rows: "array[int]"
     left_out: int
-    overlapping: int
+    order: StreamOrder
     start_ns: int
     end_ns: int
     kernels: Spans
@@ -121,13 +123,16 @@ def timelines(
         rows = _ordered(activities, device)
         first = _first_recorded(activities, rows, links)
         kept = array("i", rows[first:])
+        order = find_order(trace, kept, links)
+        if order.has_wrong_durations:
+            kept = array("i", (row for row in kept if row not in order.overlong))
         of = _by_class(activities, kept, classes)
         busy = _spans(activities, kept)
         yield Timeline(
             device,
             kept,
             first,
-            _overlapping(activities, kept),
+            order,
             # Also of work that took no time: a gap may begin or end with it.
             starts_ns[kept[0]],
             max(starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
@@ -194,13 +199,3 @@ def _first_recorded(activities: DeviceActivities, rows: Sequence[int], links: Se
     before_ns = starts_ns[rows[first]] - starts_ns[rows[0]]
     whole_ns = starts_ns[rows[-1]] - starts_ns[rows[0]]
     return first if before_ns > whole_ns * _NEGLIGIBLE else 0
-
-
-def _overlapping(activities: DeviceActivities, rows: Iterable[int]) -> int:
-    ends_ns: dict[int, int] = {}
-    count = 0
-    for row in rows:
-        stream, start_ns = activities.streams[row], activities.starts_ns[row]
-        count += start_ns < ends_ns.get(stream, start_ns)
-        ends_ns[stream] = start_ns + activities.durations_ns[row]
-    return count

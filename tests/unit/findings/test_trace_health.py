@@ -145,3 +145,61 @@ def test_no_advice_without_a_verdict(document):
 
     assert found.devices[0].verdict == "unknown"
     assert found.advice == ()
+
+
+def test_a_file_with_a_wrong_duration_has_no_verdict(document):
+    """A kernel of 4 ms is written with 1.6 s, and runs over 56 later ones of its stream."""
+    steps = [step(n, 100_000 * n, 100_000) for n in range(4)]
+    kernels = list(launched(*((5_000 * n + 30, 4_000) for n in range(80)), name="fmha_bwd"))
+    kernels[47]["dur"] = 1_600_000
+
+    found = document([*steps, *kernels])
+
+    (row,) = found.devices
+    assert (row.verdict, row.idle_ns, row.idle, row.steps, row.step_rows) == ("unknown", None, None, 0, ())  # fmt: skip
+    assert (row.compute_ns, [one.longest_ns for one in row.kernels]) == (316_000_000, [4_000_000])
+    assert row.gate[0].startswith("durations of the file are wrong: ")
+    assert "up to 56 later ones" in row.gate[0]
+    assert row.gate[0].endswith("causes and verdict are unknown")
+    assert not any("says where steps begin" in text for text in row.gate)
+    assert found.advice == ()
+
+
+def test_a_file_whose_streams_are_out_of_order_has_no_steps(document):
+    """
+    Graphs of eleven steps whose kernels are written as one burst after the last of them.
+
+    Kernels that were launched after a graph, to its stream, are at their times: before it.
+    """
+    events, first = [], 1
+    for number in range(11):
+        at = 35_000 * number
+        events.append(step(number, at, 35_000))
+        events.append(call("hipGraphLaunch", at + 400, 200, first))
+        for one in range(260):
+            burst = 400_000 + 34_000 * number + 120 * one
+            events.append(kernel(burst, 110, first, "moe_kernel"))
+        events += launched(*((at + 1_000 + 40 * one, 6) for one in range(17)), first=first + 1)
+        first += 18
+
+    found = document(events)
+
+    (row,) = found.devices
+    assert (row.verdict, row.idle_ns, row.idle, row.steps, row.critical) == ("unknown", None, None, 0, None)  # fmt: skip
+    # All kernels of all steps but those of the last: nothing was launched before that is late.
+    assert row.gate[0].startswith(
+        "the work of 187 of 198 launches begins before that of an earlier"
+    )
+    assert found.advice == ()
+
+
+def test_a_launch_that_is_out_of_order_is_said_and_costs_nothing(device):
+    """One of 300 may be a number that was given twice."""
+    kernels = list(launched(*((100 * n, 90) for n in range(1, 301))))
+    first, second = kernels[21], kernels[23]
+    first["args"]["correlation"], second["args"]["correlation"] = 12, 11
+
+    row = device(kernels)
+
+    assert row.verdict == "gpu-bound"
+    assert any(text.startswith("the work of 1 of 300 launches begins before") for text in row.gate)
