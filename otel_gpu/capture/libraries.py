@@ -3,11 +3,17 @@ What an ELF file exports: where its functions are, and its build id.
 
 Only headers and symbol tables are read. A driver library is a hundred megabytes
 and exports thousands of symbols, so symbols are unpacked in bulk.
+
+Anybody can map a file under the name of a CUDA library, and with tables of any size. So tables are read
+in parts: of the names a window at a time, and for each window all symbols. What that takes in
+memory has one bound, and in time another: tables that are larger, or that a sparse file
+only claims to have, are refused.
 """
 
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from otel_gpu.stacks.elf_image import ElfImage, Section
@@ -16,7 +22,14 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _TYPE_MASK = 0xF
 _FUNCTION = 2
 _HIDDEN_VERSION = 0x8000
-_MAX_TABLE_BYTES = 512 << 20
+# More than any library in the field has; three seconds of work.
+_MAX_TABLE_BYTES = 64 << 20
+_MAX_NAMES_BYTES = 128 << 20
+_WINDOW_BYTES = 16 << 20
+_MAX_NAME_BYTES = 512
+_CHUNK_BYTES = _SYMBOL.size << 15
+_VERSION_BYTES = 2
+_MAX_FOUND = 1 << 16
 _PREFIXES = (
     *(
         b"cu",
@@ -45,7 +58,8 @@ class ElfSymbols:
         build_id: The GNU build id in hex, or None.
 
     Raises:
-        ValueError: It is not a 64-bit little-endian ELF file, or it is damaged.
+        ValueError: It is not a 64-bit little-endian ELF file, it is damaged or sparse, or its
+            symbol tables are too large.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -68,34 +82,65 @@ class ElfSymbols:
         image.close()
 
     def _read_table(self, table: Section, names: Section) -> None:
-        text = self._content(names)
-        if not any(prefix in text for prefix in _PREFIXES):
-            return
-        data = self._content(table)
-        whole = len(data) - len(data) % _SYMBOL.size
-        hidden = self._hidden_versions() if table.name == ".dynsym" else frozenset()
+        if table.size_bytes > _MAX_TABLE_BYTES or names.size_bytes > _MAX_NAMES_BYTES:
+            raise ValueError(f"its {table.name} is larger than that of any library")
+        if not self._image.is_on_disk(table.size_bytes + names.size_bytes):
+            raise ValueError(f"its {table.name} is not on the disk: the file is sparse")
+        found = sorted(self._find_rows(table, names))
+        versions = self._image.section_header(".gnu.version") if found else None
         later = []
-        rows = enumerate(_SYMBOL.iter_unpack(data[:whole]))
-        wanted = ((n, row) for n, row in rows if row[3] and text.startswith(_PREFIXES, row[0]))
-        for number, row in wanted:
-            if number in hidden:
-                later.append(row)
+        for number, name, row in found:
+            if versions and table.name == ".dynsym" and self._is_hidden(versions, number):
+                later.append((name, row))
             else:
-                self._add_symbol(text, row)
+                self._add_symbol(name, row)
         # Of several versions of a function the default one, which the others call.
-        for row in later:
-            self._add_symbol(text, row)
+        for name, row in later:
+            self._add_symbol(name, row)
 
-    def _hidden_versions(self) -> frozenset[int]:
-        """Return which dynamic symbols are of a version that only programs linked with it use."""
-        section = self._image.section_header(".gnu.version")
-        data = self._content(section) if section is not None else b""
-        versions = struct.unpack(f"<{len(data) // 2}H", data[: len(data) & ~1])
-        return frozenset(n for n, version in enumerate(versions) if version & _HIDDEN_VERSION)
+    def _find_rows(
+        self, table: Section, names: Section
+    ) -> Iterator[tuple[int, bytes, tuple[int, ...]]]:
+        """Yield number, name and row of the symbols that may get a probe."""
+        count = 0
+        for begin in range(0, names.size_bytes, _WINDOW_BYTES):
+            # A name that begins at the end of a window is in it as a whole.
+            size = min(_WINDOW_BYTES + _MAX_NAME_BYTES, names.size_bytes - begin)
+            text = self._image.read_file(names.file_offset + begin, size)
+            if not any(prefix in text for prefix in _PREFIXES):
+                continue
+            for number, row in self._rows(table):
+                at = row[0] - begin
+                if not (row[3] and 0 <= at < _WINDOW_BYTES and text.startswith(_PREFIXES, at)):
+                    continue
+                count += 1
+                if count > _MAX_FOUND:
+                    raise ValueError(f"its {table.name} has more symbols than any CUDA library")
+                end = text.find(b"\0", at, at + _MAX_NAME_BYTES)
+                if end >= 0:
+                    yield number, text[at:end], row
+
+    def _rows(self, table: Section) -> Iterator[tuple[int, tuple[int, ...]]]:
+        number = 0
+        for begin in range(0, table.size_bytes, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, table.size_bytes - begin)
+            data = self._image.read_file(table.file_offset + begin, size)
+            yield from enumerate(
+                _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size]), number
+            )
+            number += _CHUNK_BYTES // _SYMBOL.size
+
+    def _is_hidden(self, versions: Section, number: int) -> bool:
+        """Say whether a dynamic symbol is of a version that only programs linked with it use."""
+        place = _VERSION_BYTES * number
+        if place + _VERSION_BYTES > versions.size_bytes:
+            return False
+        version = self._image.read_file(versions.file_offset + place, _VERSION_BYTES)
+        return bool(int.from_bytes(version, "little") & _HIDDEN_VERSION)
 
     def _add_symbol(self, text: bytes, row: tuple[int, ...]) -> None:
-        name_offset, info, _other, _section, value, size = row
-        name = text[name_offset : text.find(b"\0", name_offset)].decode(errors="replace")
+        _name, info, _other, _section, value, size = row
+        name = text.decode(errors="replace")
         if name in self.addresses:
             return
         self.addresses[name] = value
@@ -108,11 +153,6 @@ class ElfSymbols:
     def file_offset(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from."""
         return self._image.file_offset_of(address)
-
-    def _content(self, section: Section) -> bytes:
-        if section.size_bytes > _MAX_TABLE_BYTES:
-            return b""
-        return self._image.read_file(section.file_offset, section.size_bytes)
 
 
 def exported_functions(path: str) -> list[tuple[str, int]]:

@@ -84,10 +84,11 @@ def _open(root: str, path: str) -> ElfImage | None:
 def _belongs(debug_file: ElfImage, image: ElfImage, checksum: int) -> bool:
     if image.build_id is not None and debug_file.build_id is not None:
         return debug_file.build_id == image.build_id
-    if debug_file.size_bytes > _MAX_CHECKED_BYTES:
+    size_bytes = debug_file.size_bytes
+    if size_bytes > _MAX_CHECKED_BYTES or not debug_file.is_on_disk(size_bytes):
         return False
     found = 0
-    for at in range(0, debug_file.size_bytes, _CHECKED_CHUNK_BYTES):
+    for at in range(0, size_bytes, _CHECKED_CHUNK_BYTES):
         found = zlib.crc32(debug_file.read_file(at, _CHECKED_CHUNK_BYTES), found)
     return found == checksum
 

@@ -26,6 +26,7 @@ _IDENTITY: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _LOAD, _NOTES, _THREAD_STORAGE, _EH_FRAME_HEADER = 1, 4, 7, 0x6474E550
 _EXECUTABLE = 1
 _NO_BITS = 8
+_BLOCK_BYTES = 512  # of st_blocks
 _COMPRESSED = 0x800
 _BUILD_ID_SECTION = ".note.gnu.build-id"
 _BUILD_ID_OWNER, _BUILD_ID_TYPE = b"GNU\0", 3
@@ -39,6 +40,10 @@ _MAX_NOTES_BYTES = 64 << 10
 _MAX_NOTES = 64
 _MAX_BUILD_ID_BYTES = 64
 _MAX_READ_BYTES = 64 << 20
+# A sparse file names sizes of which nothing is on the disk. File systems that compress
+# have files that are larger than what they take, and some do not say what they take.
+_MOST_COMPRESSED = 16
+_UNSEEN_BYTES = 8 << 20
 
 
 class Segment(NamedTuple):
@@ -150,6 +155,10 @@ class ElfImage:
         except (OSError, OverflowError):
             return b""
 
+    def is_on_disk(self, size_bytes: int) -> bool:
+        """Say whether so much of the file can be read at a fair price: not where it is sparse."""
+        return size_bytes <= max(_UNSEEN_BYTES, _MOST_COMPRESSED * self._disk_bytes)
+
     def section(self, name: str) -> memoryview:
         """
         Return what a section holds, read anew at each call; empty if it is absent.
@@ -173,6 +182,7 @@ class ElfImage:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
         self.size_bytes = status.st_size
+        self._disk_bytes = status.st_blocks * _BLOCK_BYTES
         # Files that the kernel makes up are empty, and to read them may have an effect.
         header = self.read_file(0, min(_HEADER.size, status.st_size))
         if len(header) < _HEADER.size or not header.startswith(_IDENTITY):

@@ -67,7 +67,7 @@ class _Candidate(NamedTuple):
 
 def symbol_source(image: ElfImage, section: str, *, separate: bool) -> SymbolSource | None:
     """
-    Return ``.symtab`` or ``.dynsym``, if the image has symbols in it.
+    Return ``.symtab`` or ``.dynsym``, if the image has symbols in it and is not sparse.
 
     ``separate`` says that it is not the file that is mapped, but one about it.
     """
@@ -75,6 +75,8 @@ def symbol_source(image: ElfImage, section: str, *, separate: bool) -> SymbolSou
     if symbols is None or not 0 < symbols.link < len(image.sections):
         return None
     names = image.sections[symbols.link]
+    if not image.is_on_disk(symbols.size_bytes + names.size_bytes):
+        return None
     room = image.size_bytes - symbols.file_offset
     count = min(symbols.size_bytes, max(room, 0)) // _SYMBOL.size
     if count <= 1:  # The first is always empty.

@@ -3,11 +3,14 @@
 import os
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 
 import pytest
 
 from otel_gpu.capture.libraries import ElfSymbols, exported_functions
+from tests.elf_files import symbol, write_elf
 from tests.stubs.build import stub_ibverbs
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the libraries")
@@ -137,3 +140,93 @@ def test_of_several_versions_the_default_one_is_taken():
 
     assert len(addresses) == 2
     assert found == addresses["ibv_reg_mr@@IBVERBS_1.1"]
+
+
+def peak_of(path):
+    """What came of reading a library, and by how many MiB the process that did it grew."""
+    program = (
+        "import resource, sys\n"
+        "from otel_gpu.capture.libraries import exported_functions\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    print(len(exported_functions(sys.argv[1])))\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.splitlines()
+    return shown[0], int(shown[1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "answer"),
+    [
+        ({"symbols_bytes": 500 << 20, "texts_bytes": 500 << 20}, "its .dynsym is larger than"),
+        ({"symbols_bytes": 60 << 20, "texts_bytes": 100 << 20}, "the file is sparse"),
+        ({"versions_bytes": 500 << 20}, "1"),
+    ],
+)
+def test_a_file_that_claims_large_tables_costs_little(tmp_path, sizes, answer):
+    """Sixteen kilobytes on the disk, and up to a gigabyte and a half by its headers."""
+    path = write_elf(
+        tmp_path / "libcudart.so.12",
+        symbols=bytes(24) + symbol(1),
+        texts=b"\0cudaMalloc\0",
+        **sizes,
+    )
+
+    shown, grown_mib = peak_of(path)
+
+    assert path.stat().st_blocks * 512 < 1 << 20
+    assert answer in shown
+    assert grown_mib < 16
+
+
+def test_large_tables_are_read_in_parts(tmp_path):
+    """Names in each window, one across the end of the first, and symbols in every chunk."""
+    window = 16 << 20
+    texts = bytearray(b"\0cudaMalloc\0".ljust(window - 5, b"x"))
+    across, behind = len(texts) + 1, 2 * window
+    texts += b"\0cudaMemcpyAsync\0"
+    texts = texts.ljust(behind, b"x") + b"cudaFree\0"
+    other = symbol(20)
+    symbols = bytearray(bytes(24) + other * 100_000)
+    for number, name in ((1, behind), (40_000, 1), (99_999, across)):
+        symbols[24 * number : 24 * number + 24] = symbol(name, value=0x1000 + number)
+    path = write_elf(tmp_path / "lib.so", symbols=bytes(symbols), texts=bytes(texts))
+
+    with path.open("rb") as stream:
+        found = ElfSymbols(stream).addresses
+    _, grown_mib = peak_of(path)
+
+    assert found == {
+        "cudaFree": 0x1001,
+        "cudaMalloc": 0x1000 + 40_000,
+        "cudaMemcpyAsync": 0x1000 + 99_999,
+    }
+    assert grown_mib < 48
+
+
+def test_more_symbols_than_any_library_has_are_refused(tmp_path):
+    path = write_elf(
+        tmp_path / "lib.so", symbols=bytes(24) + symbol(1) * 70_000, texts=b"\0cudaMalloc\0"
+    )
+
+    with pytest.raises(ValueError, match="has more symbols than any CUDA library"):
+        exported_functions(str(path))
+
+
+def test_the_default_version_of_a_function_is_the_one(tmp_path):
+    """Versions are read for symbols that matter, and not as a whole."""
+    versions = struct.pack("<3H", 0, 0x8002, 3)
+    rows = bytes(24) + symbol(1, value=0x1111) + symbol(1, value=0x2222)
+    path = write_elf(tmp_path / "lib.so", symbols=rows, texts=b"\0cudaMalloc\0", versions=versions)
+
+    with path.open("rb") as stream:
+        assert ElfSymbols(stream).addresses == {"cudaMalloc": 0x2222}

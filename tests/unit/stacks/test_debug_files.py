@@ -111,6 +111,19 @@ def test_the_link_holds_only_with_its_checksum(tmp_path, folder):
     assert stripped.name("hidden") is None
 
 
+def test_a_sparse_debug_file_is_not_read(tmp_path, folder, monkeypatch):
+    """Its checksum fits, and it has taken a second of reading zeros to know."""
+    stripped = Stripped(tmp_path, NO_BUILD_ID)
+    with stripped.debug.open("ab") as file:
+        file.truncate(300 << 20)
+    run("objcopy", f"--add-gnu-debuglink={stripped.debug}", stripped.path)
+    read = []
+    monkeypatch.setattr(debug_files.zlib, "crc32", lambda *arguments: read.append(arguments) or 0)
+
+    assert stripped.name("hidden") is None
+    assert read == []
+
+
 def test_the_link_with_a_build_id_holds_only_with_the_same(tmp_path, folder, stripped):
     """That is quicker than a checksum, and as good."""
     run("objcopy", f"--add-gnu-debuglink={stripped.debug}", stripped.path)
