@@ -102,6 +102,7 @@ static __noinline long scan_character(__u32 at, struct scan *scan)
 	const __u64 allocator = 0x732e30316362696cULL; /* "libc10.s" */
 	const __u64 verbs = 0x726576626962696cULL;     /* "libibver" */
 	const __u64 own = 0x5f6c65746f62696cULL;       /* "libotel_" */
+	const __u32 descriptor = 0x2f64662f;	       /* "/fd/": a name that says nothing */
 	__u32 zero = 0;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	__u64 word;
@@ -110,7 +111,7 @@ static __noinline long scan_character(__u32 at, struct scan *scan)
 		return 1;
 	word = *(__u64 *)&walk->path[at];
 	if ((word & 0x00ffffffffffffffULL) == cuda || (word & 0x00ffffffffffffffULL) == nccl ||
-	    word == allocator || word == verbs || word == own)
+	    word == allocator || word == verbs || word == own || (__u32)word == descriptor)
 		scan->has_cuda = 1;
 	scan->name_hash = (scan->name_hash ^ (__u8)walk->path[at]) * 1099511628211ULL;
 	return 0;
@@ -118,8 +119,8 @@ static __noinline long scan_character(__u32 at, struct scan *scan)
 
 /*
  * Does this CPU's path contain "libcuda" (libcuda.so.1, libcudart.so.12, ...), "libnccl" or
- * "libibverbs", or is it PyTorch's libc10.so, whose blocks are followed, or one of ours? That it has not so far is an
- * argument, so that no verifier takes it for known: see unknown_zero().
+ * "libibverbs", or is it PyTorch's libc10.so, whose blocks are followed, or one of ours, or opened
+ * by a descriptor, as what is in memory is? That it has not so far is an argument, so that no verifier takes it for known: see unknown_zero().
  */
 __noinline int scan_path(__u32 has_cuda)
 {
@@ -229,19 +230,27 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* The attach cookie is how far the list lies from the probed function. */
+/*
+ * The attach cookie is how far the list lies from the probed function, times two; plus one: a
+ * pointer to the list lies there, as musl has it.
+ */
 SEC("uprobe")
 int library_list_changed(struct pt_regs *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 pid = pid_of(task), zero = 0;
 	struct process *process = find_process(pid);
-	__u64 address = PT_REGS_IP(ctx) + bpf_get_attach_cookie(ctx);
+	__s64 cookie = bpf_get_attach_cookie(ctx);
+	__u64 address = PT_REGS_IP(ctx) + (cookie >> 1);
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
 	int news = NOTHING;
 
 	if ((!process && !settings.watch_all) || !pid || pid == settings.agent_pid || !walk)
 		return 0;
+	if (cookie & 1 && bpf_probe_read_user(&address, sizeof(address), (void *)address)) {
+		count(COUNTER_LOST_READ_FAULT);
+		return 0;
+	}
 	walk->owner = bpf_get_current_pid_tgid();
 	walk->key.start_boot_ns = READ_KERNEL(task, start_boottime);
 	walk->key.image_ktime_ns = process ? process->image_ktime_ns : 0;

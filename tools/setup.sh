@@ -42,9 +42,11 @@ missing_packages() {
 }
 
 # For the tests of the loader that reads kernel headers: what reads them, and some to read. Of the
-# kernel that runs there may be none; any will do. For those of pages: a browser.
+# kernel that runs there may be none; any will do. For those of another C library: musl. For those of
+# pages: a browser.
 missing_test_packages() {
 	/usr/bin/python3 -c 'import bcc' 2>/dev/null || echo python3-bpfcc
+	has musl-gcc || echo musl-tools
 	if is_debian; then
 		arch=$(dpkg --print-architecture)
 		ls -d /usr/src/linux-headers-*-"$arch" >/dev/null 2>&1 || echo "linux-headers-$arch"

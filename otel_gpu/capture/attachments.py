@@ -45,6 +45,10 @@ from otel_gpu.recent import Recent
 UNUSED_LIMIT_S = 30.0
 MAX_FILES = 4096
 _MAX_UNREAD = 256
+# Of a dynamic linker: the function that it calls when its list of libraries has changed, and where
+# that list is, or (1) a pointer to it, by the names that glibc and musl have for them.
+_LIST_CHANGED = "_dl_debug_state"
+_LISTS = {"_r_debug": 0, "_dl_debug_addr": 1}
 _FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
 # As of PyTorch 2.0, and before.
 _REPORTS = {
@@ -288,8 +292,7 @@ class Attachments:
             try:
                 symbols = ElfSymbols(stream)
                 path = f"/proc/self/fd/{fd}"
-                if mapped.is_dynamic_linker:
-                    self._attach_linker(symbols, path, file)
+                self._attach_linker(symbols, path, file)
                 if mapped.is_c_library:
                     self._attach_forks(symbols, path, file)
                 if mapped.is_marks_library:
@@ -305,12 +308,13 @@ class Attachments:
                     _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
 
     def _attach_linker(self, symbols: ElfSymbols, path: str, file: _File) -> None:
-        offsets = dict(symbols.functions)
-        function, state = "_dl_debug_state", "_r_debug"
-        if function in offsets and state in symbols.addresses:
-            distance = symbols.addresses[state] - symbols.addresses[function]
+        offset = dict(symbols.functions).get(_LIST_CHANGED)
+        lists = (name for name in _LISTS if name in symbols.addresses)
+        if offset is not None and (name := next(lists, None)):
+            distance = symbols.addresses[name] - symbols.addresses[_LIST_CHANGED]
+            cookie = (distance << 1 | _LISTS[name]) & _U64
             file.links += self._programs.bpf.attach_uprobes(
-                LIBRARY_LIST_CHANGED, path, [(offsets[function], distance & _U64)]
+                LIBRARY_LIST_CHANGED, path, [(offset, cookie)]
             )
 
     def _attach_forks(self, symbols: ElfSymbols, path: str, file: _File) -> None:

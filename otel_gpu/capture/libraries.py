@@ -38,6 +38,7 @@ _PREFIXES = (
         b"__cudaGetKernel\0",
         b"_dl_debug_state\0",
         b"_r_debug\0",
+        b"_dl_debug_addr\0",
         b"_PyRuntime\0",
         b"otel_gpu_door_",
         b"Py_Version\0",

@@ -182,7 +182,8 @@ class Watchlist:
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
-            yield from self._probes(pid, self._in_doubt if not fields["stopped"] else _miss_nothing)
+            note = self._without_doubt if fields["stopped"] else self._in_doubt
+            yield from self._probes(pid, note)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._introductions.put_off(pid, fields["image_ktime_ns"])
         yield from self._introductions.make_some()
@@ -198,11 +199,12 @@ class Watchlist:
         with _held(pid, stopped=bool(fields["stopped"])):
             if fields["stopped"]:
                 self._missed_starts.stood_still(pid)
-                yield from self._probes(pid, _miss_nothing)
+                yield from self._probes(pid, self._without_doubt)
             else:
                 yield from self._follow(pid, path, fields["ktime_ns"])
-        # Who uses the network alone, or says what it does, is not watched for that.
-        is_other = is_verbs_library(path) or is_marks_library(path)
+        # Who uses the network alone, says what it does or has some file in memory is not watched
+        # for that.
+        is_other = is_verbs_library(path) or is_marks_library(path) or "/fd/" in path
         wants = not is_other or self._attachments.uses_cuda(pid)
         if self._watch_all and pid not in self._images and wants:
             yield from self._watch(pid)
@@ -217,7 +219,7 @@ class Watchlist:
             is_open = self._programs.doors.open(image, fields["memory"])
             # Nothing comes through it, or not everything any more.
             if not is_open or not fields["memory"]:
-                note = _miss_nothing if fields["stopped"] else self._in_doubt
+                note = self._without_doubt if fields["stopped"] else self._in_doubt
                 yield from self._probes(pid, note)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
@@ -368,12 +370,16 @@ class Watchlist:
             except OSError:
                 self._miss(pid, MissedStart.LIBRARY_GONE, path)
 
+    def _without_doubt(self, arrival: Arrival) -> None:
+        """Note a library of a process that stands still until it is probed."""
+        if arrival.problem:
+            self._miss(arrival.mapped.pid, arrival.problem, arrival.mapped.path)
+
     def _in_doubt(self, arrival: Arrival) -> None:
         pid, path = arrival.mapped.pid, arrival.mapped.path
-        if not self._begun_ktime_ns:
-            return
         if arrival.problem:
             self._miss(pid, arrival.problem, path)
+        if arrival.problem or not self._begun_ktime_ns:
             return
         # Of one that has ended meanwhile, the dynamic linker's record is still to come.
         started_ktime_ns = start_ktime_ns(pid)
@@ -418,10 +424,6 @@ class Watchlist:
             if lived_before and self._early_calls:
                 self._early_calls.expect(pid, self._images[pid])
         self._lived_before.discard(pid)
-
-
-def _miss_nothing(_arrival: Arrival) -> None:
-    """Note a library of a process that stood still until it was probed."""
 
 
 @contextlib.contextmanager

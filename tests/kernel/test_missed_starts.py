@@ -1,6 +1,7 @@
 """Processes that are not watched from their first call on are counted, and there are few."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.kernel.agent import Agent, calls, losses
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import copy_of_runtime, workload
+from tests.stubs.build import copy_of_runtime, odd_library, workload
 
 pytestmark = pytest.mark.kernel
 
@@ -42,3 +43,80 @@ def test_short_processes_are_seen_under_all(receiver: OtlpReceiver, tmp_path: Pa
     assert max(counted.values()) == CALLS
     assert len(exact) > PROCESSES / 2
     assert PROCESSES - len(exact) <= losses(receiver)[NOT_WATCHED] < PROCESSES / 2
+
+
+@pytest.mark.parametrize("libc", ["glibc", "musl"])
+@pytest.mark.parametrize("how", ["path", "linked", "memory", "deleted", "replaced"])
+def test_no_call_of_a_library_is_missed_wherever_it_is(
+    receiver: OtlpReceiver, tmp_path: Path, libc: str, how: str
+) -> None:
+    """It was told by each dynamic linker, and reached through the process."""
+    if libc == "musl" and shutil.which("musl-gcc") is None:
+        pytest.skip("musl-gcc (musl-tools) is not installed")
+    program, runtime = odd_library(is_musl=libc == "musl")
+    library = shutil.copy(runtime, tmp_path)
+    preload = ["env", f"LD_PRELOAD={library}"] if how == "linked" else []
+    with Agent(receiver, [*preload, program, how, CALLS, library]) as agent:
+        finished = agent.wait()
+
+    assert finished.returncode == 0, finished.stderr
+    (line,) = finished.lines
+    assert calls(receiver, "cudaMalloc", line["pid"]) == line["cudaMalloc"] == CALLS
+    assert losses(receiver) == {}
+
+
+# The links in /proc/PID/map_files are for those who have one of these.
+WITHOUT_LINKS = ("setpriv", "--bounding-set", "-sys_admin,-checkpoint_restore")
+
+
+def root_with(folder: Path, program: Path, library: Path) -> Path:
+    """Make a folder that a program can have as its root, with the library in it."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    needed = [word for word in listed.split() if word.startswith("/")]
+    for path in map(Path, needed):
+        place = folder / path.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    shutil.copy(program, folder / "program")
+    shutil.copy(library, folder / "libcudart.so.12")
+    return folder
+
+
+def test_a_chroot_costs_no_call_where_links_of_maps_may_not_be_used(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    """Paths in maps begin at the root of the mount namespace, and not at that of the process."""
+    root = root_with(tmp_path, *odd_library())
+    command = ["chroot", root, "/program", "path", CALLS, "/libcudart.so.12"]
+    with Agent(receiver, command, inside=WITHOUT_LINKS) as agent:
+        finished = agent.wait()
+
+    (line,) = finished.lines
+    assert calls(receiver, "cudaMalloc", line["pid"]) == CALLS
+    assert losses(receiver) == {}
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_library_that_cannot_be_reached_is_counted(
+    receiver: OtlpReceiver, tmp_path: Path, how: str
+) -> None:
+    """Its file is gone before it is looked at, and the links of maps may not be used."""
+    program, runtime = odd_library()
+    library = shutil.copy(runtime, tmp_path / "libcudart.so.12")
+    with subprocess.Popen(
+        [program, how, str(CALLS), library, "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        flags = ["--pid", str(process.pid)]
+        with Agent(receiver, flags=flags, inside=WITHOUT_LINKS) as agent:
+            receiver.wait_for(receiver.metrics)
+            process.communicate("\n")
+            finished = agent.wait()
+
+    assert calls(receiver, "cudaMalloc", process.pid) == 0
+    assert losses(receiver) == {NOT_WATCHED: 1}
+    assert f"odd_library ({process.pid}): its library could not be opened" in finished.stderr

@@ -127,6 +127,20 @@ def workload(name: str, *flags: str) -> Path:
 
 
 @cache
+def odd_library(*, is_musl: bool = False) -> tuple[Path, Path]:
+    """Return the workload of this name, for glibc or musl, and a CUDA runtime that it can open."""
+    program, runtime = WORKLOADS / "odd_library.c", STUBS / "bare_cudart.c"
+    folder = (
+        CACHE / f"odd_library-{'musl' if is_musl else 'glibc'}-{_fingerprint((program, runtime))}"
+    )
+    _compile(
+        folder / "odd_library", (str(program), "-ldl"), compiler="musl-gcc" if is_musl else "gcc"
+    )
+    _compile(folder / "libcudart.so.12", ("-shared", "-fPIC", "-nostdlib", str(runtime)))
+    return folder / "odd_library", folder / "libcudart.so.12"
+
+
+@cache
 def workload_with_runtime(name: str) -> Path:
     """Return the workload with the stub libcudart linked into the program itself."""
     sources = (
@@ -167,13 +181,13 @@ def _fingerprint(sources: Sequence[Path], flags: Sequence[str] = ()) -> str:
     return hashlib.sha256(content + repr((*FLAGS, *flags)).encode()).hexdigest()[:16]
 
 
-def _compile(output: Path, arguments: Sequence[str]) -> None:
+def _compile(output: Path, arguments: Sequence[str], compiler: str = "gcc") -> None:
     if output.exists():
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
         built = Path(scratch) / output.name
-        command = ("gcc", *FLAGS, "-o", str(built), *arguments)
+        command = (compiler, *FLAGS, "-o", str(built), *arguments)
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{result.stderr}")
