@@ -7,7 +7,6 @@ from typing import Final
 
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.device_use import DeviceUse, examine
-from otel_gpu.explain.trace_health import Fault, Finding
 from otel_gpu.findings.device_advice import advice_for, straggler_advice
 from otel_gpu.findings.device_report import (
     Advice,
@@ -24,7 +23,7 @@ from otel_gpu.findings.device_report import (
     LaunchRow,
     OperationRow,
 )
-from otel_gpu.findings.words import format_duration, format_share
+from otel_gpu.findings.trace_gates import gate_line
 from otel_gpu.ledger.collectives import Key, find_waits
 from otel_gpu.ledger.device_steps import Step, counted
 
@@ -146,7 +145,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
             *use.launches[2:],
         ),
         collectives=None,
-        gate=tuple(_gate(one) for one in use.health),
+        gate=tuple(gate_line(one) for one in use.health),
         critical=_critical(use),
     )
 
@@ -197,54 +196,3 @@ def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:
         step.parts,
         step.set_aside,
     )
-
-
-def _gate(one: Finding) -> str:
-    duration = format_duration(one.amount)
-    share = format_share(one.share)
-    text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
-    if not one.is_fatal:
-        return text
-    unknown = "causes and verdict are unknown" if one.hides_causes else "the verdict is unknown"
-    return f"{text}: {unknown}"
-
-
-_GATES: Mapping[Fault, str] = {
-    Fault.REJECTED: "{:,} events of the file could not be read ({share})",
-    Fault.LAUNCHED_BEFORE: (
-        "{:,} activities at the front were launched before anything was recorded, and are left out"
-    ),
-    Fault.OUTSIDE_STEPS: (
-        "{:,} activities are before the first step or after the last one, and are left out"
-    ),
-    Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
-    Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
-    Fault.UNEXPLAINED_IDLE: (
-        "{share} of the window is idle, and of what was launched then something is missing"
-    ),
-    Fault.NO_LAUNCHES: "no call that launched anything was recorded",
-    Fault.OVERLAPPING: (
-        "activities of one stream overlap for {duration}, {share} of the time of all of them"
-    ),
-    Fault.WRONG_DURATIONS: (
-        "durations of the file are wrong: before some activities end, up to {whole:,} later ones of their stream begin "
-        "and end. {:,} of such are left out, and there are no steps"
-    ),
-    Fault.DISORDERED: (
-        "the work of {:,} of {whole:,} launches begins before that of an earlier one to the same stream ({share}), "
-        "which cannot be. Times or streams of the file are wrong, and there are no steps"
-    ),
-    Fault.CLOCKS: (
-        "{:,} activities begin before the call that launched them ({share}): the clocks of host and "
-        "device do not agree"
-    ),
-    Fault.STACKS: "stacks were recorded (with_stack), which slows the host down",
-    Fault.OVERHEAD: "the profiler itself took {duration} of the host",
-    Fault.FEW_STEPS: "fewer than two whole steps: how much they vary is not known",
-    Fault.NO_STEPS: "nothing in the file says where steps begin: all of it is one window",
-    Fault.SEVERAL_DEVICES: "one process used {:,} devices",
-    Fault.LITTLE_WORK: "the device worked for {duration} only",
-    Fault.SHORT_WINDOW: (
-        "all that the device did lies within {duration}, {share} of what was recorded"
-    ),
-}

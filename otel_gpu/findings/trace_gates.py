@@ -1,0 +1,58 @@
+"""What is wrong with a trace, in words."""
+
+from collections.abc import Mapping
+
+from otel_gpu.explain.trace_health import Fault, Finding
+from otel_gpu.findings.words import format_duration, format_share
+
+
+def gate_line(one: Finding) -> str:
+    """Return what is wrong with a trace, and what is not known for that."""
+    duration = format_duration(one.amount)
+    share = format_share(one.share)
+    text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
+    if not one.is_fatal:
+        return text
+    unknown = "causes and verdict are unknown" if one.hides_causes else "the verdict is unknown"
+    return f"{text}: {unknown}"
+
+
+_GATES: Mapping[Fault, str] = {
+    Fault.REJECTED: "{:,} events of the file could not be read ({share})",
+    Fault.LAUNCHED_BEFORE: (
+        "{:,} activities at the front were launched before anything was recorded, and are left out"
+    ),
+    Fault.OUTSIDE_STEPS: (
+        "{:,} activities are before the first step or after the last one, and are left out"
+    ),
+    Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
+    Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
+    Fault.UNEXPLAINED_IDLE: (
+        "{share} of the window is idle, and of what was launched then something is missing"
+    ),
+    Fault.NO_LAUNCHES: "no call that launched anything was recorded",
+    Fault.OVERLAPPING: (
+        "activities of one stream overlap for {duration}, {share} of the time of all of them"
+    ),
+    Fault.WRONG_DURATIONS: (
+        "durations of the file are wrong: before some activities end, up to {whole:,} later ones of their stream begin "
+        "and end. {:,} of such are left out, and there are no steps"
+    ),
+    Fault.DISORDERED: (
+        "the work of {:,} of {whole:,} launches begins before that of an earlier one to the same stream ({share}), "
+        "which cannot be. Times or streams of the file are wrong, and there are no steps"
+    ),
+    Fault.CLOCKS: (
+        "{:,} activities begin before the call that launched them ({share}): the clocks of host and "
+        "device do not agree"
+    ),
+    Fault.STACKS: "stacks were recorded (with_stack), which slows the host down",
+    Fault.OVERHEAD: "the profiler itself took {duration} of the host",
+    Fault.FEW_STEPS: "fewer than two whole steps: how much they vary is not known",
+    Fault.NO_STEPS: "nothing in the file says where steps begin: all of it is one window",
+    Fault.SEVERAL_DEVICES: "one process used {:,} devices",
+    Fault.LITTLE_WORK: "the device worked for {duration} only",
+    Fault.SHORT_WINDOW: (
+        "all that the device did lies within {duration}, {share} of what was recorded"
+    ),
+}
