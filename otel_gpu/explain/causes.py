@@ -28,7 +28,9 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, StallActivity
 from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.account_pieces import account_pieces
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.collectives import Collectives
 from otel_gpu.explain.delays import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
@@ -42,6 +44,7 @@ from otel_gpu.explain.pieces import (
 )
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
+from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.sweep import Sweep, ThreadWindow
 from otel_gpu.explain.timeline import Timeline
@@ -95,10 +98,12 @@ class Causes:
         samples: Samples | None = None,
         devices: DeviceCauses | None = None,
         collectives: Collectives | None = None,
+        recent: RecentTimes | None = None,
     ) -> None:
         self._devices = devices or DeviceCauses(DeviceStates())
         self._timeline = timeline
         self._samples = Samples() if samples is None else samples
+        self._recent = recent or RecentTimes()
         self._collectives = collectives or Collectives(timeline, settings)
         self._sweep = Sweep(timeline, quotas, self._samples)
         self._settings = settings
@@ -265,6 +270,34 @@ class Causes:
 
     def _see(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what a thread was doing in a window."""
+        seen = list(self._seen(other, start, end))
+        yield from seen
+        left_ns = end - start - sum(piece.time_ns for piece in seen)
+        if left_ns <= 0:
+            return
+        # Samples of work that is known already are told with that.
+        is_told = any(piece.kind == "host_work" for piece in seen)
+        lines = NO_LINES if is_told else self._samples.of(other.pid, other.tid, start, end)
+        start_unix_ns = start + self._timeline.unix_offset_ns
+        times = self._times_of(other, start_unix_ns, end - start)
+        for piece in account_pieces(other, (start, end, start_unix_ns), times, seen, left_ns):
+            left_ns -= piece.time_ns
+            yield piece._replace(lines=lines) if piece.kind == "host_work" else piece
+            lines = NO_LINES if piece.kind == "host_work" else lines
+        if left_ns > 0:
+            # Off the CPU for too short a time to be sent; or on it, where no account tells.
+            span = evidence.of_unseen(other, start, start_unix_ns, end - start)
+            yield Piece("unexplained", left_ns, None, span, lines=lines)
+
+    def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
+        """Return what the account says that a thread, or all that feed the GPU of its rank, did in a window."""
+        is_rank = self._collectives.communicators.image_of(other.pid) is not None
+        feeds = is_rank or self._timeline.makes_calls((other.pid, other.tid))
+        window = start_unix_ns, start_unix_ns + window_ns
+        return self._recent.of(other.pid, *window, feeds=feeds, is_whole=is_rank)
+
+    def _seen(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+        """Yield what was seen of a thread in a window, interval by interval, or is counted of itself."""
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
         calls = self._timeline.calls(thread, start, end)
@@ -299,17 +332,11 @@ class Causes:
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield Piece("run_queue", queued_ns, None, span)
-        lines = self._samples.of(*thread, start, end) if left_ns > 0 else NO_LINES
         worked_ns = (
             self._timeline.worked_ns(thread, start_unix_ns, end - start) if left_ns > 0 else 0
         )
         if worked_ns:
             worked_ns = min(left_ns, worked_ns)
-            left_ns -= worked_ns
+            lines = self._samples.of(*thread, start, end)
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield Piece("host_work", worked_ns, other, span, lines=lines)
-            lines = NO_LINES
-        if left_ns > 0:
-            # Off the CPU for too short a time to be sent; or on it, where no account tells.
-            span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield Piece("unexplained", left_ns, None, span, lines=lines)

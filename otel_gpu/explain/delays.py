@@ -41,7 +41,7 @@ def cut_delays(
         return list(pieces)
     cut: list[Piece] = []
     for piece in pieces:
-        if not piece.end_ktime_ns:
+        if not piece.is_timed:
             continue
         inside = [_clip(delay, piece.start_ktime_ns, piece.end_ktime_ns) for delay in left]
         # While it waited for a CPU, say, that is what it waited for.
@@ -50,7 +50,7 @@ def cut_delays(
         rest_ns = piece.time_ns - sum(one.time_ns for one in found)
         cut += [*found, piece._replace(time_ns=rest_ns)]
     for piece in pieces:
-        if piece.end_ktime_ns:
+        if piece.is_timed:
             continue
         # When that was is not known, only for how long: it lay around the pieces of which it is.
         rest_ns = piece.time_ns

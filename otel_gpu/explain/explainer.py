@@ -56,6 +56,7 @@ from otel_gpu.explain.out_of_memory import (
 )
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.reasoning import Reasoning
+from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.stragglers import Stragglers
@@ -102,6 +103,7 @@ class Explainer:
         self._device_causes = DeviceCauses(self._device_states)
         self._collectives = Collectives(self._timeline, self.settings)
         self.communicators = self._collectives.communicators
+        self._recent = RecentTimes()
         self._causes = Causes(
             self._timeline,
             self._quotas,
@@ -109,6 +111,7 @@ class Explainer:
             self._samples,
             self._device_causes,
             self._collectives,
+            self._recent,
         )
         self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
         self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
@@ -136,6 +139,7 @@ class Explainer:
         self._pending: deque[Candidate] = deque()
         self.now_unix_ns = 0
         self._settled_early = 0
+        self._has_times = False
         self._ready: list[Chain] = []
         self._ways: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
@@ -219,6 +223,7 @@ class Explainer:
         for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
             self._timeline.forget(image)
             self._samples.forget(image)
+            self._recent.forget(image)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
@@ -232,6 +237,7 @@ class Explainer:
         self._collectives.has_no_calls = activity.lacks("calls")
         self._baselines.learn_layout(activity)
         self._chronic.begin(activity.unix_ns)
+        self._recent.begin(activity.unix_ns)
         self._advance(activity.unix_ns)
 
     def _observe_aggregates(self, activity: AggregatesActivity) -> None:
@@ -242,16 +248,24 @@ class Explainer:
         self._baselines.observe(activity)
         self._collectives.observe_aggregates(activity)
         self._advance(activity.unix_ns)
-        self._ready += self._hangs.find(activity.unix_ns)
-        self._incidents.advance(activity.unix_ns - self.settings.settle_ns)
+        if not self._has_times:
+            self._find_hangs(activity.unix_ns)
 
     def _observe_times(self, activity: TimesActivity) -> None:
         for time in activity.times:
             self._timeline.know(time.process)
         self._timeline.add_times(activity)
+        self._recent.observe(activity, self._baselines.ledger.accounts.get)
         self._chronic.observe_reading(activity.unix_ns)
         self._baselines.ledger.observe(activity)
         self._advance(activity.unix_ns)
+        # A reading of the account is what says best why a rank does not come.
+        self._has_times = True
+        self._find_hangs(activity.unix_ns)
+
+    def _find_hangs(self, unix_ns: int) -> None:
+        self._ready += self._hangs.find(unix_ns)
+        self._incidents.advance(unix_ns - self.settings.settle_ns)
 
     def _observe_pressure(self, activity: PressureActivity) -> None:
         self._quotas.observe(activity)

@@ -14,7 +14,7 @@ _CLEAR_SHARE = 0.75
 
 class Piece(NamedTuple):
     """
-    Time with one cause; the window is what to follow the culprit through.
+    Time with one cause; the window is what to follow the culprit through, and may be longer.
 
     ``is_repeated`` says of a wait that it may be one of many with a time limit. ``others`` are just as
     much what it is due to as ``culprit``.
@@ -32,6 +32,11 @@ class Piece(NamedTuple):
     lines: Lines = NO_LINES
     trouble: DeviceTrouble | None = None
     others: tuple[Culprit, ...] = ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is known when it was, and not only for how long."""
+        return 0 < self.time_ns == self.end_ktime_ns - self.start_ktime_ns
 
 
 def is_run_queue(piece: Piece) -> bool:

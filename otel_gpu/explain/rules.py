@@ -334,5 +334,7 @@ def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
         waited_for: The kind of what the other thread did.
         has_culprit: Whether it is known whom that thread in turn was waiting for.
     """
-    is_excuse = waited_for in _EXCUSES or (waited_for == "ipc" and not has_culprit)
+    # Ranks do one job: what one of them waits for is no input from outside of it.
+    is_input = waited_for == "ipc" and not has_culprit and kind != "collective_wait"
+    is_excuse = waited_for in _EXCUSES or is_input
     return kind in _EXCUSABLE_KINDS and is_excuse

@@ -277,6 +277,10 @@ class Timeline:
         """Return the chosen outermost calls of a thread in a window, in order."""
         return self._calls.find(thread, start_ktime_ns, end_ktime_ns)
 
+    def makes_calls(self, thread: Thread) -> bool:
+        """Say whether any chosen call of a thread is remembered."""
+        return thread[1] in self._calls.threads(thread[0])
+
     def busiest_thread(self, pid: int) -> int:
         """Return the main thread of a process if it does anything, else the one that does most."""
         counts = Counter(self._calls.threads(pid))

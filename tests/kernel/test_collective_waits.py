@@ -83,6 +83,11 @@ def test_a_rank_that_stops_is_named(
     assert cause["culprit"]["pid"] == found.pids[2]
     assert "all_reduce 50 of communicator" in cause["resource"]["name"]
     assert "not called by rank 2" in cause["resource"]["name"]
+    # What it does instead has not ended, so that its account alone says what that is: it waits for a signal.
+    kept = {one["kind"]: one for one in cause["via"]}
+    assert kept["ipc"]["time_ns"] > 0.9 * cause["time_ns"]
+    assert kept["ipc"]["culprit"]["pid"] == found.pids[2]
+    assert "unexplained" not in kept or kept["unexplained"]["time_ns"] < 0.05 * cause["time_ns"]
     # Calls before that may have been slow for the same rank.
     effects = [one["effect"] for one in found.document["chains"] if one["id"] in incident["chains"]]
     hung = [one["pid"] for one in effects if one["kind"].startswith("hung_")]

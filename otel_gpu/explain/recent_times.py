@@ -1,0 +1,212 @@
+"""
+Recent times: in what the threads of a process spent a window, as its time account says.
+
+A wait is sent when it ends. What a thread that others wait for is in right now, or spent in waits too short
+to be sent, is known by the account alone: by what it was blocked on, and who ended those waits that did end.
+"""
+
+# Which thread it was
+# -------------------
+#
+# The account is of a process. It tells threads that feed a GPU from those that make no calls. Where there are
+# several of the same sort, so that their time is more than the window, it is not known which of them did
+# what, and nothing is said of a single one. Of a rank, which is a process, it is what its threads did together.
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import TimesActivity
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
+from otel_gpu.ledger.accounts import Account
+
+_MAX_READINGS: Final = 32
+# Entries of all readings of all processes.
+_MAX_ENTRIES: Final = 65_536
+# More than its window a thread does not spend; readings and windows do not end at the same moment.
+_ONE_THREAD: Final = 1.25
+# Of the readings that a window touches, what it has to be of.
+_LEAST_PART: Final = 0.5
+# How many readings may be due.
+_MOST_AHEAD: Final = 2.0
+
+_Figures = tuple[int, int, int]
+"""time_ns, count and ended_ns."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    start_unix_ns: int
+    end_unix_ns: int
+    spent: dict[TimeKind, _Figures]
+
+    def touches(self, start_unix_ns: int, end_unix_ns: int) -> bool:
+        """Say whether a part of it lies in a window."""
+        return self.start_unix_ns < end_unix_ns and start_unix_ns < self.end_unix_ns
+
+    def inside(self, start_unix_ns: int, end_unix_ns: int) -> Iterator[tuple[TimeKind, float]]:
+        """Yield what was spent in a window at least partly, and which part of it was in there."""
+        going_on = {kind for kind, figures in self.spent.items() if _goes_on(kind, figures)}
+        # A wait of one thread that has not ended is at the end of what was read, and the rest before it.
+        going_on_ns = sum(self.spent[kind][0] for kind in going_on)
+        is_one = going_on_ns <= self.end_unix_ns - self.start_unix_ns
+        middle_unix_ns = self.end_unix_ns - going_on_ns if is_one else self.end_unix_ns
+        for kind in self.spent:
+            start, end = self.start_unix_ns, middle_unix_ns
+            if is_one and kind in going_on:
+                start, end = middle_unix_ns, self.end_unix_ns
+            inside_ns = min(end_unix_ns, end) - max(start_unix_ns, start)
+            if inside_ns > 0:
+                yield kind, inside_ns / (end - start)
+
+
+@dataclass(slots=True)
+class _Process:
+    process: ProcessImage
+    read_unix_ns: int
+    readings: list[_Reading] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(len(one.spent) for one in self.readings)
+
+    def merge_older(self) -> None:
+        """Make one of two each of the older half: what is long ago is known less finely."""
+        half = _MAX_READINGS // 2
+        older = self.readings[:half]
+        merged = []
+        for first, second in zip(older[::2], older[1::2], strict=True):
+            spent = dict(first.spent)
+            _add(spent, second.spent, 1.0)
+            merged.append(_Reading(first.start_unix_ns, second.end_unix_ns, spent))
+        self.readings[:half] = merged
+
+
+class RecentTimes:
+    """The latest readings of the time accounts of processes, as what was spent between them; bounded."""
+
+    def __init__(self) -> None:
+        # By pid, those that were read last at the end.
+        self._processes: OrderedDict[int, _Process] = OrderedDict()
+        self._size = 0
+        self._begin_unix_ns = 0
+
+    def begin(self, unix_ns: int) -> None:
+        """Take in that a capture begins: nothing was counted before it."""
+        self._begin_unix_ns = unix_ns
+        self._processes.clear()
+        self._size = 0
+
+    def observe(
+        self, activity: TimesActivity, account_of: Callable[[ImageKey], Account | None]
+    ) -> None:
+        """
+        Take in a reading.
+
+        Args:
+            activity: The entries that changed.
+            account_of: Returns what a process had spent before.
+        """
+        spent: dict[ImageKey, dict[TimeKind, _Figures]] = {}
+        processes: dict[ImageKey, ProcessImage] = {}
+        for time in activity.times:
+            image = key_of(time.process)
+            account = account_of(image)
+            before = account.times.get(time.kind) if account else None
+            known = (before.time_ns, before.count, before.ended_ns) if before else (0, 0, 0)
+            figures = time.time_ns - known[0], time.count - known[1], time.ended_ns - known[2]
+            if any(one > 0 for one in figures):
+                spent.setdefault(image, {})[time.kind] = figures
+                processes[image] = time.process
+        for image, entries in spent.items():
+            self._add(processes[image], activity.unix_ns, entries)
+
+    def of(
+        self, pid: int, start_unix_ns: int, end_unix_ns: int, *, feeds: bool, is_whole: bool
+    ) -> list[ThreadTime]:
+        """
+        Return what was spent in a window; empty: that is not known.
+
+        Args:
+            pid: The process.
+            start_unix_ns: When the window begins.
+            end_unix_ns: When it ends; what is not read yet is as in the last reading.
+            feeds: Whether it is of threads that feed a GPU, or of those that make no calls.
+            is_whole: Whether several of them count together, and not only a single one.
+        """
+        known = self._processes.get(pid)
+        if known is None:
+            return []
+        window_ns = end_unix_ns - start_unix_ns
+        sums: dict[TimeKind, _Figures] = {}
+        touched = [one for one in known.readings if one.touches(start_unix_ns, end_unix_ns)]
+        read_ns = sum(one.end_unix_ns - one.start_unix_ns for one in touched)
+        for reading in touched:
+            for kind, part in reading.inside(start_unix_ns, end_unix_ns):
+                figures = reading.spent[kind]
+                # When in a reading the rest was is not known: of a short window it says nothing.
+                if window_ns >= _LEAST_PART * read_ns or _goes_on(kind, figures):
+                    _add(sums, {kind: figures}, part)
+        if known.readings and end_unix_ns > known.read_unix_ns >= start_unix_ns:
+            last = known.readings[-1]
+            ahead = (end_unix_ns - known.read_unix_ns) / (last.end_unix_ns - last.start_unix_ns)
+            going_on = {kind: one for kind, one in last.spent.items() if _goes_on(kind, one)}
+            _add(sums, going_on, min(ahead, _MOST_AHEAD))
+        found = [
+            ThreadTime(known.process, *kind[:2], kind[2], *figures, kind[3])
+            for kind, figures in sums.items()
+            if (kind[1] != wire.CONTEXT_OTHER) is feeds
+        ]
+        spent_ns = sum(max(0, time.time_ns) for time in found)
+        if spent_ns > _ONE_THREAD * window_ns and not is_whole:
+            return []
+        return found
+
+    def forget(self, image: ImageKey) -> None:
+        """Let go of a process that ended."""
+        known = self._processes.get(image[0])
+        if known is not None and key_of(known.process) == image:
+            self._drop(image[0])
+
+    def _add(
+        self, process: ProcessImage, unix_ns: int, entries: Mapping[TimeKind, _Figures]
+    ) -> None:
+        known = self._processes.get(process.pid)
+        if known is not None and key_of(known.process) != key_of(process):
+            self._drop(process.pid)
+            known = None
+        if known is None:
+            begin_unix_ns = max(process.start_unix_ns, self._begin_unix_ns)
+            known = self._processes[process.pid] = _Process(process, begin_unix_ns)
+        if unix_ns > known.read_unix_ns:
+            self._size += len(entries)
+            known.readings.append(_Reading(known.read_unix_ns, unix_ns, dict(entries)))
+            known.read_unix_ns, known.process = unix_ns, process
+            if len(known.readings) > _MAX_READINGS:
+                self._size -= known.size
+                known.merge_older()
+                self._size += known.size
+        self._processes.move_to_end(process.pid)
+        while self._size > _MAX_ENTRIES and len(self._processes) > 1:
+            self._drop(next(iter(self._processes)))
+
+    def _drop(self, pid: int) -> None:
+        self._size -= self._processes.pop(pid).size
+
+
+def _goes_on(kind: TimeKind, figures: _Figures) -> bool:
+    """Say whether it is a wait that has not ended: the end of a long one would have been sent."""
+    return kind[0] == wire.STATE_BLOCKED and not any(figures[1:])
+
+
+def _add(sums: dict[TimeKind, _Figures], spent: Mapping[TimeKind, _Figures], part: float) -> None:
+    for kind, figures in spent.items():
+        before = sums.get(kind, (0, 0, 0))
+        after: Iterable[int] = (
+            known + round(one * part) for known, one in zip(before, figures, strict=True)
+        )
+        time_ns, count, ended_ns = after
+        sums[kind] = time_ns, count, ended_ns
