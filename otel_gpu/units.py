@@ -26,8 +26,15 @@ def format_share(share: float) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """A count and what of: 1 call, 1,000 calls."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """A count and what of: 1 call, 1,000 calls, 2 launches, 2 entries."""
+    return f"{count:,} {noun if count == 1 else plural_of(noun)}"
+
+
+def plural_of(noun: str) -> str:
+    """A noun for any number but one."""
+    if noun.endswith("y") and not noun.endswith(("ay", "ey", "oy")):
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:

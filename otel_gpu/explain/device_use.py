@@ -28,7 +28,14 @@ from otel_gpu.ledger.device_work import DeviceWork, find_work
 from otel_gpu.ledger.host_regions import Region, find_regions
 from otel_gpu.ledger.host_time import HostTime, rows_by_start
 from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
-from otel_gpu.ledger.launches import NO_ROW, Launches, link, measure, without_work
+from otel_gpu.ledger.launches import (
+    GRAPH_LAUNCH,
+    NO_ROW,
+    Launches,
+    link,
+    measure,
+    without_work,
+)
 from otel_gpu.ledger.spans import Spans
 
 MAX_GAPS: Final = 50
@@ -36,7 +43,6 @@ MAX_GAPS: Final = 50
 
 # Copies and fills of nothing leave no trace on a device.
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
-_GRAPH = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
 # Of a path, from which on it says nothing.
 _UNKNOWN = 0.5
 _NO_MODEL = DeviceModel("")
@@ -202,7 +208,7 @@ def _middle(steps: Sequence[Step]) -> Step:
 
 def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
     launching = [_LAUNCH.fullmatch(name) is not None for name in trace.names]
-    is_graph = [_GRAPH.fullmatch(name) is not None for name in trace.names]
+    is_graph = [GRAPH_LAUNCH.fullmatch(name) is not None for name in trace.names]
     names = trace.host.names
     launches = array("I", compress(count(), map(launching.__getitem__, names)))
     rows = without_work(trace, launches)
@@ -226,7 +232,7 @@ def _places(
 ) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
     totals: Counter[IdlePlace] = Counter()
     names = trace.names
-    for (cause, name, python), time_ns in gaps.by_place(trace.host.names).items():
+    for (cause, name, python), time_ns in gaps.by_place().items():
         totals[IdlePlace(cause, names[name], names[python])] += time_ns
     named = (
         NamedGap(gap.start_ns, gap.duration_ns, place_of(trace, gap))

@@ -36,6 +36,7 @@ _CLASSES: Mapping[IdleCause, str] = {
     IdleCause.PYTHON: CPU,
     IdleCause.HOST_OTHER: OTHER,
     IdleCause.LAUNCH_LATENCY: CPU,
+    IdleCause.MODULE_LOADING: CPU,
     IdleCause.NOT_RECORDED: OTHER,
     IdleCause.NO_LAUNCH: OTHER,
     IdleCause.NOISE: OTHER,

@@ -1,12 +1,13 @@
 """
-Why a device did nothing: each gap has one cause.
+Why a device did nothing.
 
 What ends a gap was enqueued by a call. What the thread of that call did from the beginning of the
-gap to the call is what the device waited for; what it did longest names the gap. What is left of
-the gap after the call began is the latency of the launch. Where the window ends with a gap, nothing
+gap to the call is what the device waited for, and what is left of the gap after the call began is
+the latency of the launch. The time of a gap is divided so; what it went to most names the gap. Where the window ends with a gap, nothing
 was launched any more: it is due to what the thread did whose steps these are.
 """
 
+import re
 from array import array
 from bisect import bisect_right
 from collections import Counter
@@ -23,6 +24,13 @@ from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
 
 NOISE_NS: Final = 5_000
 """Shorter gaps are between any two kernels, and summed apart."""
+LOADING_NS: Final = 1_000_000
+"""A launch for which an idle device waits longer loads code, as CUDA and HIP do at the first launch of a kernel."""
+_LAUNCHES_KERNELS: Final = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
+_LOADS: Final = re.compile(
+    r"(?:cu|cuda|hip)(?:ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|KernelGetFunction|GetFuncBySymbol)\w*"
+    r"|(?:Runtime Triggered|Lazy) (?:Module|Function) Loading"
+)
 
 
 class IdleCause(StrEnum):
@@ -38,6 +46,7 @@ class IdleCause(StrEnum):
     PYTHON = "python"
     HOST_OTHER = "host_other"
     LAUNCH_LATENCY = "launch_latency"
+    MODULE_LOADING = "module_loading"
     DEPENDENCY = "dependency"
     NOT_RECORDED = "not_recorded"
     NO_LAUNCH = "no_launch"
@@ -47,6 +56,8 @@ class IdleCause(StrEnum):
 # Looking a member up takes longer than what is done with it, and there are many gaps.
 _NOISE: Final = IdleCause.NOISE
 _HOST_OTHER: Final = IdleCause.HOST_OTHER
+_LAUNCH_LATENCY: Final = IdleCause.LAUNCH_LATENCY
+_MODULE_LOADING: Final = IdleCause.MODULE_LOADING
 _CAUSES: Final = tuple(IdleCause)
 _NUMBERS: Mapping[IdleCause, int] = {cause: number for number, cause in enumerate(IdleCause)}
 _OF_DOING: Mapping[int, IdleCause] = {
@@ -65,7 +76,7 @@ _NO_ROWS: Final = array("i", (NO_ROW,)) * 256
 
 class Gap(NamedTuple):
     """
-    A stretch in which a device did nothing.
+    A stretch in which a device did nothing, with what most of it went to.
 
     ``named`` is the row of the host that says what its thread did, and ``python`` the function of
     Python that did it; ``NO_ROW``: not known.
@@ -86,9 +97,16 @@ class Gap(NamedTuple):
 class Gaps:
     """The gaps of one device as columns, in order; iterating yields each as a ``Gap``."""
 
-    __slots__ = ("_causes", "_ends_ns", "_named", "_pythons", "_starts_ns")
+    __slots__ = (
+        "_causes", "_ends_ns", "_launches", "_loads", "_named", "_names", "_pythons", "_starts_ns", "_totals",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, trace: DeviceTrace) -> None:
+        # Of the rows of the host; the last one is of NO_ROW.
+        self._names = trace.host.names + array("I", (0,))
+        self._launches = [_LAUNCHES_KERNELS.fullmatch(name) is not None for name in trace.names]
+        self._loads = [_LOADS.fullmatch(name) is not None for name in trace.names]
+        self._totals: dict[tuple[int, int, int], int] = {}
         self._starts_ns = array("q")
         self._ends_ns = array("q")
         self._causes = array("b")
@@ -121,21 +139,28 @@ class Gaps:
         self._named[number] = named
         self._pythons[number] = python
 
-    def by_place(self, names: "array[int]") -> Mapping[tuple[IdleCause, int, int], int]:
+    def cause_of(self, doing: int, named: int) -> IdleCause:
+        """Return what a device waits for while a thread does something."""
+        loads = doing == _OPERATION and self._loads[self._names[named]]
+        return _MODULE_LOADING if loads else _OF_DOING[doing]
+
+    def cause_of_launch(self, call: int, time_ns: int) -> IdleCause:
+        """Return what a device waits for in a call, and until what it launched begins."""
+        loads = time_ns >= LOADING_NS and self._launches[self._names[call]]
+        return _MODULE_LOADING if loads else _LAUNCH_LATENCY
+
+    def count(self, cause: IdleCause, named: int, python: int, time_ns: int) -> None:
+        """Say what the time of gaps went to, by rows of the host."""
+        key = _NUMBERS[cause], self._names[named], self._names[python]
+        self._totals[key] = self._totals.get(key, 0) + time_ns
+
+    def by_place(self) -> Mapping[tuple[IdleCause, int, int], int]:
         """
         Return how long the device waited for what, in nanoseconds, in order of the first of each.
 
-        By cause and the numbers of two names, of what the thread did and of the function of Python; ``names`` are of
-        the rows of the host.
+        By cause and the numbers of two names, of what the thread did and of the function of Python.
         """
-        # The last one is of NO_ROW.
-        known = names + array("I", (0,))
-        totals: dict[tuple[int, int, int], int] = {}
-        named, pythons = (map(known.__getitem__, rows) for rows in (self._named, self._pythons))
-        keys = zip(self._causes, named, pythons, strict=False)
-        for key, length_ns in zip(keys, map(sub, self._ends_ns, self._starts_ns), strict=True):
-            totals[key] = totals.get(key, 0) + length_ns
-        return {(_CAUSES[cause], *places): time_ns for (cause, *places), time_ns in totals.items()}  # type: ignore[misc]
+        return {(_CAUSES[key[0]], *key[1:]): time_ns for key, time_ns in self._totals.items()}
 
     def longest(self, count: int) -> list[Gap]:
         """Return the longest ones, the longest first."""
@@ -155,23 +180,21 @@ class Gaps:
     def by_cause(self) -> Counter[IdleCause]:
         """Return how long the device waited for what, in nanoseconds."""
         found: Counter[IdleCause] = Counter()
-        lengths_ns = map(sub, self._ends_ns, self._starts_ns)
-        totals: dict[int, int] = {}
-        for cause, length_ns in zip(self._causes, lengths_ns, strict=True):
-            totals[cause] = totals.get(cause, 0) + length_ns
-        found.update({_CAUSES[cause]: time_ns for cause, time_ns in totals.items()})
+        for (cause, _, _), time_ns in self._totals.items():
+            found[_CAUSES[cause]] += time_ns
         return found
 
 
-_Question = tuple[int, int, int, int]
-"""What did a thread do in a stretch? Its start and end, the launch that followed, and the number of the gap."""
+_Question = tuple[int, int, int, int, int]
+"""What did a thread do in a stretch? Its start and end, the launch that followed and its call, the number of the gap."""
 
 _NOTHING: Final = int(Doing.NOTHING)
+_OPERATION: Final = int(Doing.OPERATION)
 
 Spent = dict[tuple[int, int, int], int]
 """How long a thread did what, as segments say it."""
 
-_NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, -1)
+_NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, NO_ROW, -1)
 
 
 def find_gaps(
@@ -183,7 +206,7 @@ def find_gaps(
     thread: int = 0,
 ) -> Gaps:
     """
-    Return the gaps of one device, each with its cause.
+    Return the gaps of one device, and what their time went to.
 
     Args:
         trace: Of one process.
@@ -193,14 +216,15 @@ def find_gaps(
         host_time: What threads did; they are walked through.
         thread: Whose steps the window is, if it is steps.
     """
-    host, gaps = trace.host, Gaps()
+    host, gaps = trace.host, Gaps(trace)
     questions: dict[int, list[_Question]] = {}
     lost_ns = sorted(host.starts_ns[row] for row in lost)
     for start_ns, end_ns, last, following in _bounds(trace, timeline):
         if end_ns - start_ns < NOISE_NS:
             gaps.add(start_ns, end_ns, _NOISE)
+            gaps.count(_NOISE, NO_ROW, NO_ROW, end_ns - start_ns)
             continue
-        asked_of, called_ns, cause = thread, end_ns, None
+        asked_of, call, called_ns, cause = thread, NO_ROW, end_ns, None
         if following != NO_ROW:
             call = links[following]
             cause = _certain(trace, start_ns, end_ns, call)
@@ -214,8 +238,12 @@ def find_gaps(
         number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
             called_ns = min(called_ns, end_ns)
-            asked = start_ns, called_ns, end_ns - called_ns, number
+            asked = start_ns, called_ns, end_ns - called_ns, call, number
             questions.setdefault(asked_of, []).append(asked)
+            continue
+        named = call if cause is _LAUNCH_LATENCY else NO_ROW
+        gaps.count(cause, named, NO_ROW, end_ns - start_ns)
+        gaps.settle(number, cause, named, NO_ROW)
     for one in host_time.threads:
         _answer(host_time, one, questions.get(one, []), gaps)
     return gaps
@@ -260,7 +288,7 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
     """Walk through a thread, and settle the gaps that it ended."""
     waiting = iter(questions)
     asked = next(waiting, _NO_QUESTION)
-    from_ns, to_ns, _, _ = asked
+    from_ns, to_ns, *_ = asked
     spent: Spent = {}
 
     def take(start_ns: int, end_ns: int, doing: int, named: int, python: int) -> int:
@@ -275,7 +303,7 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
                     break
             _settle(asked, spent, gaps)
             asked, spent = next(waiting, _NO_QUESTION), {}
-            from_ns, to_ns, _, _ = asked
+            from_ns, to_ns, *_ = asked
         return from_ns
 
     host_time.walk(thread, from_ns, take)
@@ -285,26 +313,32 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
 
 
 def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
-    start_ns, end_ns, rest_ns, gap = asked
+    start_ns, end_ns, rest_ns, call, gap = asked
+    nothing_ns = end_ns - start_ns - sum(spent.values())
+    for (doing, named, python), time_ns in spent.items():
+        gaps.count(gaps.cause_of(doing, named), named, python, time_ns)
+    if nothing_ns:
+        gaps.count(_HOST_OTHER, NO_ROW, NO_ROW, nothing_ns)
+    if rest_ns:
+        gaps.count(gaps.cause_of_launch(call, rest_ns), call, NO_ROW, rest_ns)
     if spent:
         longest = max(spent, key=spent.__getitem__)
         # Nearly all: whatever else it did took less.
         if 2 * spent[longest] > end_ns - start_ns and spent[longest] >= rest_ns:
             doing, named, python = longest
-            gaps.settle(gap, _OF_DOING[doing], named, python)
+            gaps.settle(gap, gaps.cause_of(doing, named), named, python)
             return
     # None: nothing but the latency of the launch.
-    totals: dict[int | None, int] = {
-        None: rest_ns,
-        _NOTHING: end_ns - start_ns - sum(spent.values()),
-    }
+    totals: dict[int | None, int] = {None: rest_ns, _NOTHING: nothing_ns}
     for (doing, _, _), time_ns in spent.items():
         totals[doing] = totals.get(doing, 0) + time_ns
     # Of what took equally long, the host's work rather than what only follows.
     most = max(reversed(totals), key=totals.__getitem__)
+    if most is None:
+        gaps.settle(gap, gaps.cause_of_launch(call, rest_ns), call, NO_ROW)
+        return
     longest_ns, place = 0, (NO_ROW, NO_ROW)
     for (doing, named, python), time_ns in spent.items():
         if doing == most and time_ns > longest_ns:
             longest_ns, place = time_ns, (named, python)
-    cause = IdleCause.LAUNCH_LATENCY if most is None else _OF_DOING[most]
-    gaps.settle(gap, cause, *place)
+    gaps.settle(gap, gaps.cause_of(most, place[0]), *place)

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_report import Advice, CriticalPathRow, DeviceReport
+from otel_gpu.findings.device_report import Advice, CriticalPathRow, DeviceReport, LaunchRow
 from otel_gpu.findings.words import (
+    count_of,
     format_duration,
     format_share,
     format_size,
@@ -104,7 +105,7 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
     one = row.launches
     if one.linked and one.median_delay_ns is not None:
         yield Text(
-            f"{one.linked:,} launches, {format_duration(one.median_delay_ns)} from call to start in the "
+            f"{_launches(one)}, {format_duration(one.median_delay_ns)} from call to start in the "
             f"median, at most {one.most_queued:,} queued; {one.shorter:,} took less than their call"
         )
     if row.collectives:
@@ -112,6 +113,13 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
             f"{row.collectives.matched:,} collectives with other ranks: it waited "
             f"{format_duration(row.collectives.waited_ns)}, and came last in {row.collectives.last:,}"
         )
+
+
+def _launches(row: LaunchRow) -> str:
+    if row.graphs == row.linked:
+        return count_of(row.graphs, "graph launch")
+    graphs = f", {row.graphs:,} of them of graphs" if row.graphs else ""
+    return f"{count_of(row.linked, 'launch')}{graphs}"
 
 
 def _tensor_cores(row: DeviceReport) -> Iterator[str]:

@@ -11,6 +11,10 @@ from otel_gpu.findings.words import format_duration
 from otel_gpu.ledger.kernel_kinds import KernelKind
 
 MAX_EVIDENCE: Final = 5
+# Operators, kernels and Python functions of PyTorch, and what its profiler marks.
+_TORCH = re.compile(
+    r"aten::|(?:void )?at::native|torch[/._]|c10d?::|autograd::|ProfilerStep#|nn\.Module"
+)
 
 Rule = Callable[[str, DeviceUse], Iterator[Advice]]
 """Takes the id of a device's row and how it was used."""
@@ -50,6 +54,11 @@ def operation_ids(name: str, use: DeviceUse, *names: str) -> tuple[str, ...]:
         if one.name in names
     ]
     return tuple(found[:MAX_EVIDENCE]) or (name,)
+
+
+def knows_torch(use: DeviceUse) -> bool:
+    """Say whether a program uses PyTorch, so that its settings are of use."""
+    return any(_TORCH.match(name) for name in use.trace.names)
 
 
 def longest_place(use: DeviceUse, *causes: IdleCause) -> str:

@@ -96,13 +96,15 @@ class CopyRow(NamedTuple):
 
 class LaunchRow(NamedTuple):
     """
-    What can be said of launches whose call was recorded.
+    What can be said of calls whose work was recorded; a call that launches a graph is one.
 
-    ``early``: work that seems to begin before its call. ``shorter``: work that took less time than
-    its call. ``full_queue_ns``: how long launches had to wait for room.
+    ``graphs``: calls that launched a graph. ``early``: work that seems to begin before its call.
+    ``shorter``: work that took less time than its call. ``full_queue_ns``: how long launches had to
+    wait for room.
     """
 
     linked: int
+    graphs: int
     median_delay_ns: int | None
     early: int
     shorter: int

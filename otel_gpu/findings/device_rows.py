@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.device_use import DeviceUse, examine
+from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.findings.device_advice import advice_for, straggler_advice
 from otel_gpu.findings.device_report import (
     Advice,
@@ -141,8 +142,9 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         copies=tuple(CopyRow(*one) for one in work.copies),
         launches=LaunchRow(
             use.launches.linked,
+            use.launches.graphs,
             use.launches.median_delay_ns,
-            *use.launches[2:],
+            *use.launches[3:],
         ),
         collectives=None,
         gate=tuple(gate_line(one) for one in use.health),
@@ -158,6 +160,12 @@ def _idle(use: DeviceUse) -> Iterator[tuple[str, int]]:
 def _waits(use: DeviceUse) -> Iterator[IdleRow]:
     for place, time_ns in use.places[:MAX_ROWS]:
         yield IdleRow(place.cause, place.name, place.python, time_ns)
+    # The rest has a cause, too: all rows are all of the idle time.
+    rest: Counter[IdleCause] = Counter()
+    for place, time_ns in use.places[MAX_ROWS:]:
+        rest[place.cause] += time_ns
+    for cause, time_ns in rest.most_common():
+        yield IdleRow(cause, "", "", time_ns)
 
 
 def _gaps(name: str, use: DeviceUse) -> Iterator[GapRow]:

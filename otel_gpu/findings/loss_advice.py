@@ -15,6 +15,7 @@ from otel_gpu.findings.advice_evidence import (
     Rule,
     gap_ids,
     kernel_ids,
+    knows_torch,
     longest_place,
     share_of,
 )
@@ -24,11 +25,12 @@ from otel_gpu.ledger.device_time import TO_DEVICE, WITHIN_DEVICE
 from otel_gpu.ledger.host_regions import Region
 from otel_gpu.ledger.host_time import Inside
 from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.ledger.launches import GRAPH_LAUNCH
 
 # Shares of the window from which on something is worth a sentence.
 _LOADER, _COPIES, _SYNC, _ALLOCATOR = 0.05, 0.01, 0.03, 0.03
 _HOST, _COMMUNICATION, _ZERO_GRAD, _OFFLOAD = 0.15, 0.10, 0.01, 0.10
-_WORKERS, _COMPILE, _MOVES = 0.01, 0.02, 0.10
+_WORKERS, _COMPILE, _MOVES, _LOADING = 0.01, 0.02, 0.10, 0.05
 # Shares of the kernels, of communication, and of what went the other way.
 _MANY_SHORT, _OVERLAPS, _BACK = 0.5, 0.3, 0.1
 
@@ -93,15 +95,15 @@ def _pageable(name: str, use: DeviceUse) -> Iterator[Advice]:
     if bound < _COPIES:
         return
     moved = ", ".join(f"{one.way} {format_size(one.size_bytes)}" for one in pageable)
-    to_host = all(one.way != TO_DEVICE for one in pageable)
+    if not knows_torch(use):
+        instead = "copy from and to pinned memory, asynchronously"
+    elif all(one.way != TO_DEVICE for one in pageable):
+        instead = "copy to pinned memory with non_blocking=True, and less often"
+    else:
+        instead = "use pin_memory=True together with .to(device, non_blocking=True)"
     yield Advice(
         "Copies use memory that can be paged out, and the device waits for them "
-        f"{format_share(bound)} of the window ({moved}): "
-        + (
-            "copy to pinned memory with non_blocking=True, and less often."
-            if to_host
-            else "use pin_memory=True together with .to(device, non_blocking=True)."
-        ),
+        f"{format_share(bound)} of the window ({moved}): {instead}.",
         kernel_ids(name, use, KernelKind.COPY, "pageable"),
         bound,
         "exposed_copy_ns, and copies named Pinned",
@@ -111,9 +113,10 @@ def _pageable(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _sync(name: str, use: DeviceUse) -> Iterator[Advice]:
     share = share_of(use, use.idle_ns.get(IdleCause.SYNC, 0))
     if share >= _SYNC:
+        waits = ".item(), .cpu(), print and nonzero()" if knows_torch(use) else "such waits"
         yield Advice(
             "The host waits for the device and only then goes on to launch: the device was idle so "
-            f"{format_share(share)} of the window. Avoid .item(), .cpu(), print and nonzero() in each "
+            f"{format_share(share)} of the window. Avoid {waits} in each "
             f"step.{longest_place(use, IdleCause.SYNC)}",
             gap_ids(name, use, IdleCause.SYNC),
             share,
@@ -124,10 +127,15 @@ def _sync(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _allocator(name: str, use: DeviceUse) -> Iterator[Advice]:
     share = share_of(use, use.idle_ns.get(IdleCause.ALLOCATOR, 0))
     if share >= _ALLOCATOR:
+        settings = (
+            ", do not call torch.cuda.empty_cache() in it, and try "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            if knows_torch(use)
+            else ", and keep what is allocated"
+        )
         yield Advice(
             f"The device waited {format_share(share)} of the window while memory was allocated or "
-            "freed on it: allocate before the loop, do not call torch.cuda.empty_cache() in it, and "
-            f"try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.{longest_place(use, IdleCause.ALLOCATOR)}",
+            f"freed on it: allocate before the loop{settings}.{longest_place(use, IdleCause.ALLOCATOR)}",
             gap_ids(name, use, IdleCause.ALLOCATOR),
             share,
             "idle time by allocator",
@@ -136,7 +144,15 @@ def _allocator(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
     causes = (IdleCause.HOST_OP, IdleCause.PYTHON, IdleCause.LAUNCH_LATENCY)
-    share = share_of(use, sum(use.idle_ns.get(cause, 0) for cause in causes))
+    # What is launched as a graph is launched as seldom as can be.
+    share = share_of(
+        use,
+        sum(
+            time_ns
+            for place, time_ns in use.places
+            if place.cause in causes and not GRAPH_LAUNCH.fullmatch(place.name)
+        ),
+    )
     if share < _HOST:
         return
     work = use.work
@@ -146,13 +162,41 @@ def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
         if is_short
         else ""
     )
+    doing = "operators and Python ran" if knows_torch(use) else "calls were made that launch work"
     yield Advice(
         f"The host is too slow to keep the device busy: it was idle {format_share(share)} of the window "
-        f"while operators and Python ran.{short} Launch less: torch.compile, CUDA graphs "
-        f'(mode="reduce-overhead"), fused or foreach variants, or a larger batch.{longest_place(use, *causes)}',
+        f"while {doing}.{short} Launch less: {_fewer_launches(use)}.{longest_place(use, *causes)}",
         gap_ids(name, use, *causes),
         share,
         "idle time by host_op, python and launch_latency",
+    )
+
+
+def _fewer_launches(use: DeviceUse) -> str:
+    # Who launches graphs has no use for them.
+    if knows_torch(use):
+        graphs = "" if use.launches.graphs else 'CUDA graphs (mode="reduce-overhead"), '
+        return f"torch.compile, {graphs}fused or foreach variants, or a larger batch"
+    graphs = "" if use.launches.graphs else "graphs of launches, "
+    return f"{graphs}kernels that do what several do, or more work for each"
+
+
+def _loading(name: str, use: DeviceUse) -> Iterator[Advice]:
+    share = share_of(use, use.idle_ns.get(IdleCause.MODULE_LOADING, 0))
+    if share < _LOADING:
+        return
+    early = (
+        "run each kernel once before"
+        if use.model.name.startswith("AMD")
+        else "run each kernel once before, or set CUDA_MODULE_LOADING=EAGER"
+    )
+    yield Advice(
+        f"The device was idle {format_share(share)} of the window while code was loaded, as happens at the "
+        f"first launch of a kernel: {early}, and leave it out of what is measured."
+        f"{longest_place(use, IdleCause.MODULE_LOADING)}",
+        gap_ids(name, use, IdleCause.MODULE_LOADING),
+        share,
+        "idle time by module_loading",
     )
 
 
@@ -175,12 +219,16 @@ def _communication(name: str, use: DeviceUse) -> Iterator[Advice]:
     share, overlap = share_of(use, phases.exposed_communication_ns), phases.overlap
     if share < _COMMUNICATION or overlap is None:
         return
+    earlier = (
+        "gradient_as_bucket_view=True and a fitting bucket_cap_mb, no find_unused_parameters; with FSDP "
+        "backward_prefetch and forward_prefetch; and nothing in a step that waits for the device"
+        if knows_torch(use)
+        else "on a stream of its own, in several parts; and nothing in a step that waits for the device"
+    )
     little = f"only {format_share(overlap)}" if overlap < _OVERLAPS else format_share(overlap)
     yield Advice(
         f"Communication keeps the device from computing {format_share(share)} of the window; {little} of "
-        "it is overlapped. Let it begin earlier: gradient_as_bucket_view=True and a fitting "
-        "bucket_cap_mb, no find_unused_parameters; with FSDP backward_prefetch and forward_prefetch; "
-        "and nothing in a step that waits for the device.",
+        f"it is overlapped. Let it begin earlier: {earlier}.",
         kernel_ids(name, use, KernelKind.COMMUNICATION),
         share,
         "exposed_communication_ns and overlap",
@@ -211,9 +259,12 @@ def _moves(name: str, use: DeviceUse) -> Iterator[Advice]:
     share = share_of(use, sum(one.total_ns for one in moved))
     if share >= _MOVES:
         size = format_size(sum(one.size_bytes for one in moved))
+        calls = (
+            ", and avoid clone(), contiguous() and cat() in each step" if knows_torch(use) else ""
+        )
         yield Advice(
             f"Data is copied within the device ({size}), {format_share(share)} of the window: write to where it is "
-            "needed, and avoid clone(), contiguous() and cat() in each step.",
+            f"needed{calls}.",
             kernel_ids(name, use, KernelKind.COPY, WITHIN_DEVICE),
             share,
             "copies of the way DtoD",
@@ -247,6 +298,6 @@ def _compile(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 
 RULES_OF_LOSS: Final[tuple[Rule, ...]] = (
-    _loader, _workers, _pageable, _sync, _allocator, _host, _compile, _zero_grad, _communication,
+    _loader, _workers, _pageable, _sync, _allocator, _host, _loading, _compile, _zero_grad, _communication,
     _offload, _moves,
 )  # fmt: skip

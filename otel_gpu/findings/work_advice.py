@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_gpu.explain.device_use import DeviceUse
-from otel_gpu.findings.advice_evidence import Rule, kernel_ids, operation_ids, share_of
+from otel_gpu.findings.advice_evidence import (
+    Rule,
+    kernel_ids,
+    knows_torch,
+    operation_ids,
+    share_of,
+)
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_share
 from otel_gpu.ledger.host_time import Inside
@@ -93,9 +99,13 @@ def _attention(name: str, use: DeviceUse) -> Iterator[Advice]:
 def _layout(name: str, use: DeviceUse) -> Iterator[Advice]:
     spent_ns = sum(one.total_ns for one in use.work.kernels if _LAYOUTS.search(one.name))
     if (share := share_of(use, spent_ns)) >= _LAYOUT:
+        use_one = (
+            "use memory_format=torch.channels_last for model and input"
+            if knows_torch(use)
+            else "keep data in the layout that they take (NHWC)"
+        )
         yield Advice(
-            f"Convolutions convert their layout, {format_share(share)} of the window: use "
-            "memory_format=torch.channels_last for model and input.",
+            f"Convolutions convert their layout, {format_share(share)} of the window: {use_one}.",
             kernel_ids(name, use, None, _LAYOUTS.pattern),
             share,
             "kernels named nchwToNhwc and nhwcToNchw",

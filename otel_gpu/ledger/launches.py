@@ -1,5 +1,6 @@
 """Which call enqueued what a device did, how long that took, and what waited meanwhile."""
 
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -8,6 +9,7 @@ from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.spans import union
 
 NO_ROW: Final = -1
+GRAPH_LAUNCH: Final = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
 LATENCY_NS: Final = 30_000
 """What a launch takes to reach an idle device, at most; HolisticTraceAnalysis' figure."""
 QUEUE_LIMIT: Final = 1_024
@@ -16,17 +18,20 @@ QUEUE_LIMIT: Final = 1_024
 
 class Launches(NamedTuple):
     """
-    What calls enqueued.
+    What calls enqueued; a call that launches a graph counts once, as its first kernel does.
 
     Attributes:
-        delays_ns: From the end of the call to the start of the work, of the work in order.
-        early: Work that seems to begin before its call does: the clocks do not agree.
-        shorter: Kernels that took less time than the call that launched them.
+        linked: Calls of which work was recorded.
+        graphs: Those of them that launched a graph.
+        delays_ns: From the end of the call to the start of its work, in order of the work.
+        early: Calls whose work seems to begin before they do: the clocks do not agree.
+        shorter: Calls that took longer than all of their work.
         most_queued: The longest queue of a stream.
         full_ns: How long the queue of any stream was full.
     """
 
     linked: int
+    graphs: int
     delays_ns: "array[int]"
     early: int
     shorter: int
@@ -68,19 +73,23 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
     """Return what can be said of how work was enqueued; ``rows`` are of one device, by start."""
     activities, host = trace.activities, trace.host
     delays_ns = array("q")
-    early = shorter = 0
+    early = 0
     enqueued: dict[int, tuple[list[int], list[int]]] = {}
+    # By call, how much longer its work took.
+    longer_ns: dict[int, int] = {}
     durations_ns = activities.durations_ns
     for row in rows:
         call = links[row]
         if call == NO_ROW:
             continue
-        start_ns = activities.starts_ns[row]
         called_ns, taken_ns = host.starts_ns[call], host.durations_ns[call]
+        if call in longer_ns:
+            longer_ns[call] += durations_ns[row]
+            continue
+        longer_ns[call] = durations_ns[row] - taken_ns
+        start_ns = activities.starts_ns[row]
         if start_ns < called_ns:
             early += 1
-        if durations_ns[row] < taken_ns:
-            shorter += 1
         delay_ns = start_ns - called_ns - taken_ns
         delays_ns.append(delay_ns if delay_ns > 0 else 0)  # noqa: FURB136 -- twice as fast
         stream = activities.streams[row]
@@ -93,7 +102,10 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
     for calls, starts in enqueued.values():
         length, full = _queue(sorted(calls), starts)
         most, full_ns = max(most, length), max(full_ns, full)
-    return Launches(len(delays_ns), delays_ns, early, shorter, most, full_ns)
+    is_graph = [GRAPH_LAUNCH.fullmatch(name) is not None for name in trace.names]
+    graphs = sum(is_graph[host.names[call]] for call in longer_ns)
+    shorter = sum(more_ns < 0 for more_ns in longer_ns.values())
+    return Launches(len(longer_ns), graphs, delays_ns, early, shorter, most, full_ns)
 
 
 def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:

@@ -97,7 +97,7 @@ DEVICE_VIEWS: tuple[View, ...] = (
         """,
         **_SHARED,
         cause="data_loader, sync, allocator, host_op, python, host_other, launch_latency, "
-        "dependency, not_recorded, no_launch or noise (gaps of less than 5 µs)",
+        "module_loading, dependency, not_recorded, no_launch or noise (gaps of less than 5 µs)",
         idle_ms=("how long, of all gaps together", "ms"),
         share="of the window of the device",
         name="what the thread did that launched next; empty: not known",

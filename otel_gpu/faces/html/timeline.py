@@ -27,6 +27,7 @@ IDLE_TONES: Mapping[str, str] = {
     "python": WORK,
     "host_other": OTHER,
     "launch_latency": CPU,
+    "module_loading": CPU,
     "dependency": LOCK,
     "not_recorded": OTHER,
     "no_launch": OTHER,

@@ -203,6 +203,43 @@ def test_numbers_of_8_bits_are_for_devices_that_have_them(document, name, model,
     assert (found is not None) == is_said
 
 
+def graphs(*calls, kernels=20):
+    """Launches of graphs: when the call began, how long it took."""
+    events = []
+    for number, (start, length) in enumerate(calls, 1):
+        events.append(call("cudaGraphLaunch", start, length, number))
+        events += [kernel(start + length + 10 + 7 * at, 6, number) for at in range(kernels)]
+    return events
+
+
+def test_graphs_are_counted_as_graphs_and_not_advised(document):
+    """Who launches 5 graphs has 5 launches, and already does what is advised."""
+    events = graphs(*((10_000 * n, 6_000) for n in range(5)))
+
+    found = document([host("aten::view", 0, 1), *events])
+
+    (row,) = found.devices
+    assert (row.launches.linked, row.launches.graphs) == (5, 5)
+    assert "5 graph launches, 10 µs from call to start" in written(found)
+    assert row.idle["launch_latency"] == 4 * 6_010_000
+    assert not any("Launch less" in one.text for one in found.advice)
+
+
+def test_one_long_launch_is_loading_and_not_many_launches(document):
+    """Of a program without PyTorch: none of its settings, and of AMD none of CUDA."""
+    short = [call("hipLaunchKernel", 40 * n, 5, n) for n in range(1, 9)]
+    work = [kernel(40 * n + 10, 6, n) for n in range(1, 9)]
+    long = [call("hipLaunchKernel", 400, 999_000, 9), kernel(999_405, 60, 9)]
+
+    found = document([*short, *work, *long], deviceProperties=[MI300X])
+
+    (one,) = found.advice
+    assert one.text.startswith("The device was idle 100 % of the window while code was loaded")
+    assert "Most of it (999 ms) in hipLaunchKernel." in one.text
+    assert "CUDA" not in one.text
+    assert "torch" not in one.text
+
+
 FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x128x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4"
 MI300X = H100 | {"name": "AMD Instinct MI300X"}
 TENSILE = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1_AFC1"

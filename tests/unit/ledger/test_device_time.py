@@ -172,6 +172,21 @@ def test_launches_are_measured():
     assert found.median_delay_ns == 0
 
 
+def test_a_graph_is_one_launch():
+    """However many kernels it has: the first of them is what was waited for."""
+    calls = [(HostWork.CALL, "cudaGraphLaunch", 100 * n, 6, n) for n in range(1, 6)]
+    work = [("k", 100 * n + 10 + 2 * at, 1, n) for n in range(1, 6) for at in range(7)]
+    other = (HostWork.CALL, "cudaLaunchKernel", 700, 1, 9)
+    trace = of([*work, ("k", 710, 3, 9)], [*calls, other])
+
+    found = measure(trace, timeline(trace).rows, link(trace))
+
+    assert (found.linked, found.graphs, found.most_queued) == (6, 5, 1)
+    assert list(found.delays_ns) == [4 * US] * 5 + [9 * US]
+    # 7 kernels of 1 µs take longer than their call of 6 µs.
+    assert found.shorter == 0
+
+
 def test_a_full_queue_is_timed():
     """From the launch that fills it to the first that leaves."""
     count = QUEUE_LIMIT + 1

@@ -109,7 +109,7 @@ def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]
         "operations": table(row.operations, "id name shapes times host_us device_us", limit),
         "copies": table(row.copies, "way pageable times time_us bytes", limit),
         "launches": noun(
-            row.launches, "linked median_delay_us early shorter most_queued full_queue_us"
+            row.launches, "linked graphs median_delay_us early shorter most_queued full_queue_us"
         ),
         "collectives": row.collectives and noun(row.collectives, "matched waited_us last"),
     }
