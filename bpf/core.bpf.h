@@ -92,10 +92,20 @@ struct sched_info {
 	unsigned long long last_queued;	 /* 0: it does not wait for a CPU */
 };
 
+struct tty_struct;
+
 struct signal_struct {
 	struct {
 		int counter;
 	} live;
+	struct {
+		struct {
+			void *next;
+		} head;
+	} wait_chldexit;
+	struct pid *pids[1];
+	int leader;
+	struct tty_struct *tty;
 };
 
 struct xol_area {
@@ -155,6 +165,8 @@ struct task_struct {
 	unsigned int in_iowait : 1;
 	__u64 start_boottime;
 	char comm[16];
+	unsigned int ptrace;
+	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;

@@ -9,6 +9,7 @@
 #include "events.h"
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
+#include "stops.bpf.h"
 #include "aggregate.bpf.h"
 #include "code.bpf.h"
 #include "python.bpf.h"
@@ -28,10 +29,9 @@
 #include "stream_works.bpf.h"
 #include "calls.bpf.h"
 
-#define SIGSTOP 19
-
 /* The agent has to open what the program counts in, before that is gone. */
-static __always_inline void report_door(struct thread *thread, __u64 memory)
+static __always_inline void report_door(struct task_struct *task, struct thread *thread,
+					__u64 memory)
 {
 	struct door_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	struct process *process = find_process(thread->pid);
@@ -44,8 +44,7 @@ static __always_inline void report_door(struct thread *thread, __u64 memory)
 	fill_header(&record->header, RECORD_DOOR, sizeof(*record), bpf_ktime_get_ns(),
 		    thread->image_ktime_ns, thread->pid, thread->tid);
 	record->memory = memory;
-	record->stopped = process && process->flags & PROCESS_STOP_ON_LOAD &&
-			  bpf_send_signal_thread(SIGSTOP) == 0;
+	record->stopped = stop_for_probes(task, process);
 	record->padding = 0;
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
@@ -84,7 +83,7 @@ static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 mem
 	is_known = known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns;
 	if (!memory) {
 		if (!is_known || !(*known_ktime_ns & DOOR_REFUSED))
-			report_door(thread, 0);
+			report_door(task, thread, 0);
 		return 0;
 	}
 	if (!thread->door_slot)
@@ -96,7 +95,7 @@ static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 mem
 		count(COUNTER_LOST_PROCESSES_FULL);
 		return 0;
 	}
-	report_door(thread, memory);
+	report_door(task, thread, memory);
 	return 0;
 }
 

@@ -15,8 +15,8 @@
 #include "core_fixes.bpf.h"
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
+#include "stops.bpf.h"
 
-#define SIGSTOP		   19
 #define MAX_NAMESPACES	   4 /* lists: one, and one for each dlmopen namespace */
 #define MAX_LIBRARIES	   2048
 #define MAX_NEW_LIBRARIES  256 /* mapped by one dlopen, or at start */
@@ -222,8 +222,7 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 	fill_header(&record->header, RECORD_LIBRARY, sizeof(*record), bpf_ktime_get_ns(),
 		    process ? process->image_ktime_ns : 0, pid, tid_of(task));
 	record->header.flags = news == SOME_CUDA ? 0 : LIBRARY_NOT_CUDA;
-	record->stopped = news == SOME_CUDA && process && process->flags & PROCESS_STOP_ON_LOAD &&
-			  bpf_send_signal_thread(SIGSTOP) == 0;
+	record->stopped = news == SOME_CUDA && stop_for_probes(task, process);
 	record->padding = 0;
 	__builtin_memset(record->path, 0, PATH_BYTES);
 	bpf_probe_read_kernel_str(record->path, PATH_BYTES, walk->path);

@@ -5,6 +5,7 @@
 #include "events.h"
 #include "maps.bpf.h"
 #include "tasks.bpf.h"
+#include "stops.bpf.h"
 #include "aggregate.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
@@ -14,8 +15,6 @@
 #include "thread_context.bpf.h"
 #include "rounds.bpf.h"
 #include "account.bpf.h"
-
-#define SIGSTOP 19
 
 /*
  * When a fork began: on libc's fork, vfork and posix_spawn. The tracepoint below comes
@@ -199,7 +198,7 @@ int sched_process_exec(__u64 *ctx)
 	struct exec_record *record;
 	struct thread *thread;
 	__u64 old_image_ktime_ns;
-	bool stop;
+	bool is_new;
 
 	if (!process)
 		return 0;
@@ -223,8 +222,7 @@ int sched_process_exec(__u64 *ctx)
 		thread->device = 0;
 	file.inode = READ_KERNEL(binprm, file, f_inode, i_ino);
 	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
-	stop = process->flags & PROCESS_STOP_ON_LOAD &&
-	       !bpf_map_lookup_elem(&known_executables, &file);
+	is_new = !bpf_map_lookup_elem(&known_executables, &file);
 
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	if (!record) {
@@ -237,7 +235,7 @@ int sched_process_exec(__u64 *ctx)
 	record->old_image_ktime_ns = old_image_ktime_ns;
 	record->inode = file.inode;
 	record->device = file.device;
-	record->stopped = stop && bpf_send_signal_thread(SIGSTOP) == 0;
+	record->stopped = is_new && stop_for_probes(task, process);
 	bpf_probe_read_kernel(record->comm, COMM_BYTES, task->comm);
 	__builtin_memset(record->path, 0, PATH_BYTES);
 	/* What it was started as can be /proc/self/exe, a link or a script. */

@@ -188,24 +188,3 @@ def test_an_unreachable_endpoint_costs_bounded_time_and_one_message(
     assert receiver.grpc_endpoint.removeprefix("http://") in finished.stderr
     assert "Traceback" not in finished.stderr
     assert time.monotonic() - start_s < 12
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a stop for probes is a job-control stop, which a parent that asks for stops can see",
-)
-def test_a_shell_with_job_control_sees_no_stopped_child(
-    receiver: OtlpReceiver, stubs: StubLibraries
-) -> None:
-    """A parent that waits for stopped children too is told of none."""
-    script = (
-        "import json, os, sys\n"
-        "child = os.posix_spawn(sys.argv[1], sys.argv[1:], {})\n"
-        "print(json.dumps(os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])), flush=True)\n"
-    )
-    program = [workload("first_call"), "direct", "7", stubs.runtime]
-    with Agent(receiver, [sys.executable, "-c", script, *program]) as agent:
-        finished = agent.wait()
-
-    assert "true" not in finished.stdout
