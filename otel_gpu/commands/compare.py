@@ -19,6 +19,7 @@ from otel_gpu.faces.comparison_text import headline, write_comparison
 from otel_gpu.findings.comparison import Side, compare
 from otel_gpu.findings.comparison_form import comparison_document
 from otel_gpu.findings.json_form import to_text
+from otel_gpu.findings.words import printable
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)
 
@@ -49,7 +50,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if limit is None:
         return 0
     if not found.comparable:
-        out.note("error: whether it is slower cannot be told")
+        out.note(f"error: whether it is slower cannot be told: {printable(found.reasons[0])}")
         return 1
     if found.is_slower_by(limit):
         out.note(f"error: {headline(found)}")

@@ -72,6 +72,8 @@ class Kind(StrEnum):
 
 BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE, Kind.MEMORY_FILE})
 T = TypeVar("T")
+Sized = TypeVar("Sized", tuple[str, str], tuple[str, float])
+Grids = Mapping[tuple[str, float], float]
 Figures = Mapping[tuple[Kind, str], float]
 
 
@@ -90,6 +92,7 @@ class Side(NamedTuple):
         work: How often it did what, per step, window or call.
         operators: How often operators were called, likewise; what they launch may be other kernels.
         shapes: How often each was called with which shapes, likewise.
+        grids: How often each kernel ran with how many blocks for each processor, likewise; -1: not known.
         figures: Nanoseconds per step, window or call, and bytes.
         has_stacks: It was recorded with stacks, which costs time.
         verdict: What bounds it.
@@ -107,6 +110,7 @@ class Side(NamedTuple):
     work: Mapping[str, float] = MappingProxyType({})
     operators: Mapping[str, float] = MappingProxyType({})
     shapes: Mapping[tuple[str, str], float] = MappingProxyType({})
+    grids: Grids = MappingProxyType({})
     figures: Figures = MappingProxyType({})
     has_stacks: bool = False
     verdict: str = "unknown"
@@ -233,8 +237,22 @@ def _other_runs(a: Side, b: Side) -> Iterator[str]:
         yield f"other programs: {_listed(a.programs)} against {_listed(b.programs)}"
     if (share := _alike_in_work(a, b)) < SAME_WORK.get(a.basis, 1):
         yield f"their work is {share * 100:.0f} % alike: another program, or not the same part of it"
-    if (share := _alike_in_shapes(a, b)) < SAME_SHAPES:
+    if (share := _alike_of_both(a.shapes, b.shapes)) < SAME_SHAPES:
         yield f"the shapes of their inputs are {share * 100:.0f} % alike: another batch, or another model"
+    elif a.grids and b.grids and not (a.shapes and b.shapes):
+        yield from _other_sizes(a.grids, b.grids)
+
+
+def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
+    """Yield why kernels may be of other inputs, of which nothing was recorded."""
+    if not {name for name, _ in a} & {name for name, _ in b}:
+        yield (
+            "they have no kernel in common, and the shapes of inputs were not recorded: it may be another "
+            "batch, or another model (record_shapes=True tells)"
+        )
+    known = [{key: count for key, count in of.items() if key[1] >= 0} for of in (a, b)]
+    if (share := _alike_of_both(*known)) < SAME_SHAPES:
+        yield f"the grids of their kernels are {share * 100:.0f} % alike: another batch, or another model"
 
 
 def _differences(a: Side, b: Side) -> Iterator[str]:
@@ -248,7 +266,7 @@ def _differences(a: Side, b: Side) -> Iterator[str]:
         yield "which devices they had is not known"
     if (share := _alike_in_work(a, b)) < _ALIKE:
         yield f"their work is {share * 100:.0f} % alike per {a.basis}"
-    if (share := _alike_in_shapes(a, b)) < _ALIKE:
+    if (share := _alike_of_both(a.shapes, b.shapes)) < _ALIKE:
         yield f"the shapes of their inputs are {share * 100:.0f} % alike"
     if a.basis is Basis.WINDOW:
         yield "neither says where its steps are: the windows are compared, and their spread is not known"
@@ -263,12 +281,10 @@ def _alike_in_work(a: Side, b: Side) -> float:
     return max(share, alike(a.operators, b.operators)) if a.operators and b.operators else share
 
 
-def _alike_in_shapes(a: Side, b: Side) -> float:
-    """Say how alike the inputs are of those operators that both call: of another program it says nothing."""
-    both = {name for name, _ in a.shapes} & {name for name, _ in b.shapes}
-    found = [
-        {key: count for key, count in side.shapes.items() if key[0] in both} for side in (a, b)
-    ]
+def _alike_of_both(a: Mapping[Sized, float], b: Mapping[Sized, float]) -> float:
+    """Say how alike the sizes are of what both do, by name: of another program it says nothing."""
+    both = {name for name, _ in a} & {name for name, _ in b}
+    found = [{key: count for key, count in of.items() if key[0] in both} for of in (a, b)]
     return alike(*found)
 
 

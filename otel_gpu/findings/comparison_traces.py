@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TypeVar
 
-from otel_gpu.decode.device import DeviceTrace, HostWork
+from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.explain.device_use import DeviceUse, examine
 from otel_gpu.explain.trace_health import Fault
 from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
 from otel_gpu.findings.words import short_function
 from otel_gpu.ledger.device_steps import PROFILER_STEP, counted
+from otel_gpu.ledger.kernel_kinds import KernelKind
 
 T = TypeVar("T")
 MAX_DEVICES = 1_024
@@ -59,6 +60,7 @@ class TraceSide:
             _mean([use.work(basis) for use in uses]),
             _mean([use.operators(basis) for use in uses]),
             _mean([use.shapes(basis) for use in uses]),
+            _mean([use.grids(basis) for use in uses]),
             _mean([use.figures(basis) for use in uses]),
             any(use.has_stacks for use in uses),
             "; ".join(sorted({use.verdict for use in uses})),
@@ -103,6 +105,7 @@ class _Use:
             if what := place.python or place.name:
                 self._places[f"{what} ({place.cause.replace('_', ' ')})"] += time_ns
         self._shapes = _shapes(trace)
+        self._grids = _grids(use)
 
     def work(self, basis: Basis) -> Mapping[str, float]:
         """Return how often each kernel ran."""
@@ -122,6 +125,10 @@ class _Use:
     def shapes(self, basis: Basis) -> Mapping[tuple[str, str], float]:
         """Return how often operators were called with which shapes."""
         return _divided(self._shapes, self._per(basis))
+
+    def grids(self, basis: Basis) -> Mapping[tuple[str, float], float]:
+        """Return how often kernels ran with how many blocks for each processor."""
+        return _divided(self._grids, self._per(basis))
 
     def figures(self, basis: Basis) -> Figures:
         """Return what took how long."""
@@ -175,6 +182,16 @@ def _shapes(trace: DeviceTrace) -> Counter[tuple[str, str]]:
             for (name, shape), count in pairs.items()
             if not PROFILER_STEP.fullmatch(trace.names[name])
         }
+    )
+
+
+def _grids(use: DeviceUse) -> Counter[tuple[str, float]]:
+    activities, names = use.trace.activities, use.trace.names
+    return Counter(
+        (names[activities.names[row]], round(activities.blocks[row], 2))
+        for row in use.timeline.rows
+        if activities.kinds[row] == Work.KERNEL
+        and use.kinds[activities.names[row]] is not KernelKind.COMMUNICATION
     )
 
 

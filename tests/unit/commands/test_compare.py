@@ -63,6 +63,46 @@ def changes(document, kind):
     return {one["what"]: one["change_ns"] for one in document["deltas"] if one["kind"] == kind}
 
 
+def multiplied(name, length_us, blocks=None):
+    """Five products by one kernel, of a trace without shapes."""
+    more = {} if blocks is None else {"blocks per SM": blocks}
+    return trace(
+        [
+            event
+            for n in range(5)
+            for event in (
+                host("aten::mm", 50 * n, 40),
+                call("cudaLaunchKernel", 50 * n + 5, 8, n + 1),
+                kernel(300 + length_us * n, length_us - 10, n + 1, name, **more),
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (multiplied("cutlass_80_tensorop_b", 117_000), "no kernel in common"),
+        (multiplied("ampere_fp16_s16816gemm_a", 117_000, 80.0), "grids of their kernels are 0 %"),
+    ],
+)
+def test_another_size_is_not_comparable_and_not_slower(compared, capsys, tmp_path, after, reason):
+    """Other grids, or no kernel in common: the check says so, and not that it is slower."""
+    before = multiplied("ampere_fp16_s16816gemm_a", 15_717, 10.0)
+
+    document, code = compared(before, after, "--fail-if-slower", "5%")
+
+    assert (document["verdict"], document["comparable"]) == ("not_comparable", False)
+    assert reason in document["reasons"][0]
+    assert document["step_ns"]["change"] is None
+    assert code == 1
+    sides = [str(tmp_path / f"{name}.json") for name in "ab"]
+    cli.main(["compare", *sides, "--fail-if-slower", "5%"])
+    said = capsys.readouterr()
+    assert f"whether it is slower cannot be told: {document['reasons'][0]}" in said.err
+    assert "slower:" not in said.out
+
+
 def test_a_slow_loader_is_found(compared):
     """The whole of the change is its, per step, and the device waited for it."""
     document, code = compared(training(1_000), training(20))

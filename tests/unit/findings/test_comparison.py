@@ -111,6 +111,31 @@ def test_shares_can_be_compared_on_any_device():
     assert compare(a, damaged).deltas == ()
 
 
+@pytest.mark.parametrize(
+    ("grids", "reason"),
+    [
+        ({("gemm_128", 8.0): 10.0}, "they have no kernel in common"),
+        ({("gemm", 16.0): 10.0}, "the grids of their kernels are 0 % alike"),
+        ({("gemm", 8.0): 10.0}, ""),
+        ({("gemm", -1.0): 10.0}, ""),
+    ],
+)
+def test_where_shapes_are_not_known_kernels_have_to_be_of_the_same_size(grids, reason):
+    """The operators are the same, but a batch of twice the size is no slower program."""
+    operators = {"mm": 10.0}
+    a = side(operators=operators, grids={("gemm", 8.0): 10.0})
+    b = side(times(2), operators=operators, grids=grids)
+
+    found = compare(a, b)
+
+    assert found.comparable == (not reason)
+    assert any(one.startswith(reason) for one in found.reasons) or not reason
+    assert found.is_slower_by(0.05) == (not reason)
+    # Of the same shapes, other kernels are what one may compare for.
+    shapes = {("mm", "32"): 10.0}
+    assert compare(a._replace(shapes=shapes), b._replace(shapes=shapes)).comparable
+
+
 def test_ranks_shapes_and_programs_have_to_be_the_same():
     """Another batch makes another step."""
     a = side(ranks=8, shapes={("mm", "32"): 10.0}, programs=frozenset({"train.py"}))
