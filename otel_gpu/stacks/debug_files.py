@@ -4,7 +4,8 @@ Where symbols are that a file was stripped of.
 A distribution keeps them in a separate file, found by the build id or by a name and checksum
 in ``.gnu_debuglink``, or (Fedora) leaves a compressed table of functions in the library
 itself. Files are looked for in the root of the process and then in our own; either may be
-another user's, and must prove that they belong: by the same build id, or by the checksum.
+another user's, and must prove that they belong: by the same build id, or by the checksum. The
+process's own user has to be allowed to read them.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
+from otel_gpu.procfs.process_facts import OWN, User, user_of
 from otel_gpu.stacks.elf_image import ElfImage, image_of
 from otel_gpu.stacks.process_root import open_in_root
 from otel_gpu.stacks.symbol_table import SymbolSource, symbol_source
@@ -50,11 +52,12 @@ def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
 
 def _debug_files(image: ElfImage, pid: int, path: str) -> Iterator[ElfImage]:
     roots = (f"/proc/{pid}/root", "/") if pid > 0 else ("/",)
+    reader = user_of(pid) if pid > 0 else OWN
     build_id = image.build_id
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         place = f"{_FOLDER}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
-            found = _open(root, place)
+            found = _open(root, place, reader)
             if found is not None and found.build_id == build_id:
                 yield found
     link = _section(image, ".gnu_debuglink", _MAX_LINK_BYTES)
@@ -70,14 +73,14 @@ def _debug_files(image: ElfImage, pid: int, path: str) -> Iterator[ElfImage]:
         near = (f"{folder}/{file}", f"{folder}/.debug/{file}", f"{_FOLDER}{folder}/{file}")
         places = [(roots[0], place) for place in near] + places
     for root, place in places:
-        found = _open(root, place)
+        found = _open(root, place, reader)
         if found is not None and _belongs(found, image, checksum):
             yield found
 
 
-def _open(root: str, path: str) -> ElfImage | None:
+def _open(root: str, path: str, reader: User) -> ElfImage | None:
     with contextlib.suppress(OSError, ValueError):
-        return ElfImage(open_in_root(root, path))
+        return ElfImage(open_in_root(root, path, reader))
     return None
 
 

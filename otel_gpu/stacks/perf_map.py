@@ -4,7 +4,8 @@ Names of code that was made at run time.
 A program that compiles code (a JIT) may write /tmp/perf-PID.map for profilers, a line for
 each function: start, size (both hexadecimal), name. CPython does so with ``-X perf``, Node with
 ``--perf-basic-prof``. Anybody can write files into /tmp, so one counts only if it is of the
-process's user or root's, and was written to since the process began: pids come again.
+process's user or root's, the process's user can read it, and it was written to since the
+process began: pids come again.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
-from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
+from otel_gpu.procfs.process_facts import read_ids, start_boot_ns, user_of
 from otel_gpu.stacks.process_root import open_in_root
 
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16}) +(?:0[xX])?([0-9a-fA-F]{1,8}) +(\S.*)")
@@ -79,7 +80,8 @@ class PerfMap:
             self._learn(b"")
         with contextlib.suppress(OSError):
             path = f"{_FOLDER}/perf-{inner_pid}.map"
-            fd = open_in_root(f"/proc/{self._pid}/root", path, follow=False)
+            root, reader = f"/proc/{self._pid}/root", user_of(self._pid)
+            fd = open_in_root(root, path, reader, follow=False)
             try:
                 self._read_file(fd, user, started_ns)
             finally:

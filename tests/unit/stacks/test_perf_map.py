@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -183,3 +184,44 @@ def test_python_writes_such_a_map():
     Path(f"/tmp/perf-{process.pid}.map").unlink()
 
     assert any(b"waits" in name for name in names)
+
+
+MOUNTS = """
+: > /tmp/perf-$$.map
+mount --bind "$1" /tmp/perf-$$.map || exit 1
+echo $$
+exec sleep 600
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
+def test_a_file_that_the_process_cannot_read_names_nothing(tmp_path):
+    """In a user namespace of its own it can mount any file of the host there."""
+    # Where all users can reach it.
+    with tempfile.NamedTemporaryFile(dir="/var/tmp") as secret:
+        secret.write(b"1000 100 password=hunter2\n")
+        secret.flush()
+        inside = [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "unshare",
+            "-Ur",
+            "-m",
+        ]
+        with subprocess.Popen(
+            [*inside, "sh", "-c", MOUNTS, "sh", secret.name],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                pid = int(process.stdout.readline())
+                os.utime(secret.name)
+                os.fchmod(secret.fileno(), 0o600)
+                assert PerfMap(pid).find(0x1010) is None
+                os.fchmod(secret.fileno(), 0o644)
+                assert PerfMap(pid).find(0x1010) == ("password=hunter2", 0x10)
+            finally:
+                process.kill()
+                Path(f"/tmp/perf-{pid}.map").unlink()
