@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich import libraries
-from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
 
 
@@ -118,7 +118,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         "State was saved or loaded. Save less often, in another thread or process "
         "(torch.distributed.checkpoint.async_save), or to a faster place.",
         files=rf"torch/serialization\.py|torch/distributed/checkpoint/.*|{_INSTALLED}safetensors/.*"
-        r"|(lib/python[\w.]+|Lib)/(pickle|shelve)\.py",
+        r"|lib/python/(pickle|shelve)\.py",
         modules=r"_pickle|_safetensors_rust",
         functions=r"_?pickle_\w*(dump|load)\w*|_pickle_(Unp|P)ickler_\w+",
     ),
@@ -126,14 +126,14 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.SENDING,
         "Objects were pickled for another process. Send tensors (shared memory) or arrays and not "
         "objects, and fewer and larger items.",
-        files=r"(lib/python[\w.]+|Lib)/multiprocessing/(queues|connection|reduction|managers)\.py"
+        files=r"lib/python/multiprocessing/(queues|connection|reduction|managers)\.py"
         r"|torch/multiprocessing/(queue|reductions)\.py",
     ),
     KnownWork(
         Work.LOGGING,
         "The program wrote logs or metrics. Log less in the loop, format only what is written, or "
         "hand records to another thread (logging.handlers.QueueHandler).",
-        files=r"(lib/python[\w.]+|Lib)/logging/\w+\.py|torch/utils/tensorboard/.*"
+        files=r"lib/python/logging/\w+\.py|torch/utils/tensorboard/.*"
         rf"|{_INSTALLED}(loguru|structlog|tqdm|wandb|mlflow|tensorboardX)/.*",
     ),
     KnownWork(
@@ -156,7 +156,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         "Modules were imported. Import them before the loop, and in a parent process before its "
         "workers are forked.",
         files=r"<frozen (importlib\._bootstrap(_external)?|zipimport)>"
-        r"|(lib/python[\w.]+|Lib)/importlib/\w+\.py",
+        r"|lib/python/importlib/\w+\.py",
         functions=r"PyImport_\w+",
         layer=libraries.PYTHON,
     ),
@@ -164,7 +164,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.JSON,
         "JSON was read or written. Do it ahead of time, with a faster library (orjson), or keep the "
         "data in a binary format.",
-        files=rf"((lib/python[\w.]+|Lib)/json|{_INSTALLED}simplejson)/\w+\.py",
+        files=rf"(lib/python/json|{_INSTALLED}simplejson)/\w+\.py",
         modules=r"_json|orjson|ujson|rapidjson|_speedups",
     ),
     KnownWork(
@@ -178,7 +178,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         Work.COMPRESSION,
         "Data was compressed or decompressed. Use a faster method (lz4, zstd), or store what is read "
         "often without.",
-        files=r"(lib/python[\w.]+|Lib)/(gzip|bz2|lzma|zipfile|tarfile|_compression)(/\w+)*\.py",
+        files=r"lib/python/(gzip|bz2|lzma|zipfile|tarfile|_compression)(/\w+)*\.py",
         modules=r"libz|zlib|libzstd|_?zstd\w*|liblz4|_?lz4\w*|libbz2|_bz2|liblzma|_lzma|libsnappy"
         r"|libbrotli\w*|_brotli",
         functions=r"zlib_(de)?compress\w*|(in|de)flate(_\w+)?|ZSTD_\w+|LZ4_\w+|BZ2_\w+|lzma_\w+",
@@ -275,7 +275,8 @@ def _is_imported(frames: Sequence[Frame], index: int) -> bool:
 def work_of(frame: Frame) -> Work | None:
     """Return the work that a frame is known for; None: it is not known."""
     if frame.kind == PYTHON:
-        return next((p.row.work for p in _patterns() if p.files.fullmatch(frame.file)), None)
+        source = source_of(frame.file)
+        return next((p.row.work for p in _patterns() if p.files.fullmatch(source)), None)
     if frame.kind != NATIVE:
         return None
     for row, _, modules, functions in _patterns():

@@ -42,10 +42,23 @@ _NAMES: Mapping[str, str] = {
 }
 # Behind the name: a hash of auditwheel's or a version before ".so", or CPython's tag.
 _TAIL = r"(?:-[0-9a-f]{8}|-\d[\d.]*)?(?:\.(?:cpython-|abi3|pypy).*|\.so.*)?"
-# Of CPython, installed or in its sources, and not of what was installed into it.
+# Of CPython, installed, in its sources or in an archive, and not of what was installed into it.
 _STANDARD_LIBRARY = re.compile(
-    r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?!(?:site|dist)-packages/).*|<frozen .*>", re.DOTALL
+    r"(?:.*/)?(?:lib\w*/python[\w.]+|Lib|base_library\.zip)/(?!(?:site|dist)-packages/)(.*)",
+    re.DOTALL,
 )
+# Programs that were frozen, or come in an archive, have paths that begin where modules do.
+_BEGINNING = re.compile(r"(?:/.*\.zip/)?((\w+)(?:\.py|/.*))", re.DOTALL)
+# No script that uses threads has the name of one of these: it would be imported in their place.
+_FROZEN = re.compile(
+    "_compression|_weakrefset|abc|asyncio|bz2|codecs|collections|concurrent|contextlib|copy|ctypes"
+    "|enum|functools|gzip|heapq|http|importlib|inspect|io|json|linecache|logging|lzma"
+    "|multiprocessing|operator|os|pathlib|pickle|queue|random|re|runpy|selectors|shelve|shutil"
+    "|signal|socket|socketserver|ssl|subprocess|tarfile|tempfile|threading|tokenize|traceback|types"
+    "|typing|urllib|warnings|weakref|zipfile"
+)
+STANDARD_LIBRARY: Final = "lib/python/"
+"""How the name of each source file of the standard library begins, as ``source_of`` has it."""
 _REMEMBERED_NAMES = 4096
 
 
@@ -65,6 +78,19 @@ def layer_of(module: str) -> str:
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_NAMES)
+def source_of(file: str) -> str:
+    """
+    Return the name of a source file, from its path: one of the standard library has one name.
+
+    That is ``lib/python/queue.py``, wherever Python is installed, and also where it was frozen into
+    a program. All others have their path.
+    """
+    if found := _STANDARD_LIBRARY.fullmatch(file):
+        return f"{STANDARD_LIBRARY}{found[1]}"
+    found = _BEGINNING.fullmatch(file)
+    return f"{STANDARD_LIBRARY}{found[1]}" if found and _FROZEN.fullmatch(found[2]) else file
+
+
 def is_standard_library(file: str) -> bool:
     """Say whether a source file, by its path, is of Python's standard library."""
-    return _STANDARD_LIBRARY.fullmatch(file) is not None
+    return file.startswith("<frozen ") or source_of(file).startswith(STANDARD_LIBRARY)

@@ -6,13 +6,17 @@ function that is not of what starts threads and processes says what one is for: 
 a queue, ``_worker_loop`` of a data loader.
 """
 
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
-from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.libraries import (
+    STANDARD_LIBRARY,
+    is_standard_library,
+    layer_of,
+    source_of,
+)
 from otel_gpu.enrich.services import is_python
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
 
@@ -20,8 +24,8 @@ MAX_THREADS = 8192
 """Threads whose role is remembered; the one that was not asked about for longest goes first."""
 # What runs the function that a thread or process was made for.
 _STARTS = frozenset({"run", "_bootstrap", "_bootstrap_inner"})
-_STARTERS = re.compile(
-    r"(?:.*/)?(?:lib/python[\w.]+|Lib)/(?:threading|multiprocessing/process)\.py", re.DOTALL
+_STARTERS = frozenset(
+    {f"{STANDARD_LIBRARY}threading.py", f"{STANDARD_LIBRARY}multiprocessing/process.py"}
 )
 _MODULE = "<module>"
 _IMPORT = "<frozen importlib."
@@ -77,7 +81,7 @@ def find_role(stack: CallStack) -> str:
 
 def _python_role(frames: Sequence[Frame]) -> str:
     for inner, frame in enumerate(frames):
-        if _own_name(frame) in _STARTS and _STARTERS.fullmatch(frame.file):
+        if _own_name(frame) in _STARTS and source_of(frame.file) in _STARTERS:
             # The innermost starter: a process that was forked has its parent's frames as well.
             return _own_name(frames[inner - 1]) if inner else ""
         if frame.kind == CUT:

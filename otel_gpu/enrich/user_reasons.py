@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu.enrich import libraries
-from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.enrich.reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
 
@@ -97,19 +97,19 @@ USER_RULES: tuple[UserRule, ...] = (
         goes_on=True,
     ),
     UserRule(QUEUE, r"_try_get_data", _WAITS, files=r"torch/utils/data/dataloader\.py"),
-    UserRule(QUEUE, r"get|put", _WAITS, files=r"(lib/python[\w.]+|Lib)/queue\.py"),
-    UserRule(QUEUE, r"get|put", _WAITS, files=r"(lib/python[\w.]+|Lib)/multiprocessing/queues\.py"),
+    UserRule(QUEUE, r"get|put", _WAITS, files=r"lib/python/queue\.py"),
+    UserRule(QUEUE, r"get|put", _WAITS, files=r"lib/python/multiprocessing/queues\.py"),
     UserRule(
         QUEUE,
         r"poll|recv(_bytes(_into)?)?|_poll|_recv(_bytes)?|wait",
         _WAITS,
-        files=r"(lib/python[\w.]+|Lib)/multiprocessing/connection\.py",
+        files=r"lib/python/multiprocessing/connection\.py",
     ),
     UserRule(
         IPC,
         r"recv\w*|send\w*|accept|connect|readinto|create_connection",
         _UNKNOWN_ONLY,
-        files=r"(lib/python[\w.]+|Lib)/(socket|ssl)\.py",
+        files=r"lib/python/(socket|ssl)\.py",
     ),
 )
 
@@ -195,7 +195,7 @@ def _match(frame: Frame, layer: str) -> UserRule | None:
         if (files is not None) != is_python or (rule.layer and rule.layer != layer):
             continue
         if _compile(functions).fullmatch(name) and (
-            files is None or _compile(files).fullmatch(frame.file)
+            files is None or _compile(files).fullmatch(source_of(frame.file))
         ):
             return rule
     return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,25 @@ def test_no_module_is_the_program_s_own():
         ("/usr/lib/python3.11/threading.py", True),
         ("/opt/conda/lib/python3.13t/multiprocessing/queues.py", True),
         ("/usr/lib/python311.zip/queue.py", True),
+        ("/opt/app/python311.zip/queue.py", True),
         ("/src/cpython/Lib/queue.py", True),
         ("<frozen importlib._bootstrap>", True),
+        # Of Red Hat and SUSE.
+        ("/usr/lib64/python3.9/threading.py", True),
+        ("/usr/lib64/python3.9/site-packages/yaml/__init__.py", False),
+        # Frozen into a program, as PyInstaller and cx_Freeze do it.
+        ("queue.py", True),
+        ("multiprocessing/connection.py", True),
+        ("/opt/app/_internal/base_library.zip/codecs.py", True),
+        ("/opt/app/lib/library.zip/threading.py", True),
+        ("/opt/app/lib/library.zip/torch/utils/data/dataloader.py", False),
+        # Scripts that were started by a path that begins here.
+        ("train.py", False),
+        ("code.py", False),
+        ("src/queue.py", False),
         ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
         ("/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py", False),
         ("/app/queue.py", False),
-        ("queue.py", False),
         ("<string>", False),
         ("", False),
     ],
@@ -79,3 +92,11 @@ def test_no_module_is_the_program_s_own():
 def test_a_file_of_the_standard_library_is_told_by_its_path(file, is_standard):
     """What was installed beside it is not of it."""
     assert is_standard_library(file) is is_standard
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/usr/lib64/python3.9/queue.py", "/x/python311.zip/queue.py", "/src/Lib/queue.py", "queue.py"],
+)
+def test_a_source_of_the_standard_library_has_one_name_wherever_it_is(file):
+    assert source_of(file) == "lib/python/queue.py"

@@ -139,6 +139,16 @@ def test_a_cleared_table_knows_nothing():
     [
         ((native("cudaMalloc", "libcudart.so.12"), EMPTY, STEP, MAIN), STEP),
         ((STEP, MAIN), STEP),
+        # Frozen into a program.
+        (
+            (
+                python("Condition.wait", "threading.py", 327),
+                python("Queue.get", "queue.py", 171),
+                python("train", "waiter.py", 15),
+                python("<module>", "waiter.py", 19),
+            ),
+            python("train", "waiter.py", 15),
+        ),
         (
             (
                 python(

@@ -211,6 +211,18 @@ CASES = [
     ("disk in the driver", "io", "io", f"read {LIBC}\n - {CUDA}"),
     ("stopped in the GIL", "stopped", "stopped", f"take_gil {PYTHON}"),
     # What only looks like it.
+    (
+        "queue of a frozen program",
+        "lock",
+        "queue",
+        f"{LOCK_ACQUIRE} Condition.wait threading.py:327\n Queue.get queue.py:171\n train waiter.py:15",
+    ),
+    (
+        "queue of a program in an archive",
+        "lock",
+        "queue",
+        "Queue.get /opt/app/lib/python313.zip/queue.py:180\n train /opt/app/train.py:15",
+    ),
     ("a program's own queue.py", "lock", "lock", f"{LOCK_ACQUIRE} Queue.get /app/queue.py:7"),
     (
         "a program's lock, called by a queue",
