@@ -1,8 +1,23 @@
 """The advice of the rules, and of what they say nothing about."""
 
+# The order of advice
+# -------------------
+#
+# What is behind a cause is cured first: a data loader that has no CPU is late however many of them there
+# are. So the deepest cause of the path comes first. The wait at its top is advised about only as far as
+# nobody's fault is behind it: as far as the one waited for worked, or nothing is known of it. What took
+# less than a fifth of the lost time gets no advice, but for what leads.
+
+from collections.abc import Iterable, Iterator, Sequence
+
 from otel_gpu.enrich.known_work import ADVICE, Work
+from otel_gpu.explain.chains import Cause, CauseKind
+from otel_gpu.explain.ranking import Added
 from otel_gpu.explain.rules import RULE_BY_KIND
+from otel_gpu.explain.severity import fault_ns
 from otel_gpu.explain.xids import meaning_of
+
+_ADVISED_SHARE = 0.2
 
 # A failed call is a failure first: to what it waited for, advice would be beside the point.
 FAILED_ADVICE = (
@@ -74,3 +89,84 @@ def advice_of(
     if kind == "host_work" and has_lines:
         return ADVICE[Work(work)] if work else LINES_ADVICE
     return RULE_BY_KIND[kind].advice
+
+
+def advise(added: Sequence[Added], kind: str, lost_ns: int) -> tuple[str, ...]:
+    """
+    Return what to do about causes, each advice once, in the order in which to do it.
+
+    Args:
+        added: The causes, the leading one first, and what each adds to what is usual.
+        kind: The leading kind, which may be none of them.
+        lost_ns: The lost time.
+    """
+    leads = bool(added) and added[0].cause.kind == kind
+    found = [] if leads else [advice_of(kind)]
+    least_ns = _least_ns(lost_ns)
+    for number, (time_ns, cause) in enumerate(added):
+        is_leading = leads and not number
+        if is_leading or time_ns >= least_ns:
+            found += _advise_path(cause, least_ns)
+        if is_leading and not found:
+            found.append(advice_for(cause))
+    return tuple(dict.fromkeys([*found, *_counted(added)]))
+
+
+def advise_failed(added: Sequence[Added], _kind: str, lost_ns: int) -> tuple[str, ...]:
+    """Return what to do about calls that all failed: what they usually take is no matter then."""
+    found = [FAILED_ADVICE]
+    least_ns = _least_ns(lost_ns)
+    for _time_ns, cause in added:
+        if fault_ns(cause):
+            found += _advise_path(cause, least_ns)
+    return tuple(dict.fromkeys([*found, *_counted(added)]))
+
+
+def _least_ns(lost_ns: int) -> int:
+    return max(1, round(_ADVISED_SHARE * lost_ns))
+
+
+def _counted(added: Iterable[Added]) -> Iterator[str]:
+    return (advice_for(one.cause) for one in added if one.cause.is_counted)
+
+
+def _advise_path(cause: Cause, least_ns: int) -> Iterator[str]:
+    """Yield advice for what is behind a cause, the deepest first, then for the cause itself."""
+    left_ns = cause.time_ns
+    for via in sorted(cause.via, key=lambda via: -via.time_ns):
+        if via.time_ns >= least_ns and not _says_no_more(cause, via):
+            yield from _advise_path(via, least_ns)
+            left_ns -= fault_ns(via)
+    if left_ns >= least_ns and cause.kind != CauseKind.UNEXPLAINED:
+        yield advice_for(cause)
+
+
+def _says_no_more(cause: Cause, via: Cause) -> bool:
+    """
+    Say whether the advice for what is behind a cause says no more than that for the cause.
+
+    So it is of work whose lines are not known, and of what a holder of the GIL works: to move it to another
+    thread would not help.
+    """
+    is_gil = cause.kind == CauseKind.GIL and not via.lines.work
+    return via.kind == CauseKind.HOST_WORK and (is_gil or via.lines.first is None)
+
+
+def advice_for(cause: Cause) -> str:
+    """Return the advice for one cause, whatever is behind it."""
+    idle_ns = busy_ns = 0
+    for item in cause.evidence:
+        length_ns = max(0, item.end_unix_ns - item.start_unix_ns)
+        if item.is_cpu_idle:
+            idle_ns += length_ns
+        elif item.kind == "run_queue":
+            busy_ns += length_ns
+    lines = cause.lines
+    return advice_of(
+        cause.kind,
+        is_cpu_idle=idle_ns > busy_ns,
+        has_lines=lines.first is not None,
+        work=lines.work,
+        xid=cause.trouble.xid if cause.trouble else 0,
+        is_counted=cause.is_counted,
+    )

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identities import ProcessImage, key_of
-from otel_gpu.explain.advice import ADAPTER_ADVICE, FAILED_ADVICE, advice_of
+from otel_gpu.explain import memory_advice
+from otel_gpu.explain.advice import ADAPTER_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     Cause,
@@ -23,8 +24,7 @@ from otel_gpu.explain.chains import (
 )
 from otel_gpu.explain.chronic import Chronic, Finding
 from otel_gpu.explain.claims import Claims, claimed
-from otel_gpu.explain.memory_advice import advise
-from otel_gpu.explain.ranking import CauseSums, rank
+from otel_gpu.explain.ranking import CauseSums, added_to
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (
     HIGH,
@@ -36,8 +36,6 @@ from otel_gpu.explain.severity import (
     lost_to_host_ns,
 )
 
-# What is less of the whole gets no advice.
-_ADVISED_SHARE = 0.1
 _MAX_CAUSES = 32
 _RANK = {"high": 0, "medium": 1, "low": 2}
 
@@ -213,7 +211,7 @@ class Incidents:
         group.adapter_events += effect.kind == "network_event"
         if chain.failure is not None:
             group.out_of_memory += 1
-            group.memory_advice = tuple(advise(chain.failure))
+            group.memory_advice = tuple(memory_advice.advise(chain.failure))
         if effect.kind == EffectKind.DEVICE_FAULT:
             group.floor = min(group.floor, chain.severity, key=_RANK.__getitem__)
         group.duration_ns += effect.duration_ns
@@ -257,18 +255,18 @@ class Incidents:
     def _describe(self, group: _Group) -> Incident:
         pid, _, kind, culprit_pid = group.key
         usual_ns = group.duration_ns - group.excess_ns
-        causes = rank(group.causes.causes(group.duration_ns), usual_ns)
-        leading = [cause for cause in causes if _leads(cause, kind, culprit_pid)]
-        others = [cause for cause in causes if cause not in leading]
+        added = added_to(group.causes.causes(group.duration_ns), usual_ns)
+        leading = [one for one in added if _leads(one.cause, kind, culprit_pid)]
+        others = [one for one in added if one not in leading]
         if group.account is not None:
             # All of it, of which the effects are examples.
-            leading = list(rank(group.account.causes(group.feeders_ns), 0))
-            kind = leading[0].kind
-        causes = (*leading, *others)
+            leading = added_to(group.account.causes(group.feeders_ns), 0)
+            kind = leading[0].cause.kind
+        added = [*leading, *others]
         failed = 0 < group.failures == group.effects
-        advice = _advise_failed(causes) if failed else _advise(causes, kind)
+        advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
         if group.adapter_events:
-            advice = iter((ADAPTER_ADVICE,))
+            advice = (ADAPTER_ADVICE,)
         pid = pid or (group.process.pid if group.process else 0)
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
@@ -276,9 +274,9 @@ class Incidents:
             group.start_unix_ns,
             group.end_unix_ns,
             group.lost_ns,
-            causes,
+            tuple(one.cause for one in added),
             group.unexplained_ns + group.causes.left_out_ns,
-            group.memory_advice or tuple(dict.fromkeys(advice)),
+            group.memory_advice or advice,
             tuple(sorted(group.chains.values(), key=_by_start)),
             group.effects,
             group.account is not None,
@@ -334,49 +332,6 @@ def _root_of(cause: Cause) -> Cause:
 
 def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
     return cause.kind == kind and (cause.culprit.pid if cause.culprit else 0) == culprit_pid
-
-
-def _advise(causes: tuple[Cause, ...], kind: str) -> Iterator[str]:
-    """Yield advice for the leading kind, then for what matters of the rest: a tenth of it."""
-    leading = causes[0] if causes and causes[0].kind == kind else None
-    yield advice_of(kind) if leading is None else _advice_for(leading)
-    for cause in causes:
-        yield from _advise_below(cause)
-
-
-def _advise_failed(causes: tuple[Cause, ...]) -> Iterator[str]:
-    """Yield advice for calls that all failed: what they usually take is no matter then."""
-    yield FAILED_ADVICE
-    for cause in causes:
-        if fault_ns(cause):
-            yield from _advise_below(cause)
-
-
-def _advise_below(cause: Cause) -> Iterator[str]:
-    if cause.share >= _ADVISED_SHARE or cause.is_counted:
-        if cause.kind != "unexplained":
-            yield _advice_for(cause)
-        for other in cause.via:
-            yield from _advise_below(other)
-
-
-def _advice_for(cause: Cause) -> str:
-    idle_ns = busy_ns = 0
-    for item in cause.evidence:
-        length_ns = max(0, item.end_unix_ns - item.start_unix_ns)
-        if item.is_cpu_idle:
-            idle_ns += length_ns
-        elif item.kind == "run_queue":
-            busy_ns += length_ns
-    lines = cause.lines
-    return advice_of(
-        cause.kind,
-        is_cpu_idle=idle_ns > busy_ns,
-        has_lines=lines.first is not None,
-        work=lines.work,
-        xid=cause.trouble.xid if cause.trouble else 0,
-        is_counted=cause.is_counted,
-    )
 
 
 def worst_first(incident: Incident) -> tuple[int, bool, int, int, str]:

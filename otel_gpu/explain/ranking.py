@@ -1,6 +1,7 @@
 """Ranking: the order of causes, and the causes of many effects as those of one."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import rules
@@ -12,23 +13,35 @@ from otel_gpu.ledger.lines import LineSums
 _EVIDENCE_SLACK = 4
 
 
+class Added(NamedTuple):
+    """A cause, and how much of its time is not usual."""
+
+    time_ns: int
+    cause: Cause
+
+
 def rank(causes: Iterable[Cause], usual_ns: int) -> tuple[Cause, ...]:
+    """Return causes in the order of what they add to what is usual."""
+    return tuple(one.cause for one in added_to(causes, usual_ns))
+
+
+def added_to(causes: Iterable[Cause], usual_ns: int) -> list[Added]:
     """
-    Return causes in the order of what they add to what is usual.
+    Return what causes add to what is usual, the most first.
 
     A call that usually waits 50 ms for the device does so when something else delays it
     as well: the usual time is taken to be of the kinds that are no fault.
     """
     left_ns = usual_ns
-    added: list[tuple[int, Cause]] = []
+    added: list[Added] = []
     for cause in sorted(causes, key=_order):
         usual_part_ns = 0
         if rules.RULE_BY_KIND[cause.kind].fault == rules.NO_FAULT:
             usual_part_ns = min(left_ns, cause.time_ns)
             left_ns -= usual_part_ns
-        added.append((cause.time_ns - usual_part_ns, cause))
+        added.append(Added(cause.time_ns - usual_part_ns, cause))
     # Stable: of equals, the longer one stays first.
-    return tuple(cause for _, cause in sorted(added, key=lambda pair: -pair[0]))
+    return sorted(added, key=lambda one: -one.time_ns)
 
 
 class CauseSums:

@@ -165,7 +165,7 @@ def test_waits_for_a_cpu_that_was_mostly_busy_get_the_advice_about_its_load():
 
 
 def test_causes_of_causes_are_put_together_too():
-    """Each wait for the worker was a wait for the hog, and the advice is about both."""
+    """Each wait for the worker was a wait for the hog, and the advice is about the hog first."""
     stream = []
     for n in range(2):
         start = START + n * SECOND
@@ -183,7 +183,7 @@ def test_causes_of_causes_are_put_together_too():
     assert in_ms(cause.via) == [("run_queue", 300), ("unexplained", 100)]
     # There is nothing to do about what was not seen.
     assert incident.advice == tuple(
-        rules.RULE_BY_KIND[kind].advice for kind in ("ipc", "run_queue")
+        rules.RULE_BY_KIND[kind].advice for kind in ("run_queue", "ipc")
     )
 
 

@@ -149,7 +149,7 @@ def test_causes_have_culprits_shares_and_evidence(starved):
     assert incident["effects_seen"] == [
         {"kind": "slow_gap", "api": "cudaLaunchKernel", "count": served.SLOW_STEPS}
     ]
-    assert incident["advice"][0].startswith("The thread waited for data from another")
+    assert incident["advice"][0].startswith("The thread was ready and its CPU was busy")
 
 
 def test_a_chain_is_shown_with_its_intervals(starved):
