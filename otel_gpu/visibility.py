@@ -19,6 +19,7 @@ from otel_gpu.errors import HostError
 from otel_gpu.probe_symbols import layer_of_library, probes_of
 from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
+from otel_gpu.procfs.proc_files import process_of
 from otel_gpu.stacks.elf_image import ElfImage
 
 _DELETED = " (deleted)"
@@ -62,6 +63,9 @@ def examine_process(pid: int) -> Iterator[Finding]:
     home = Path("/proc") / str(pid)
     if not home.exists():
         raise HostError(f"there is no process {pid}", hint="list processes with ps -e")
+    process = process_of(pid)
+    if process not in {None, pid}:
+        raise HostError(f"{pid} is a thread of process {process}", hint=f"--pid {process}")
     if _is_hidden(pid):
         refused = missing(
             f"process {pid} may not be looked into",

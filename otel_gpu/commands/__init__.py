@@ -20,13 +20,14 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.printable import printable
+from otel_gpu.procfs.proc_files import process_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,6 +72,22 @@ def add_pids(parser: ArgumentParser, text: str, note: str = "") -> None:
     """Add ``--pid``, whose values are a list."""
     text = f"{text}; may be repeated{note}"
     parser.add_argument("--pid", type=int, action="append", default=[], metavar="PID", help=text)
+
+
+def check_pids(pids: Iterable[int]) -> None:
+    """
+    Check that these are processes that there are now.
+
+    Raises:
+        UsageError: One is the id of a thread, or of nothing.
+    """
+    for pid in pids:
+        if not Path(f"/proc/{pid}").exists():
+            raise UsageError(f"there is no process {pid}", hint="see `ps -e`")
+        process = process_of(pid)
+        if process not in {None, pid}:
+            hint = f"name the process: --pid {process}"
+            raise UsageError(f"{pid} is a thread of process {process}", hint=hint)
 
 
 class UsageError(OtelGpuError):

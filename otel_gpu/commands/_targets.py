@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from otel_gpu.capture.door_library import library_path
-from otel_gpu.commands import UsageError, add_file, add_pids
+from otel_gpu.commands import UsageError, add_file, add_pids, check_pids
 
 
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
@@ -35,9 +35,7 @@ def check_targets(args: Namespace) -> None:
             "--door is for a command",
             hint=f"start others with LD_PRELOAD={library_path()}",
         )
-    for pid in args.pid:
-        if not Path(f"/proc/{pid}").exists():
-            raise UsageError(f"there is no process {pid}", hint="see `ps -e`")
+    check_pids(args.pid)
     if args.cgroup is not None and not (args.cgroup / "cgroup.procs").exists():
         raise UsageError(f"{args.cgroup} is not a cgroup", hint="give its folder in /sys/fs/cgroup")
     if args.duration is not None and args.duration <= 0:

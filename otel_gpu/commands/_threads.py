@@ -5,14 +5,13 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Onlooker, Whom
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, check_pids
 from otel_gpu.commands._reports import write_result
 from otel_gpu.config import Config
 from otel_gpu.decode.decoder import decode
@@ -59,9 +58,7 @@ def look_at_threads(args: Namespace, config: Config, out: Output) -> int:
     for form in ("folded", "speedscope", "flamegraph", "waits", "api"):
         if getattr(args, form, None):
             raise UsageError(f"--now is text or --json, and has no --{form}")
-    for pid in args.pid:
-        if not Path(f"/proc/{pid}").exists():
-            raise UsageError(f"there is no process {pid}", hint="see `ps -e`")
+    check_pids(args.pid)
     report = look_at_processes(config, args.pid)
     lines = [to_text(make_threads_document(report))] if args.json else None
     write_result(args, out, lines, lambda console: write_threads(report, console))

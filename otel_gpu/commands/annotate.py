@@ -7,11 +7,12 @@ CUDA, else about the outermost one that is watched. The exit code is 0 if an age
 import ctypes
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.annotations import pack_pairs
 from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.commands import Output, UsageError
+from otel_gpu.commands import Output, UsageError, check_pids
 from otel_gpu.config import Config
 from otel_gpu.instrumentation.marks import annotate_function
 from otel_gpu.native_library import MARKS, native_library
@@ -37,6 +38,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - 
     """Say it, and whether anybody listens."""
     if not 0 <= args.pid < 1 << 31:
         raise UsageError(f"--pid {args.pid}: no process has this number")
+    if Path(f"/proc/{args.pid}").exists():
+        check_pids([args.pid])
     try:
         text = pack_pairs(args.pairs)
     except ValueError as error:

@@ -37,6 +37,13 @@ def read_descriptor(descriptor: int, limit_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
+def process_of(number: int) -> int | None:
+    """Return the process that a process id or thread id is of; None: that cannot be read."""
+    status = read_file(f"/proc/{number}/status", 4096)
+    _, found, rest = status.partition(b"\nTgid:")
+    return int(rest.split(None, 1)[0]) if found else None
+
+
 def stat_fields(folder: str) -> list[bytes]:
     """
     Return what ``stat`` says behind the name, empty when the process is gone.

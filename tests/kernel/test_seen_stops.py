@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import Agent, calls
+from tests.kernel.agent import Agent, calls, losses
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -56,6 +56,7 @@ while os.WIFSTOPPED(status := os.waitpid(child, 0)[1]):
 print(json.dumps([signals, os.waitstatus_to_exitcode(status)]), flush=True)
 """
 SIGTRAP = 5
+MISSED = {"not_watched_from_start": 1}
 
 
 def program(stubs: StubLibraries) -> list[str]:
@@ -70,6 +71,7 @@ def test_a_job_of_a_shell_runs_to_its_end(receiver: OtlpReceiver, stubs: StubLib
         finished = agent.wait()
 
     assert finished.lines[0]["cudaMalloc"] == CALLS
+    assert losses(receiver) == MISSED
     assert "\n0\n" in f"\n{finished.stderr}"
 
 
@@ -103,6 +105,7 @@ def test_a_traced_program_gets_no_signal_of_ours(
         finished = agent.wait()
 
     assert finished.lines[-1] == [[SIGTRAP], 0]
+    assert losses(receiver) == MISSED
 
 
 def test_children_in_sessions_of_their_own_are_stopped(
@@ -116,6 +119,7 @@ def test_children_in_sessions_of_their_own_are_stopped(
         pid = agent.wait().lines[0]["pid"]
 
     assert calls(receiver, "cudaMalloc", pid) == CALLS
+    assert losses(receiver) == {}
 
 
 @pytest.mark.xfail(
