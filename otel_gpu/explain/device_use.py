@@ -121,6 +121,11 @@ class DeviceUse(NamedTuple):
         """Whether causes of idle time can be believed."""
         return is_reliable(self.health)
 
+    @property
+    def can_judge(self) -> bool:
+        """Whether a verdict can be believed."""
+        return can_judge(self.health)
+
 
 # Of the latest trace, which is examined once for all who take it. It is large: it must not stay.
 _examined: list[tuple[DeviceUse, ...]] = []
@@ -204,6 +209,14 @@ def _is_known(path: CriticalPath) -> bool:
 
 def _middle(steps: Sequence[Step]) -> Step:
     return sorted(steps, key=lambda step: step.duration_ns)[(len(steps) - 1) // 2]
+
+
+def launches_of(trace: DeviceTrace) -> Counter[str]:
+    """Return how often each call was made that launches work."""
+    launching = [_LAUNCH.fullmatch(name) is not None for name in trace.names]
+    names = trace.host.names
+    called = Counter(compress(names, map(launching.__getitem__, names)))
+    return Counter({trace.names[name]: count for name, count in called.items()})
 
 
 def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:

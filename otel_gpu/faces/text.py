@@ -76,6 +76,11 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
     """Write a document on a console, or one part of it for each process."""
     headline = f"{format_duration(document.length_ns)} from {format_time(document.start_unix_ns)}"
     console.print(Text(f"{printable(document.source)}: {headline} UTC", style="bold"))
+    notes = [Text(f"- {printable(note)}") for note in document.notes]
+    # Where nothing else is known than what devices did, what is not known of it comes before that.
+    is_of_devices = not (_is_counted(document) or document.memory)
+    if is_of_devices and notes:
+        _write_section(console, "Not known", notes)
     if per_process and document.processes:
         for process in document.processes:
             console.print(Text(f"\n== {process_name(process.process)}", style="bold"))
@@ -88,14 +93,18 @@ def write_text(document: Document, console: Console, *, per_process: bool = Fals
         _write_section(console, "The host meanwhile: context, no cause", map(Text, lines))
     lost = ", ".join(f"{printable(reason)} {n:,}" for reason, n in sorted(document.losses.items()))
     _write_section(console, "Losses", [Text(lost or "nothing was lost")])
-    notes = (Text(f"- {printable(note)}") for note in document.notes)
-    _write_section(console, "Not known", notes)
+    if not is_of_devices:
+        _write_section(console, "Not known", notes)
+
+
+def _is_counted(document: Document) -> bool:
+    """Say whether calls and threads were watched, whether or not there were any."""
+    return bool(document.processes or document.apis or NO_CALLS in document.notes)
 
 
 def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
     _write_devices(document, console)
-    is_counted = document.processes or document.apis or NO_CALLS in document.notes
-    if not is_counted or (document.memory and not document.processes):
+    if not _is_counted(document) or (document.memory and not document.processes):
         # Of what an allocator or a profiler says alone, nothing is known of calls.
         return
     with_process = process is None and len(document.processes) > 1

@@ -24,7 +24,7 @@ from otel_gpu.findings.device_report import (
     LaunchRow,
     OperationRow,
 )
-from otel_gpu.findings.trace_gates import gate_line
+from otel_gpu.findings.trace_gates import gate_line, say_no_device
 from otel_gpu.ledger.collectives import Key, find_waits
 from otel_gpu.ledger.device_steps import Step, counted
 
@@ -53,17 +53,14 @@ class DeviceRows:
         self.traces += 1
         uses = examine(trace)
         if not uses:
-            self._notes.append(
-                f"{trace.source}: it has no activity of a device, so nothing is said of one. Was "
-                "ProfilerActivity.CUDA among the activities of the profiler?"
-            )
+            self._notes.append(say_no_device(trace))
         for use in uses:
             if len(self._rows) >= MAX_DEVICES:
                 return
             number = len(self._rows)
             self._rows.append(_row(f"{number}", use))
             self._advice += advice_for(f"{number}", use)
-            if use.collectives:
+            if use.collectives and use.is_reliable:
                 self._collectives[number] = use.collectives
 
     def finish(self) -> tuple[tuple[DeviceReport, ...], tuple[Advice, ...], tuple[str, ...]]:
@@ -121,8 +118,8 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
             for number, step in enumerate(use.steps[:MAX_STEP_ROWS])
         ),
         verdict=use.verdict.verdict,
-        useful=use.verdict.useful if use.is_reliable else None,
-        lost=dict(use.verdict.lost_ns) if use.is_reliable else None,
+        useful=use.verdict.useful if use.can_judge else None,
+        lost=dict(use.verdict.lost_ns) if use.can_judge else None,
         utilization=(busy_ns if covered_ns else phases.compute_ns) / whole_ns
         if use.knows_idle
         else None,
@@ -147,7 +144,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
             *use.launches[3:],
         ),
         collectives=None,
-        gate=tuple(gate_line(one) for one in use.health),
+        gate=tuple(gate_line(trace, one) for one in use.health),
         critical=_critical(use),
     )
 

@@ -1,24 +1,55 @@
 """What is wrong with a trace, in words."""
 
+from collections import Counter
 from collections.abc import Mapping
 
+from otel_gpu.decode.device import DeviceTrace
+from otel_gpu.explain.device_use import launches_of
 from otel_gpu.explain.trace_health import Fault, Finding
 from otel_gpu.findings.words import format_duration, format_share
 
 
-def gate_line(one: Finding) -> str:
+def gate_line(trace: DeviceTrace, one: Finding) -> str:
     """Return what is wrong with a trace, and what is not known for that."""
     duration = format_duration(one.amount)
     share = format_share(one.share)
     text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
+    if one.fault is Fault.REJECTED:
+        text += f" ({_rejected(trace)})"
     if not one.is_fatal:
         return text
     unknown = "causes and verdict are unknown" if one.hides_causes else "the verdict is unknown"
     return f"{text}: {unknown}"
 
 
+def say_no_device(trace: DeviceTrace) -> str:
+    """Return why nothing is said of a device that a trace could be about."""
+    launches = launches_of(trace)
+    if launches:
+        made = ", ".join(f"{name} {times:,}" for name, times in launches.most_common(_MOST_NAMES))
+        return (
+            f"{trace.source}: launches were recorded ({made}), and nothing of what a device did then: whoever recorded it "
+            "lost that, so nothing is said of a device."
+        )
+    if trace.rejected:
+        return (
+            f"{trace.source}: it has no activity of a device that could be read, so nothing is said of one "
+            f"({_rejected(trace)})."
+        )
+    return (
+        f"{trace.source}: it has no activity of a device, so nothing is said of one. Was "
+        "ProfilerActivity.CUDA among the activities of the profiler?"
+    )
+
+
+def _rejected(trace: DeviceTrace) -> str:
+    ranked = Counter(trace.rejected).most_common(_MOST_NAMES)
+    return ", ".join(f"{reason}: {count:,}" for reason, count in ranked)
+
+
+_MOST_NAMES = 3
 _GATES: Mapping[Fault, str] = {
-    Fault.REJECTED: "{:,} events of the file could not be read ({share})",
+    Fault.REJECTED: "{share} of the events of the file could not be read",
     Fault.LAUNCHED_BEFORE: (
         "{:,} activities at the front were launched before anything was recorded, and are left out"
     ),

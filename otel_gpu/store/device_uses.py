@@ -26,7 +26,7 @@ def found_rows(trace: DeviceTrace) -> Iterator[tuple[str, Row, int]]:
                 *(phases.exposed_communication_ns, phases.exposed_copy_ns),
                 phases.idle_ns if use.knows_idle else None,
                 *(phases.communication_ns, phases.copy_ns, len(use.steps), use.verdict.verdict),
-                use.verdict.useful if use.is_reliable else None,
+                use.verdict.useful if use.can_judge else None,
             ),
         )
         for step in use.steps:

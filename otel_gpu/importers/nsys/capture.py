@@ -84,6 +84,8 @@ class NsysCapture:
             raise RecordingError(f"{self._path}: {error}", hint=error.hint) from None
         self._count()
         parts = self._parts()
+        if not parts:
+            raise RecordingError(f"{self._path}: nothing is in its tables of devices and calls")
         start_ns, end_ns = _extent(parts)
         base_unix_ns, is_dated = self._base_unix_ns(end_ns)
         info = {"layout": self._layout, "mode": "import", "source": self.tally.source}

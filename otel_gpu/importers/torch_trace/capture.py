@@ -14,7 +14,7 @@ from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.tally import Tally
 from otel_gpu.importers.torch_trace.rows import Rows
-from otel_gpu.importers.torch_trace.scanner import Scanner
+from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
 from otel_gpu.stacks.frames import clean
 
@@ -71,6 +71,8 @@ class TraceCapture:
             if str(error).startswith(str(path)):
                 raise
             raise RecordingError(f"{path}: {error}", hint=error.hint) from None
+        if not rows.has_events and not scanner.rejected[DAMAGED]:
+            raise RecordingError(f"{path}: no trace of torch.profiler: it has no event", hint=HINT)
         rejected = rows.rejected + scanner.rejected
         self._count(rows, rejected)
         # There are millions of rows to look through.

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu.decode.device import (
@@ -60,6 +60,14 @@ _DEVICE: Mapping[str, Work] = {
     "gpu_memset": Work.FILL,
     "memset": Work.FILL,
 }
+# By what the categories of their calls and devices begin with, as Kineto spells them.
+_OTHER_MAKERS: Mapping[str, str] = {
+    "xpu": "Intel XPU",
+    "hpu": "Intel Gaudi",
+    "mtia": "Meta MTIA",
+    "glow": "Glow",
+    "privateuse1": "a device that torch calls PrivateUse1",
+}
 
 
 class Rows:
@@ -68,7 +76,8 @@ class Rows:
 
     Attributes:
         left_out: Events that say something which has no place here, by what they are.
-        rejected: Events that make no sense, by reason.
+        rejected: Events that make no sense, or of devices that nothing is known of, by reason.
+        has_events: There was an event at all, whether or not it is kept.
     """
 
     def __init__(self) -> None:
@@ -79,6 +88,7 @@ class Rows:
         self.device_steps: list[DeviceStep] = []
         self.overhead_ns = 0
         self.has_stacks = False
+        self.has_events = False
         self.left_out: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self._threads: dict[tuple[int, int], int] = {(0, 0): 0}
@@ -89,7 +99,7 @@ class Rows:
         # Of shapes and types of operations as they are written, nearly all of which were seen before.
         self._shapes: dict[tuple[bytes, bytes], int] = {}
 
-    def take(self, events: Iterable[TraceEvent]) -> None:
+    def take(self, events: Sequence[TraceEvent]) -> None:
         """
         Take events.
 
@@ -97,6 +107,7 @@ class Rows:
             RecordingError: There are too many.
         """
         known, silent = self._takers.get, _SILENT
+        self.has_events = self.has_events or any(type(event.ph) is str for event in events)
         for event in events:
             try:
                 if event.ph == "X":
@@ -133,10 +144,20 @@ class Rows:
             taker = self._take_device_step
         elif known == "overhead":
             taker = self._take_overhead
+        elif maker := _OTHER_MAKERS.get(known.partition("_")[0]):
+            taker = self._refuser(maker)
         else:
             return self._leave_out
         self._takers[category] = taker
         return taker
+
+    def _refuser(self, maker: str) -> Callable[[TraceEvent], None]:
+        rejected, reason = self.rejected, f"events of {maker}, whose devices are not read"
+
+        def refuse(_: TraceEvent) -> None:
+            rejected[reason] += 1
+
+        return refuse
 
     def _leave_out(self, event: TraceEvent) -> None:
         name = str(event.cat)

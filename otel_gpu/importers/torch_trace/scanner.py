@@ -24,7 +24,10 @@ MOST_EVENTS_CHARACTERS: Final = 1 << 16
 AT_ONCE_CHARACTERS: Final = 1 << 16
 """What is parsed at once, at most; what is no strict JSON costs the time of so much text twice."""
 
+HINT: Final = "write one with torch.profiler.profile(...).export_chrome_trace(FILE)"
+
 DAMAGED: Final = "events that are damaged"
+LAST_DAMAGED: Final = "last events of files, which are damaged"
 NOT_CLOSED: Final = "files that end early"
 GIVEN_UP: Final = "files that are read to their 10,000th damaged event only"
 MAX_DAMAGED: Final = 10_000
@@ -36,10 +39,12 @@ _KEY = re.compile(r'[\s,]*"([^"\\]{0,256})"\s*:\s*')
 # How an event begins; nearly always all of them begin alike.
 _OPENING: Callable[[str, int], re.Match[str] | None] = re.compile(r'\{\s*"[^"\\]{1,32}"\s*:').match
 _EVENT = re.compile(r'\{\s*"ph"\s*:')
+# How the list of events ends, and what comes behind it.
+_END = re.compile(r'\}\s*\](?=\s*(?:\}|,\s*"[^"\\]{0,256}"\s*:|$))')
 _EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(r'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\b')
-# What a search may have seen the beginning of, at the end of the text.
-_OVERLAP = 256
+# What a search may have seen the beginning of, at the end of the text; also values behind the events.
+_OVERLAP = 1 << 15
 # Values beside the events, which a stranger's file could have any number of.
 _MAX_KEYS = 256
 
@@ -133,12 +138,29 @@ class Scanner:
 
     def _resume(self) -> bool:
         """Go to where the next event begins; False: there is none, or too much is damaged."""
-        is_last = not self._skip_to(_EVENT, self._at + 1)
-        self.rejected[NOT_CLOSED if is_last else DAMAGED] += 1
+        at, text = self._at + 1, self._text
+        if not self._skip_to(_EVENT, at):
+            # What is left of the text begins behind the damage, if it is not all of it.
+            is_closed = self._skip_end(at if self._text is text else 0)
+            self.rejected[LAST_DAMAGED if is_closed else NOT_CLOSED] += 1
+            return False
+        self.rejected[DAMAGED] += 1
         if self.rejected[DAMAGED] >= MAX_DAMAGED:
             self.rejected[GIVEN_UP] += 1
             return False
-        return not is_last
+        return True
+
+    def _skip_end(self, at: int) -> bool:
+        """Go to the values behind the events, at the end of the text; False: there is no end of the list."""
+        for found in _END.finditer(self._text, max(at, len(self._text) - _OVERLAP)):
+            behind = self._text[found.end() :].strip(_BETWEEN)
+            try:
+                json.loads(f"{{{behind}" if behind else "{}", strict=False)
+            except (ValueError, RecursionError):
+                continue
+            self._at = found.end()
+            return True
+        return False
 
     def _skip_to(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
         while True:
@@ -150,7 +172,7 @@ class Scanner:
             if self._is_whole:
                 self._at = len(self._text)
                 return None
-            self._at = max(at, len(self._text) - _OVERLAP)
+            self._at = max(at, len(self._text) - min(_OVERLAP, MOST_EVENTS_CHARACTERS // 2))
             self._fill()
             at = self._at
 
@@ -163,7 +185,7 @@ class Scanner:
             what = f"it begins with {first!r}" if first else "it is empty"
             raise RecordingError(
                 f"no trace of torch.profiler: {what}",
-                hint="write one with torch.profiler.profile(...).export_chrome_trace(FILE)",
+                hint=HINT,
             )
         self._at += 1
         if first == "[":
@@ -172,7 +194,7 @@ class Scanner:
             return True
         raise RecordingError(
             "no trace of torch.profiler: it has no traceEvents",
-            hint="write one with torch.profiler.profile(...).export_chrome_trace(FILE)",
+            hint=HINT,
         )
 
     def _read_keys(self) -> bool:

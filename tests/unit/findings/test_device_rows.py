@@ -183,7 +183,9 @@ def test_causes_are_all_of_the_idle_time(tmp_path, work, around):
     assert row.compute_ns + exposed + row.idle_ns == row.window_ns
     assert sum(row.idle.values()) == row.idle_ns
     assert sum(wait.time_ns for wait in row.waits) == row.idle_ns
-    assert sum(row.lost.values()) == row.window_ns - row.compute_ns
+    # Of a device that did hardly anything there is no verdict.
+    assert row.lost is None or sum(row.lost.values()) == row.window_ns - row.compute_ns
+    assert (row.lost is None) == (row.window_ns - row.idle_ns < 50_000)
 
 
 @pytest.mark.parametrize(

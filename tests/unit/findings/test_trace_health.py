@@ -1,7 +1,12 @@
 """What a trace cannot carry is said before anything else, and nothing is concluded past it."""
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from otel_gpu import cli
+from otel_gpu.faces.text import write_text
 from tests.unit.importers.test_torch_trace import explain
 from tests.unit.importers.traces import LOADER, call, host, kernel, step, trace, write
 
@@ -203,3 +208,58 @@ def test_a_launch_that_is_out_of_order_is_said_and_costs_nothing(device):
 
     assert row.verdict == "gpu-bound"
     assert any(text.startswith("the work of 1 of 300 launches begins before") for text in row.gate)
+
+
+def test_launches_without_activities_are_named(document):
+    """As of graphs on ROCm: it is not that nobody asked for the device."""
+    graphs = [call("hipGraphLaunch", 30_000 * n, 4_000, n + 1) for n in range(32)]
+
+    found = document([*graphs, call("hipDeviceSynchronize", 999_000, 10)])
+
+    (note,) = found.notes
+    assert "launches were recorded (hipGraphLaunch 32), and nothing of what a device did" in note
+    assert (found.devices, found.advice) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("category", "maker"),
+    [("xpu_runtime", "Intel XPU"), ("mtia_ccp_events", "Meta MTIA"), ("privateuse1_runtime", "PrivateUse1")],
+)  # fmt: skip
+def test_devices_of_other_makers_are_named(document, category, maker):
+    """What their runtimes say is not understood, and is no reason to blame the profiler's settings."""
+    calls = [host("urEnqueueKernelLaunch", 500 * n, 20, category, correlation=n) for n in range(20)]
+
+    alone = document(calls)
+    (row,) = document([*calls, *(kernel(500 * n + 50, 300, n) for n in range(20))]).devices
+
+    note = alone.notes[0]
+    assert f"{maker}, whose devices are not read: 20)" in note
+    assert "ProfilerActivity" not in note
+    assert (row.verdict, row.idle_ns) == ("unknown", None)
+    assert f"{maker}, whose devices are not read: 20)" in row.gate[0]
+
+
+def test_what_is_not_known_of_devices_stands_before_the_rest(tmp_path):
+    """Of several ranks one has nothing of a device: that is read before what the others did."""
+    write(tmp_path / "rank0.json", trace(launched((10, 900))))
+    write(tmp_path / "rank1.json", trace([host("aten::mm", 0, 90)]))
+    out = io.StringIO()
+
+    write_text(explain(tmp_path), Console(file=out, width=200, color_system=None))
+
+    text = out.getvalue()
+    assert text.count("Not known") == 1
+    assert text.index("rank1.json: it has no activity of a device") < text.index("Verdict for")
+    assert text.index("nothing in the file says where steps begin") < text.index("Verdict for")
+
+
+def test_an_export_without_rows_is_refused(tmp_path, capsys):
+    """It is bad input, with the exit code of that."""
+    path = tmp_path / "empty.json"
+    path.write_text("[[-1, 1, 37888, 7], [-1, 1, 512, 7]]")
+
+    assert cli.main(["import", "torch-trace", str(path)]) == 1
+
+    said = capsys.readouterr().err
+    assert "it has no event" in said
+    assert "export_chrome_trace" in said

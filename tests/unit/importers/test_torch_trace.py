@@ -126,6 +126,12 @@ def test_categories_of_2021_are_read(read):
         pytest.param(
             lambda made: made.replace('"sgemm"', r'"s\gemm"'), scanner.DAMAGED, 4, id="backslash"
         ),
+        pytest.param(
+            lambda made: made.replace('"Memcpy', '"Mem"cpy'), scanner.LAST_DAMAGED, 4, id="last"
+        ),
+        pytest.param(
+            lambda made: made[: made.index('"Memcpy')], scanner.NOT_CLOSED, 4, id="last-is-cut"
+        ),
         pytest.param(lambda made: made.replace("sgemm", "s\x01ge\nmm"), None, 5, id="controls"),
         pytest.param(
             lambda made: made.replace('"dur": 40', '"dur": NaN'),
@@ -211,7 +217,25 @@ def test_time_base_is_read_from_the_end(read):
     assert found.is_dated
 
 
-@pytest.mark.parametrize("made", ["", "   ", "hello", "\x00\x01", '{"a": 1}', "{}", "7"])
+@pytest.mark.parametrize("size", [200, 1 << 16])
+@pytest.mark.parametrize("form", ["{}", '{{"traceEvents": {}, "baseTimeNanoseconds": 7, "x": [{{}}], "distributedInfo": {{"rank": 3}}}}'])  # fmt: skip
+def test_what_stands_behind_a_damaged_last_event_is_read(read, monkeypatch, form, size):
+    """Whether the window still holds the damage or not; and it is no file that ends early."""
+    monkeypatch.setattr(scanner, "MOST_EVENTS_CHARACTERS", size)
+    monkeypatch.setattr(scanner, "MAX_EVENT_CHARACTERS", 4_000)
+    monkeypatch.setattr(text, "PIECE_BYTES", 500)
+    many = [kernel(number, 1, number) for number in range(1, 30)]
+    last = host('{"device": "cpu"}(12): run', 1, 30, "python_function", notes=[{"a": 1}] * 400)
+    events = json.dumps([*many, last]).replace(r"\"", '"')
+
+    found, tally = read(form.format(events))
+
+    assert list(found.activities.correlations) == list(range(1, 30))
+    assert tally.rejected == {scanner.LAST_DAMAGED: 1}
+    assert (found.rank, found.base_unix_ns) == ((3, 7) if "rank" in form else (None, 0))
+
+
+@pytest.mark.parametrize("made", ["", "   ", "hello", "\x00\x01", '{"a": 1}', "{}", "7", "[]", "[[-1, 1, 37888, 7], [-1, 1, 512, 7]]", '[{"a": 1}]', '{"traceEvents": []}', '{"traceEvents": [{"ph":'])  # fmt: skip
 def test_what_is_no_trace_is_refused(read, made):
     """And it is said how one is written."""
     with pytest.raises(RecordingError, match="no trace of torch") as caught:
