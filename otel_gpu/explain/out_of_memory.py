@@ -16,7 +16,7 @@ itself, for it always is: the largest hole is a few percent of what is free in h
 # others lie, there seem to be holes. How much is free of all is exact, as the allocator says itself
 # what it holds and has handed out; a hole that could have served the request is none.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from otel_gpu import wire
@@ -42,11 +42,11 @@ from otel_gpu.explain.chains import (
     EffectKind,
     Evidence,
     Failure,
-    Pin,
     Severity,
 )
+from otel_gpu.explain.memory_causes import SMALL_BYTES, SMALL_SEGMENT_BYTES, judge, with_holes
 from otel_gpu.ledger.blocks import By, DeviceBlocks
-from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, Hole, holes_of, rank, split_of
+from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, rank, split_of
 from otel_gpu.ledger.memory_history import (
     History,
     growing,
@@ -67,14 +67,7 @@ ANYBODY: Final = ProcessImage(
 )
 """The process of a snapshot, which does not say whose it is."""
 
-_MIB = 1 << 20
-_SMALL_BYTES = _MIB
-_SMALL_SEGMENT_BYTES = 2 * _MIB
-# Of what is larger than this a segment has as much as was asked for, in whole 2 MiB.
-_MIDDLING_BYTES, _MIDDLING_SEGMENT_BYTES = 10 * _MIB, 20 * _MIB
 _ALLOCATORS = ("libc10.so", "libc10_cuda.so")
-# Of a device: what others take that is worth a name. The process's own context is less.
-_OTHERS_SHARE = 0.1
 
 
 def find_failures(
@@ -118,9 +111,9 @@ def _recorded(
         one
         for one in segments
         if (one.is_small, one.stream, one.pool)
-        == (known.asked_bytes <= _SMALL_BYTES, operations.streams[at], pool)
+        == (known.asked_bytes <= SMALL_BYTES, operations.streams[at], pool)
     ]
-    return _judge(_with_holes(known, usable, place_of))
+    return judge(with_holes(known, usable, place_of))
 
 
 def failure_of(
@@ -158,7 +151,7 @@ def failure_of(
     )
     if activity.map is not None:
         known = _with_map(known, activity)
-    return _judge(known)
+    return judge(known)
 
 
 def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
@@ -270,9 +263,9 @@ class _Places:
 
 def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
     segments = list(segments_of_map(activity, is_expandable=bool(known.is_expandable)))
-    is_small = known.asked_bytes <= _SMALL_BYTES
+    is_small = known.asked_bytes <= SMALL_BYTES
     usable = [one for one in segments if one.is_small == is_small]
-    found = _with_holes(known, usable, _Places(activity))
+    found = with_holes(known, usable, _Places(activity))
     # Where blocks lie that were not followed, there seem to be holes.
     hole_bytes = min(found.hole_bytes, known.hole_bytes)
     largest = found.largest_hole_bytes or 0
@@ -297,7 +290,7 @@ def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> It
             start, length, stack = blocks[at]
             inside.append(Block(start, length, None, BlockState.ALLOCATED, stack or NO_STACK))
             at += 1
-        is_small = size_bytes <= _SMALL_SEGMENT_BYTES
+        is_small = size_bytes <= SMALL_SEGMENT_BYTES
         device = activity.event.device
         yield Segment(
             device, address, size_bytes, 0, SHARED, is_small, is_expandable, tuple(inside)
@@ -317,51 +310,6 @@ def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator
         yield start, end - start
 
 
-def _with_holes(
-    known: Failure, usable: Sequence[Segment], place_of: Callable[[int], Frame]
-) -> Failure:
-    """Return what is known with the holes of the segments that could have served it."""
-    holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
-    hole_bytes = sum(hole.size_bytes for hole in holes)
-    return known._replace(
-        hole_bytes=hole_bytes,
-        largest_hole_bytes=max((hole.size_bytes for hole in holes), default=0),
-        elsewhere_bytes=max(0, known.elsewhere_bytes - hole_bytes),
-        pins=_pins(usable, holes, place_of),
-    )
-
-
-def _judge(known: Failure) -> Failure:
-    asked, free = known.asked_bytes, known.device_free_bytes or 0
-    # A new segment is what the device did not have.
-    lacking = _segment_bytes(asked) - free
-    leaked = known.leaks[0].size_bytes if known.leaks else 0
-    largest = known.largest_hole_bytes
-    is_in_pieces = asked <= known.hole_bytes + free and (largest is None or largest < asked)
-    others = known.outside_bytes or 0
-    if others < known.capacity_bytes * _OTHERS_SHARE:
-        others = 0
-    if lacking > 0 and is_in_pieces:
-        # What is never freed is also what keeps the holes apart.
-        leaking = {one.place for one in known.leaks}
-        is_pinned = bool(known.pins) and known.pins[0].place in leaking
-        is_leak = is_pinned and leaked >= lacking
-        cause = CauseKind.LEAK if is_leak else CauseKind.FRAGMENTATION
-    elif max(leaked, others) < max(lacking, 1):
-        cause = CauseKind.EXHAUSTED
-    else:
-        cause = CauseKind.LEAK if leaked >= others else CauseKind.OTHER_PROCESS
-    return known._replace(cause=cause)
-
-
-def _segment_bytes(asked_bytes: int) -> int:
-    if asked_bytes <= _SMALL_BYTES:
-        return _SMALL_SEGMENT_BYTES
-    if asked_bytes < _MIDDLING_BYTES:
-        return _MIDDLING_SEGMENT_BYTES
-    return -(-asked_bytes // _SMALL_SEGMENT_BYTES) * _SMALL_SEGMENT_BYTES
-
-
 def _outside(
     snapshot: MemorySnapshot, history: History, device_free: int, reserved: int
 ) -> int | None:
@@ -370,28 +318,3 @@ def _outside(
         return max(0, snapshot.capacity_bytes - device_free - reserved)
     taken = history.peak_reserved_bytes - device_free - reserved
     return taken if taken > 0 else None
-
-
-def _pins(
-    segments: Sequence[Segment], holes: Sequence[Hole], place_of: Callable[[int], Frame]
-) -> tuple[Pin, ...]:
-    stuck: dict[int, int] = {}
-    for hole in holes:
-        kept = hole.size_bytes - hole.whole_bytes
-        stuck[hole.segment] = stuck.get(hole.segment, 0) + kept
-    sums: dict[Frame, list[int]] = {}
-    for number, hole_bytes in stuck.items():
-        if not hole_bytes:
-            continue
-        seen: set[Frame] = set()
-        for block in segments[number].blocks:
-            if block.state is BlockState.FREE:
-                continue
-            place = place_of(block.stack)
-            held = sums.setdefault(place, [0, 0, 0])
-            held[0] += 0 if place in seen else hole_bytes
-            held[1] += block.size_bytes
-            held[2] += 1
-            seen.add(place)
-    pins = (Pin(place, *held) for place, held in sums.items())
-    return tuple(sorted(pins, key=lambda pin: (-pin.hole_bytes, pin.size_bytes, pin.place)))
