@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from otel_gpu.decode.memory import SHARED
 from otel_gpu.enrich.identities import CallStack, ProcessImage, Resource, Who, key_of
 from otel_gpu.enrich.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 from otel_gpu.ledger.lines import NO_LINES, Lines
 from otel_gpu.ledger.lines import Where as Where  # noqa: PLC0414 -- so is this
-from otel_gpu.ledger.memory import Holder
+from otel_gpu.ledger.memory import Holder, Kept
 from otel_gpu.stacks.frames import Frame
 
 
@@ -64,6 +65,10 @@ class CauseKind(StrEnum):
     ALLOCATION_RETRY = "allocation_retry"
     ALLOCATOR_BYPASS = "allocator_bypass"
     EXHAUSTED = "exhausted"
+    FITTING_HOLE = "fitting_hole"
+    PRIVATE_POOL = "private_pool"
+    OTHER_STREAM = "other_stream"
+    KEPT_CACHE = "kept_cache"
     FRAGMENTATION = "fragmentation"
     OTHER_PROCESS = "other_process"
     LEAK = "leak"
@@ -246,6 +251,11 @@ class Failure(NamedTuple):
         holders: Who held what was in use, the most first.
         pins: Who kept the holes apart, those of the most first.
         leaks: Who holds more from phase to phase, the most first.
+        pool: Of which pool it was asked.
+        stream: For which stream.
+        whole_bytes: What of ``hole_bytes`` no block is beside, so that the device could have it back.
+        was_freed_late: Whether the hole that would have served it became free only while it was tried.
+        kept: What is free for others, and what of its own pool is not given back; the most first.
     """
 
     device: int
@@ -265,6 +275,11 @@ class Failure(NamedTuple):
     holders: tuple[Holder, ...]
     pins: tuple[Pin, ...]
     leaks: tuple[Holder, ...]
+    pool: tuple[int, int] = SHARED
+    stream: int = 0
+    whole_bytes: int = 0
+    was_freed_late: bool = False
+    kept: tuple[Kept, ...] = ()
 
     @property
     def lacking_bytes(self) -> int:

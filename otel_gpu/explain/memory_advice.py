@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 
+from otel_gpu.decode.memory import SHARED
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.explain.chains import CauseKind, Failure
+from otel_gpu.ledger.memory import Kept
 from otel_gpu.units import count_of, format_size
+
+_MOST_POOLS = 3
 
 
 def advise(failure: Failure) -> Iterator[str]:
@@ -24,6 +28,18 @@ def advise(failure: Failure) -> Iterator[str]:
                 "this allocator: look who else uses it, and give each its share with "
                 f"torch.cuda.set_per_process_memory_fraction({_fraction(failure)})."
             )
+        case CauseKind.FITTING_HOLE:
+            yield _ask_again(failure)
+        case CauseKind.PRIVATE_POOL:
+            yield _let_go_of_pools(failure)
+        case CauseKind.OTHER_STREAM:
+            yield _use_one_stream(failure)
+        case CauseKind.KEPT_CACHE:
+            yield (
+                f"{format_size(_kept_bytes(failure))} is free and was not given back: PyTorch gives nothing back "
+                "while a CUDA graph is captured. Call torch.cuda.empty_cache() before the capture, and warm up "
+                "with the largest input."
+            )
         case _:
             most = failure.holders[0] if failure.holders else None
             held = (
@@ -35,6 +51,63 @@ def advise(failure: Failure) -> Iterator[str]:
                 f"{format_size(failure.lacking_bytes)} more is needed than there is. Use less where "
                 f"most is held{held}; a smaller batch or activation checkpointing needs less."
             )
+
+
+def pool_name(pool: tuple[int, int]) -> str:
+    """Return what a pool is called, as PyTorch numbers them."""
+    return f"private pool {pool[0]}.{pool[1]}"
+
+
+def kept_text(kept: Kept) -> str:
+    """Return for what free memory is kept, who allocated in there, and how much it is."""
+    what = (
+        pool_name(kept.pool)
+        if kept.pool != SHARED
+        else f"stream {kept.stream}{', for small requests' if kept.is_small else ''}"
+    )
+    who = f", in which {describe_place(kept.holders[0].place)} allocated," if kept.holders else ""
+    return f"{what}{who} keeps {format_size(kept.free_bytes)}"
+
+
+def _ask_again(failure: Failure) -> str:
+    size = format_size(failure.largest_hole_bytes or 0)
+    if failure.was_freed_late:
+        return (
+            f"A hole of {size} fits. It became free only while the request was tried: it was still in use on "
+            "another stream (record_stream). PyTorch waits for that and does not look at its own memory again "
+            "(pytorch#189504). Catch torch.OutOfMemoryError and ask once more, or call "
+            "torch.cuda.synchronize() before what is large."
+        )
+    return (
+        f"A hole of {size} fits and was not used. Ask once more; where max_split_size_mb is set, blocks that are "
+        "larger are not divided."
+    )
+
+
+def _let_go_of_pools(failure: Failure) -> str:
+    pools = [one for one in failure.kept if one.pool != SHARED]
+    told = "; ".join(map(kept_text, pools[:_MOST_POOLS]))
+    more = f"; {len(pools) - _MOST_POOLS:,} more pools" if len(pools) > _MOST_POOLS else ""
+    is_own = any(one.pool == failure.pool for one in pools)
+    grown = "Allocate what is largest in it first. " if is_own else ""
+    return (
+        f"{told[:1].upper()}{told[1:]}{more}. It cannot be given back while the CUDA graph or the torch.cuda.MemPool "
+        f"that it belongs to is there, nor used by others. {grown}Let go of graphs that are not replayed any more, "
+        "let graphs share one pool, or delete the MemPool once it is empty."
+    )
+
+
+def _use_one_stream(failure: Failure) -> str:
+    kept = next(one for one in failure.kept if one.largest_hole_bytes >= failure.asked_bytes)
+    told = kept_text(kept)
+    return (
+        f"{told[:1].upper()}{told[1:]}, the largest hole has {format_size(kept.largest_hole_bytes)}: it serves that "
+        "stream only. Allocate on one stream what is to use the same memory."
+    )
+
+
+def _kept_bytes(failure: Failure) -> int:
+    return max(failure.whole_bytes, sum(one.whole_bytes for one in failure.kept))
 
 
 def grow(size_bytes: int) -> str:

@@ -1,11 +1,11 @@
 """Why a request for memory failed, by where what is free lies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.decode.memory import BlockState, Segment
+from otel_gpu.decode.memory import SHARED, Action, BlockState, Operations, Segment
 from otel_gpu.explain.chains import CauseKind, Failure, Pin
-from otel_gpu.ledger.memory import Hole, holes_of
+from otel_gpu.ledger.memory import Holder, Hole, Kept, holes_of, split_of
 from otel_gpu.stacks.frames import Frame
 
 _MIB = 1 << 20
@@ -16,6 +16,14 @@ SMALL_SEGMENT_BYTES: Final = 2 * _MIB
 _MIDDLING_BYTES, _MIDDLING_SEGMENT_BYTES = 10 * _MIB, 20 * _MIB
 # Of a device: what others take that is worth a name. The process's own context is less.
 _OTHERS_SHARE = 0.1
+_MAX_HOLDERS = 3
+# What an allocator does while it tries a request.
+_MAX_TRIED = 4_096
+
+Holders = tuple[Holder, ...]
+Key = tuple[tuple[int, int], int, bool]
+"""The pool and the stream of segments, and whether they serve small requests."""
+Groups = Mapping[Key, Sequence[Segment]]
 
 
 def with_holes(
@@ -25,6 +33,7 @@ def with_holes(
     holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
     hole_bytes = sum(hole.size_bytes for hole in holes)
     return known._replace(
+        whole_bytes=sum(hole.whole_bytes for hole in holes),
         hole_bytes=hole_bytes,
         largest_hole_bytes=max((hole.size_bytes for hole in holes), default=0),
         elsewhere_bytes=max(0, known.elsewhere_bytes - hole_bytes),
@@ -36,14 +45,22 @@ def judge(known: Failure) -> Failure:
     """Return what is known with the cause of it."""
     asked, free = known.asked_bytes, known.device_free_bytes or 0
     # A new segment is what the device did not have.
-    lacking = _segment_bytes(asked) - free
+    lacking = segment_bytes(asked) - free
     leaked = known.leaks[0].size_bytes if known.leaks else 0
     largest = known.largest_hole_bytes
-    is_in_pieces = asked <= known.hole_bytes + free and (largest is None or largest < asked)
+    stuck = known.hole_bytes - known.whole_bytes
+    # What lies free as a whole is in nobody's way.
+    is_in_pieces = stuck > 0 and asked <= known.hole_bytes + free
     others = known.outside_bytes or 0
     if others < known.capacity_bytes * _OTHERS_SHARE:
         others = 0
-    if lacking > 0 and is_in_pieces:
+    kept, kept_bytes = _keeper_of(known, lacking) if lacking > 0 else (None, 0)
+    if lacking > 0 and largest is not None and largest >= asked:
+        cause = CauseKind.FITTING_HOLE
+        known = known._replace(kept=tuple(one for one in known.kept if one[:2] != _own(known)))
+    elif kept is not None and kept_bytes > max(stuck if is_in_pieces else 0, leaked, others):
+        cause = kept
+    elif lacking > 0 and is_in_pieces:
         # What is never freed is also what keeps the holes apart.
         leaking = {one.place for one in known.leaks}
         is_pinned = bool(known.pins) and known.pins[0].place in leaking
@@ -56,7 +73,97 @@ def judge(known: Failure) -> Failure:
     return known._replace(cause=cause)
 
 
-def _segment_bytes(asked_bytes: int) -> int:
+def _keeper_of(known: Failure, lacking_bytes: int) -> tuple[CauseKind | None, int]:
+    """Return for what free memory is kept that would have been enough, and how much; None: for nothing."""
+    # A pool is given back when nothing is left that uses it; before that, not even what is free as a whole.
+    in_pools = [one for one in known.kept if one.pool != SHARED]
+    pooled_bytes = sum(one.whole_bytes for one in in_pools)
+    if pooled_bytes >= lacking_bytes or _fits(in_pools, known.asked_bytes):
+        largest = max((one.largest_hole_bytes for one in in_pools), default=0)
+        return CauseKind.PRIVATE_POOL, max(pooled_bytes, largest)
+    # Before an allocator gives up, it gives back all segments that are free: but not while a graph is captured.
+    cached_bytes = sum(one.whole_bytes for one in known.kept if one.pool == SHARED)
+    if cached_bytes >= lacking_bytes:
+        return CauseKind.KEPT_CACHE, cached_bytes
+    elsewhere = [one for one in known.kept if one.pool == SHARED and one.stream != known.stream]
+    if known.pool == SHARED and _fits(elsewhere, known.asked_bytes):
+        return CauseKind.OTHER_STREAM, max(one.largest_hole_bytes for one in elsewhere)
+    return None, 0
+
+
+def _own(known: Failure) -> tuple[tuple[int, int], int]:
+    return known.pool, known.stream
+
+
+def _fits(kept: Sequence[Kept], asked_bytes: int) -> bool:
+    is_small = asked_bytes <= SMALL_BYTES
+    return any(one.largest_hole_bytes >= asked_bytes for one in kept if one.is_small == is_small)
+
+
+def kept_of(
+    known: Failure,
+    segments: Iterable[Segment],
+    holders_of: Callable[[Groups], Mapping[Key, Holders]],
+) -> tuple[Kept, ...]:
+    """
+    Return what is free that could not serve a request, the most first.
+
+    Args:
+        known: The request.
+        segments: All that the allocator has.
+        holders_of: Returns who allocated in each of some groups of them, the most first.
+    """
+    groups: dict[Key, list[Segment]] = {}
+    for one in segments:
+        groups.setdefault((one.pool, one.stream, one.is_small), []).append(one)
+    own = known.pool, known.stream, known.asked_bytes <= SMALL_BYTES
+    splits = {key: split_of(members) for key, members in groups.items()}
+    # Of its own pool it is what is not given back, though nothing is in its way.
+    kept = {
+        key: split
+        for key, split in splits.items()
+        if (split.whole_free + split.pooled if key == own else split.free)
+    }
+    holders = holders_of({key: groups[key] for key in kept})
+    found = (
+        Kept(
+            *key,
+            one.free,
+            one.pooled + one.whole_free,
+            one.largest_hole,
+            holders.get(key, ())[:_MAX_HOLDERS],
+        )
+        for key, one in kept.items()
+    )
+    return tuple(sorted(found, key=lambda one: (-one.free_bytes, one[:3])))
+
+
+def was_freed_late(
+    operations: Operations, at: int, holes: Iterable[Hole], asked_bytes: int
+) -> bool:
+    """
+    Say whether a hole that is large enough became free only while a request was tried.
+
+    An allocator that has nothing waits for the streams that still use what was freed, and asks the device once
+    more; PyTorch does not look again at what it has by then.
+    """
+    fitting = [hole for hole in holes if hole.size_bytes >= asked_bytes]
+    actions, addresses, times = operations.actions, operations.addresses, operations.unix_us
+    for index in range(at - 1, max(-1, at - 1 - _MAX_TRIED), -1):
+        if actions[index] == Action.ALLOCATE:
+            break
+        address = addresses[index]
+        is_inside = any(0 <= address - hole.address < hole.size_bytes for hole in fitting)
+        if actions[index] != Action.FREE or not is_inside:
+            continue
+        is_next = (actions[index - 1], addresses[index - 1]) == (Action.FREE_REQUESTED, address)
+        if not (index and is_next and times[index - 1] == times[index]):
+            return True
+    return False
+
+
+def segment_bytes(asked_bytes: int) -> int:
+    """Return what an allocator asks the device for, to serve a request of a size."""
     if asked_bytes <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if asked_bytes < _MIDDLING_BYTES:

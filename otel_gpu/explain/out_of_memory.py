@@ -16,7 +16,9 @@ itself, for it always is: the largest hole is a few percent of what is free in h
 # others lie, there seem to be holes. How much is free of all is exact, as the allocator says itself
 # what it holds and has handed out; a hole that could have served the request is none.
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Final
 
 from otel_gpu import wire
@@ -27,6 +29,7 @@ from otel_gpu.decode.memory import (
     Block,
     BlockState,
     MemorySnapshot,
+    Operations,
     Segment,
 )
 from otel_gpu.enrich import ids
@@ -44,9 +47,19 @@ from otel_gpu.explain.chains import (
     Failure,
     Severity,
 )
-from otel_gpu.explain.memory_causes import SMALL_BYTES, SMALL_SEGMENT_BYTES, judge, with_holes
+from otel_gpu.explain.memory_causes import (
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    Groups,
+    Holders,
+    Key,
+    judge,
+    kept_of,
+    was_freed_late,
+    with_holes,
+)
 from otel_gpu.ledger.blocks import By, DeviceBlocks
-from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, rank, split_of
+from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, holes_of, rank, split_of
 from otel_gpu.ledger.memory_history import (
     History,
     growing,
@@ -67,6 +80,8 @@ ANYBODY: Final = ProcessImage(
 )
 """The process of a snapshot, which does not say whose it is."""
 
+# Operations in which it is looked for who uses a pool.
+_MAX_LOOKED = 1_000_000
 _ALLOCATORS = ("libc10.so", "libc10_cuda.so")
 
 
@@ -106,14 +121,52 @@ def _recorded(
         pins=(),
         leaks=growing(live, phase_ends(snapshot, at), place_of),
     )
-    pool = operations.pools.get(at, SHARED)
+    known = known._replace(pool=operations.pools.get(at, SHARED), stream=operations.streams[at])
     usable = [
         one
         for one in segments
         if (one.is_small, one.stream, one.pool)
-        == (known.asked_bytes <= SMALL_BYTES, operations.streams[at], pool)
+        == (known.asked_bytes <= SMALL_BYTES, known.stream, known.pool)
     ]
-    return judge(with_holes(known, usable, place_of))
+    found = with_holes(known, usable, place_of)
+    holes = (hole for one in usable for hole in holes_of(one))
+    return judge(
+        found._replace(
+            was_freed_late=was_freed_late(operations, at, holes, known.asked_bytes),
+            kept=kept_of(known, segments, _Allocated(operations, at, place_of)),
+        )
+    )
+
+
+class _Allocated:
+    """Says who allocated in segments before an operation."""
+
+    def __init__(self, operations: Operations, at: int, place_of: Callable[[int], Frame]) -> None:
+        self._operations, self._at, self._place_of = operations, at, place_of
+
+    def __call__(self, groups: Groups) -> dict[Key, Holders]:
+        """Return who did, in each group; of what is older than the recording, who took the segments."""
+        starts = sorted(
+            (one.address, one.address + one.size_bytes, key)
+            for key, members in groups.items()
+            for one in members
+        )
+        sizes: dict[Key, list[tuple[int, int]]] = {key: [] for key in groups}
+        operations = self._operations
+        for index in range(max(0, self._at - _MAX_LOOKED) if starts else self._at, self._at):
+            if operations.actions[index] == Action.ALLOCATE:
+                address = operations.addresses[index]
+                number = bisect_right(starts, address, key=_first) - 1
+                if number >= 0 and address < starts[number][1]:
+                    made = operations.stacks[index], operations.sizes_bytes[index]
+                    sizes[starts[number][2]].append(made)
+        return {
+            key: rank(
+                sizes[key] or [(one.stack, one.size_bytes) for one in members if one.stack],
+                self._place_of,
+            )
+            for key, members in groups.items()
+        }
 
 
 def failure_of(
@@ -270,8 +323,11 @@ def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
     hole_bytes = min(found.hole_bytes, known.hole_bytes)
     largest = found.largest_hole_bytes or 0
     is_known = found.hole_bytes <= known.hole_bytes and largest < known.asked_bytes
+    # What seems to lie free as a whole does so where all blocks are known.
+    is_all = sum(size for _, size in _known_sizes(activity)) >= activity.event.allocated_bytes > 0
     return found._replace(
         hole_bytes=hole_bytes,
+        whole_bytes=min(found.whole_bytes, hole_bytes) if is_all else 0,
         largest_hole_bytes=largest if is_known else None,
         pins=tuple(pin._replace(hole_bytes=min(pin.hole_bytes, hole_bytes)) for pin in found.pins),
         elsewhere_bytes=known.hole_bytes - hole_bytes,
@@ -318,3 +374,6 @@ def _outside(
         return max(0, snapshot.capacity_bytes - device_free - reserved)
     taken = history.peak_reserved_bytes - device_free - reserved
     return taken if taken > 0 else None
+
+
+_first = itemgetter(0)

@@ -167,6 +167,27 @@ RULES: tuple[Rule, ...] = (
         "The program needs more memory than there is. Use a smaller batch, or activation checkpointing.",
     ),
     Rule(
+        "fitting_hole",
+        FAULT,
+        "A hole that fits was free, and was not used. Ask once more.",
+    ),
+    Rule(
+        "private_pool",
+        FAULT,
+        "A private pool keeps enough free memory. Let go of CUDA graphs that are not replayed any more, or of the "
+        "torch.cuda.MemPool.",
+    ),
+    Rule(
+        "other_stream",
+        FAULT,
+        "Enough memory is free, for another stream. Allocate on one stream what is to use the same memory.",
+    ),
+    Rule(
+        "kept_cache",
+        FAULT,
+        "The allocator did not give back what is free. Empty its cache before a CUDA graph is captured.",
+    ),
+    Rule(
         "fragmentation",
         FAULT,
         "Enough memory was free, in holes that were too small. Let segments grow "

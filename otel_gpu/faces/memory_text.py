@@ -19,7 +19,7 @@ from otel_gpu.findings.device_memory import (
     OutOfMemory,
     SegmentSize,
 )
-from otel_gpu.findings.memory_rows import place_text
+from otel_gpu.findings.memory_rows import cause_name, kept_for, place_text
 from otel_gpu.findings.words import (
     count_of,
     format_duration,
@@ -179,6 +179,7 @@ def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
         ),
         ("freed, waits for a stream", row.pending_bytes or None),
         ("free between blocks (stuck)", row.stuck_bytes),
+        ("free, kept by private pools", row.pooled_bytes or None),
         ("free, can be given back", row.whole_free_bytes),
         ("free, where is not known", cached),
     )
@@ -238,7 +239,10 @@ def _growth(row: Growth) -> Text:
 
 
 def _failure(oom: OutOfMemory) -> Iterator[RenderableType]:
-    yield Text(f"{place_text(oom)} asked for {_exact(oom.asked_bytes)}: {oom.cause}", style="bold")
+    yield Text(
+        f"{place_text(oom)} asked for {_exact(oom.asked_bytes)}: {cause_name(oom)}",
+        style="bold",
+    )
     if oom.free_bytes is not None:
         yield Text(f"free on the device {_exact(oom.free_bytes)}")
     yield Text(f"reserved {_exact(oom.reserved_bytes)}, in use {_exact(oom.live_bytes)}")
@@ -247,6 +251,11 @@ def _failure(oom: OutOfMemory) -> Iterator[RenderableType]:
     yield Text(f"free where it could have been served {_exact(oom.hole_bytes)}{known}")
     if oom.elsewhere_bytes:
         yield Text(f"free for other streams, pools or sizes only {_exact(oom.elsewhere_bytes)}")
+    for kept in oom.kept[:_MAX_ROWS]:
+        yield Text(
+            f"kept for {kept_for(kept)}: {_exact(kept.free_bytes)} free, the largest piece "
+            f"{format_size(kept.largest_hole_bytes)}"
+        )
     if oom.outside_bytes:
         yield Text(f"held outside of this allocator, at least {_exact(oom.outside_bytes)}")
     for pin in oom.pins[:_MAX_ROWS]:

@@ -117,6 +117,7 @@ def _memory(document: Document) -> Iterator[tuple[tuple[Kind, str], float]]:
             "reserved": row.reserved_bytes,
             "stuck between blocks": row.stuck_bytes,
             "free, can be given back": row.whole_free_bytes,
+            "free, kept by private pools": row.pooled_bytes or None,
             "largest hole": row.largest_hole_bytes,
         }
         for name, size in parts.items():

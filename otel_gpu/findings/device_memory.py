@@ -61,6 +61,18 @@ class PinnedHole(NamedTuple):
     holders: tuple[Holding, ...]
 
 
+class KeptMemory(NamedTuple):
+    """Free memory that could not serve a request; see ``ledger.memory.Kept``."""
+
+    pool: tuple[int, int]
+    stream: int
+    is_small: bool
+    free_bytes: int
+    whole_bytes: int
+    largest_hole_bytes: int
+    holders: tuple[Holding, ...]
+
+
 class OutOfMemory(NamedTuple):
     """
     A request that failed; see ``explain.chains.Failure``.
@@ -84,6 +96,7 @@ class OutOfMemory(NamedTuple):
     holders: tuple[Holding, ...]
     pins: tuple[PinnedBy, ...]
     leaks: tuple[Holding, ...]
+    kept: tuple[KeptMemory, ...] = ()
 
 
 class MemoryReading(NamedTuple):
@@ -138,7 +151,8 @@ class Memory(NamedTuple):
         holes: Up to 20, of which most is stuck.
         unreserved_bytes: Of the device, what is not reserved; None also where more is reserved than
             the device is said to have.
-        usable_bytes: Of the device, what blocks could have: all but what is stuck or pending.
+        usable_bytes: Of the device, what blocks could have: all but what is stuck, pending or kept by private pools.
+        pooled_bytes: Free as a whole in private pools, which give it back when nothing uses them any more.
     """
 
     pid: int | None
@@ -185,3 +199,4 @@ class Memory(NamedTuple):
     holes: tuple[PinnedHole, ...] = ()
     unreserved_bytes: int | None = None
     usable_bytes: int | None = None
+    pooled_bytes: int | None = None

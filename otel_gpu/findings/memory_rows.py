@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from otel_gpu.decode.memory import Action, MemorySnapshot, Segment
+from otel_gpu.decode.memory import SHARED, Action, MemorySnapshot, Segment
 from otel_gpu.explain.chains import Failure, Pin
-from otel_gpu.explain.memory_advice import advise, grow, keep_cache
+from otel_gpu.explain.memory_advice import advise, grow, keep_cache, pool_name
 from otel_gpu.findings.device_memory import (
     ChurnSize,
     Growth,
     Holding,
+    KeptMemory,
     Memory,
     MemoryPool,
     MemoryReading,
@@ -85,6 +86,7 @@ def _row(snapshot: MemorySnapshot, history: History, failures: Sequence[Failure]
         pending_bytes=split.pending,
         stuck_bytes=split.stuck,
         whole_free_bytes=split.whole_free,
+        pooled_bytes=split.pooled,
         largest_hole_bytes=split.largest_hole,
         capacity_bytes=snapshot.capacity_bytes or None,
         expandable_segments=snapshot.is_expandable,
@@ -138,7 +140,8 @@ def _with_room(row: Memory) -> Memory:
     if capacity is None or capacity < row.reserved_bytes or stuck is None or pending is None:
         return row
     return row._replace(
-        unreserved_bytes=capacity - row.reserved_bytes, usable_bytes=capacity - stuck - pending
+        unreserved_bytes=capacity - row.reserved_bytes,
+        usable_bytes=capacity - stuck - pending - (row.pooled_bytes or 0),
     )
 
 
@@ -172,6 +175,18 @@ def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
 def place_text(row: Holding | PinnedBy | Growth | OutOfMemory) -> str:
     """Return a line of a program for the middle of a sentence."""
     return describe_place(frame_of(row))
+
+
+def kept_for(kept: KeptMemory) -> str:
+    """Return whom free memory is kept for, and who allocated there, for the middle of a sentence."""
+    what = pool_name(kept.pool) if kept.pool != SHARED else f"stream {kept.stream}"
+    what += ", small requests" if kept.is_small else ""
+    return f"{what}, where {place_text(kept.holders[0])} allocated" if kept.holders else what
+
+
+def cause_name(row: OutOfMemory) -> str:
+    """Return why a request failed, in two words."""
+    return row.cause.replace("_", " ")
 
 
 def frame_of(row: Holding | PinnedBy | Growth | OutOfMemory) -> Frame:
@@ -216,6 +231,7 @@ def out_of_memory(failure: Failure) -> OutOfMemory:
         holdings(failure.holders),
         tuple(map(_pinned_by, failure.pins[:MAX_HOLDERS])),
         holdings(failure.leaks),
+        tuple(KeptMemory(*one[:-1], holdings(one.holders)) for one in failure.kept[:MAX_HOLDERS]),
     )
 
 
@@ -242,7 +258,7 @@ def _pools(segments: Iterable[Segment]) -> Iterator[MemoryPool]:
 def failure_alarms(ooms: Iterable[OutOfMemory]) -> Iterator[str]:
     """Say which requests failed, and why."""
     for oom in ooms:
-        yield f"A request for {format_size(oom.asked_bytes)} failed in {place_text(oom)}: {oom.cause}."
+        yield f"A request for {format_size(oom.asked_bytes)} failed in {place_text(oom)}: {cause_name(oom)}."
 
 
 def _alarms(row: Memory) -> Iterator[str]:

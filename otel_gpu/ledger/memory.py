@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.decode.memory import Block, BlockState, Segment
+from otel_gpu.decode.memory import SHARED, Block, BlockState, Segment
 from otel_gpu.stacks.frames import Frame
 
 BEFORE = Frame("", "(older than the recording)")
@@ -39,8 +39,9 @@ class Split(NamedTuple):
     """
     What reserved memory is used for, in bytes.
 
-    ``reserved = requested + rounding + pending + stuck + whole_free``. ``whole_free`` can be given
-    back to the device, ``stuck`` is free between blocks that are in use. Where it is not known
+    ``reserved = requested + rounding + pending + stuck + pooled + whole_free``. ``whole_free`` can be given
+    back to the device, ``stuck`` is free between blocks that are in use, ``pooled`` is free as a whole in
+    private pools, which give nothing back while anything uses them. Where it is not known
     what was asked for, ``requested`` and ``rounding`` are None, and ``allocated`` is their sum.
     """
 
@@ -50,13 +51,14 @@ class Split(NamedTuple):
     rounding: int | None
     pending: int
     stuck: int
+    pooled: int
     whole_free: int
     largest_hole: int
 
     @property
     def free(self) -> int:
         """All that is reserved and not in use."""
-        return self.stuck + self.whole_free
+        return self.stuck + self.pooled + self.whole_free
 
 
 class Hole(NamedTuple):
@@ -76,9 +78,32 @@ class Holder(NamedTuple):
     blocks: int
 
 
+class Kept(NamedTuple):
+    """
+    Free memory of an allocator that is kept for others than a request, or that is not given back.
+
+    Attributes:
+        pool: Of which pool it is; ``SHARED`` is that of all.
+        stream: Of which stream it is.
+        is_small: Whether it serves small requests only.
+        free_bytes: How much is free.
+        whole_bytes: What of it no block is beside, so that the device could have it back.
+        largest_hole_bytes: The largest piece.
+        holders: Who allocated in there, the most first.
+    """
+
+    pool: tuple[int, int]
+    stream: int
+    is_small: bool
+    free_bytes: int
+    whole_bytes: int
+    largest_hole_bytes: int
+    holders: tuple[Holder, ...]
+
+
 def split_of(segments: Iterable[Segment]) -> Split:
     """Return what the memory of segments is used for."""
-    reserved = allocated = requested = pending = free = whole = largest = 0
+    reserved = allocated = requested = pending = free = whole = pooled = largest = 0
     is_known = True
     for segment in segments:
         reserved += segment.size_bytes
@@ -96,6 +121,7 @@ def split_of(segments: Iterable[Segment]) -> Split:
         free += segment.size_bytes - used
         for hole in holes_of(segment):
             whole += hole.whole_bytes
+            pooled += hole.whole_bytes if segment.pool != SHARED else 0
             largest = max(largest, hole.size_bytes)
     return Split(
         reserved,
@@ -104,7 +130,8 @@ def split_of(segments: Iterable[Segment]) -> Split:
         allocated - requested if is_known else None,
         pending,
         free - whole,
-        whole,
+        pooled,
+        whole - pooled,
         largest,
     )
 

@@ -23,7 +23,7 @@ from otel_gpu.findings.device_memory import (
     SegmentSize,
 )
 from otel_gpu.findings.document import Document
-from otel_gpu.findings.memory_rows import frame_of
+from otel_gpu.findings.memory_rows import frame_of, kept_for
 from otel_gpu.findings.phrases import API, DATA, MEMORY
 from otel_gpu.findings.sentences import Name
 from otel_gpu.findings.words import (
@@ -218,6 +218,8 @@ def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
     )
     if oom.elsewhere_bytes:
         yield "Free for others only", format_size(oom.elsewhere_bytes)
+    for kept in oom.kept:
+        yield f"Kept for {kept_for(kept)}", format_size(kept.free_bytes)
     if oom.outside_bytes:
         yield "Held by others", f"at least {format_size(oom.outside_bytes)}"
 

@@ -32,6 +32,7 @@ def test_the_kinds_are_those_that_are_documented():
         *("off_cpu", "network", "gpu_clocks", "gpu_fault"),
         *("empty_cache", "allocation_retry", "allocator_bypass"),
         *("exhausted", "fragmentation", "other_process", "leak"),
+        *("fitting_hole", "private_pool", "other_stream", "kept_cache"),
         *("collective_wait", "collective_mismatch", "collective_stuck"),
     }
 

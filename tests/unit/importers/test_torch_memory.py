@@ -338,6 +338,125 @@ def test_a_private_pool_is_judged_by_its_own_holes(rows):
     assert (other.cause, other.elsewhere_bytes) == ("exhausted", 40 * MIB)
 
 
+GIB = 1 << 30
+CAPTURE = stack("/app/graphs.py", 12, "capture")
+
+
+def test_a_hole_that_fits_is_no_lack_of_memory(rows):
+    """It became free only while the request was tried, and asking once more would do (pytorch#189504)."""
+    segments = [
+        segment(A, [block(A, 10 * GIB, "inactive")]),
+        segment(A + 20 * GIB, [block(A + 20 * GIB, 5 * GIB, frames=CACHE)]),
+    ]
+    freed_late = [
+        event("alloc", A, 10 * GIB, 1, MODEL),
+        event("alloc", A + 20 * GIB, 5 * GIB, 3, CACHE),
+        event("free_requested", A, 10 * GIB, 50, MODEL),
+        event("free_completed", A, 10 * GIB, 99, MODEL),
+        oom(8 * GIB, GIB, 100, MODEL) | {"pool_id": (0, 0)},
+    ]
+
+    (row,) = rows(snapshot(segments, freed_late))
+
+    (failed,) = row.ooms
+    assert (failed.cause, failed.largest_hole_bytes, failed.kept) == ("fitting_hole", 10 * GIB, ())
+    assert row.alarms[0].endswith("failed in train.py:44 step: fitting hole.")
+    assert row.advice[0].startswith("A hole of 10.7 GB fits.")
+    assert "became free only while the request was tried" in row.advice[0]
+    assert not [text for text in row.advice if "more is needed" in text or "expandable" in text]
+
+
+def test_a_hole_that_fits_may_be_there_for_long(rows):
+    """Why it was not used is not known then."""
+    segments = [
+        segment(A, [block(A, 10 * MIB, "inactive"), block(A + 10 * MIB, MIB, frames=CACHE)])
+    ]
+    trace = [*freed(A, 10 * MIB, 5), event("alloc", B, MIB, 7, CACHE), oom(8 * MIB, 0, 9, MODEL)]
+
+    (row,) = rows(snapshot(segments, trace))
+
+    assert row.ooms[0].cause == "fitting_hole"
+    assert "max_split_size_mb" in row.advice[0]
+
+
+def pooled(asked, pool, **more):
+    """A pool of CUDA graphs in which all is free, 13 GiB that are used, and a request that failed."""
+    private = segment(A, [block(A, 10 * GIB, "inactive")], segment_pool_id=(0, 1), **more)
+    used = segment(B + 20 * GIB, [block(B + 20 * GIB, 13 * GIB, frames=CACHE)])
+    trace = [
+        event("alloc", A, 10 * GIB, 1, CAPTURE, pool_id=(0, 1)),
+        *freed(A, 10 * GIB, 2),
+        event("alloc", B + 20 * GIB, 13 * GIB, 3, CACHE),
+        oom(asked, GIB, 9, MODEL) | {"pool_id": pool},
+    ]
+    return snapshot([private, used], trace)
+
+
+def test_what_a_private_pool_keeps_cannot_be_given_back(rows):
+    """Whose it is, is said (pytorch#121932)."""
+    (row,) = rows(pooled(4 * GIB, (0, 0)))
+
+    (failed,) = row.ooms
+    assert failed.cause == "private_pool"
+    (kept,) = failed.kept
+    assert (kept.pool, kept.free_bytes, kept.whole_bytes) == ((0, 1), 10 * GIB, 10 * GIB)
+    assert places(kept.holders) == [("graphs.py:12", 10 * GIB)]
+    assert (
+        "Private pool 0.1, in which graphs.py:12 capture allocated, keeps 10.7 GB" in row.advice[0]
+    )
+    assert "cannot be given back" in row.advice[0]
+    assert (row.whole_free_bytes, row.pooled_bytes, row.stuck_bytes) == (0, 10 * GIB, 0)
+    parts = (row.requested_bytes, row.rounding_bytes, row.pending_bytes, row.stuck_bytes)
+    assert sum(parts) + row.pooled_bytes + row.whole_free_bytes == row.reserved_bytes
+
+
+def test_a_pool_that_has_to_grow_is_no_fragmentation(rows):
+    """Nothing is in the way of what is free in a MemPool; it is not given back (pytorch#159674)."""
+    (row,) = rows(pooled(11 * GIB, (0, 1)))
+
+    (failed,) = row.ooms
+    assert (failed.cause, failed.hole_bytes, failed.pins) == ("private_pool", 10 * GIB, ())
+    assert "Allocate what is largest in it first" in row.advice[0]
+    assert not [text for text in row.advice if "expandable_segments" in text]
+
+
+def test_a_private_pool_that_is_too_small_is_not_to_blame(rows):
+    """With all of it there would not have been enough."""
+    (row,) = rows(pooled(12 * GIB, (0, 0)))
+
+    assert row.ooms[0].cause == "exhausted"
+    assert "10.7 GB" not in row.advice[0]
+
+
+def test_nothing_is_given_back_while_a_graph_is_captured(rows):
+    """The cache would have been enough."""
+    cached = segment(A, [block(A, 6 * GIB, "inactive")])
+    used = segment(B + 20 * GIB, [block(B + 20 * GIB, GIB)], segment_pool_id=(3, 0))
+    failed = oom(4 * GIB, GIB, 9, CAPTURE) | {"pool_id": (3, 0)}
+
+    (row,) = rows(snapshot([cached, used], [failed]))
+
+    assert row.ooms[0].cause == "kept_cache"
+    assert "Call torch.cuda.empty_cache() before the capture" in row.advice[0]
+
+
+def test_a_hole_that_fits_for_another_stream_is_named(rows):
+    """Beside a block that is in use, so that it could not be given back."""
+    other = segment(
+        A,
+        [block(A, 6 * GIB, "inactive"), block(A + 6 * GIB, GIB, frames=CACHE)],
+        stream=7,
+    )
+    trace = [event("alloc", A + 6 * GIB, GIB, 1, CACHE), oom(4 * GIB, MIB, 9, MODEL)]
+
+    (row,) = rows(snapshot([other], trace))
+
+    (failed,) = row.ooms
+    assert (failed.cause, failed.kept[0].stream) == ("other_stream", 7)
+    assert "Stream 7, in which train.py:31" in row.advice[0]
+    assert "keeps 6.44 GB, the largest hole has 6.44 GB" in row.advice[0]
+
+
 def test_a_request_that_failed_is_an_incident(tmp_path):
     """Of high severity, with the advice of its row; a snapshot does not say whose process it was."""
     made = snapshot(holed(), [oom(50 * MIB, 2 * MIB, 9, MODEL)])

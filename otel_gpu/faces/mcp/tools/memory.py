@@ -8,16 +8,25 @@ from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.code import MAX_FUNCTION
 from otel_gpu.faces.mcp.tool import Answer, since, tool
-from otel_gpu.findings.device_memory import Growth, Holding, Memory, OutOfMemory, PinnedBy
+from otel_gpu.findings.device_memory import (
+    Growth,
+    Holding,
+    KeptMemory,
+    Memory,
+    OutOfMemory,
+    PinnedBy,
+)
 from otel_gpu.findings.document import Document
-from otel_gpu.findings.memory_rows import place_text
+from otel_gpu.findings.memory_rows import kept_for, place_text
 
 # Their lists shrink to make room, but not what is beside those.
 _MAX_DEVICES, _MAX_FAILURES, _MAX_ADVICE = 4, 2, 4
 _MAX_POINTS = 60
+_MAX_KEPT = 8
 _SIZES = (
     *("live_bytes", "peak_bytes", "reserved_bytes", "peak_reserved_bytes", "capacity_bytes"),
     *("requested_bytes", "rounding_bytes", "pending_bytes", "stuck_bytes", "whole_free_bytes"),
+    "pooled_bytes",
     *("largest_hole_bytes", "before_bytes", "unknown_bytes", "coverage", "blocks"),
     *("allocations", "frees", "segment_allocations", "segment_frees", "expandable_segments"),
 )
@@ -43,10 +52,12 @@ def get_device_memory(
     """
     Who holds the memory of each device, as the allocator of each process says it (PyTorch's): in
     use, reserved, peak, and what the reserved memory is used for (requested, rounding, pending:
-    waits for a stream, stuck: free between blocks, whole_free: can be given back); holders by line
+    waits for a stream, stuck: free between blocks, pooled: free in private pools,
+    which keep it, whole_free: can be given back); holders by line
     of the program at the peak and in the end; growth: lines that hold more and more, with R² and
     when the device would be full; failures: requests that failed, with cause (exhausted,
-    fragmentation, other_process, leak), what was free, pins (lines whose blocks keep holes apart)
+    fragmentation, other_process, leak, fitting_hole: a hole that fits was not used, private_pool, other_stream and
+    kept_cache: enough is free and kept by these), what was free, kept (for whom), pins (lines whose blocks keep holes apart)
     and holders then; calls_over_time: of a runtime or driver, its calls that allocate; to_do, where "that line" is the one that asked, keeps or holds most. Layers
     (driver, runtime, framework) hold the same memory: never add them up. A large share of free
     memory in small holes is usual, and no fault without a failure. A function in brackets stands
@@ -94,6 +105,15 @@ def _failure(oom: OutOfMemory, document: Document, limit: int) -> dict[str, Any]
         "pins": _table(oom.pins, _PIN, limit),
         "holders": _table(oom.holders, _HOLDING, limit),
         "kept_by_every_phase": _table(oom.leaks, _HOLDING, limit),
+        **present(kept=[_kept(one) for one in oom.kept[:_MAX_KEPT]]),
+    }
+
+
+def _kept(one: KeptMemory) -> dict[str, Any]:
+    sizes = ("free_bytes", "whole_bytes", "largest_hole_bytes")
+    return {
+        "for": inert(kept_for(one), MAX_FUNCTION),
+        **{name: getattr(one, name) for name in sizes},
     }
 
 
