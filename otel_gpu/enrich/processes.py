@@ -122,7 +122,7 @@ class ProcessTable:
         if known is not None:
             facts = _complete(facts, known)
         self._bury_expired(ktime_ns)
-        return self._put(key, facts)
+        return self._put(key, self._with_context(facts))
 
     def learn_fork(
         self, parent: ProcessImage, child_pid: int, child_image_ktime_ns: int
@@ -131,7 +131,7 @@ class ProcessTable:
         key = (child_pid, child_image_ktime_ns)
         known = self._images.get(key)
         if known is not None and self._facts[key].start_boot_ns is not None:
-            return known
+            return self._put(key, self._with_context(self._facts[key]))
         inherited = self._facts.get(key_of(parent), Facts(parent.comm))
         self._bury_expired(child_image_ktime_ns)
         return self._put(
@@ -178,6 +178,19 @@ class ProcessTable:
         self._die((pid, image_ktime_ns), ktime_ns)
         self._bury_expired(ktime_ns)
         return image
+
+    def _with_context(self, facts: Facts) -> Facts:
+        """
+        Let a child that runs its parent's program have its context, if it has none of its own.
+
+        A fork publishes nothing, so its name would depend on whether its facts were read in time.
+        """
+        parent = self._facts.get(self._current.get(facts.ppid or 0, (0, 0)))
+        if facts.context or parent is None or not facts.command_args:
+            return facts
+        if (parent.exe, parent.command_args) != (facts.exe, facts.command_args):
+            return facts
+        return facts._replace(context=_inheritable(parent.context))
 
     def _put(self, key: ImageKey, facts: Facts) -> ProcessImage:
         pid, image_ktime_ns = key

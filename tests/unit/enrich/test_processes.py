@@ -106,6 +106,40 @@ def test_a_child_has_its_parent_s_names_until_its_own_come(table):
     assert own.service_name == "worker.py"
 
 
+@pytest.mark.parametrize("order", ["fork, facts", "facts, fork", "facts", "fork"])
+def test_workers_of_one_run_have_one_name(table, order):
+    """
+    An SDK publishes the name of a service in memory that a fork does not inherit.
+
+    So a worker had its parent's name until its own facts were read, and the script's from then on.
+    """
+    context = {"service.name": "trainer", "service.instance.id": "i-1", "process.pid": 10}
+    parent = table.learn_facts(10, 5, 6, TRAINER | {"otel_context": context})
+    facts = TRAINER | {"ppid": 10, "start_boot_ns": 45}
+
+    for step in order.split(", "):
+        if step == "fork":
+            table.learn_fork(parent, 11, 50)
+        else:
+            table.learn_facts(11, 50, 60, facts)
+
+    worker = table.find(11, 50, "")
+    assert worker.service_name == "trainer"
+    assert worker.attributes["service.instance.id"] != "i-1"
+    assert worker.attributes["process.pid"] == 11
+
+
+def test_a_child_with_a_context_of_its_own_keeps_it(table):
+    """Also one that runs another program of the same interpreter."""
+    table.learn_facts(10, 5, 6, TRAINER | {"otel_context": {"service.name": "trainer"}})
+    facts = TRAINER | {"ppid": 10, "start_boot_ns": 45}
+
+    own = table.learn_facts(11, 50, 60, facts | {"otel_context": {"service.name": "feeder"}})
+    other = table.learn_facts(12, 51, 60, facts | {"command_args": ["python", "tool.py"]})
+
+    assert (own.service_name, other.service_name) == ("feeder", "tool.py")
+
+
 def test_a_late_fork_takes_nothing_away(table):
     """The fork's record may come after the child's facts."""
     own = table.learn_facts(11, 50, 60, TRAINER)
