@@ -28,7 +28,7 @@ from otel_gpu.findings.top_stacks import StackRow
 from otel_gpu.findings.words import format_duration, format_size, printable
 
 __all__ = [
-    "SCRIPT",
+    "FLAME_SCRIPT",
     "difference_page",
     "draw_difference",
     "draw_flamegraph",
@@ -39,7 +39,7 @@ __all__ = [
     "weight_of",
 ]
 
-WIDTH = 1200
+FLAME_WIDTH = 1200
 ROW = 17
 MAX_BOXES = 10_000
 """More cannot be distinguished; the narrowest are left out, and counted."""
@@ -66,7 +66,7 @@ _OTHER_COLOUR = (280, 30, 75)
 _GREW, _SHRANK, _SAME = 4, 222, "hsl(0 0% 93%)"
 _UNITS = {"time": format_duration, "bytes": format_size}
 
-SCRIPT = source("flamegraph.js")
+FLAME_SCRIPT = source("flamegraph.js")
 """For pages with flame graphs: fits them to the screen, and lets a click enlarge a box."""
 
 _STYLE = as_source("""
@@ -101,7 +101,7 @@ def draw_flamegraph(stacks: Iterable[FoldedStack], by: str, *, most: int = MAX_B
     """
     Return the picture, by ``time``, ``calls`` or ``bytes``, as an SVG element without inline style.
 
-    Without ``SCRIPT`` it still shows the whole text of a box that is pointed at.
+    Without ``FLAME_SCRIPT`` it still shows the whole text of a box that is pointed at.
     """
     ordered = sorted(stacks)
     total = sum(stack.weight for stack in ordered)
@@ -150,7 +150,7 @@ def _picture(
     boxes = sorted(wide, key=lambda box: -box.width)[:most]
     rows = 1 + max((box.depth for box in boxes), default=0)
     drawn = [_draw(box, describe) for box in boxes]
-    return _render("picture", drawn, by, WIDTH, rows * ROW, len(every) - len(boxes))
+    return _render("picture", drawn, by, FLAME_WIDTH, rows * ROW, len(every) - len(boxes))
 
 
 def draw_key(stacks: Iterable[FoldedStack]) -> Markup:
@@ -177,8 +177,8 @@ def difference_page(diff: StackDiff, title: str, about: Sequence[str] = ()) -> s
 
 
 def _page(title: str, width: str, about: Sequence[str], key: Markup, picture: Markup) -> str:
-    policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(SCRIPT)}"
-    return _render("page", title, width, about, policy, _STYLE, SCRIPT, key, picture)
+    policy = f"default-src 'none'; style-src {hash_of(_STYLE)}; script-src {hash_of(FLAME_SCRIPT)}"
+    return _render("page", title, width, about, policy, _STYLE, FLAME_SCRIPT, key, picture)
 
 
 def _render(macro: str, *values: object) -> Markup:
@@ -193,7 +193,7 @@ def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
         frame, through, depth, x = waiting.pop()
         weight = sum(stack.weight for stack in through)
         # One division of whole numbers, however large those of a difference are.
-        width = weight * WIDTH / total
+        width = weight * FLAME_WIDTH / total
         yield _Box(frame, weight, depth, x, width, through)
         if width >= _LEAST_WIDTH:
             deeper = [stack for stack in through if len(stack.frames) > depth]
@@ -203,7 +203,7 @@ def _lay_out(stacks: Sequence[_Stack], total: int) -> Iterator[_Box]:
             ):
                 inside = [stack for _, stack in group]
                 waiting.append((child, inside, depth + 1, x))
-                x += sum(stack.weight for stack in inside) * WIDTH / total
+                x += sum(stack.weight for stack in inside) * FLAME_WIDTH / total
 
 
 def _draw(box: _Box, describe: Callable[[_Box, str], tuple[str, str]]) -> dict[str, Any]:

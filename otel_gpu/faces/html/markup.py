@@ -20,9 +20,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from importlib import resources
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.defaults import DEFAULT_NAMESPACE
 from markupsafe import Markup, escape
 
 from otel_gpu.findings.document import Culprit, Frame, ProcessImage
@@ -146,3 +148,21 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 ENVIRONMENT.filters["number"] = number
+
+
+def names_for_templates(*modules: ModuleType, more: Mapping[str, object]) -> dict[str, object]:
+    """
+    Return what templates can name: the functions, classes and constants of modules, and more.
+
+    Raises:
+        ValueError: One name stands for two different things, of which the later would win.
+    """
+    found: dict[str, object] = {}
+    for names in (DEFAULT_NAMESPACE, *map(vars, modules), more):
+        for name, value in names.items():
+            is_offered = callable(value) or name.isupper()
+            if name.startswith("_") or not (is_offered or names is more):
+                continue
+            if found.setdefault(name, value) is not value:
+                raise ValueError(f"templates cannot tell two things named {name} apart: rename one")
+    return found

@@ -16,7 +16,15 @@ from otel_gpu.faces.html import (
     tables,
     timeline,
 )
-from otel_gpu.faces.html.markup import ENVIRONMENT, Id, Place, clip, hash_of, source
+from otel_gpu.faces.html.markup import (
+    ENVIRONMENT,
+    Id,
+    Place,
+    clip,
+    hash_of,
+    names_for_templates,
+    source,
+)
 from otel_gpu.faces.html.waterfalls import waterfall
 from otel_gpu.faces.stacks_text import coverage
 from otel_gpu.faces.steps_text import (
@@ -63,9 +71,9 @@ def make_page(
     drawn = [report for report in flames if report.total() > 0]
     style, script = source("style.css"), source("script.js")
     if drawn:
-        script += flamegraph.SCRIPT
+        script += flamegraph.FLAME_SCRIPT
     if timeline.is_drawable(drawing):
-        script += timeline.SCRIPT
+        script += timeline.TIMELINE_SCRIPT
     # Allow what is in this page, and nothing else: no request can leave it.
     policy = (
         f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; "
@@ -87,37 +95,25 @@ def make_page(
 
 # What the templates ask for is what these modules offer, by its own name.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
-for _module in (
-    words,
-    sentences,
-    phrases,
-    causes,
-    stories,
-    shapes,
-    charts,
-    tables,
-    flamegraph,
-    memory,
-    devices,
-    collectives,
-    timeline,
-):
-    ENVIRONMENT.globals |= {name: value for name, value in vars(_module).items() if name[0] != "_"}
-ENVIRONMENT.globals |= {
-    "FLAME_TITLES": _FLAME_TITLES,
-    "Id": Id,
-    "MOST_BALANCES": MOST_BALANCES,
-    "MOST_IN_FULL": MOST_IN_FULL,
-    "MOST_ROWS_OF_STEPS": MOST_ROWS_OF_STEPS,
-    "MOST_SLOW_STEPS": MOST_SLOW_STEPS,
-    "Place": Place,
-    "clip": clip,
-    "coverage": coverage,
-    "load_lines": load_lines,
-    "name_of_device": name_of_device,
-    "say_bound": say_bound,
-    "step_sentence": step_sentence,
-    "steps_headline": steps_headline,
-    "version": otel_gpu.__version__,
-    "waterfall_of": waterfall,
-}
+ENVIRONMENT.globals |= names_for_templates(
+    *(words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
+    *(memory, devices, collectives, timeline),
+    more={
+        "FLAME_TITLES": _FLAME_TITLES,
+        "Id": Id,
+        "MOST_BALANCES": MOST_BALANCES,
+        "MOST_IN_FULL": MOST_IN_FULL,
+        "MOST_ROWS_OF_STEPS": MOST_ROWS_OF_STEPS,
+        "MOST_SLOW_STEPS": MOST_SLOW_STEPS,
+        "Place": Place,
+        "clip": clip,
+        "coverage": coverage,
+        "load_lines": load_lines,
+        "name_of_device": name_of_device,
+        "say_bound": say_bound,
+        "step_sentence": step_sentence,
+        "steps_headline": steps_headline,
+        "version": otel_gpu.__version__,
+        "waterfall_of": waterfall,
+    },
+)

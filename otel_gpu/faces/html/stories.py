@@ -153,7 +153,7 @@ def duration_of(incident: Incident) -> int:
 
 def places_of(incident: Incident) -> tuple[object, ...]:
     """Say where the effects of an incident were, or else where they waited."""
-    ranked = causes.places_of(incident)
+    ranked = causes.ranked_places(incident)
     if len(ranked) == 1:
         return (Place(ranked[0][0]),)
     shown: list[object] = [

@@ -13,7 +13,7 @@ from otel_gpu.findings.timeline import Item, Row, Timeline
 from otel_gpu.findings.track_devices import IDLE
 from otel_gpu.findings.words import count_of, format_duration, short_function
 
-SCRIPT = source("timeline.js")
+TIMELINE_SCRIPT = source("timeline.js")
 """For pages with a timeline."""
 
 _NAME_CHARACTERS = 120

@@ -13,7 +13,7 @@ from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.faces.text import write_text
-from otel_gpu.findings.causes import places_of
+from otel_gpu.findings.causes import ranked_places
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
@@ -100,7 +100,7 @@ def test_a_gap_that_was_work_is_where_most_of_that_was():
 
     assert worked.chains[0].effect.stack is LOAD
     (incident,) = worked.incidents
-    assert [(frame.function, count) for frame, count in places_of(incident)] == [("load", 1)]
+    assert [(frame.function, count) for frame, count in ranked_places(incident)] == [("load", 1)]
     assert waited.chains[0].effect.stack is None
 
 

@@ -1,11 +1,22 @@
 """Markup: whatever text a template is given, a browser sees text."""
 
+from types import ModuleType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from otel_gpu.faces.html.markup import ENVIRONMENT, Place, Quiet, as_source, clip, number, show
+from otel_gpu.faces.html.markup import (
+    ENVIRONMENT,
+    Place,
+    Quiet,
+    as_source,
+    clip,
+    names_for_templates,
+    number,
+    show,
+)
 from otel_gpu.findings.sentences import Code, Name, Strong
 from otel_gpu.stacks.frames import Frame
 from tests.unit.faces.html.pages import Seen
@@ -92,3 +103,17 @@ def test_a_source_that_would_end_its_element_is_refused(source):
 def test_coordinates_are_short(value, written):
     """A page holds thousands of them, and nobody sees a thousandth of a pixel."""
     assert number(value) == written
+
+
+def test_two_things_of_one_name_are_refused():
+    """The later one would win, and a template could mean the other."""
+    one, other = ModuleType("one"), ModuleType("other")
+    one.places_of = lambda: "here"
+    one.LIMIT = other.LIMIT = 7
+
+    assert names_for_templates(one, other, more={})["LIMIT"] == 7
+    other.places_of = lambda: "there"
+    with pytest.raises(ValueError, match="two things named places_of"):
+        names_for_templates(one, other, more={})
+    with pytest.raises(ValueError, match="named range"):
+        names_for_templates(more={"range": one.places_of})
