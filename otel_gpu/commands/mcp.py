@@ -1,6 +1,6 @@
 """
 Serve a recording, a store or a capture of another tool to an assistant over the Model Context
-Protocol: twelve tools that only read, and a prompt. On standard input and output, for a client that starts us; with --http on a
+Protocol: thirteen tools that only read, and a prompt. On standard input and output, for a client that starts us; with --http on a
 socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
 privileges and no GPU.
 """

@@ -7,6 +7,7 @@ import pytest
 
 from otel_gpu import commands
 from otel_gpu.config import OPTIONS
+from otel_gpu.faces.mcp.tools import TOOLS
 from tools.generate_docs import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +75,28 @@ def test_nothing_names_a_folder_of_one_machine():
         for folder in folders
         if re.search(rb"(?<![\w.~}])" + re.escape(folder), path.read_bytes())
     ] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_no_table_has_a_row_twice(path):
+    """Two rows about one thing disagree sooner or later."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    pairs = zip(lines, lines[1:], strict=False)
+    alike = [one for one, other in pairs if one.startswith("| ") and one[:60] == other[:60]]
+
+    assert [one for one in alike if len(one) > 60] == []
+
+
+def test_pages_say_how_many_tools_an_assistant_has():
+    """As many as there are, wherever it is said."""
+    words = {"eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15}
+    said = [
+        (name_of(path), words.get(word.lower(), word))
+        for path in DOCUMENTS
+        for word in re.findall(
+            rf"\b({'|'.join(words)}|\d+) tools\b", path.read_text(encoding="utf-8"), re.IGNORECASE
+        )
+    ]
+
+    assert said
+    assert {number for _, number in said} == {len(TOOLS)}
