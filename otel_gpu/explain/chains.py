@@ -37,6 +37,9 @@ class EffectKind(StrEnum):
     DEVICE_FAULT = "device_fault"
     NETWORK_EVENT = "network_event"
     HUNG_COLLECTIVE = "hung_collective"
+    # Nothing went wrong in these: they are examples of what takes time always.
+    USUAL_CALL = "usual_call"
+    USUAL_GAP = "usual_gap"
 
 
 class CauseKind(StrEnum):
@@ -97,7 +100,7 @@ class Evidence(NamedTuple):
     was seen, ``account`` one of which only totals tell, ``device`` what a device said of itself;
     ``counters`` is one in which counters of the host rose, and ``reason`` says which. ``span_id`` is the
     exported span's, where there is one, else
-    empty. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
+    empty, and ``trace_id`` is that of its trace. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
     it was. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
     """
 
@@ -112,6 +115,7 @@ class Evidence(NamedTuple):
     span_id: bytes = b""
     stack: CallStack | None = None
     is_cpu_idle: bool = False
+    trace_id: bytes = b""
 
 
 class DeviceTrouble(NamedTuple):
@@ -195,7 +199,8 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 class Effect(NamedTuple):
     """
     What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``out_of_memory``,
-    ``device_fault``, ``network_event`` or ``hung_collective``.
+    ``device_fault``, ``network_event`` or ``hung_collective``. Of an example, which took no longer than
+    others, ``usual_call`` or ``usual_gap``.
 
     ``api`` is empty where a framework says that memory ran out, and where a driver says that a device failed; it is
     what a network adapter said of an event that is a failure, and what a collective does where that hangs and no
@@ -313,7 +318,8 @@ class Incident(NamedTuple):
 
     ``lost_ns`` is their summed excess as far as it has a cause, and of a ``chronic`` one all that
     was lost. ``effects`` is how many there were; ``chains`` are the worst of them. ``process`` is
-    whose time it was, of a chronic one.
+    whose time it was, of a chronic one, and ``examples`` are recorded calls and gaps that its leading
+    cause took most of: whether they took longer than usual or not, they are no effects of it.
     """
 
     id: str
@@ -328,6 +334,7 @@ class Incident(NamedTuple):
     effects: int = 0
     chronic: bool = False
     process: ProcessImage | None = None
+    examples: tuple[Chain, ...] = ()
 
     @property
     def processes(self) -> tuple[ProcessImage, ...]:

@@ -84,6 +84,23 @@ class Effects:
         if kind is None:
             return None
         usual_ns = min(duration_ns, median_ns or 0)
+        return self._describe(candidate, kind, duration_ns, usual_ns, duration_ns - usual_ns)
+
+    def as_example(self, candidate: Candidate) -> tuple[Effect, Subject]:
+        """Return a call or gap that took no longer than others, and what there is to explain."""
+        event = candidate.activity.event
+        assert not isinstance(event, OpenCall)  # noqa: S101 -- it hangs, so it is an effect
+        is_gap = isinstance(event, Gap)
+        duration_ns = max(0, event.end_ktime_ns - event.start_ktime_ns)
+        kind = EffectKind.USUAL_GAP if is_gap else EffectKind.USUAL_CALL
+        return self._describe(candidate, kind, duration_ns, 0, 0)
+
+    def _describe(
+        self, candidate: Candidate, kind: str, duration_ns: int, usual_ns: int, excess_ns: int
+    ) -> tuple[Effect, Subject]:
+        activity = candidate.activity
+        event = activity.event
+        start = event.start_ktime_ns
         effect = Effect(
             kind,
             activity.process,
@@ -92,7 +109,7 @@ class Effects:
             event.comm,
             activity.start_unix_ns,
             duration_ns,
-            duration_ns - usual_ns,
+            excess_ns,
             activity.trace_id,
             activity.span_id,
             evidence.stack_of(activity),
@@ -105,7 +122,7 @@ class Effects:
             start + duration_ns,
             event.blocked_ns,
             event.run_queue_ns,
-            self._place_of(candidate, baseline),
+            self._place_of(candidate, _baseline_of(event)),
             usual_ns,
             evidence.of_whole(activity, candidate.end_unix_ns),
             event.image_ktime_ns,

@@ -38,6 +38,7 @@ def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
         functions=stall.functions,
         span_id=stall.span_id,
         stack=stall.stack,
+        trace_id=stall.trace_id,
     )
 
 
@@ -48,27 +49,34 @@ def of_run_queue(stall: StallActivity) -> Evidence:
         culprit=culprit_of(stall),
         span_id=stall.run_queue_span_id,
         is_cpu_idle=bool(stall.event.flags & wire.STALL_IDLE_CPU),
+        trace_id=stall.trace_id,
     )
 
 
 def of_off_cpu(stall: StallActivity) -> Evidence:
     """Return a stall of which it is not known whether the thread was blocked or could run."""
     span = _interval("off_cpu", stall.event, stall.start_unix_ns, stall.end_unix_ns)
-    return span._replace(span_id=stall.span_id)
+    return span._replace(span_id=stall.span_id, trace_id=stall.trace_id)
 
 
 def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event
     span = _interval("fork", event, fork.start_unix_ns, fork.end_unix_ns)
-    return span._replace(culprit=Culprit(event.pid, event.tid, event.comm), span_id=fork.span_id)
+    return span._replace(
+        culprit=Culprit(event.pid, event.tid, event.comm),
+        span_id=fork.span_id,
+        trace_id=fork.trace_id,
+    )
 
 
 def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
     """Return a whole call or gap: what its totals are of."""
     kind = "gap" if isinstance(activity, GapActivity) else "call"
     span = _interval(kind, activity.event, activity.start_unix_ns, end_unix_ns)
-    return span._replace(span_id=activity.span_id, stack=stack_of(activity))
+    return span._replace(
+        span_id=activity.span_id, stack=stack_of(activity), trace_id=activity.trace_id
+    )
 
 
 def of_unseen(

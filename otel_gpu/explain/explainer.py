@@ -44,6 +44,7 @@ from otel_gpu.explain.collectives import Collectives
 from otel_gpu.explain.device_causes import DeviceCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.endings import Endings
+from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.fabric_causes import FabricCauses
 from otel_gpu.explain.hangs import Hangs
 from otel_gpu.explain.incidents import Incidents
@@ -87,6 +88,7 @@ class Explainer:
         blocks: What allocators hold, of the whole stream.
         communicators: How far ranks are with their collectives, of the whole stream.
         churn: Which calls took memory of devices and gave it back.
+        examples: Recorded calls and gaps that show chronic causes.
         histories: What led to the last memory snapshot of each device.
         now_unix_ns: How late it is, as far as the stream says.
         given_up: What found no room, by what it was.
@@ -113,7 +115,15 @@ class Explainer:
             self._collectives,
             self._recent,
         )
-        self._incidents = Incidents(self.settings, keeps_closed=keeps_closed)
+        # What is told of stretch by stretch has its examples in them.
+        self._keeps_examples = keeps_closed
+        self.examples = Examples(
+            lambda one: self._reasoning.explain_example(one),  # noqa: PLW0108 -- made later
+            self.settings.max_processes,
+        )
+        self._incidents = Incidents(
+            self.settings, keeps_closed=keeps_closed, find_examples=self.examples.find
+        )
         self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
         self.churn = AllocatorChurn(self.settings)
         self._endings = Endings()
@@ -212,8 +222,11 @@ class Explainer:
             self._forget_ended(settled_ns)
 
     def _take_chronic(self, settled_ns: int | None) -> None:
-        for finding in self._chronic.take(settled_ns):
+        found = list(self._chronic.take(settled_ns))
+        for finding in found:
             self._incidents.add_chronic(finding)
+        if found and not self._keeps_examples:
+            self.examples.forget()
 
     def _forget_ended(self, settled_ns: int) -> None:
         for image in self._settling.take_over(settled_ns):
@@ -397,5 +410,8 @@ class Explainer:
 
     def _settle(self, candidate: Candidate) -> None:
         chain = self._reasoning.explain(candidate)
-        if chain is not None:
+        if chain is None:
+            self.examples.consider(candidate)
+        else:
+            self.examples.add(chain)
             self._add(chain)

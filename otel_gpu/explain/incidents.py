@@ -8,7 +8,7 @@ the two relate is in ``chronic.py``.
 
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identities import ProcessImage, key_of
@@ -24,6 +24,7 @@ from otel_gpu.explain.chains import (
 )
 from otel_gpu.explain.chronic import Chronic, Finding
 from otel_gpu.explain.claims import Claims, claimed
+from otel_gpu.explain.examples import best_of
 from otel_gpu.explain.ranking import CauseSums, added_to
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (
@@ -79,13 +80,25 @@ class _Group:
     feeders_ns: int = 0
     most: str = LOW
     process: ProcessImage | None = None
+    examples: dict[str, Chain] = field(default_factory=dict)
+
+
+FindExamples = Callable[[Chronic], Iterable[Chain]]
+"""Finds recorded calls and gaps that show a chronic cause."""
 
 
 class Incidents:
     """Puts chains together; counts in ``given_up`` what it could not keep."""
 
-    def __init__(self, settings: Settings, *, keeps_closed: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        keeps_closed: bool = True,
+        find_examples: FindExamples | None = None,
+    ) -> None:
         self._settings = settings
+        self._find_examples = find_examples
         self._keeps_closed = keeps_closed
         self._open: dict[_Key, _Group] = {}
         self._closed: list[Incident] = []
@@ -125,6 +138,8 @@ class Incidents:
             group.account = CauseSums(_MAX_CAUSES, self._settings.max_evidence)
         group.process = chronic.process
         group.account.add([chronic.cause])
+        if self._find_examples is not None:
+            group.examples |= {chain.id: chain for chain in self._find_examples(chronic)}
         group.account_ns += chronic.lost_ns
         group.feeders_ns += chronic.feeders_ns
         group.most = min(group.most, chronic.most, key=_RANK.__getitem__)
@@ -281,6 +296,7 @@ class Incidents:
             group.effects,
             group.account is not None,
             group.process,
+            best_of(group.examples.values(), added[0].cause) if group.examples else (),
         )
 
     def _judge(self, group: _Group) -> str:

@@ -61,6 +61,15 @@ class Reasoning:
         chain_id = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
         return Chain(chain_id, effect, causes, unexplained_ns, severity)
 
+    def explain_example(self, candidate: Candidate) -> Chain:
+        """Return the chain of a call or gap that took no longer than is usual."""
+        effect, subject = self._effects.as_example(candidate)
+        causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
+        if effect.kind == EffectKind.USUAL_GAP:
+            effect = effect._replace(stack=_worked_at(causes))
+        chain_id = f"{effect.kind}-{subject.pid}-{subject.tid}-{subject.start_ktime_ns}"
+        return Chain(chain_id, effect, causes, unexplained_ns, LOW)
+
 
 def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> Api:
     return activity.next_api if isinstance(activity, GapActivity) else activity.api

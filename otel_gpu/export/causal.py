@@ -22,7 +22,7 @@ The intervals have the names that they have in their own thread's trace, and the
 looks at one trace has the stalls of all the threads in it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids, stack_text
@@ -40,6 +40,7 @@ from otel_gpu.explain.chains import (
     Incident,
     stack_of_cause,
 )
+from otel_gpu.explain.examples import kinds_like
 from otel_gpu.explain.incidents import leading_cause
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_culprit, add_resource, add_thread, add_wait
@@ -60,6 +61,7 @@ _MAX_ADVICE = 16
 _MAX_LINES = 5
 # One incident can be thousands of calls; OpenTelemetry's default limit of links.
 _MAX_INCIDENT_LINKS = 128
+_MAX_WAITS_OF_EXAMPLE = 8
 
 # What is said of where in the program a thread was.
 DescribePlace = Callable[[CallStack | None], Attributes]
@@ -124,7 +126,7 @@ class _ChainSpans:
         ]
         # Where a collective hangs and no call does, it is what that does.
         if effect.api and effect.kind != EffectKind.HUNG_COLLECTIVE:
-            is_gap = effect.kind == EffectKind.SLOW_GAP
+            is_gap = effect.kind in (EffectKind.SLOW_GAP, EffectKind.USUAL_GAP)
             name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
             if effect.kind == EffectKind.NETWORK_EVENT:
                 name = semconv.ERROR_TYPE
@@ -253,9 +255,14 @@ def incident_span(
     origin: Origin,
     chains: Iterable[tuple[Chain, SpanReference]],
     describe_place: DescribePlace,
+    examples: Iterable[Chain] = (),
+    find_spans: FindSpans = lambda *_: (),
 ) -> FinishedSpan:
     """
-    Return the span of an incident; ``chains`` are those of its chains that have spans, and where.
+    Return the span of an incident.
+
+    ``chains`` are those of its chains that have spans, and where; ``examples`` those of its examples
+    whose call or gap has one, and ``find_spans`` finds those of the waits in them.
 
     Its status stays unset. An incident is about time: the calls in it did what they were
     asked to do. An error status would count towards the error rate of the service, and
@@ -288,9 +295,30 @@ def incident_span(
         kind = (semconv.OTEL_GPU_EFFECT_KIND, chain.effect.kind)
         excess = (semconv.OTEL_GPU_EXCESS_TIME, chain.effect.excess_ns / 1e9)
         links.append(SpanLink(*reference, (kind, excess)))
+    links += (link for chain in examples for link in _example_links(chain, incident, find_spans))
     times = (incident.start_unix_ns, incident.end_unix_ns)
     whole = (origin, trace_id, span_id, b"", semconv.SPAN_INCIDENT, *times, tuple(pairs))
-    return FinishedSpan(*whole, links=tuple(links), dropped_links=len(worst) - len(links))
+    dropped = max(0, len(worst) - _MAX_INCIDENT_LINKS)
+    return FinishedSpan(*whole, links=tuple(links), dropped_links=dropped)
+
+
+def _example_links(chain: Chain, incident: Incident, find_spans: FindSpans) -> Iterator[SpanLink]:
+    # Its call or gap, its causal chain, and the longest waits in it that are of the incident's cause.
+    effect = chain.effect
+    pairs = ((semconv.OTEL_GPU_EFFECT_KIND, effect.kind),)
+    yield SpanLink(effect.trace_id, effect.span_id, pairs)
+    yield SpanLink(*chain_reference(chain), pairs)
+    kinds = kinds_like(incident.causes[0].kind) if incident.causes else ()
+    waits = [
+        (item, cause)
+        for cause in chain.causes
+        for item in cause.evidence
+        if cause.kind in kinds and item.span_id not in (b"", effect.span_id)
+    ]
+    waits.sort(key=lambda one: (one[0].start_unix_ns - one[0].end_unix_ns, one[0].id))
+    for item, cause in waits[:_MAX_WAITS_OF_EXAMPLE]:
+        for reference in find_spans(item, cause.culprit):
+            yield SpanLink(*reference, ((semconv.OTEL_GPU_CAUSE_KIND, cause.kind),))
 
 
 def _describe_cause(cause: Cause) -> Pairs:

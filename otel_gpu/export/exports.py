@@ -24,14 +24,14 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity
 from otel_gpu.errors import ConfigError
-from otel_gpu.explain.chains import Chain, Incident
+from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.xids import meaning_of
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.collectives import PendingCollectives
 from otel_gpu.export.device_faults import SEVERITIES, fault_log
 from otel_gpu.export.encoder import INFO, WARN, SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
-from otel_gpu.export.exported import ExportedSpans
+from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.file import OtlpFile
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
 from otel_gpu.export.limits import Limits, TraceSampler
@@ -224,11 +224,36 @@ class Exports:
         origin = self._origins.of(incident.processes[0])[semconv.SCOPE_CAUSAL]
         references = [(chain, causal.chain_reference(chain)) for chain in incident.chains]
         linked = [pair for pair in references if self._exported.has_chain(pair[1].span_id)]
-        span = causal.incident_span(incident, self._capture[0], origin, linked, self._stacks.place)
+        examples = list(filter(self._is_exported, incident.examples))
+        for chain in examples:
+            self._add_example(chain)
+        seed, place = self._capture[0], self._stacks.place
+        more = (examples, self._find_recorded)
+        span = causal.incident_span(incident, seed, origin, linked, place, *more)
         if self._add([self._limits.apply(span)]):
             self._metrics.count(
                 semconv.METRIC_OTEL_GPU_INCIDENTS, semconv.OTEL_GPU_SEVERITY, incident.severity
             )
+
+    def _is_exported(self, chain: Chain) -> bool:
+        return self._was_sampled(chain.effect.trace_id, chain.effect.span_id)
+
+    def _was_sampled(self, trace_id: bytes, span_id: bytes) -> bool:
+        return bool(span_id) and self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN)
+
+    def _find_recorded(self, item: Evidence, _: Culprit | None) -> list[SpanReference]:
+        # It may be too long ago to be among the spans that were exported lately.
+        reference = SpanReference(item.trace_id, item.span_id)
+        return [reference] if self._was_sampled(*reference) else []
+
+    def _add_example(self, chain: Chain) -> None:
+        """Hand on the causal chain of an example, once: several incidents can have it."""
+        reference = causal.chain_reference(chain)
+        if not self._exported.has_chain(reference.span_id):
+            self._exported.add_chain(reference.span_id)
+            origin = self._origins.of(chain.effect.process)[semconv.SCOPE_CAUSAL]
+            spans = causal.chain_spans(chain, origin, self._find_recorded, self._stacks.place)
+            self._add(map(self._limits.apply, spans))
 
     def renew(self) -> "Exports":
         """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""

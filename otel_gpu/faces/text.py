@@ -21,7 +21,7 @@ from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.steps_text import step_lines
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
-from otel_gpu.findings.causes import rank_of, walk, worst_of
+from otel_gpu.findings.causes import rank_of, walk, worst_moment, worst_of
 from otel_gpu.findings.document import (
     COLLECTIVE,
     OWN_TIME,
@@ -51,6 +51,7 @@ from otel_gpu.findings.time_rows import say_bound, time_rows
 from otel_gpu.findings.words import (
     count_of,
     cut_frames,
+    describe_excess,
     describe_kind,
     describe_place,
     describe_resource,
@@ -115,8 +116,7 @@ def _write_parts(document: Document, console: Console, process: ProcessImage | N
     if document.steps:
         lines_of_steps = step_lines(document.steps, lambda step: _causes(step, None, "    "))
         _write_section(console, "Steps", lines_of_steps)
-    # A request that failed took no time.
-    if worst := worst_of([chain for chain in document.chains if chain.failure is None]):
+    if worst := worst_moment(document):
         _write_section(console, "The worst moment", _moment(worst))
     sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
         ("Calls", document.apis, tables.CALLS, 25),
@@ -317,10 +317,8 @@ def describe_effect(effect: Effect) -> str:
         return f"{describe_kind(effect)} of {thread}"
     if effect.tid > 0:
         thread += f", thread {effect.tid} {printable(effect.comm)}"
-    more = f"{format_duration(max(0, effect.excess_ns))} more than usual"
-    return (
-        f"{describe_kind(effect)} of {thread}{where}: {format_duration(effect.duration_ns)}, {more}"
-    )
+    lasted = f"{format_duration(effect.duration_ns)}, {describe_excess(effect)}"
+    return f"{describe_kind(effect)} of {thread}{where}: {lasted}"
 
 
 def _moment(chain: Chain) -> list[Text]:

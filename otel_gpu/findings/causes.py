@@ -15,6 +15,7 @@ from otel_gpu.findings.document import (
     Cause,
     Chain,
     Culprit,
+    Document,
     Evidence,
     Frame,
     Incident,
@@ -142,6 +143,20 @@ def worst_of(chains: Iterable[Chain]) -> Chain | None:
     )
 
 
+def shown_of(incident: Incident) -> Chain | None:
+    """What shows an incident: its best example, else its worst effect; failures took no time."""
+    lasting = [chain for chain in incident.chains if not chain.is_failure]
+    return next(iter(incident.examples), None) or worst_of(lasting)
+
+
+def worst_moment(document: Document) -> Chain | None:
+    """The call or gap to look at first: of the worst incident that has one, else the worst of all."""
+    shown = filter(None, map(shown_of, document.incidents))
+    # A request that failed took no time.
+    lasting = (chain for chain in document.chains if chain.failure is None)
+    return next(shown, None) or worst_of(lasting)
+
+
 def is_hosts_fault(kind: str) -> bool:
     """Whether somebody on the host is at fault for a kind of cause, and not the device."""
     rule = RULE_BY_KIND.get(kind)
@@ -153,7 +168,7 @@ def rank_of(severity: str) -> int:
     return _RANK.get(severity, len(_RANK))
 
 
-def places_of(incident: Incident) -> list[tuple[Frame, int]]:
+def ranked_places(incident: Incident) -> list[tuple[Frame, int]]:
     """Return where the effects of an incident were, or else waited, and how many at each."""
     stacks = [chain.effect.stack or _waited_at(chain.causes) for chain in incident.chains]
     if not stacks:

@@ -107,7 +107,8 @@ class Collector:
         self._names = Names()
         # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
-        self._incidents = Incidents(explainer.settings)
+        explainer.examples.window = window
+        self._incidents = Incidents(explainer.settings, find_examples=explainer.examples.find)
         self._chains = ChainRows()
         self._images: dict[ImageKey, ProcessImage] = {}
         # In the order in which another program took their place.

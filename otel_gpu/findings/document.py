@@ -303,6 +303,13 @@ class Document(NamedTuple):
         return tuple(process.process for process in self.processes)
 
     @property
+    def examples(self) -> tuple[Chain, ...]:
+        """Return the calls and gaps that show incidents and are no effects, each once."""
+        listed = {chain.id for chain in self.chains}
+        found = {one.id: one for incident in self.incidents for one in incident.examples}
+        return tuple(found[name] for name in sorted(found.keys() - listed))
+
+    @property
     def judged(self) -> tuple[Process, ...]:
         """Return the processes whose threads' time was accounted for, so that it was judged."""
         return tuple(process for process in self.processes if process.budget_ns)

@@ -62,6 +62,7 @@ def make_document(document: Document) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         **_record(document),
         "chains": [_record(chain) for chain in document.chains],
+        "examples": [_record(chain) for chain in document.examples],
         "evidence": {name: _record(evidence[name]) for name in sorted(evidence)},
     }
     for incident in written["incidents"]:
@@ -130,6 +131,9 @@ def lines_form(lines: Lines) -> dict[str, Any]:
 def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
     written: dict[str, Any] = {}
     for name, value in zip(noun._fields, noun, strict=True):
+        if name == "trace_id" and isinstance(noun, Evidence):
+            # Its span is found by its own id.
+            continue
         if isinstance(value, ProcessImage):
             written |= {"pid": value.pid, "process": process_id(value)}
         elif isinstance(value, Lines):
@@ -166,7 +170,8 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
 
 
 def _causes(document: Document) -> Iterator[Cause]:
-    causes = [cause for chain in document.chains for cause in chain.causes]
+    chains = (*document.chains, *document.examples)
+    causes = [cause for chain in chains for cause in chain.causes]
     causes += [cause for row in document.steps for step in row.slow for cause in step.causes]
     causes += [cause for incident in document.incidents for cause in incident.causes]
     return (step.cause for step in walk(causes))
@@ -177,7 +182,7 @@ def _intervals(document: Document) -> Iterator[Evidence]:
 
 
 def _stacks(document: Document) -> Iterator[CallStack]:
-    found = [chain.effect.stack for chain in document.chains]
+    found = [chain.effect.stack for chain in (*document.chains, *document.examples)]
     found += [interval.stack for interval in _intervals(document)]
     found += [stack_of_cause(cause) for cause in _causes(document)]
     found += [rank.stack for row in document.communicators for rank in row.ranks]

@@ -336,6 +336,8 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.DEVICE_FAULT: "an error of its GPU",
     EffectKind.NETWORK_EVENT: "what a network adapter said: ",
     EffectKind.HUNG_COLLECTIVE: "a hanging collective ",
+    EffectKind.USUAL_CALL: "",
+    EffectKind.USUAL_GAP: "a gap before ",
 }
 """What a single effect is called, before the name of its call."""
 

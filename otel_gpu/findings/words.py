@@ -18,6 +18,7 @@ from otel_gpu.units import count_of, format_duration, format_share, format_size
 __all__ = [
     "count_of",
     "cut_frames",
+    "describe_excess",
     "describe_fault",
     "describe_kind",
     "describe_place",
@@ -54,6 +55,8 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.DEVICE_FAULT: "error of its GPU",
     EffectKind.NETWORK_EVENT: "network adapter said",
     EffectKind.HUNG_COLLECTIVE: "hung in",
+    EffectKind.USUAL_CALL: "example:",
+    EffectKind.USUAL_GAP: "example: gap before",
 }
 _SHORT = 32
 _CONTAINER_ID = 12
@@ -108,6 +111,13 @@ def _named(process: ProcessImage) -> str:
 
 def _numbered(process: ProcessImage) -> str:
     return "" if process.pid <= CROWD_PID else f" ({process.pid})"
+
+
+def describe_excess(effect: Effect) -> str:
+    """How much longer than usual it took; an example of what always takes long did not."""
+    if effect.kind in (EffectKind.USUAL_CALL, EffectKind.USUAL_GAP):
+        return "no longer than is usual here"
+    return f"{format_duration(max(0, effect.excess_ns))} more than usual"
 
 
 def describe_fault(effect: Effect) -> str:

@@ -1,6 +1,7 @@
 """The documentation: generated pages are up to date, links lead somewhere."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_nothing_names_a_folder_of_one_machine():
 def test_no_table_has_a_row_twice(path):
     """Two rows about one thing disagree sooner or later."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    pairs = zip(lines, lines[1:], strict=False)
+    pairs = pairwise(lines)
     alike = [one for one, other in pairs if one.startswith("| ") and one[:60] == other[:60]]
 
     assert [one for one in alike if len(one) > 60] == []

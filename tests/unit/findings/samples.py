@@ -5,6 +5,7 @@ from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
+from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.blocks import Blocks
 from otel_gpu.ledger.communicators import Communicators
@@ -167,6 +168,7 @@ class FakeExplainer:
         self.blocks, self.histories = Blocks(), {}
         self.communicators = Communicators()
         self.churn = AllocatorChurn(self.settings)
+        self.examples = Examples(None, self.settings.max_processes)
         self.pushed = []
         self._planned = dict(planned)
         self._late = late

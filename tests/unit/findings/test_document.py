@@ -82,6 +82,7 @@ def test_a_document_with_everything_is_as_the_schema_says():
         "advice",
         "communicators",
         "devices",
+        "examples",
         "steps",
         "uncovered",
     }

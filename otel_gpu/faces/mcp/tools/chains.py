@@ -19,6 +19,7 @@ from otel_gpu.findings.causes import (
     find_intervals,
     in_order_of_time,
     longest_first,
+    worst_moment,
     write_tree,
 )
 from otel_gpu.findings.document import (
@@ -46,7 +47,7 @@ _MAX_FUNCTIONS = 4
 _NS_PER_US = 1_000
 # Around the worst effect, this part of it is shown before and after.
 _AROUND = 5
-_WORST = "around the costliest effect, since no window was named"
+_WORST = "around an example of the worst incident, since no window was named"
 _NAMED = "as named by from and to"
 _WHOLE = "all, since nothing slow was found"
 
@@ -90,7 +91,7 @@ def get_causal_chains(
 
 
 def _in_full(document: Document, wanted: str) -> dict[str, Any]:
-    for chain in document.chains:
+    for chain in (*document.chains, *document.examples):
         if chain.id == wanted:
             found = longest_first(find_intervals(chain))
             shown = sorted(found[:_MAX_INTERVALS], key=in_order_of_time)
@@ -125,6 +126,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         "unexplained_us": micros(incident.unexplained_ns),
         "advice": [inert(text) for text in incident.advice],
         "chain_ids": first_of([chain.id for chain in incident.chains], _MAX_LISTED),
+        **present(example_ids=[chain.id for chain in incident.examples]),
     }
 
 
@@ -212,7 +214,7 @@ def get_timeline(
     """
     What threads did in a window, to the microsecond: calls, gaps between calls, time blocked and
     in run queues (with who had the CPU and who ended the wait), forks, exits. In order of time;
-    of more than fit, the longest. Without from and to: the costliest effect of the capture. Only
+    of more than fit, the longest. Without from and to: an example of the worst incident. Only
     what was kept one by one can be shown, which is not every call. kernel_functions are innermost
     first.
     """
@@ -245,9 +247,10 @@ def get_timeline(
 
 
 def _around_worst(document: Document) -> tuple[Window, str]:
-    if not document.chains:
+    worst = worst_moment(document)
+    if worst is None:
         return document.window, _WHOLE
-    effect = min(document.chains, key=lambda chain: (-chain.effect.excess_ns, chain.id)).effect
+    effect = worst.effect
     around_ns = effect.duration_ns // _AROUND
     end_unix_ns = effect.start_unix_ns + effect.duration_ns
     return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST

@@ -266,11 +266,11 @@ def test_the_budget_names_who_kept_whom_waiting(starved):
 
 
 def test_the_timeline_shows_the_worst_moment_by_itself(starved):
-    """Without a window it is the costliest effect, in order of time, with spans."""
+    """Without a window it is the worst incident's worst effect, in order of time, with spans."""
     timeline = served.ask(starved, "get_timeline")
 
     moments = timeline["moments"]["rows"]
-    assert timeline["window"]["chosen"].startswith("around the costliest effect")
+    assert timeline["window"]["chosen"].startswith("around an example of the worst incident")
     assert [row["at_us"] for row in moments] == sorted(row["at_us"] for row in moments)
     assert Counter(row["kind"] for row in moments) == timeline["found"]
     longest_ns = max(

@@ -1,0 +1,167 @@
+"""
+Examples: recorded calls and gaps that show what a chronic cause is.
+
+A chronic cause comes from totals, and need not make any call slower than usual. So of the calls and
+gaps that are no effects, those that such a cause may have taken most of are explained as well, and the
+longest are kept: a report shows one of them to the microsecond, and an incident's span links to them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu.decode.events import OpenCall
+from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.explain.chains import Cause, CauseKind, Chain
+from otel_gpu.explain.chronic import Chronic
+from otel_gpu.explain.effects import Candidate
+from otel_gpu.ledger.window import Window
+from otel_gpu.recent import Recent
+
+MAX_EXAMPLES = 2
+"""Of one cause of one process image."""
+_MAX_CAUSES = 32
+# To explain a call takes time: only one that may show much more than the best so far is.
+_MORE = 1.25
+# The account does not tell a CPU that was taken away from one that was not free.
+_ALIKE: frozenset[str] = frozenset({CauseKind.RUN_QUEUE, CauseKind.PREEMPTION})
+
+_Name = tuple[str, int]
+"""Kind of a cause and the pid of its culprit, 0: nobody."""
+
+
+class _Shown(NamedTuple):
+    time_ns: int
+    chain: Chain
+
+
+class _OfImage:
+    def __init__(self) -> None:
+        # The longest time that was looked into, by what it seems to be.
+        self.tried_ns: Recent[tuple[str, object], int] = Recent(_MAX_CAUSES)
+        self.kept: Recent[_Name, list[_Shown]] = Recent(_MAX_CAUSES)
+
+
+class Examples:
+    """
+    Keeps the best examples of each cause; bounded.
+
+    Args:
+        explain: Makes the chain of a call or gap that took no longer than is usual.
+        max_processes: Of how many process images.
+
+    Attributes:
+        window: What does not touch it is no example.
+    """
+
+    def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
+        self._explain = explain
+        self._images: Recent[ImageKey, _OfImage] = Recent(max_processes)
+        self.window = Window()
+
+    def consider(self, candidate: Candidate) -> None:
+        """Take in a call or gap that is no effect."""
+        activity = candidate.activity
+        if isinstance(activity.event, OpenCall) or not self.window.overlaps(
+            activity.start_unix_ns, candidate.end_unix_ns
+        ):
+            return
+        known = self._of(key_of(activity.process))
+        if any(_promises(known, *one) for one in _times_of(candidate)):
+            self.add(self._explain(candidate))
+
+    def add(self, chain: Chain) -> None:
+        """Take in a call or gap that was explained, an effect or not."""
+        effect = chain.effect
+        end_unix_ns = effect.start_unix_ns + effect.duration_ns
+        if not effect.duration_ns or not self.window.overlaps(effect.start_unix_ns, end_unix_ns):
+            return
+        known = self._of(key_of(effect.process))
+        for cause in chain.causes:
+            if cause.time_ns:
+                name = cause.kind, _pid_of(cause)
+                shown = [*known.kept.get(name, ()), _Shown(cause.time_ns, chain)]
+                shown.sort(key=lambda one: (-one.time_ns, one.chain.id))
+                known.kept[name] = shown[:MAX_EXAMPLES]
+
+    def find(self, chronic: Chronic) -> Iterator[Chain]:
+        """Yield the examples of a chronic cause, the longest first: of its culprit, if there are any."""
+        known = self._images.get(key_of(chronic.process))
+        kinds = kinds_like(chronic.cause.kind)
+        shown: list[tuple[bool, _Shown]] = [
+            (name[1] != chronic.culprit_pid, one)
+            for name, found in (known.kept.items() if known else ())
+            if name[0] in kinds
+            for one in found
+            if one.chain.effect.start_unix_ns <= chronic.end_unix_ns
+            and chronic.start_unix_ns
+            <= one.chain.effect.start_unix_ns + one.chain.effect.duration_ns
+        ]
+        shown.sort(key=lambda one: (one[0], -one[1].time_ns, one[1].chain.id))
+        yield from [one.chain for _, one in shown[:MAX_EXAMPLES]]
+
+    def forget(self) -> None:
+        """Begin anew: what comes is of another stretch of time."""
+        self._images.clear()
+
+    def _of(self, image: ImageKey) -> _OfImage:
+        known = self._images.use(image)
+        if known is None:
+            known = self._images[image] = _OfImage()
+        return known
+
+
+def best_of(examples: Iterable[Chain], leading: Cause) -> tuple[Chain, ...]:
+    """Return the examples of which a cause took most, the most first; those of its culprit before."""
+    kinds, pid = kinds_like(leading.kind), _pid_of(leading)
+
+    def rank(chain: Chain) -> tuple[int, int, str]:
+        alike = [cause for cause in chain.causes if cause.kind in kinds]
+        its_ns = sum(cause.time_ns for cause in alike if _pid_of(cause) == pid)
+        return -its_ns, -sum(cause.time_ns for cause in alike), chain.id
+
+    return tuple(sorted(examples, key=rank)[:MAX_EXAMPLES])
+
+
+def kinds_like(kind: str) -> frozenset[str]:
+    """Return the kinds of causes that examples of a chronic cause can have."""
+    return _ALIKE if kind in _ALIKE else frozenset({kind})
+
+
+def _pid_of(cause: Cause) -> int:
+    return cause.culprit.pid if cause.culprit else 0
+
+
+def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
+    """Yield what a call or gap seems to have been spent on, and how long."""
+    event = candidate.activity.event
+    assert not isinstance(event, OpenCall)  # noqa: S101 -- an effect always
+    yield ("run_queue", _culprit_of(candidate)), event.run_queue_ns
+    yield ("blocked", _reason_of(candidate)), event.blocked_ns
+    duration_ns = event.end_ktime_ns - event.start_ktime_ns
+    kind = type(event).__name__
+    yield ("cpu", kind), duration_ns - event.run_queue_ns - event.blocked_ns
+
+
+def _promises(known: _OfImage, name: tuple[str, object], time_ns: int) -> bool:
+    if time_ns <= _MORE * known.tried_ns.get(name, 0):
+        return False
+    known.tried_ns[name] = time_ns
+    return True
+
+
+def _culprit_of(candidate: Candidate) -> int:
+    longest = max(
+        candidate.stalls,
+        key=lambda stall: stall.end_unix_ns - stall.runnable_unix_ns,
+        default=None,
+    )
+    return longest.event.culprit_pid if longest else 0
+
+
+def _reason_of(candidate: Candidate) -> str:
+    longest = max(
+        candidate.stalls,
+        key=lambda stall: stall.runnable_unix_ns - stall.start_unix_ns,
+        default=None,
+    )
+    return longest.reason if longest else ""
