@@ -25,6 +25,8 @@ MAX_NAMES: Final = 1 << 18
 """Different texts in a table; more of them are all number 0."""
 MAX_NAMES_CHARACTERS: Final = 48 << 20
 MAX_CORRELATION: Final = (1 << 32) - 1
+MIGRATION: Final = "Migration"
+"""What the names of copies begin with that move pages of managed memory: no call enqueued them."""
 
 
 class Work(IntEnum):
@@ -143,7 +145,7 @@ class DeviceActivities:
         devices: The device's number; -1: not known.
         streams: The stream; -1: not known.
         names: Of a copy ``Memcpy HtoD (Pageable -> Device)``, with the memory it is from and to in
-            brackets where that is known.
+            brackets where that is known; see ``MIGRATION``.
         correlations: The call that enqueued it.
         sizes_bytes: Of copies and fills; 0: not known.
         collectives: 0: none, or not known to be one.

@@ -37,6 +37,8 @@ _CLASSES: Mapping[IdleCause, str] = {
     IdleCause.HOST_OTHER: OTHER,
     IdleCause.LAUNCH_LATENCY: CPU,
     IdleCause.MODULE_LOADING: CPU,
+    # What was launched long before waits for a peer, another stream or an event: which, nobody says.
+    IdleCause.DEPENDENCY: OTHER,
     IdleCause.NOT_RECORDED: OTHER,
     IdleCause.NO_LAUNCH: OTHER,
     IdleCause.NOISE: OTHER,
@@ -86,9 +88,6 @@ def _lost(phases: Phases, idle_ns: Mapping[IdleCause, int]) -> dict[str, int]:
     lost_ns[DATA] = phases.exposed_load_ns
     lost_ns[COMMUNICATION] = phases.exposed_communication_ns
     lost_ns[COPIES] = phases.exposed_copy_ns - phases.exposed_load_ns
-    # What an idle device waits for that was launched long before is done elsewhere: by a peer, if
-    # there are any.
-    elsewhere = COMMUNICATION if phases.communication_ns else OTHER
     for cause, time_ns in idle_ns.items():
-        lost_ns[_CLASSES.get(cause, elsewhere)] += time_ns
+        lost_ns[_CLASSES[cause]] += time_ns
     return lost_ns

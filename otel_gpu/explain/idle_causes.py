@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from heapq import nlargest
+from itertools import chain
 from operator import sub
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import Doing, HostTime
+from otel_gpu.ledger.kernel_kinds import is_migration
 from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
 
 NOISE_NS: Final = 5_000
@@ -194,6 +196,9 @@ _OPERATION: Final = int(Doing.OPERATION)
 Spent = dict[tuple[int, int, int], int]
 """How long a thread did what, as segments say it."""
 
+# Of what moves pages, where nothing was launched any more.
+_NO_MORE: Final = -2
+
 _NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, NO_ROW, -1)
 
 
@@ -219,21 +224,21 @@ def find_gaps(
     host, gaps = trace.host, Gaps(trace)
     questions: dict[int, list[_Question]] = {}
     lost_ns = sorted(host.starts_ns[row] for row in lost)
+    calls = _calls(trace, timeline, links)
     for start_ns, end_ns, last, following in _bounds(trace, timeline):
         if end_ns - start_ns < NOISE_NS:
             gaps.add(start_ns, end_ns, _NOISE)
             gaps.count(_NOISE, NO_ROW, NO_ROW, end_ns - start_ns)
             continue
         asked_of, call, called_ns, cause = thread, NO_ROW, end_ns, None
-        if following != NO_ROW:
-            call = links[following]
+        if following != NO_ROW and calls[following] != _NO_MORE:
+            call = calls[following]
             cause = _certain(trace, start_ns, end_ns, call)
             if call != NO_ROW:
                 asked_of, called_ns = host.threads[call], host.starts_ns[call]
         if lost_ns and cause is not IdleCause.NO_LAUNCH:
             before = links[last] if last != NO_ROW else NO_ROW
-            after_ns = host.starts_ns[before] if before != NO_ROW else start_ns
-            if _was_lost(lost_ns, after_ns, called_ns):
+            if _was_lost(trace, lost_ns, before, start_ns, called_ns):
                 cause = IdleCause.NOT_RECORDED
         number = gaps.add(start_ns, end_ns, cause or _HOST_OTHER)
         if cause is None:
@@ -244,9 +249,26 @@ def find_gaps(
         named = call if cause is _LAUNCH_LATENCY else NO_ROW
         gaps.count(cause, named, NO_ROW, end_ns - start_ns)
         gaps.settle(number, cause, named, NO_ROW)
-    for one in host_time.threads:
-        _answer(host_time, one, questions.get(one, []), gaps)
+    _answer_all(host_time, questions, gaps)
     return gaps
+
+
+def _calls(trace: DeviceTrace, timeline: Timeline, links: Sequence[int]) -> Sequence[int]:
+    """
+    Return the call that enqueued each activity, or else what the device waited for with it.
+
+    Pages of managed memory move for what comes next; ``_NO_MORE``: nothing does.
+    """
+    if not timeline.migrations:
+        return links
+    is_moved = [is_migration(name) for name in trace.names]
+    calls, call = array("i", links), _NO_MORE
+    for row in reversed(timeline.rows):
+        if is_moved[trace.activities.names[row]]:
+            calls[row] = call
+        else:
+            call = links[row]
+    return calls
 
 
 def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, int, int]]:
@@ -278,10 +300,21 @@ def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleC
     return IdleCause.LAUNCH_LATENCY if is_short else IdleCause.DEPENDENCY
 
 
-def _was_lost(lost_ns: Sequence[int], after_ns: int, before_ns: int) -> bool:
-    """Say whether something was enqueued between two moments of which nothing was recorded."""
+def _was_lost(
+    trace: DeviceTrace, lost_ns: Sequence[int], last: int, start_ns: int, called_ns: int
+) -> bool:
+    """Say whether something was enqueued after the last call of which nothing was recorded."""
+    after_ns = trace.host.starts_ns[last] if last != NO_ROW else start_ns
     at = bisect_right(lost_ns, after_ns)
-    return at < len(lost_ns) and lost_ns[at] < before_ns
+    return at < len(lost_ns) and lost_ns[at] < called_ns
+
+
+def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps: Gaps) -> None:
+    for thread in host_time.threads:
+        _answer(host_time, thread, questions.pop(thread, []), gaps)
+    # Of other threads nothing was recorded.
+    for asked in chain.from_iterable(questions.values()):
+        _settle(asked, {}, gaps)
 
 
 def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: Gaps) -> None:

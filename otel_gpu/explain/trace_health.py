@@ -30,6 +30,7 @@ class Fault(StrEnum):
     REJECTED = "rejected"
     LAUNCHED_BEFORE = "launched_before"
     OUTSIDE_STEPS = "outside_steps"
+    MIGRATIONS = "migrations"
     LOST_LAUNCHES = "lost_launches"
     LOST_GRAPHS = "lost_graphs"
     UNEXPLAINED_IDLE = "unexplained_idle"
@@ -146,12 +147,14 @@ def _of_launches(
         yield Finding(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
     if timeline.outside:
         yield Finding(Fault.OUTSIDE_STEPS, timeline.outside, timeline.outside + activities)
+    if timeline.migrations:
+        yield Finding(Fault.MIGRATIONS, timeline.migrations, activities)
     if lost.graphs:
         yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
     if lost.launches:
         is_fatal = lost.launches > UNRELIABLE * lost.calls
         yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_fatal)
-    if activities and not launches.linked:
+    if activities > timeline.migrations and not launches.linked:
         yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
     if launches.linked and unexplained_ns > UNEXPLAINED * window_ns:

@@ -56,6 +56,9 @@ _GATES: Mapping[Fault, str] = {
     Fault.OUTSIDE_STEPS: (
         "{:,} activities are before the first step or after the last one, and are left out"
     ),
+    Fault.MIGRATIONS: (
+        "pages of managed memory were moved {:,} times, by no launch: what they were moved for is not known"
+    ),
     Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
     Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
     Fault.UNEXPLAINED_IDLE: (

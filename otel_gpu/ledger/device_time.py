@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from otel_gpu.decode.device import DeviceActivities, DeviceTrace
-from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way
+from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way, is_migration
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.spans import Spans, union
 from otel_gpu.ledger.stream_order import StreamOrder, find_order
@@ -57,6 +57,7 @@ class Timeline(NamedTuple):
         rows: Its activities in order of their starts.
         left_out: Activities before the window: they were launched before anything was recorded.
             Less than a hundredth of the window counts.
+        migrations: Copies that move pages of managed memory, which no call launched.
         left_out_end_ns: When the last of these ended; 0: there are none.
         outside: Activities before the first step and after the last one, which are left out as well.
         order: What contradicts the order of its streams. Activities whose durations cannot be true are
@@ -79,6 +80,7 @@ class Timeline(NamedTuple):
     loads: Spans
     busy: Spans
     left_out_end_ns: int = 0
+    migrations: int = 0
     outside: int = 0
 
     def phases(self, start_ns: int, end_ns: int) -> Phases:
@@ -119,13 +121,19 @@ def timelines(
     activities = trace.activities
     starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
     classes = [_class_of(name, kind) for name, kind in zip(trace.names, kinds, strict=True)]
+    moves = [is_migration(name) for name in trace.names]
     for device in sorted(set(activities.devices)):
         rows = _ordered(activities, device)
-        first = _first_recorded(activities, rows, links)
-        kept = array("i", rows[first:])
+        # Nobody launched these, and they are of no stream.
+        moved = [row for row in rows if moves[activities.names[row]]] if any(moves) else []
+        launched = [row for row in rows if not moves[activities.names[row]]] if moved else rows
+        first = _first_recorded(activities, launched, links)
+        left_out, kept = launched[:first], array("i", launched[first:])
         order = find_order(trace, kept, links)
         if order.has_wrong_durations:
             kept = array("i", (row for row in kept if row not in order.overlong))
+        if moved:
+            kept = array("i", sorted((*kept, *moved), key=starts_ns.__getitem__))
         of = _by_class(activities, kept, classes)
         busy = _spans(activities, kept)
         yield Timeline(
@@ -143,7 +151,8 @@ def timelines(
             of[_Class.COPY].join(of[_Class.MOVE], of[_Class.LOAD]),
             of[_Class.LOAD],
             busy,
-            max((starts_ns[row] + durations_ns[row] for row in rows[:first]), default=0),
+            max((starts_ns[row] + durations_ns[row] for row in left_out), default=0),
+            len(moved),
         )
 
 
@@ -156,14 +165,17 @@ class _Class(IntEnum):
     LOAD = 5
 
 
-_OF_WAY = {WITHIN_DEVICE: _Class.MOVE, TO_DEVICE: _Class.LOAD}
+_OF_WAY = {WITHIN_DEVICE: _Class.MOVE}
 
 
 def _class_of(name: str, kind: KernelKind) -> _Class:
     if kind is KernelKind.COMMUNICATION:
         return _Class.COMMUNICATION
     if kind is KernelKind.COPY:
-        return _OF_WAY.get(copy_way(name), _Class.COPY)
+        way = copy_way(name)
+        # Pages that move on demand are not what a data loader brings.
+        is_load = way == TO_DEVICE and not is_migration(name)
+        return _Class.LOAD if is_load else _OF_WAY.get(way, _Class.COPY)
     return _Class.FILL if kind is KernelKind.FILL and "memset" in name.lower() else _Class.KERNEL
 
 
@@ -195,6 +207,8 @@ def _ordered(activities: DeviceActivities, device: int) -> list[int]:
 def _first_recorded(activities: DeviceActivities, rows: Sequence[int], links: Sequence[int]) -> int:
     """Return where the activities begin whose calls were recorded; 0: at once, or nowhere."""
     first = next((at for at, row in enumerate(rows) if links[row] != NO_ROW), 0)
+    if not first:
+        return 0
     starts_ns = activities.starts_ns
     before_ns = starts_ns[rows[first]] - starts_ns[rows[0]]
     whole_ns = starts_ns[rows[-1]] - starts_ns[rows[0]]

@@ -13,6 +13,7 @@ from otel_gpu.ledger.host_time import HostTime, Inside
 from otel_gpu.ledger.kernel_kinds import (
     KernelKind,
     copy_way,
+    is_migration,
     is_pageable,
 )
 from otel_gpu.ledger.launches import NO_ROW
@@ -233,7 +234,8 @@ def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:
     for row in timeline.rows:
         if activities.kinds[row] == copy:
             name = trace.names[activities.names[row]]
-            one = sums.setdefault((copy_way(name), is_pageable(name)), [0, 0, 0])
+            way = copy_way(name) + (", migrated" if is_migration(name) else "")
+            one = sums.setdefault((way, is_pageable(name)), [0, 0, 0])
             one[0] += 1
             one[1] += activities.durations_ns[row]
             one[2] += activities.sizes_bytes[row]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
-from otel_gpu.decode.device import DeviceActivities, Names, Work
+from otel_gpu.decode.device import MIGRATION, DeviceActivities, Names, Work
 
 
 class KernelKind(StrEnum):
@@ -142,6 +142,11 @@ def copy_way(name: str) -> str:
     """Return from where to where a copy went, as in HtoD; empty: its name does not say it."""
     found = _COPY_WAY.search(name)
     return found[0] if found else ""
+
+
+def is_migration(name: str) -> bool:
+    """Say whether a copy moves pages of managed memory, on demand or ahead of it."""
+    return name.startswith(MIGRATION)
 
 
 def is_pageable(name: str) -> bool:

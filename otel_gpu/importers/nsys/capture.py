@@ -31,7 +31,8 @@ _UNREAD: Final = {
     "COMPOSITE_EVENTS": "samples of threads",
     "GPU_METRICS": "metrics of the device",
     "CUDA_GPU_MEMORY_USAGE_EVENTS": "allocations of device memory",
-    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "page faults of managed memory",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "page faults of the host on managed memory",
+    "CUDA_UM_GPU_PAGE_FAULT_EVENTS": "page faults of devices on managed memory",
 }
 _WITHOUT: Final = {
     RUNTIME: "Calls of CUDA were not recorded: what launched the work of devices is not known "
@@ -141,6 +142,10 @@ class NsysCapture:
             if table in tables.columns:
                 rows = next(self._source.rows(f'SELECT count(*) FROM "{table}"'))[0]
                 tally.left_out[what] += rows
+                if rows and "PAGE_FAULT" in table:
+                    tally.notes.append(
+                        f"What waited for {what} is not known, of which there are {rows:,}."
+                    )
         tally.notes += [text for table, text in _WITHOUT.items() if table not in tables.columns]
 
     def _base_unix_ns(self, end_ns: int) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from otel_gpu.decode.device import (
     MAX_CORRELATION,
+    MIGRATION,
     DeviceActivities,
     HostOperations,
     HostWork,
@@ -43,6 +44,7 @@ _OPERATOR = re.compile(r"(.+?), (?:seq|op_id) = (?:.*?sizes = (.*))?", re.DOTALL
 # As ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND have them, in Kineto's words.
 _COPIES = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
            "HtoD", "DtoH", "DtoD")  # fmt: skip
+_MIGRATIONS = range(11, 14)
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed", "")
 
 
@@ -174,6 +176,8 @@ class Tables:
             return self._name(details[0]) or self._name(details[1])
         if work is Work.COPY:
             way, source, target = map(_word, details[1:], (_COPIES, _MEMORY, _MEMORY))
+            if details[1] in _MIGRATIONS:
+                return self.names.number(f"{MIGRATION} {way}")
             between = f" ({source} -> {target})" if source and target else ""
             return self.names.number(f"Memcpy {way}{between}")
         if work is Work.FILL:

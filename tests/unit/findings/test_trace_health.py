@@ -263,3 +263,31 @@ def test_an_export_without_rows_is_refused(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "it has no event" in said
     assert "export_chrome_trace" in said
+
+
+def test_idle_on_what_nobody_recorded_is_not_communication(document):
+    """
+    Six gaps of 64 ms in graphs that were launched long before, and nothing runs on the device.
+
+    That communication takes 15 % of the window does not make the rest of it communication.
+    """
+    length_us, events = 118_000, []
+    for number in range(6):
+        at = length_us * number
+        events += [
+            step(number, at, length_us),
+            call("cudaGraphLaunch", at + 100, 200, 2 * number + 1),
+            kernel(at + 400, 18_000, 2 * number + 1, "sm80_xmma_gemm_bf16"),
+            kernel(at + 82_400, 18_000, 2 * number + 1, "ncclDevKernel_AllReduce", stream=20),
+            kernel(at + 100_400, 17_000, 2 * number + 1, "sm80_xmma_gemm_bf16"),
+        ]
+
+    found = document(events)
+
+    (row,) = found.devices
+    assert row.exposed_communication_ns / row.window_ns == pytest.approx(0.15, abs=0.005)
+    assert row.idle["dependency"] == 6 * 64_000_000
+    assert row.verdict == "unknown"
+    assert row.lost["communication"] == row.exposed_communication_ns
+    assert row.lost["other"] > 0.5 * row.window_ns
+    assert found.advice == ()

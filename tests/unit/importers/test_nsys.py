@@ -20,6 +20,7 @@ from otel_gpu.ledger.kernel_kinds import kinds_of
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.options import Config
 from tests.unit.importers.exports import MAIN, PID, US, UTC_NS, Export, whose
+from tests.unit.importers.test_torch_trace import explain
 
 LOOSE = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("start", "end", "deviceId", "streamId", "correlationId", "globalPid",
@@ -355,3 +356,72 @@ def test_timelines_of_real_exports_are_those_that_others_assert(name, exposed_ms
     assert exposed_ns / 1e6 == pytest.approx(exposed_ms, abs=0.005)
     # Of the second, theirs ends with the last kernel.
     assert step_ns / 1e6 == pytest.approx(step_ms, abs=0.1)
+
+
+def managed(*, prefetched_us=987_000, faults=()):
+    """A kernel after pages were moved ahead of it: 128 of another buffer before, 64 of its own, one at its end."""
+    export = Export()
+    export.call(prefetched_us, 22_000, 121, "cudaMemPrefetchAsync_v8000")
+    export.call(1_570_000, 1_000, 122)
+    export.kernel(1_571_000, 34_000, 122, "softmax")
+    for number in range(128):
+        export.copy(950_000 + 100 * number, 50, size=65_536, way=12, memory=(4, 4))
+    for number in range(64):
+        export.copy(prefetched_us + 330 * number, 320, size=2 << 20, way=11, memory=(4, 4))
+    export.copy(1_600_000, 50, size=65_536, way=13, memory=(4, 4))
+    for table, count in faults:
+        export.extra.append(f'CREATE TABLE {table} ("start" INTEGER)')
+        export.fill.append((table, [(n,) for n in range(count)]))
+    return export
+
+
+def test_pages_that_move_are_launched_by_nobody_and_count(tmp_path):
+    """What the device waited for with them is due to the thread that launched what came next."""
+    found = explain(managed().write(tmp_path / "managed.sqlite"))
+
+    (row,) = found.devices
+    copies = {one.way: (one.times, one.size_bytes) for one in row.copies}
+    assert copies == {
+        "HtoD, migrated": (64, 64 * (2 << 20)),
+        "DtoH, migrated": (128, 128 * 65_536),
+        "DtoD, migrated": (1, 65_536),
+    }
+    assert row.window_ns == 655_000_000
+    assert row.compute_ns == 34_000_000
+    assert row.exposed_copy_ns == (128 * 50 + 64 * 320) * 1_000
+    assert row.idle["host_other"] >= 590_000_000
+    assert "no_launch" not in row.idle
+    assert any("pages of managed memory were moved 193 times" in text for text in row.gate)
+    assert not any("launched before" in text or "overlap" in text for text in row.gate)
+
+
+def test_pages_that_move_when_all_is_done_end_gaps_too(tmp_path):
+    """The host reads the result: nothing is launched any more, and it is not known who read it."""
+    export = managed()
+    for number in range(9):
+        export.copy(1_700_000 + 1_000 * number, 500, way=12, memory=(4, 4))
+
+    (row,) = explain(export.write(tmp_path / "managed.sqlite")).devices
+
+    assert row.window_ns == 758_500_000
+    assert sum(row.idle.values()) == row.idle_ns
+    assert "no_launch" not in row.idle
+
+
+def test_page_faults_are_named(tmp_path):
+    """They are not read, and it is said how many there are; where there are none, nothing is said."""
+    tables = [("CUDA_UM_CPU_PAGE_FAULT_EVENTS", 7), ("CUDA_UM_GPU_PAGE_FAULT_EVENTS", 5)]
+
+    notes = explain(managed(faults=tables).write(tmp_path / "managed.sqlite")).notes
+
+    assert "What waited for page faults of the host on managed memory is not known, of which there are 7." in notes  # fmt: skip
+    assert "What waited for page faults of devices on managed memory is not known, of which there are 5." in notes  # fmt: skip
+    assert not any("page fault" in one for one in explain(managed().write(tmp_path / "none.sqlite")).notes)  # fmt: skip
+
+
+def test_an_export_without_rows_is_refused(tmp_path):
+    """It has the tables, and nothing in them."""
+    path = Export().write(tmp_path / "empty.sqlite")
+
+    with pytest.raises(RecordingError, match="nothing is in its tables"):
+        explain(path)
