@@ -11,22 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import otel_gpu
 from otel_gpu.capture._libbpf import Libbpf as CLibbpf
 from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.kernel_log import PATH
-from otel_gpu.capture.libbpf_file import MINIMUM_VERSION, open_libbpf
+from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
+from otel_gpu.capture.libbpf_trials import Libbpf, query_libbpf
 from otel_gpu.capture.loaders import choose_loader
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.reachability import check_endpoints
-
-# bpf_get_attach_cookie(), by which one program serves every probed symbol, came with
-# Linux kernel commit 7adfc6c9b315 ("bpf: Add bpf_get_attach_cookie() BPF helper to
-# access bpf_cookie value") (in v5.15).
-OLDEST_KERNEL = (5, 15)
 
 # From include/uapi/linux/capability.h.
 _CAPABILITIES = {
@@ -38,22 +33,10 @@ _CAPABILITIES = {
     "BPF": 39,
 }
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
-# counted as locked memory; OLDEST_KERNEL is past that, so SYS_RESOURCE is not needed.
+# counted as locked memory; a kernel with all HELPERS is past that, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _CLOCK_PERIOD_NS = 1_000_000_000
-_PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
-_MAP_TYPE_RINGBUF = 27
 _SHOWN_ADAPTERS = 8
-
-
-class Libbpf(NamedTuple):
-    """What the loaded libbpf says: its version, and what the kernel let it load; whose it is."""
-
-    version: tuple[int, int]
-    can_load_programs: bool
-    can_make_ring_buffers: bool
-    path: str = ""
-    passed_over: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +60,9 @@ def examine_host(
     kernel_log: str = PATH,
 ) -> Iterator[Finding]:
     """Check everything that a capture started now would need, in that order."""
+    libbpf = (load_libbpf or query_libbpf)()
     yield from named(
-        kernel=_check_kernel(host),
+        kernel=_check_kernel(host, libbpf),
         btf=_check_btf(host),
         capabilities=_check_capabilities(host),
         lockdown=_check_lockdown(host),
@@ -86,7 +70,7 @@ def examine_host(
         sampling_clock=_check_sampling_clock(host, (open_clock or try_clock)()),
         unprivileged_bpf_disabled=_check_unprivileged_bpf(host),
         uprobes=_check_uprobes(host),
-        libbpf=_check_libbpf((load_libbpf or query_libbpf)()),
+        libbpf=_check_libbpf(libbpf),
         bpf_object=_check_object(host),
         pid_namespace=_check_pid_namespace(host),
         tracefs=_check_tracefs(host),
@@ -99,16 +83,17 @@ def examine_host(
     yield from check_endpoints(environ)
 
 
-def _check_kernel(host: Host) -> Finding:
-    needed = ".".join(map(str, OLDEST_KERNEL))
-    if (version := re.match(r"(\d+)\.(\d+)", host.release)) is None:
-        return warning(f"{host.release}: not a version number that is known")
-    if tuple(map(int, version.groups())) < OLDEST_KERNEL:
+def _check_kernel(host: Host, libbpf: Libbpf | str) -> Finding:
+    name = f"Linux {host.release} on {host.machine}"
+    if isinstance(libbpf, str) or not libbpf.can_load_programs:
+        return ok(f"{name}; what its BPF can do could not be tried")
+    if libbpf.lacking:
         return missing(
-            f"Linux {host.release}, but {needed} is the oldest that works",
-            "update the kernel; a recording made elsewhere can be replayed here",
+            f"{name} does not have {', '.join(libbpf.lacking)}, which the programs call",
+            "update the kernel: Linux 5.15 has all that is needed, and so have some older ones of "
+            "distributions, such as RHEL 9; a recording made elsewhere can be replayed here",
         )
-    return ok(f"Linux {host.release} on {host.machine}")
+    return ok(f"{name}; it has all that the programs call")
 
 
 def _check_btf(host: Host) -> Finding:
@@ -241,20 +226,6 @@ def _check_uprobes(host: Host) -> Finding:
     if not (host.sys / "bus" / "event_source").exists():
         return warning("sysfs is hidden here, so this could not be checked")
     return missing(f"there is no {path}", "use a kernel built with CONFIG_UPROBE_EVENTS=y")
-
-
-def query_libbpf() -> Libbpf | str:
-    """Load libbpf and let it try what a capture needs; a text says why it cannot be."""
-    try:
-        found = open_libbpf()
-    except HostError as error:
-        return str(error)
-    library = found.library
-    # What libbpf would print about refused attempts is said by the finding.
-    library.libbpf_set_print(None)
-    programs = library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1
-    ring_buffers = library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1
-    return Libbpf(found.version, programs, ring_buffers, found.path, found.passed_over)
 
 
 def _check_libbpf(found: Libbpf | str) -> Finding:

@@ -11,7 +11,6 @@ import yaml
 
 from otel_gpu import options
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
-from otel_gpu.doctor import OLDEST_KERNEL
 from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
@@ -96,7 +95,11 @@ def _versions() -> Iterator[str]:
     }
     loaders = options.OPTIONS["capture.loader"].choices[1:]
     rows = [
-        ("kernel", f"{_dotted(OLDEST_KERNEL)} and newer", "that of the host"),
+        (
+            "kernel",
+            "5.15 and newer, or with its BPF, as RHEL 9: `doctor` tries what is called",
+            "that of the host",
+        ),
         ("machine", " and ".join(ARCHITECTURES), "x86_64; for the other, compiled and not run"),
         ("loader", _listed(loaders), "all of them: one workload, the same events"),
         ("libbpf", f"{_dotted(MINIMUM_VERSION)} and newer", "the host's, and that of the wheel"),

@@ -4,15 +4,18 @@ import errno
 import importlib.metadata
 import json
 import socket
+import struct
 from types import SimpleNamespace
 
 import pytest
 
 from otel_gpu import doctor
+from otel_gpu.capture.libbpf_trials import HELPERS, Libbpf, query_libbpf
+from otel_gpu.capture.objects import object_path
 from otel_gpu.checks import Finding, can_capture, to_json
 from otel_gpu.commands import doctor as verb
 from otel_gpu.config import Config
-from otel_gpu.doctor import Host, Libbpf, examine_host
+from otel_gpu.doctor import Host, examine_host
 from otel_gpu.reachability import check_endpoints
 
 ALL = (1 << 41) - 1
@@ -129,20 +132,53 @@ def test_network_adapters_that_do_rdma_are_named(host):
 
 
 @pytest.mark.parametrize(
-    ("release", "status"),
-    [
-        ("5.14.21-generic", "missing"),
-        ("4.18.0-513.el8.x86_64", "missing"),
-        ("5.15.0", "ok"),
-        ("6.18.44", "ok"),
-        ("rolling", "warning"),
-    ],
+    "release", ["5.14.0-362.8.1.el9_3.x86_64", "4.18.0-513.el8.x86_64", "6.18.44", "rolling"]
 )
-def test_old_kernels_are_refused(host, release, status):
-    """Versions compare as numbers, and a name that is no version stops nobody."""
+@pytest.mark.parametrize("lacking", [(), ("bpf_get_attach_cookie", "bpf_task_pt_regs")])
+def test_a_kernel_is_told_by_what_it_can_do(host, release, lacking):
+    """RHEL 9 calls its kernel 5.14, and has the BPF of younger ones: no version refuses anybody."""
     host = Host(release=release, machine="x86_64", proc=host.proc, sys=host.sys)
 
-    assert found(host, "kernel").status == status
+    finding = found(host, "kernel", load_libbpf=lambda: GOOD_LIBBPF._replace(lacking=lacking))
+
+    assert finding.status == ("missing" if lacking else "ok")
+    assert release in finding.detail
+    assert all(name in finding.detail for name in lacking)
+
+
+@pytest.mark.parametrize("libbpf", ["none", GOOD_LIBBPF._replace(can_load_programs=False)])
+def test_a_kernel_that_could_not_be_tried_is_not_refused(host, libbpf):
+    """What stands in the way is another finding."""
+    finding = found(host, "kernel", load_libbpf=lambda: libbpf)
+
+    assert finding.status == "ok"
+    assert "could not be tried" in finding.detail
+
+
+def test_what_the_programs_call_is_tried():
+    """Whatever the compiled object calls, but for old functions, and those that it asks for before."""
+    old = range(112)
+    # bpf_loop and bpf_copy_from_user_task are not called where they are not; iterators alone write.
+    asked_for = {127, 181, 191}
+    called = set(_helpers_called(object_path()))
+
+    assert called - set(old) - asked_for == set(HELPERS)
+
+
+def _helpers_called(path):
+    """The numbers of the kernel's functions that the instructions of an object call."""
+    data = path.read_bytes()
+    (sections_at,) = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    for number in range(count):
+        _, kind, flags, _, at, length = struct.unpack_from(
+            "<IIQQQQ", data, sections_at + number * size
+        )
+        if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
+            for place in range(at, at + length, 8):
+                code, registers, _, value = struct.unpack_from("<BBhi", data, place)
+                if code == 0x85 and registers >> 4 == 0:  # BPF_JMP | BPF_CALL of a helper
+                    yield value
 
 
 def test_a_kernel_without_btf_is_told_of_headers(host):
@@ -332,9 +368,11 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
 
 def test_this_machines_libbpf_answers():
     """The real query gives facts or the reason why there are none."""
-    answer = doctor.query_libbpf()
+    answer = query_libbpf()
 
     assert answer if isinstance(answer, str) else answer.version >= (1, 0)
+    # Tests run where captures do.
+    assert isinstance(answer, str) or answer.lacking == ()
 
 
 def test_reachable_endpoints_are_told_from_dead_ones():
