@@ -30,6 +30,19 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural_of(noun)}"
 
 
+def counted(count: int, plural: str) -> str:
+    """
+    What a count is of, from a phrase in plural.
+
+    1 is of an ``activity of devices``, 2 of ``activities of devices``; of the first word in plural only.
+    """
+    head, separator, rest = plural.partition(" ")
+    if count != 1 or not head.endswith("s") or head.endswith("ss"):
+        return plural
+    singular = f"{head[:-3]}y" if head.endswith("ies") else head[:-1]
+    return f"{singular}{separator}{rest}"
+
+
 def plural_of(noun: str) -> str:
     """A noun for any number but one."""
     if noun.endswith("y") and not noun.endswith(("ay", "ey", "oy")):

@@ -24,6 +24,7 @@ from otel_gpu.findings.snapshot_readings import AsReadings
 from otel_gpu.findings.words import printable
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
+from otel_gpu.units import counted
 
 if TYPE_CHECKING:
     from otel_gpu.commands._keepers import Keepers
@@ -137,4 +138,6 @@ def _lines(source: str, tally: Tally) -> Iterator[str]:
     for name in ("taken", "left_out", "rejected"):
         for what, count in getattr(tally, name).most_common():
             if count:
-                yield printable(f"  {name.replace('_', ' '):<9} {count:>9,}  {what}")
+                yield printable(
+                    f"  {name.replace('_', ' '):<9} {count:>9,}  {counted(count, what)}"
+                )

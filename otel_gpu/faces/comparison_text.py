@@ -1,6 +1,6 @@
 """A comparison as text: the verdict first, then where the difference is."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from rich.console import Console, RenderableType
@@ -10,7 +10,8 @@ from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
 from otel_gpu.findings.comparison import BYTES, REAL, Basis, Comparison, Delta, Kind, Outcome, Side
-from otel_gpu.findings.words import count_of, format_duration, format_size, printable, shorten
+from otel_gpu.findings.distinct import short_names
+from otel_gpu.findings.words import count_of, format_duration, format_size, printable
 
 MAX_ROWS = 10
 _LEAST = 0.001
@@ -79,7 +80,7 @@ def _parts(found: Comparison) -> Iterator[RenderableType]:
         if rows:
             yield Text()
             yield Text(_TITLES[kind].format(basis=_BASES[found.a.basis]), style="bold")
-            yield draw_table(_columns(kind), rows[:MAX_ROWS])
+            yield draw_table(_columns(kind, rows), rows[:MAX_ROWS])
             if len(rows) > MAX_ROWS:
                 yield Text(f"and {len(rows) - MAX_ROWS:,} more")
 
@@ -124,15 +125,17 @@ def _percent(share: float, sign: str = "") -> str:
     return f"{share * 100:{sign}.1f} %"
 
 
-def _what(delta: Delta) -> str:
+def _what(names: Mapping[str, str], delta: Delta) -> str:
     name = printable(delta.what.replace("_", " ") if delta.kind is Kind.PART else delta.what)
     if delta.kind in (Kind.KERNEL, Kind.OPERATION):
         new, gone = not delta.a and delta.b, delta.a and not delta.b
-        return f"{shorten(name)}{' (new)' if new else ' (gone)' if gone else ''}"
+        short = names[delta.what]
+        return f"{printable(short)}{' (new)' if new else ' (gone)' if gone else ''}"
     return name
 
 
-def _columns(kind: Kind) -> tuple[Field, ...]:
+def _columns(kind: Kind, rows: Sequence[Delta]) -> tuple[Field, ...]:
+    names = short_names(one.what for one in rows)
     form: Callable[[float], str] = _exact
     signed: Callable[[float], str] = _signed
     if kind in BYTES:
@@ -140,7 +143,7 @@ def _columns(kind: Kind) -> tuple[Field, ...]:
     elif kind is Kind.SHARE:
         form, signed = _percent, partial(_percent, sign="+")
     return (
-        fields.text("", _what),
+        fields.text("", partial(_what, names)),
         fields.figure("A", "a", form),
         fields.figure("B", "b", form),
         fields.figure("change", "change", signed),

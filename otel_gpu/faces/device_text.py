@@ -1,5 +1,6 @@
 """What devices did, and why they were idle, as text."""
 
+import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
@@ -8,7 +9,16 @@ from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_report import Advice, CriticalPathRow, DeviceReport, LaunchRow
+from otel_gpu.findings.device_report import (
+    Advice,
+    CriticalPathRow,
+    DeviceReport,
+    GapRow,
+    IdleRow,
+    KernelRow,
+    LaunchRow,
+)
+from otel_gpu.findings.distinct import short_names
 from otel_gpu.findings.words import (
     count_of,
     format_duration,
@@ -21,6 +31,8 @@ from otel_gpu.findings.words import (
 _MAX_ROWS = 10
 _MAX_ADVICE = 12
 _MAX_IDS = 3
+_MAX_DEVICES = 64
+_MOST_DETAILED = 2
 
 
 def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[RenderableType]]]:
@@ -49,7 +61,7 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
         )
         yield (
             f"Its kernels and copies, {len(row.kernels):,} names",
-            [draw_table(kernel_fields(whole_ns), row.kernels[:_MAX_ROWS])],
+            [draw_table(kernel_fields(row.kernels, whole_ns), row.kernels[:_MAX_ROWS])],
         )
     if row.copies:
         yield f"Copies of {of}, by where from and where to", [draw_table(_copies(row), row.copies)]
@@ -58,6 +70,48 @@ def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[Renderabl
             "Operators, own time of device and host",
             [draw_table(OPERATION_FIELDS, row.operations[:_MAX_ROWS])],
         )
+
+
+def device_overview(rows: Sequence[DeviceReport]) -> tuple[str, Sequence[RenderableType]]:
+    """Return a heading, and a table of several devices: one row for each, by rank."""
+    has_ranks = any(row.rank is not None for row in rows)
+    heading = count_of(len(rows), "rank" if has_ranks else "device")
+    ordered = sorted(rows, key=lambda row: (row.rank is None, row.rank or 0))
+    table = draw_table(_overview(has_ranks=has_ranks), ordered[:_MAX_DEVICES])
+    more = len(rows) - _MAX_DEVICES
+    lines: list[RenderableType] = [table, *([Text(f"and {more:,} more")] if more > 0 else [])]
+    if len(rows) > _MOST_DETAILED:
+        lines.append(
+            Text(
+                f"Below are the {_MOST_DETAILED} that computed least of their window. All are in --json and in "
+                "otel-gpu report.",
+                style="dim",
+            )
+        )
+    return heading, lines
+
+
+def detailed(rows: Sequence[DeviceReport]) -> Sequence[DeviceReport]:
+    """Return the devices of which all is shown: of many, those that computed least of their window."""
+    if len(rows) <= _MOST_DETAILED:
+        return rows
+    return sorted(rows, key=lambda row: row.compute_ns / (row.window_ns or 1))[:_MOST_DETAILED]
+
+
+def _overview(*, has_ranks: bool) -> tuple[fields.Field, ...]:
+    names = (fields.figure("rank", _rank, _unless_unknown, rank=0),) if has_ranks else ()
+    return (
+        *names,
+        fields.figure("device", "device", fields.in_full, rank=3 if has_ranks else 0),
+        fields.text("verdict", attrgetter("verdict")),
+        fields.figure("window", "window_ns", format_duration),
+        fields.figure("step", lambda row: row.step_median_ns or 0, fields.unless_nothing),
+        _part("computing", "compute_ns"),
+        _part("communication", "exposed_communication_ns"),
+        _part("copies", "exposed_copy_ns"),
+        _part("idle", "idle_ns"),
+        fields.figure("waited for others", _waited, fields.unless_nothing, rank=2),
+    )
 
 
 def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
@@ -115,6 +169,30 @@ def verdict_lines(row: DeviceReport) -> Iterator[Text]:
         )
 
 
+def _part(heading: str, name: str) -> fields.Field:
+    """Return the field of a share of the window; nothing where that is not known."""
+
+    def share(row: DeviceReport) -> float:
+        time_ns = getattr(row, name)
+        return math.nan if time_ns is None else time_ns / (row.window_ns or 1)
+
+    return fields.figure(
+        heading, share, lambda value: "" if math.isnan(value) else format_share(value)
+    )
+
+
+def _rank(row: DeviceReport) -> float:
+    return math.nan if row.rank is None else row.rank
+
+
+def _unless_unknown(number: float) -> str:
+    return "" if math.isnan(number) else f"{number:.0f}"
+
+
+def _waited(row: DeviceReport) -> int:
+    return row.collectives.waited_ns if row.collectives else 0
+
+
 def _launches(row: LaunchRow) -> str:
     if row.graphs == row.linked:
         return count_of(row.graphs, "graph launch")
@@ -139,12 +217,13 @@ def _critical(path: CriticalPathRow) -> Iterator[RenderableType]:
     whole = path.duration_ns or 1
     shares = (f"{name} {format_share(time_ns / whole)}" for name, time_ns in path.bounds.items())
     yield Text(", ".join(shares))
+    names = short_names(one.name for one in path.rows)
     table = (
         fields.text("bound by", attrgetter("bound")),
         fields.figure("time", "time_ns", format_duration),
         fields.figure("share", lambda one: one.time_ns / whole, format_share),
         fields.figure("times", "times", fields.in_full),
-        fields.text("what", lambda one: short_function(one.name)),
+        fields.text("what", lambda one: names[one.name]),
     )
     yield draw_table(table, path.rows[:_MAX_ROWS])
 
@@ -164,12 +243,14 @@ def _phases(row: DeviceReport) -> list[tuple[str, int, float]]:
 def wait_fields(row: DeviceReport) -> tuple[fields.Field, ...]:
     """Return the fields of what a device waited for."""
     whole = row.window_ns or 1
+    waits: Sequence[IdleRow | GapRow] = (*row.waits, *row.gaps)
+    names = short_names(name for one in waits for name in (one.name, one.python))
     return (
         fields.text("cause", attrgetter("cause")),
         fields.figure("time", "time_ns", format_duration),
         fields.figure("share", lambda one: one.time_ns / whole, format_share),
-        fields.text("what the launching thread did", lambda one: short_function(one.name)),
-        fields.text("in Python", lambda one: short_function(one.python)),
+        fields.text("what the launching thread did", lambda one: names[one.name]),
+        fields.text("in Python", lambda one: names[one.python]),
     )
 
 
@@ -200,10 +281,11 @@ def _copies(row: DeviceReport) -> tuple[fields.Field, ...]:
     )
 
 
-def kernel_fields(whole_ns: int) -> tuple[fields.Field, ...]:
-    """Return the same of single kernels."""
+def kernel_fields(kernels: Sequence[KernelRow], whole_ns: int) -> tuple[fields.Field, ...]:
+    """Return the same of single kernels; those that differ read differently."""
+    names = short_names(one.name for one in kernels)
     return (
-        fields.text("name", lambda one: short_function(one.name)),
+        fields.text("name", lambda one: names[one.name]),
         *kind_fields(whole_ns),
         fields.figure("mean", lambda one: one.time_ns / max(1, one.times), format_duration),
         fields.figure("longest", "longest_ns", format_duration),

@@ -28,12 +28,17 @@ class Cell(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A heading, and how a cell is made of a row; figures stand at the right, text at the left."""
+    """
+    A heading, and how a cell is made of a row; figures stand at the right, text at the left.
+
+    Where there is no room for all, those of the highest ``rank`` are left out first.
+    """
 
     heading: str
     cell: Callable[[Any], Cell]
     is_text: bool = False
     about: str = ""
+    rank: int = 1
 
     def of(self, read: Read) -> "Field":
         """Return the same field of what a row holds."""
@@ -45,7 +50,9 @@ def text(heading: str, read: Read, about: str = "") -> Field:
     return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about)
 
 
-def figure(heading: str, read: str | Read, form: Callable[[Any], str], about: str = "") -> Field:
+def figure(
+    heading: str, read: str | Read, form: Callable[[Any], str], about: str = "", rank: int = 1
+) -> Field:
     """Return a field of numbers, by the name of what a row has or how it is found."""
     find = attrgetter(read) if isinstance(read, str) else read
 
@@ -54,7 +61,7 @@ def figure(heading: str, read: str | Read, form: Callable[[Any], str], about: st
         # Another tool may have counted calls and kept the duration of none.
         return Cell(form(number), None if math.isnan(number) else number)
 
-    return Field(heading, cell, about=about)
+    return Field(heading, cell, about=about, rank=rank)
 
 
 def largest_first(amounts: Mapping[Key, Amount], least: float = 0) -> list[tuple[Key, Amount]]:
@@ -127,7 +134,7 @@ ERRORS = Field(
 P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer")
 P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer")
 LONGEST = figure("max", "max_ns", format_duration, "The longest call")
-TOTAL = figure("total", "sum_ns", format_duration, "All calls together")
+TOTAL = figure("total", "sum_ns", format_duration, "All calls together", rank=0)
 SIZE = figure(
     "bytes",
     "size_bytes",

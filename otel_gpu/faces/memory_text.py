@@ -83,7 +83,7 @@ def _churned(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
 
 
 _WINDOWS: tuple[Field, ...] = (
-    fields.text("from (UTC)", lambda row: format_time(row.start_unix_ns)),
+    fields.figure("from (UTC)", "start_unix_ns", format_time),
     fields.figure("calls", "calls", fields.in_full),
     fields.figure("mean", "mean_ns", format_duration),
     fields.figure("max", "max_ns", format_duration),

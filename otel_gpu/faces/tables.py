@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
+from otel_gpu.faces.fitting import Column, FittedTable
 from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState, Window
 from otel_gpu.findings.phrases import LOST_CPU, THREAD_STATES
 from otel_gpu.findings.sentences import plain
@@ -23,7 +23,7 @@ from otel_gpu.findings.words import (
 _BAR_COLUMNS = 20
 
 
-def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> Table:
+def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> FittedTable:
     """What happened when, after the begin of a window."""
     slots = [row for row in rows if isinstance(row, Slot)]
     allocates = any(row.allocate_calls for row in slots)
@@ -55,14 +55,21 @@ def load_lines(load: Load) -> list[str]:
     return lines
 
 
-def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> Table:
-    """Draw rows, with a column for each field."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for field in shown:
-        table.add_column(field.heading, justify="left" if field.is_text else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(_draw(field.cell(row)) for field in shown))
-    return table
+def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
+    """Draw rows, with a column for each field that there is room for."""
+    kept = [*rows]
+    return FittedTable(
+        [
+            Column(
+                field.heading,
+                [_draw(field.cell(row)) for row in kept],
+                field.is_text,
+                field.rank,
+                is_whole=not field.heading and field is not shown[0],
+            )
+            for field in shown
+        ]
+    )
 
 
 def _draw(cell: Cell) -> Text:

@@ -16,8 +16,14 @@ from otel_gpu.faces.collectives import (
     headline,
     is_hanging,
 )
-from otel_gpu.faces.device_text import advice_lines, device_sections
+from otel_gpu.faces.device_text import (
+    advice_lines,
+    detailed,
+    device_overview,
+    device_sections,
+)
 from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
+from otel_gpu.faces.fitting import FittedTable
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.steps_text import step_lines
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
@@ -153,7 +159,9 @@ def _write_devices(document: Document, console: Console) -> None:
     for row in document.memory:
         for title, lines in memory_sections(row):
             _write_section(console, title, lines)
-    for device in document.devices:
+    if len(document.devices) > 1:
+        _write_section(console, *device_overview(document.devices))
+    for device in detailed(document.devices):
         for title, lines in device_sections(device):
             _write_section(console, title, lines)
     if document.advice:
@@ -164,9 +172,10 @@ def _write_section(console: Console, title: str, lines: Iterable[RenderableType]
     console.print()
     console.print(Text(title, style="bold"))
     for line in lines:
-        if isinstance(line, Text):
+        if isinstance(line, Text | FittedTable):
             # Not folded: half a waterfall below itself cannot be read.
-            console.print(Text("  ").append_text(line), soft_wrap=True)
+            for one in (line,) if isinstance(line, Text) else line.lines(console.width - 2):
+                console.print(Text("  ").append_text(one), soft_wrap=True)
         else:
             console.print(Padding(line, (0, 0, 0, 2), expand=False))
 

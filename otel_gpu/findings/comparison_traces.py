@@ -9,7 +9,6 @@ from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.explain.device_use import DeviceUse, examine
 from otel_gpu.explain.trace_health import Fault
 from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
-from otel_gpu.findings.words import short_function
 from otel_gpu.ledger.device_steps import PROFILER_STEP, counted
 from otel_gpu.ledger.kernel_kinds import KernelKind
 
@@ -147,7 +146,7 @@ class _Use:
         sums: Counter[tuple[Kind, str]] = Counter()
         for kernel in self._kernels:
             sums[Kind.KERNEL_KIND, kernel.kind.replace("_", " ")] += kernel.total_ns
-            sums[Kind.KERNEL, short_function(kernel.name)] += kernel.total_ns
+            sums[Kind.KERNEL, kernel.name] += kernel.total_ns
         for operation in self._operations:
             # Old versions write steps as operators.
             if not PROFILER_STEP.fullmatch(operation.name):

@@ -1,7 +1,7 @@
 """What devices did, and what is to be done about it, as a document says it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -44,7 +44,7 @@ class DeviceRows:
     def __init__(self) -> None:
         self.traces = 0
         self._rows: list[DeviceReport] = []
-        self._advice: list[Advice] = []
+        self._advice: list[tuple[int, Advice]] = []
         self._notes: list[str] = []
         self._collectives: dict[int, Mapping[Key, int]] = {}
 
@@ -59,7 +59,7 @@ class DeviceRows:
                 return
             number = len(self._rows)
             self._rows.append(_row(f"{number}", use))
-            self._advice += advice_for(f"{number}", use)
+            self._advice += ((number, one) for one in advice_for(f"{number}", use))
             if use.collectives and use.is_reliable:
                 self._collectives[number] = use.collectives
 
@@ -70,19 +70,34 @@ class DeviceRows:
             row._replace(collectives=CollectiveRow(*waits[number][1:])) if number in waits else row
             for number, row in enumerate(self._rows)
         ]
-        advice = (*straggler_advice(rows), *self._advice)
-        return tuple(rows), tuple(_together(advice)), tuple(dict.fromkeys(self._notes))
+        advice = (*straggler_advice(rows), *_together(rows, self._advice))
+        return tuple(rows), advice, tuple(dict.fromkeys(self._notes))
 
 
-def _together(advice: Iterable[Advice]) -> Iterator[Advice]:
-    """Yield advice once, however many devices it is about."""
-    found: dict[str, Advice] = {}
-    for one in advice:
-        known = found.get(one.text, one)
-        gains = [gain for gain in (known.gain_at_most, one.gain_at_most) if gain is not None]
-        evidence = tuple(dict.fromkeys((*known.evidence, *one.evidence)))
-        found[one.text] = one._replace(evidence=evidence, gain_at_most=max(gains, default=None))
-    yield from found.values()
+def _together(
+    rows: Sequence[DeviceReport], advice: Iterable[tuple[int, Advice]]
+) -> Iterator[Advice]:
+    """Yield advice of one kind once: of the device that can gain most, which is named, and of how many more."""
+    kinds: dict[str, list[tuple[int, Advice]]] = {}
+    for number, one in advice:
+        kinds.setdefault(one.check, []).append((number, one))
+    for found in kinds.values():
+        number, most = max(found, key=lambda pair: (pair[1].gain_at_most or 0.0, -pair[0]))
+        evidence = dict.fromkeys(
+            (*most.evidence, *(name for _, one in found for name in one.evidence))
+        )
+        others = {of for of, _ in found} - {number}
+        more = f" and {len(others):,} more" if others else ""
+        whose = f"{_named(rows[number], rows)}{more}: " if len(rows) > 1 else ""
+        yield most._replace(text=f"{whose}{most.text}", evidence=tuple(evidence))
+
+
+def _named(row: DeviceReport, rows: Sequence[DeviceReport]) -> str:
+    """Return how one of several devices is called."""
+    if row.rank is not None:
+        return f"rank {row.rank}"
+    is_alone = sum(one.device == row.device for one in rows) == 1
+    return f"device {row.device}" if is_alone else f"device {row.device} of {row.source}"
 
 
 def _row(name: str, use: DeviceUse) -> DeviceReport:

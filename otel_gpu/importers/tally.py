@@ -1,8 +1,19 @@
 """What an import took from a capture of another tool, and what it did not."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from otel_gpu.decode.device import HostWork
+
+HOST_WORK: Final[Mapping[HostWork, str]] = {
+    HostWork.CALL: "calls of the host",
+    HostWork.OPERATION: "operations of the host",
+    HostWork.ANNOTATION: "annotations of the host",
+    HostWork.PYTHON: "functions of Python of the host",
+}
+"""What was taken of a profiler's trace, by what it is."""
 
 
 @dataclass(slots=True)

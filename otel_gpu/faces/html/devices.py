@@ -90,7 +90,10 @@ def device_tables(row: DeviceReport, origin_unix_ns: int) -> Iterator[tuple[str,
         ("Its longest gaps", _timed(_gaps(row), row.gaps, origin_unix_ns)),
         ("Steps", _timed(_STEPS, row.step_rows, origin_unix_ns)),
         ("What it did, by kind", table_of(_with_bar("Kinds", kind_fields(kernel_ns)), row.kinds)),
-        ("Kernels and copies", _named(_with_bar("Kernels", kernel_fields(kernel_ns)), row.kernels)),
+        (
+            "Kernels and copies",
+            _named(_with_bar("Kernels", kernel_fields(row.kernels, kernel_ns)), row.kernels),
+        ),
         ("Operators, own time of device and host", _named(_OPERATIONS, _worked(row))),
         ("Copies by way", table_of(_COPIES, row.copies)),
     )

@@ -14,7 +14,7 @@ from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.nsys.tables import DEVICE_TABLES, NVTX, RUNTIME, STRINGS, Part, Tables
 from otel_gpu.importers.sqlite_source import SqliteSource, require
-from otel_gpu.importers.tally import Tally
+from otel_gpu.importers.tally import HOST_WORK, Tally
 from otel_gpu.stacks.frames import clean
 
 _TOOL: Final = "Nsight Systems"
@@ -137,7 +137,7 @@ class NsysCapture:
             tally.taken["activities of devices"] += len(part.activities)
             kinds.update(part.host.kinds)
         for kind in HostWork:
-            tally.taken[f"{kind.name.lower()}s of the host"] += kinds[kind]
+            tally.taken[HOST_WORK[kind]] += kinds[kind]
         for table, what in _UNREAD.items():
             if table in tables.columns:
                 rows = next(self._source.rows(f'SELECT count(*) FROM "{table}"'))[0]

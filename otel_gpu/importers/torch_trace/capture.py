@@ -12,7 +12,7 @@ from otel_gpu.config import Config
 from otel_gpu.decode.device import DeviceModel, DeviceTrace, HostWork
 from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.tally import Tally
+from otel_gpu.importers.tally import HOST_WORK, Tally
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
@@ -93,7 +93,7 @@ class TraceCapture:
         taken["activities of devices"] += len(rows.activities)
         kinds = rows.host.kinds.tobytes()
         for kind in HostWork:
-            taken[f"{kind.name.lower()}s of the host"] += kinds.count(kind)
+            taken[HOST_WORK[kind]] += kinds.count(kind)
         self.tally.left_out += rows.left_out
         if cut := rows.names.left_out + rows.shapes.left_out:
             self.tally.left_out["names and shapes of events, of which there are too many"] += cut

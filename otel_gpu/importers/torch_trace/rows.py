@@ -160,7 +160,7 @@ class Rows:
         return refuse
 
     def _leave_out(self, event: TraceEvent) -> None:
-        name = str(event.cat)
+        name = "events without a category" if event.cat is None else str(event.cat)
         known = len(self.left_out) < _MAX_KINDS or name in self.left_out
         self.left_out[clean(name) if known else "other events"] += 1
 

@@ -13,6 +13,7 @@ from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, noun, share, since, table, tool
 from otel_gpu.findings.device_report import DeviceReport
+from otel_gpu.findings.distinct import short_names
 from otel_gpu.findings.document import Document
 from otel_gpu.findings.words import short_function
 
@@ -116,7 +117,8 @@ def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]
 
 
 def _named(found: Sequence[Any], fields: str, limit: int) -> Listing:
-    return table(found, fields, limit, name=lambda one: name_of(short_function(one.name)))
+    names = short_names(one.name for one in found)
+    return table(found, fields, limit, name=lambda one: name_of(names[one.name]))
 
 
 def _times(times_ns: Mapping[str, int] | None) -> dict[str, object] | None:
