@@ -138,24 +138,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     root = logging.getLogger()
     root.addHandler(handler)
     try:
-        return _main(arguments)
+        code = _main(arguments)
+        sys.stdout.flush()
     except OtelGpuError as error:
         _report(error)
         return error.exit_code
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    except SystemExit as end:  # how argparse ends after --help and --version
-        return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when
-        # it flushes the stream at exit, so the stream is pointed elsewhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has seen enough.
+        _leave_broken_pipes()
         return _EXIT_BROKEN_PIPE
     finally:
         root.removeHandler(handler)
+    return code
+
+
+def _leave_broken_pipes() -> None:
+    # Python would complain once more when it flushes the streams at exit.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _main(arguments: list[str]) -> int:
+    try:
+        return _run_verb(arguments)
+    except SystemExit as end:  # how argparse ends after --help and --version
+        return end.code if isinstance(end.code, int) else 0
+
+
+def _run_verb(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         _main_without_verb(arguments)
     name, *rest = arguments
@@ -173,7 +188,6 @@ def _main(arguments: list[str]) -> int:
     settings = config.load(args.config, os.environ, flags)
     _set_log_level(settings, args.verbose)
     code: int = verb.run(args, settings, Output())
-    sys.stdout.flush()
     return code
 
 

@@ -159,4 +159,9 @@ def open_console(stream: TextIO, width: int | None) -> "Console":
     """Return a rich console on a stream; ``None``: as wide as its terminal."""
     from rich.console import Console  # noqa: PLC0415 -- 20 ms that JSON need not pay
 
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    class ConsoleOfPipes(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich's own ends the program with 1. What closed pipes mean is said in one place.
+            raise BrokenPipeError
+
+    return ConsoleOfPipes(file=stream, width=width, highlight=False, markup=False, emoji=False)

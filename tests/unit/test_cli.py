@@ -1,6 +1,7 @@
 """The command line: verbs, exit codes, and what goes where."""
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -261,3 +262,51 @@ def test_a_reader_that_goes_away_ends_the_program_quietly():
         code = process.wait(timeout=30)
 
     assert (said, code) == ("", 141)
+
+
+RECORDING = Path(otel_gpu.__file__).parent / "demo" / "recordings" / "two-causes.otelgpu"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["explain", "--help"],
+        ["compare", RECORDING, RECORDING],
+        ["demo"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["explain", RECORDING],
+        ["explain", RECORDING, "--json"],
+        ["explain", RECORDING, "--per-process"],
+        ["parse", RECORDING],
+        ["report", RECORDING],
+        ["stacks", RECORDING],
+        ["stacks", RECORDING, "--json"],
+        ["top", RECORDING],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments)).replace(str(RECORDING), "FILE"),
+)
+def test_whatever_prints_ends_with_141_where_nobody_reads(arguments, tmp_path):
+    """Also what a library prints, and what would be said when the program ends."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "otel_gpu", *map(str, arguments)],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "OTEL_GPU_STORE_ENABLED": "off"},
+        )
+    finally:
+        os.close(writing)
+
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
