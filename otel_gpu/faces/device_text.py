@@ -100,18 +100,8 @@ def detailed(rows: Sequence[DeviceReport]) -> Sequence[DeviceReport]:
 
 def _overview(*, has_ranks: bool) -> tuple[fields.Field, ...]:
     names = (fields.figure("rank", _rank, _unless_unknown, rank=0),) if has_ranks else ()
-    return (
-        *names,
-        fields.figure("device", "device", fields.in_full, rank=3 if has_ranks else 0),
-        fields.text("verdict", attrgetter("verdict")),
-        fields.figure("window", "window_ns", format_duration),
-        fields.figure("step", lambda row: row.step_median_ns or 0, fields.unless_nothing),
-        _part("computing", "compute_ns"),
-        _part("communication", "exposed_communication_ns"),
-        _part("copies", "exposed_copy_ns"),
-        _part("idle", "idle_ns"),
-        fields.figure("waited for others", _waited, fields.unless_nothing, rank=2),
-    )
+    device = fields.figure("device", "device", fields.in_full, rank=3 if has_ranks else 0)
+    return (*names, device, *OVERVIEW)
 
 
 def advice_lines(advice: Sequence[Advice]) -> Iterator[Text]:
@@ -292,6 +282,17 @@ def kernel_fields(kernels: Sequence[KernelRow], whole_ns: int) -> tuple[fields.F
     )
 
 
+OVERVIEW: tuple[fields.Field, ...] = (
+    fields.text("verdict", attrgetter("verdict")),
+    fields.figure("window", "window_ns", format_duration),
+    fields.figure("step", lambda row: row.step_median_ns or 0, fields.unless_nothing),
+    _part("computing", "compute_ns"),
+    _part("communication", "exposed_communication_ns"),
+    _part("copies", "exposed_copy_ns"),
+    _part("idle", "idle_ns"),
+    fields.figure("waited for others", _waited, fields.unless_nothing, rank=2),
+)
+"""What a row of one of several devices has, after its name."""
 _PHASES: tuple[fields.Field, ...] = (
     fields.text("device time", lambda part: part[0]),
     fields.figure("", lambda part: part[1], format_duration),

@@ -247,8 +247,8 @@ def _other_sizes(a: Grids, b: Grids) -> Iterator[str]:
     """Yield why kernels may be of other inputs, of which nothing was recorded."""
     if not {name for name, _ in a} & {name for name, _ in b}:
         yield (
-            "they have no kernel in common, and the shapes of inputs were not recorded: it may be another "
-            "batch, or another model (record_shapes=True tells)"
+            "they have no kernel in common, and the shapes of inputs were not recorded in both: it can be "
+            "another batch, or another model"
         )
     known = [{key: count for key, count in of.items() if key[1] >= 0} for of in (a, b)]
     if (share := _alike_of_both(*known)) < SAME_SHAPES:

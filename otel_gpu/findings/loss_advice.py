@@ -144,7 +144,7 @@ def _allocator(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
     causes = (IdleCause.HOST_OP, IdleCause.PYTHON, IdleCause.LAUNCH_LATENCY)
-    # What is launched as a graph is launched as seldom as can be.
+    # One call launches all of a graph: fewer launches are not possible.
     share = share_of(
         use,
         sum(
@@ -173,7 +173,7 @@ def _host(name: str, use: DeviceUse) -> Iterator[Advice]:
 
 
 def _fewer_launches(use: DeviceUse) -> str:
-    # Who launches graphs has no use for them.
+    # A program that launches graphs is not advised to use them.
     if knows_torch(use):
         graphs = "" if use.launches.graphs else 'CUDA graphs (mode="reduce-overhead"), '
         return f"torch.compile, {graphs}fused or foreach variants, or a larger batch"

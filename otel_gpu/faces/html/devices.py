@@ -1,12 +1,12 @@
 """What a page shows of devices: where their time went, why they were idle, and what to do."""
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import Any
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.device_text import (
     OPERATION_FIELDS,
+    OVERVIEW,
     STEP_FIELDS,
     kernel_fields,
     kind_fields,
@@ -186,15 +186,7 @@ _OVERVIEW = Table(
     "Devices",
     (
         fields.text("device", name_of_device),
-        fields.text("verdict", attrgetter("verdict")),
-        fields.figure("window", "window_ns", format_duration),
-        fields.figure("computing", lambda row: row.compute_ns / (row.window_ns or 1), format_share),
-        fields.figure(
-            "communication, exposed",
-            lambda row: row.exposed_communication_ns / (row.window_ns or 1),
-            format_share,
-        ),
-        fields.figure("idle", lambda row: (row.idle_ns or 0) / (row.window_ns or 1), format_share),
+        *OVERVIEW,
         fields.text("source", lambda row: Name(row.source)),
     ),
 )
