@@ -31,6 +31,7 @@ from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.account_pieces import account_pieces
+from otel_gpu.explain.account_waits import AccountWaits
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.collectives import Collectives
 from otel_gpu.explain.delays import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
@@ -48,6 +49,7 @@ from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.sweep import Sweep, ThreadWindow
 from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.unseen import Unseen
 from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
 from otel_gpu.ledger.samples import Samples
@@ -82,6 +84,13 @@ class Subject(NamedTuple):
     device: DeviceIdentity | None = None
 
 
+class _Waiter(NamedTuple):
+    """The pid of who waited, and where; empty: anywhere."""
+
+    pid: int
+    place: str = ""
+
+
 class Causes:
     """
     Finds causes, with what the timeline remembers of other threads.
@@ -104,6 +113,7 @@ class Causes:
         self._timeline = timeline
         self._samples = Samples() if samples is None else samples
         self._recent = recent or RecentTimes()
+        self._unseen = Unseen(AccountWaits(self._recent), timeline, self._samples)
         self._collectives = collectives or Collectives(timeline, settings)
         self._sweep = Sweep(timeline, quotas, self._samples)
         self._settings = settings
@@ -130,7 +140,9 @@ class Causes:
         kinds = kinds_at(subject.place, is_polling=subject.is_polling)
         rest = self._find_rest(subject, off_cpu, duration_ns)
         pieces = self._devices.split(subject, cut_delays([*off_cpu, *rest], delays, kinds))
-        causes = self._group(pieces, duration_ns, 0, frozenset({subject.tid}))
+        causes = self._group(
+            pieces, duration_ns, _Waiter(subject.pid, subject.place), 0, frozenset({subject.tid})
+        )
         unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
         return rank(causes, subject.usual_ns), unexplained_ns
 
@@ -150,8 +162,13 @@ class Causes:
         if run_queue_ns:
             kind, culprit = clear_cause(kept_run_queue) or ("run_queue", None)
             yield Piece(kind, run_queue_ns, culprit, subject.span)
+        known = clear_cause(kept_blocked)
+        if blocked_ns and known is None:
+            where = subject.pid, subject.place, subject.span
+            for piece in self._unseen.waits(*where, kept_blocked, blocked_ns):
+                blocked_ns -= piece.time_ns
+                yield piece
         if blocked_ns:
-            known = clear_cause(kept_blocked)
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
             alike = [piece for piece in kept_blocked if piece.kind == kind]
             yield Piece(
@@ -193,16 +210,21 @@ class Causes:
         yield Piece(kind, on_cpu_ns, None, subject.span, lines=lines)
 
     def _group(
-        self, pieces: list[Piece], duration_ns: int, depth: int, path: frozenset[int]
+        self,
+        pieces: list[Piece],
+        duration_ns: int,
+        waiter: _Waiter,
+        depth: int,
+        path: frozenset[int],
     ) -> list[Cause]:
-        """Make one cause of all pieces with the same kind and culprit."""
+        """Make one cause of all pieces of a process with the same kind and culprit."""
         groups: dict[tuple[str, int, int], list[Piece]] = {}
         for piece in complete_culprits(pieces):
             if piece.time_ns > 0:
                 groups.setdefault(key_of(piece), []).append(piece)
         causes = []
         for (kind, _, _), group in groups.items():
-            via = self._find_via(group, duration_ns, depth, path)
+            via = self._find_via(group, duration_ns, waiter, depth, path)
             if kind == "unexplained" and not via and not depth:
                 # What nothing accounts for is said of the whole effect.
                 continue
@@ -227,9 +249,14 @@ class Causes:
         return causes
 
     def _find_via(
-        self, group: list[Piece], duration_ns: int, depth: int, path: frozenset[int]
+        self,
+        group: list[Piece],
+        duration_ns: int,
+        waiter: _Waiter,
+        depth: int,
+        path: frozenset[int],
     ) -> tuple[Cause, ...]:
-        """Follow whoever ended these waits through the time of each."""
+        """Follow whoever ended these waits of a process through the time of each."""
         if depth >= self._settings.max_depth:
             return ()
         pieces: list[Piece] = []
@@ -247,7 +274,14 @@ class Causes:
                 tids.add(other.tid)
                 seen = self._see_device(other, *window)
                 pieces += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
-        return rank(self._group(pieces, duration_ns, depth + 1, frozenset(tids)), 0)
+        first = group[0].culprit
+        if first is None or first.tid in path:
+            return rank(self._group(pieces, duration_ns, waiter, depth + 1, frozenset(tids)), 0)
+        if group[0].kind in rules.REPEATED_KINDS:
+            tids.add(first.tid)
+            pieces = self._unseen.meanwhile(*waiter, first, group, pieces)
+        follower = _Waiter(first.pid)
+        return rank(self._group(pieces, duration_ns, follower, depth + 1, frozenset(tids)), 0)
 
     def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what a thread was doing in a window, and what its device is to blame for."""
@@ -332,11 +366,3 @@ class Causes:
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield Piece("run_queue", queued_ns, None, span)
-        worked_ns = (
-            self._timeline.worked_ns(thread, start_unix_ns, end - start) if left_ns > 0 else 0
-        )
-        if worked_ns:
-            worked_ns = min(left_ns, worked_ns)
-            lines = self._samples.of(*thread, start, end)
-            span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield Piece("host_work", worked_ns, other, span, lines=lines)

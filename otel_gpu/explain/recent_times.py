@@ -165,6 +165,14 @@ class RecentTimes:
             return []
         return found
 
+    def around(self, pid: int, start_unix_ns: int, end_unix_ns: int) -> Iterator[ThreadTime]:
+        """Yield all that was spent between the readings around a window, which may be more than that."""
+        known = self._processes.get(pid)
+        for reading in known.readings if known else ():
+            if known and reading.touches(start_unix_ns, end_unix_ns):
+                for kind, figures in reading.spent.items():
+                    yield ThreadTime(known.process, *kind[:3], *figures, kind[3])
+
     def forget(self, image: ImageKey) -> None:
         """Let go of a process that ended."""
         known = self._processes.get(image[0])

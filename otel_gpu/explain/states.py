@@ -8,7 +8,7 @@ to wall time.
 from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
-from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.thread_times import ThreadTime, Wait
 from otel_gpu.explain import rules
 from otel_gpu.probe_table import API_BY_NUMBER
 
@@ -86,6 +86,16 @@ def kind_of(time: ThreadTime) -> str:
     else:
         kind = rules.blocked_kind(time.reason, place)
     return "unknown" if kind == "unexplained" else kind
+
+
+def kind_of_end(wait: Wait) -> str:
+    """Return the kind of cause that was what the last one did of those that waited for each other."""
+    if wait.end_state == wire.STATE_ON_CPU:
+        return "host_work"
+    if wait.end_state == wire.STATE_RUN_QUEUE:
+        return "run_queue"
+    is_blocked = wait.end_state == wire.STATE_BLOCKED
+    return rules.blocked_kind(wait.end_reason, rules.GAP) if is_blocked else "unexplained"
 
 
 def state_of_kind(kind: str) -> str:

@@ -36,7 +36,7 @@ from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.ranking import clear_resource
-from otel_gpu.explain.states import kind_of, state_of, state_of_kind
+from otel_gpu.explain.states import kind_of, kind_of_end, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.explain.whereabouts import Whereabouts
 from otel_gpu.ledger.ledger import Figures
@@ -203,21 +203,14 @@ def _leaf_of(
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if not _is_watched(who):
         return leaf
-    resource, note = None, ""
-    match wait.end_state:
-        case wire.STATE_ON_CPU:
-            end_kind = HOST_WORK
-        case wire.STATE_RUN_QUEUE:
-            end_kind = "run_queue"
-        case wire.STATE_BLOCKED:
-            resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
-            end_kind = rules.blocked_kind(wait.end_reason, rules.GAP)
-            if end_kind == "ipc" and resource and resource.is_network:
-                end_kind = "network"
-            if end_kind == "unexplained":
-                end_kind, note = UNKNOWN, NO_REASON
-        case _:
-            end_kind, note = UNKNOWN, NOT_FOLLOWED
+    resource, note, end_kind = None, "", kind_of_end(wait)
+    if wait.end_state == wire.STATE_BLOCKED:
+        resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
+        if end_kind == "ipc" and resource and resource.is_network:
+            end_kind = "network"
+    if end_kind == "unexplained":
+        note = NO_REASON if wait.end_state == wire.STATE_BLOCKED else NOT_FOLLOWED
+        end_kind = UNKNOWN
     return leaf._replace(end=end or who, end_kind=end_kind, end_resource=resource, end_note=note)
 
 

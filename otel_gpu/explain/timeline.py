@@ -23,7 +23,6 @@ _T = TypeVar("_T", StallActivity, CallActivity)
 _PARENT = "process.parent_pid"
 _MAX_FORKS = 512
 _MAX_READINGS = 32
-_MAX_WAITING = 64
 # Intervals of a thread that are given up and not yet let go of.
 _MAX_GIVEN_UP = 64
 # Places in the order of arrival that are no interval's any more, beside as many as there are.
@@ -168,24 +167,6 @@ class _Tracks(Generic[_T]):
                 del self._tids[pid]
 
 
-class _Work:
-    """For how long one thread was on a CPU while others waited for it, by their pids."""
-
-    __slots__ = ("_by_pid", "history")
-
-    def __init__(self) -> None:
-        self._by_pid: dict[int, int] = {}
-        self.history: History[int] = History(_MAX_READINGS)
-        # Nobody had waited for it before it is first told of.
-        self.history.add(0, 0)
-
-    def add(self, unix_ns: int, pid: int, time_ns: int) -> None:
-        """Take in a reading of the account of one who waited."""
-        if pid in self._by_pid or len(self._by_pid) < _MAX_WAITING:
-            self._by_pid[pid] = time_ns
-            self.history.add(unix_ns, sum(self._by_pid.values()))
-
-
 class Timeline:
     """
     The latest stalls, calls and forks, bounded.
@@ -202,7 +183,6 @@ class Timeline:
         self._forks: deque[ForkActivity] = deque()
         self._forks_of: dict[int, deque[ForkActivity]] = {}
         self._run_queues: OrderedDict[int, History[int]] = OrderedDict()
-        self._works: OrderedDict[Thread, _Work] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
         # Most activities are of the process of the one before.
@@ -300,20 +280,12 @@ class Timeline:
         ]
 
     def add_times(self, activity: TimesActivity) -> None:
-        """Remember how long the threads of each process waited for a CPU, and who worked, so far."""
+        """Remember how long the threads of each process waited for a CPU so far."""
         sums: dict[int, int] = {}
-        works: dict[tuple[Thread, int], int] = {}
         for time in activity.times:
-            pid, wait = time.process.pid, time.wait
             if time.state == wire.STATE_RUN_QUEUE:
+                pid = time.process.pid
                 sums[pid] = sums.get(pid, 0) + time.time_ns
-            elif wait.end_state == wire.STATE_ON_CPU and wait.end is not None:
-                key = ((wait.end.pid, wait.end.tid), pid)
-                works[key] = works.get(key, 0) + time.ended_ns
-        for (thread, pid), time_ns in works.items():
-            self._works.setdefault(thread, _Work()).add(activity.unix_ns, pid, time_ns)
-            if len(self._works) > self._settings.max_processes:
-                self._works.popitem(last=False)
         for pid, time_ns in sums.items():
             self._run_queues.setdefault(pid, History(_MAX_READINGS)).add(activity.unix_ns, time_ns)
             if len(self._run_queues) > self._settings.max_processes:
@@ -342,16 +314,6 @@ class Timeline:
         )
         unseen_ns = after.value - before.value - max(0, seen_ns)
         return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
-
-    def worked_ns(self, thread: Thread, start_unix_ns: int, window_ns: int) -> int:
-        """
-        Return how long a thread was on a CPU around a window while others waited for it.
-
-        Between two readings of the account, so that it may be more than the window.
-        """
-        work = self._works.get(thread)
-        found = work and work.history.around(start_unix_ns, start_unix_ns + window_ns)
-        return max(0, found[1].value - found[0].value) if found else 0
 
     def forget(self, image: tuple[int, int]) -> None:
         """Let go of what the threads of an image did that ended; of its lineage others may ask."""

@@ -36,13 +36,23 @@ def said(lines):
     ], lines.samples
 
 
-def worked_for(process, tid, time_ms, state=wire.STATE_ON_CPU, reason="lock"):
-    """The account before and after: a thread was on a CPU while another waited for it."""
-    who = Culprit(process.pid, tid, process.comm)
-    wait = NO_WAIT._replace(who=who, end=who, end_state=state)
-    time = time_of(wire.STATE_BLOCKED, GAP, time_ms, reason)
-    after = time._replace(ended_ns=time.time_ns, wait=wait)
-    return account(99, after._replace(time_ns=0, ended_ns=0)), account(101, after)
+def worked_for(process, tid, time_ms, state=wire.STATE_ON_CPU, reason="lock", by=None):
+    """
+    The account before and after: a thread was on a CPU while others waited for it.
+
+    ``by`` is the thread of its process that the loop waited for, if that waited for it in turn.
+    """
+    end = Culprit(process.pid, tid, process.comm)
+    who = end if by is None else end._replace(tid=by)
+    wait = NO_WAIT._replace(who=who, end=end, end_state=state)
+    times = [time_of(wire.STATE_BLOCKED, GAP, time_ms, reason)._replace(wait=wait)]
+    if by is not None:
+        own = time_of(wire.STATE_BLOCKED, OTHER, time_ms, "lock", process)
+        times.append(own._replace(wait=wait._replace(who=end)))
+    before = [time._replace(time_ns=0) for time in times]
+    return account(99, *before), account(
+        101, *(time._replace(ended_ns=time.time_ns) for time in times)
+    )
 
 
 def test_a_gap_says_which_lines_its_feeder_worked_on():
@@ -89,7 +99,7 @@ def test_who_was_waited_for_says_which_lines_it_worked_on():
 def test_each_hop_has_its_own_lines():
     """The feeder waits for a thread that waits for a worker process that works."""
     feed = woken_by(WORKER, 79)
-    before, after = worked_for(WORKER, 77, 60, reason="ipc")
+    before, after = worked_for(WORKER, 77, 60, reason="ipc", by=79)
     chain = chain_of(
         usual_gap(),
         before,
