@@ -1,13 +1,15 @@
 """Ranking: the order of causes, and the causes of many effects as those of one."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import COLLECTIVE, Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest
 from otel_gpu.ledger.lines import LineSums
+
+_T = TypeVar("_T")
 
 # Evidence is cut down when there is this many times too much of it, not each time.
 _EVIDENCE_SLACK = 4
@@ -190,3 +192,20 @@ def _order(cause: Cause) -> tuple[int, int, int, int]:
 def share_of(time_ns: int, duration_ns: int) -> float:
     """Return what part of an effect some time is."""
     return time_ns / duration_ns if duration_ns else 0.0
+
+
+def fit(parts: Mapping[_T, int], most_ns: int) -> dict[_T, int]:
+    """Return parts that sum to no more than a whole, in their proportions."""
+    return spread(parts, most_ns) if sum(parts.values()) > most_ns else dict(parts)
+
+
+def spread(parts: Mapping[_T, int], whole_ns: int) -> dict[_T, int]:
+    """Return parts that sum to a whole, in their proportions."""
+    total_ns = sum(parts.values())
+    spread: dict[_T, int] = {}
+    before_ns = 0
+    for part, time_ns in parts.items():
+        after_ns = before_ns + time_ns
+        spread[part] = after_ns * whole_ns // total_ns - before_ns * whole_ns // total_ns
+        before_ns = after_ns
+    return spread

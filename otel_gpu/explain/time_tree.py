@@ -26,7 +26,7 @@ what that one did meanwhile. The children of a node sum to it, to the nanosecond
 # answer, which is a cause of its own.
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identities import Culprit, Resource, Who
@@ -35,7 +35,7 @@ from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where
 from otel_gpu.explain.places import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
 from otel_gpu.explain.places import Places
-from otel_gpu.explain.ranking import clear_resource
+from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.states import kind_of, kind_of_end, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.explain.whereabouts import Whereabouts
@@ -70,9 +70,6 @@ _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
 Resources = Mapping[tuple[int, str], Resource]
 """What the threads of a process mostly wait for, by its pid and the reason of the wait."""
-
-
-_T = TypeVar("_T")
 
 
 class _Leaf(NamedTuple):
@@ -166,7 +163,7 @@ def _leaves(
     for state, found in ended.items():
         for kind in rules.REPEATED_KINDS:
             _complete(found, kind)
-        scaled = _scaled(found, passed_ns[state])
+        scaled = fit(found, passed_ns[state])
         open_ns = passed_ns[state] - sum(scaled.values())
         if open_ns and state in _BY_SOMEBODY:
             # Who never got data from anybody who is watched waits for input from outside.
@@ -233,7 +230,7 @@ def _complete(found: dict[_Leaf, int], kind: str) -> None:
     nobodys = [leaf for leaf in alike if leaf.who is None]
     if nobodys and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
         total_ns = sum(known.values()) + sum(map(found.pop, nobodys))
-        found |= _spread(known, total_ns)
+        found |= spread(known, total_ns)
 
 
 def _as_before(reason: str) -> str:
@@ -244,23 +241,6 @@ def _as_before(reason: str) -> str:
 def _is_watched(who: Culprit | None) -> bool:
     # Of processes that are not watched no thread is named.
     return who is not None and who.tid != 0
-
-
-def _scaled(parts: Mapping[_Leaf, int], most_ns: int) -> dict[_Leaf, int]:
-    """Return parts that sum to no more than a whole, in their proportions."""
-    return _spread(parts, most_ns) if sum(parts.values()) > most_ns else dict(parts)
-
-
-def _spread(parts: Mapping[_T, int], whole_ns: int) -> dict[_T, int]:
-    """Return parts that sum to a whole, in their proportions."""
-    total_ns = sum(parts.values())
-    spread: dict[_T, int] = {}
-    before_ns = 0
-    for part, time_ns in parts.items():
-        after_ns = before_ns + time_ns
-        spread[part] = after_ns * whole_ns // total_ns - before_ns * whole_ns // total_ns
-        before_ns = after_ns
-    return spread
 
 
 class _Grower:
@@ -360,7 +340,7 @@ class _Grower:
         shown = lines.each if is_few else lines.each[:_MOST_LINES]
         rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
         parts: dict[Line | None, int] = {line: line.weight_ns for line in shown} | {None: rest_ns}
-        for line, part_ns in _spread(parts, time_ns).items():
+        for line, part_ns in spread(parts, time_ns).items():
             share = part_ns / self._total_ns
             if line is not None:
                 named = Node(LINE, part_ns, share, None, line.where, line.samples)

@@ -7,10 +7,12 @@ from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.account_waits import AccountWaits, Waited
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.pieces import Piece
+from otel_gpu.explain.ranking import fit
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.ledger.lines import NO_LINES
 from otel_gpu.ledger.samples import Samples
 
+_ANYBODY = 0
 _UNEXPLAINED = "unexplained"
 _WORK = "host_work"
 # Of these a culprit is whom a thread waited for, which is not known of those that others waited for.
@@ -104,26 +106,28 @@ def _shares(
     parts, known = list(parts), list(known)
     known_ns: Counter[tuple[str, int]] = Counter()
     for piece in known:
-        known_ns[piece.kind, piece.culprit.tid if piece.culprit else 0] += piece.time_ns
+        known_ns[_key(piece.kind, piece.culprit, other)] += piece.time_ns
     whole_ns = wanted_ns + sum(piece.time_ns for piece in known)
-    sum_ns = max(1, whole_ns, sum(part.time_ns for part in parts))
-    waited_ns = sum(
-        piece.time_ns for piece in known if piece.culprit and piece.kind in rules.REPEATED_KINDS
-    )
-    left: list[tuple[Waited, int]] = []
-    for part in parts:
-        time_ns = part.time_ns * whole_ns // sum_ns
-        for key in ((part.kind, part.who.tid if part.who else 0), (part.kind, 0)):
-            taken_ns = min(time_ns, known_ns[key])
-            known_ns[key] -= taken_ns
-            time_ns -= taken_ns
+    left_ns = fit({n: part.time_ns for n, part in enumerate(parts)}, whole_ns)
+
+    def take(number: int, key: tuple[str, int]) -> None:
+        taken_ns = min(left_ns[number], known_ns[key])
+        known_ns[key] -= taken_ns
+        left_ns[number] -= taken_ns
+
+    for number, part in enumerate(parts):
+        take(number, _key(part.kind, part.who, other))
+        take(number, (part.kind, _ANYBODY))
+    for number, part in enumerate(parts):
+        # Its own waits, as far as they were seen, were for the one behind it.
         if other and part.who and part.who.tid != other.tid:
-            taken_ns = min(time_ns, waited_ns)
-            waited_ns -= taken_ns
-            time_ns -= taken_ns
-        left.append((part, time_ns))
-    left_ns = max(1, wanted_ns, sum(time_ns for _, time_ns in left))
-    for part, time_ns in left:
-        share_ns = time_ns * wanted_ns // left_ns
-        if share_ns and part.kind != _UNEXPLAINED:
-            yield part, share_ns
+            for kind in rules.REPEATED_KINDS:
+                take(number, (kind, _ANYBODY))
+    for number, share_ns in fit(left_ns, wanted_ns).items():
+        if share_ns and parts[number].kind != _UNEXPLAINED:
+            yield parts[number], share_ns
+
+
+def _key(kind: str, who: Culprit | None, other: Culprit | None) -> tuple[str, int]:
+    # For whom another thread waited only its own intervals know.
+    return kind, _ANYBODY if who is None or (other and kind in _WAITS) else who.tid
