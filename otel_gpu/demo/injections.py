@@ -306,10 +306,10 @@ def gpu_backpressure(trainer: Trainer) -> None:
     trainer.train(in_launch=wait_for_queue)
 
 
-def _allocate(trainer: Trainer) -> int:
+def _allocate(trainer: Trainer, block: ctypes.c_void_p) -> int:
     # Its CPU time takes longer where the host has the CPU meanwhile: the clock says how long.
     start_ns = unqueued_ns()
-    trainer.cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
+    trainer.cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 20))
     return unqueued_ns() - start_ns
 
 
@@ -317,27 +317,28 @@ def first_call(trainer: Trainer) -> None:
     """The first allocation takes 80 ms, as the first call often does."""
     trainer.malloc_ns = _INJECTED_NS * 2
     with trainer.effect("slow_call", MALLOC):
-        trainer.inject("first_call", _allocate(trainer))
+        trainer.inject("first_call", _allocate(trainer, ctypes.c_void_p()))
     trainer.malloc_ns = LAUNCH_NS
     for _ in range(20):
-        _allocate(trainer)
+        _allocate(trainer, ctypes.c_void_p())
     trainer.train()
 
 
 def allocator_churn(trainer: Trainer) -> None:
     """Memory is allocated in every step, ever slower."""
+    block = ctypes.c_void_p()
     for step in range(2 * STEPS):
         rise = step - STEPS
         trainer.malloc_ns = LAUNCH_NS + max(0, rise) * MS // 2
         # What is noted is the end of it.
         if rise >= STEPS - _CHURN_EFFECTS:
             with trainer.effect("slow_call", MALLOC):
-                trainer.inject("allocator_churn", _allocate(trainer))
+                trainer.inject("allocator_churn", _allocate(trainer, block))
         else:
-            _allocate(trainer)
+            _allocate(trainer, block)
         trainer.launch()
         trainer.synchronize()
-        trainer.cuda.cudaFree(None)
+        trainer.cuda.cudaFree(block)
 
 
 def clean(trainer: Trainer) -> None:

@@ -27,7 +27,7 @@ otel_gpu/demo/recordings/allocator-churn.otelgpu get_memory_balance {}
 ```text
 "source": "otel_gpu/demo/recordings/allocator-churn.otelgpu"
 ...
-[9, "scenarios", 7, 7, 1, 10, 10, 5]
+[9, "trainer.py", 7, 7, 1, 10, 10, 5]
 ```
 """
 
@@ -149,7 +149,7 @@ def test_a_page_gets_the_figures_of_the_recordings(tmp_path):
     page, messages = refresh_page(SMALL, tmp_path)
 
     assert messages == []
-    assert re.search(r'\[\d+, "scenarios", 120, 120, 0, 125829120, 125829120, 0\]', page)
+    assert re.search(r'\[\d+, "trainer.py", 120, 120, 0, 125829120, 125829120, 0\]', page)
     assert re.sub(r"\[.*\]", "", page) == re.sub(r"\[.*\]", "", SMALL)
 
 
@@ -165,7 +165,7 @@ def test_questions_name_what_answers_above_them_name(tmp_path):
     fresh, messages = refresh_page(page, tmp_path)
 
     assert messages == []
-    pid = re.search(r'\[(\d+), "scenarios"', fresh)[1]
+    pid = re.search(r'\[(\d+), "trainer.py"', fresh)[1]
     assert pid != "99999"
     assert f'{{"pids": [{pid}]}}' in fresh
     assert '"calls": 480' in fresh
@@ -186,7 +186,7 @@ def test_the_command_says_what_is_stale_and_updates_it(tmp_path, monkeypatch, ca
     assert investigating.main([]) == 0
 
     page.write_text(
-        page.read_text(encoding="utf-8").replace("scenarios", "other"), encoding="utf-8"
+        page.read_text(encoding="utf-8").replace("trainer.py", "other"), encoding="utf-8"
     )
     assert investigating.main(["--update"]) == 1
     lost = re.escape('How much is allocated?: not in the answer: [PID, "other", 120, ')

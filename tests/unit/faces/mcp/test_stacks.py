@@ -244,7 +244,10 @@ def test_a_shipped_recording_shows_who_called():
 
     assert [
         (row["api"], row["calls"], row["code"]["function"]) for row in found["stacks"]["rows"]
-    ] == [("cudaLaunchKernel", 60, "launch"), ("cudaStreamSynchronize", 60, "train")]
+    ] == [
+        ("cudaLaunchKernel", 60, "Trainer.launch"),
+        ("cudaStreamSynchronize", 60, "Trainer.synchronize"),
+    ]
     assert sum(row["share"] for row in found["stacks"]["rows"]) == pytest.approx(1)
 
 
