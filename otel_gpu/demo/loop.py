@@ -81,12 +81,13 @@ class Function(Protocol):
     def __code__(self) -> CodeType: ...
 
 
-def place_of(function: Function, lines: int = 1) -> dict[str, Any]:
-    """Return where a function works: its name and file, and the last ``lines`` of its lines."""
+def place_of(function: Function, lines: int | None = 1) -> dict[str, Any]:
+    """Return where a function works: its name and file, and the last of its lines; None: all of them."""
     code = function.__code__
     last = max(line for _, _, line in code.co_lines() if line)
+    first = code.co_firstlineno if lines is None else last - lines + 1
     place = {"function": code.co_name, "file": Path(code.co_filename).name}
-    return place | {"first_line": last - lines + 1, "last_line": last}
+    return place | {"first_line": first, "last_line": last}
 
 
 def set_name(comm: str) -> None:

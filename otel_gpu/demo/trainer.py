@@ -13,6 +13,7 @@ import sys
 
 from otel_gpu.demo.loop import Trainer, become_urgent, set_name
 from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.demo.truth import lines_of
 
 
 def main(library: str, name: str) -> None:
@@ -29,7 +30,7 @@ def main(library: str, name: str) -> None:
     if scenario.is_pinned:
         os.sched_setaffinity(0, {trainer.cpu})
     scenario.run(trainer)
-    sys.stdout.write(json.dumps(trainer.truth(name)) + "\n")
+    sys.stdout.write(json.dumps(trainer.truth(name) | {"lines": lines_of(name)}) + "\n")
     sys.stdout.flush()
 
 

@@ -1,8 +1,27 @@
 """What a scenario says that it did, which is what an explanation has to find."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from otel_gpu.demo.loop import Function, Helper, Trainer, compute, place_of, sleep
+from otel_gpu.demo.steady import wait_for_loader
+
+LINES: Mapping[str, Mapping[str, Function]] = {
+    "preemption": {"run_queue": Trainer.launch},
+    "two-causes": {"run_queue": Trainer.launch},
+    "late-wakeup": {"run_queue": sleep},
+    "cpu-quota": {"run_queue": Trainer.launch},
+    "starved-loader": {"ipc": Helper.await_report},
+    "stopped": {"stopped": compute},
+    "busy-loader": {"ipc": wait_for_loader},
+    "steady-loader": {"ipc": wait_for_loader},
+    "steady-contention": {"run_queue": compute},
+    "noisy-neighbour": {"run_queue": compute},
+    "long-synchronize": {"run_queue": sleep},
+    "steady-sleep": {"sleep": sleep},
+}
+"""Where the loop is while it loses time, by scenario and the kind of what it loses it to."""
 
 
 def describe(line: str) -> Iterator[str]:
@@ -25,6 +44,12 @@ def describe(line: str) -> Iterator[str]:
             f"{number}. {effect['kind'].replace('_', ' ')} of {duration_ns / 1e6:.1f} ms "
             f"({effect['api']}): {causes}"
         )
+
+
+def lines_of(name: str) -> dict[str, dict[str, Any]]:
+    """Return the places of a scenario where the loop is while it loses time, by its kind."""
+    found = LINES.get(name, {})
+    return {kind: place_of(function, lines=None) for kind, function in found.items()}
 
 
 def _describe(cause: dict[str, Any]) -> str:

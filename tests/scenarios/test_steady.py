@@ -8,6 +8,7 @@ import pytest
 from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import RUNS, Blame, faults_of_place
 from tests.scenarios.truth import InjectedCause
+from tests.scenarios.where import nodes
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
@@ -119,13 +120,6 @@ def test_the_tree_sums_up(run_scenario: Callable[[str], Blame]) -> None:
     for node in nodes(tree):
         if node["children"]:
             assert sum(child["time_ns"] for child in node["children"]) == node["time_ns"]
-
-
-def nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a node and all that is under it."""
-    yield node
-    for child in node["children"]:
-        yield from nodes(child)
 
 
 def unknown_share(blame: Blame) -> float:

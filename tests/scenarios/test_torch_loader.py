@@ -15,6 +15,7 @@ from tests.scenarios.test_steady import (
     faults_of,
     unknown_share,
 )
+from tests.scenarios.where import MOST_UNEXPLAINED, unexplained
 from tests.stubs.build import library
 
 PYTHON = os.environ.get("OTEL_GPU_TEST_TORCH", "")
@@ -50,6 +51,7 @@ def test_the_worker_of_a_data_loader_is_blamed(blame_of: Callable[..., Blame]) -
     wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
     assert not wrong
     assert unknown_share(blame) < MOST_UNKNOWN
+    assert all(share <= MOST_UNEXPLAINED for _, share in unexplained(blame.document))
 
 
 def test_lines_of_the_worker_have_their_shares(blame_of: Callable[..., Blame]) -> None:

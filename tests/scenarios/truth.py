@@ -58,7 +58,8 @@ class Truth(NamedTuple):
     """
     A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment.
 
-    ``losses`` are sums over all steps, of what each step loses time to.
+    ``losses`` are sums over all steps, of what each step loses time to. ``lines`` say where the loop is
+    while it loses time, by the kind of what it loses it to.
     """
 
     scenario: str
@@ -69,6 +70,7 @@ class Truth(NamedTuple):
     effects: tuple[InjectedEffect, ...]
     losses: tuple[InjectedCause, ...] = ()
     memory: InjectedFailure | None = None
+    lines: tuple[tuple[str, InjectedPlace], ...] = ()
 
     def to_unix_ns(self, ktime_ns: int) -> int:
         """Unix time of a moment on the kernel's monotonic clock."""
@@ -96,6 +98,7 @@ def read_truth(line: str) -> Truth:
         ),
         tuple(map(_cause, document.get("losses", ()))),
         _failure(document["memory"]) if document.get("memory") else None,
+        tuple((kind, InjectedPlace(**at)) for kind, at in document.get("lines", {}).items()),
     )
 
 

@@ -1,0 +1,34 @@
+"""Lost time is on the line where the loop was, and what is unexplained nobody measured."""
+
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.demo.truth import LINES
+from tests.scenarios.blame import RUNS, Blame
+from tests.scenarios.where import MOST_UNEXPLAINED, faults_of_lines, unexplained
+
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("name", LINES)
+def test_time_is_lost_on_the_lines_where_the_loop_was(
+    run_scenario: Callable[[str, int], Blame], name: str, run: int
+) -> None:
+    """A preemption takes no stack: the open call, or samples, say where the thread was."""
+    blame = run_scenario(name, run)
+    (process,) = (one for one in blame.document["processes"] if one["pid"] == blame.truth.pid)
+
+    assert not list(faults_of_lines(process["time_tree"], blame.truth.lines))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nearly_all_of_what_is_lost_is_explained(
+    run_scenario: Callable[[str], Blame], name: str
+) -> None:
+    """By what was seen one by one, and by what the time account has of the rest."""
+    shares = unexplained(run_scenario(name).document)
+
+    assert {of: share for of, share in shares if share > MOST_UNEXPLAINED} == {}
