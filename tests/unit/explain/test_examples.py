@@ -39,7 +39,7 @@ def taken_ns(chain, kind, comm):
         cause["time_ns"]
         for cause in chain["causes"]
         if cause["kind"] in ALIKE.get(kind, {kind})
-        and (comm is None or cause["culprit"]["comm"] == comm)
+        and (comm is None or (cause["culprit"] or {}).get("comm") == comm)
     )
 
 
