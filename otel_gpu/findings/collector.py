@@ -20,7 +20,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     RasActivity,
 )
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identities import ProcessImage, Who
 from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.bounds import with_bounds
@@ -53,6 +53,7 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.memory_rows import memory_rows
 from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
+from otel_gpu.findings.one_name import program_of, with_one_name
 from otel_gpu.findings.ras_notes import RasNotes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.findings.steps import step_rows
@@ -205,7 +206,7 @@ class Collector:
             self._communicators, end_unix_ns, self._pids
         )
         apis = api_rows(chosen, self._ledger.middles_ns)
-        return Document(
+        document = Document(
             source,
             Window(start_unix_ns, end_unix_ns),
             tuple(processes_of(images.values(), verdicts, self._names.find)),
@@ -236,6 +237,12 @@ class Collector:
             step_rows(self._steps, self._chains.rows(), self._pids),
             tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
         )
+        programs = {one.process.pid: program_of(one.process) for one in found.values()}
+
+        def found_of(pid: int) -> str:
+            return "" if pid in programs else self._names.find(Who(pid)).comm
+
+        return with_one_name(document, lambda pid: programs.get(pid, ""), found_of)
 
     def _memory_rows(
         self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
