@@ -320,6 +320,7 @@ class Incident(NamedTuple):
     was lost. ``effects`` is how many there were; ``chains`` are the worst of them. ``process`` is
     whose time it was, of a chronic one, and ``examples`` are recorded calls and gaps that its leading
     cause took most of: whether they took longer than usual or not, they are no effects of it.
+    ``severity_reason`` says in words why the severity is what it is.
     """
 
     id: str
@@ -335,6 +336,7 @@ class Incident(NamedTuple):
     chronic: bool = False
     process: ProcessImage | None = None
     examples: tuple[Chain, ...] = ()
+    severity_reason: str = ""
 
     @property
     def processes(self) -> tuple[ProcessImage, ...]:

@@ -71,5 +71,7 @@ class Hangs:
             is_open=True,
         )
         causes, unexplained_ns = self._causes.find(subject, ())
-        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings)
+        severity = judge(
+            lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
+        ).severity
         return Chain(name, effect, causes, unexplained_ns, severity)

@@ -30,6 +30,8 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (
     HIGH,
     LOW,
+    Judged,
+    at_most,
     explained_ns,
     fault_ns,
     judge,
@@ -282,10 +284,11 @@ class Incidents:
         advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
         if group.adapter_events:
             advice = (ADAPTER_ADVICE,)
+        judged = self._judge(group, kind)
         pid = pid or (group.process.pid if group.process else 0)
         return Incident(
             f"incident-{pid}-{group.start_unix_ns}-{kind}-{culprit_pid}",
-            self._judge(group),
+            judged.severity,
             group.start_unix_ns,
             group.end_unix_ns,
             group.lost_ns,
@@ -297,20 +300,29 @@ class Incidents:
             group.account is not None,
             group.process,
             best_of(group.examples.values(), added[0].cause) if group.examples else (),
+            judged.reason,
         )
 
-    def _judge(self, group: _Group) -> str:
-        if group.out_of_memory or group.adapter_events:
-            return HIGH
+    def _judge(self, group: _Group, kind: str) -> Judged:
+        if group.out_of_memory:
+            return Judged(HIGH, "a request for memory failed")
+        if group.adapter_events:
+            return Judged(HIGH, "a network adapter reported a failure")
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
-        severity = judge(group.lost_to_host_ns, group.excess_ns, window_ns, settings)
-        severity = min(severity, group.floor, key=_RANK.__getitem__)
+        judged = judge(
+            group.lost_to_host_ns, group.excess_ns, window_ns, settings, kind, group.effects
+        )
+        if _RANK[group.floor] < _RANK[judged.severity]:
+            judged = Judged(group.floor, "the driver reported an error of the device")
         if group.account is None:
-            return severity
+            return judged
         chronic = judge_chronic(group.account_ns, group.feeders_ns, settings)
-        chronic = max(chronic, group.most, key=_RANK.__getitem__)
-        return min(severity, chronic, key=_RANK.__getitem__)
+        return min(at_most(chronic, group.most, kind), judged, key=_rank_of)
+
+
+def _rank_of(judged: Judged) -> int:
+    return _RANK[judged.severity]
 
 
 def leading_cause(chain: Chain) -> Cause | None:

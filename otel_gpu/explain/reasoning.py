@@ -53,7 +53,9 @@ class Reasoning:
         causes += self._fabric.find(effect, _api_of(candidate.activity), causes)
         if effect.kind == EffectKind.SLOW_GAP:
             effect = effect._replace(stack=_worked_at(causes))
-        severity = judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings)
+        severity = judge(
+            lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
+        ).severity
         if effect.kind == EffectKind.NETWORK_EVENT:
             severity = HIGH
         if life_ns is not None and not self._effects.matters(effect, subject, severity, life_ns):

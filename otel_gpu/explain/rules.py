@@ -324,10 +324,14 @@ FOLLOWED_REASONS = frozenset({"ipc", "queue", "lock", "gil", "unknown", "child_w
 # Waits with a time limit end by their timer again and again; the last one's waker is who
 # was waited for all the time.
 REPEATED_KINDS = frozenset({"ipc", "lock", "gil"})
-# A wait is nobody's fault as far as the one waited for was itself waiting for the device,
-# or for input from outside.
-_EXCUSES = frozenset({"gpu_wait", "gpu_backpressure"})
+# A wait is nobody's fault as far as the one waited for was itself waiting for the device, used it
+# for the first time, or waited for input from outside.
+_EXCUSES = frozenset({"gpu_wait", "gpu_backpressure", "first_call"})
 _EXCUSABLE_KINDS = frozenset({"ipc", "lock", "collective_wait"})
+
+
+WARM_UP_KINDS = frozenset({"io", "ipc", "network", "page_fault", "reclaim", "mmap_lock", "fork"})
+"""What loading libraries and making contexts consists of, so that it is no fault in a first call."""
 
 
 def place_of(family: int) -> str:

@@ -1,19 +1,47 @@
 """
-How bad it is: by time lost to the host, never by ratios of percentiles.
+How bad it is, and why: by time lost to the host, never by ratios of percentiles.
 
 A wait for the GPU alone is low however long it is, and so is the program's own work:
-neither is a fault of the host. Warm-up is never high.
+neither is a fault of the host. Warm-up is never high: loading libraries and making contexts, with the
+reading and paging that belongs to it. That a thread has no CPU or waits for a lock belongs to no warm-up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from otel_gpu.explain.chains import Cause, Effect
-from otel_gpu.explain.rules import FAULT_OF_CULPRIT, NO_FAULT, RULE_BY_KIND, can_excuse
+from otel_gpu.explain.chains import Cause, CauseKind, Effect
+from otel_gpu.explain.rules import (
+    FAULT_OF_CULPRIT,
+    NO_FAULT,
+    RULE_BY_KIND,
+    WARM_UP_KINDS,
+    can_excuse,
+)
 from otel_gpu.explain.settings import Settings
+from otel_gpu.units import count_of, format_duration, format_share
 
 HIGH = "high"
 MEDIUM = "medium"
 LOW = "low"
+
+_NOBODYS: Mapping[str, str] = {
+    CauseKind.GPU_WAIT: "it waited for the device",
+    CauseKind.GPU_BACKPRESSURE: "the device was behind",
+    CauseKind.FIRST_CALL: "it is warm-up",
+    CauseKind.HOST_WORK: "it is the program's own work",
+    CauseKind.SLEEP: "the program chose to sleep",
+    CauseKind.CAPTURE: "the capture stopped it",
+    CauseKind.OFF_CPU: "what it waited for was not captured",
+    CauseKind.UNEXPLAINED: "what the time went to was not seen",
+}
+_OF_OUTSIDE = "no watched thread kept it waiting"
+
+
+class Judged(NamedTuple):
+    """A severity, and why it is that, in words."""
+
+    severity: str
+    reason: str
 
 
 def fault_ns(cause: Cause) -> int:
@@ -42,11 +70,21 @@ def _excused_ns(cause: Cause) -> int:
 
 
 def lost_to_host_ns(effect: Effect, causes: Iterable[Cause]) -> int:
-    """Return how much of an effect's excess is a fault of the host; 0 in warm-up."""
+    """Return how much of an effect's excess is a fault of the host; warm-up is none."""
     causes = tuple(causes)
-    if any(cause.kind == "first_call" for cause in causes):
+    is_first = any(cause.kind == CauseKind.FIRST_CALL for cause in causes)
+    return min(effect.excess_ns, sum(map(_fault_in_first_ns if is_first else fault_ns, causes)))
+
+
+def _fault_in_first_ns(cause: Cause) -> int:
+    """Return how much of a cause is a fault of the host in a call that warms up."""
+    if cause.kind in WARM_UP_KINDS:
         return 0
-    return min(effect.excess_ns, sum(map(fault_ns, causes)))
+    if cause.kind != CauseKind.LOCK:
+        return fault_ns(cause)
+    # The lock is the driver's: its holder warms up as well, unless it is known to do something else.
+    is_warm_up = {*WARM_UP_KINDS, CauseKind.FIRST_CALL, CauseKind.UNEXPLAINED}
+    return min(fault_ns(cause), sum(via.time_ns for via in cause.via if via.kind not in is_warm_up))
 
 
 def explained_ns(effect: Effect, causes: Iterable[Cause]) -> int:
@@ -55,7 +93,14 @@ def explained_ns(effect: Effect, causes: Iterable[Cause]) -> int:
     return min(effect.excess_ns, known)
 
 
-def judge(lost_to_host_ns: int, excess_ns: int, window_ns: int, settings: Settings) -> str:
+def judge(
+    lost_to_host_ns: int,
+    excess_ns: int,
+    window_ns: int,
+    settings: Settings,
+    leading: str = CauseKind.UNEXPLAINED,
+    effects: int = 1,
+) -> Judged:
     """
     Return the severity of one effect, or of many.
 
@@ -64,24 +109,31 @@ def judge(lost_to_host_ns: int, excess_ns: int, window_ns: int, settings: Settin
         excess_ns: The excess.
         window_ns: The stretch of time that it is lost of; 0 for a single effect.
         settings: What matters.
+        leading: The kind of the leading cause.
+        effects: How many effects there are.
     """
     if lost_to_host_ns <= 0:
-        return LOW
-    if (
-        lost_to_host_ns >= settings.high_lost_ns
-        and lost_to_host_ns >= settings.high_share * excess_ns
-        and lost_to_host_ns >= settings.high_window_share * window_ns
-    ):
-        return HIGH
-    if (
-        lost_to_host_ns >= settings.medium_lost_ns
-        and lost_to_host_ns >= settings.medium_share * excess_ns
-    ):
-        return MEDIUM
-    return LOW
+        return Judged(LOW, f"no fault of the host: {_NOBODYS.get(leading, _OF_OUTSIDE)}")
+    lost = f"{format_duration(lost_to_host_ns)} lost to the host in {count_of(effects, 'effect')}"
+    of_all = f" of {format_duration(excess_ns)} lost, less than "
+    bounds = (
+        (settings.medium_lost_ns, LOW, f", less than {format_duration(settings.medium_lost_ns)}"),
+        (settings.medium_share * excess_ns, LOW, of_all + format_share(settings.medium_share)),
+        (settings.high_lost_ns, MEDIUM, f", less than {format_duration(settings.high_lost_ns)}"),
+        (settings.high_share * excess_ns, MEDIUM, of_all + format_share(settings.high_share)),
+        (
+            settings.high_window_share * window_ns,
+            MEDIUM,
+            f", less than {format_share(settings.high_window_share)} of {format_duration(window_ns)}",
+        ),
+    )
+    for bound_ns, severity, words in bounds:
+        if lost_to_host_ns < bound_ns:
+            return Judged(severity, lost + words)
+    return Judged(HIGH, lost)
 
 
-def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings) -> str:
+def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings) -> Judged:
     """
     Return the severity of a chronic cause: by what it takes of the feeder threads' time.
 
@@ -90,6 +142,20 @@ def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings) -> str:
         feeders_ns: Of how much.
         settings: What matters.
     """
-    if lost_ns >= max(settings.high_lost_ns, settings.chronic_high_share * feeders_ns):
-        return HIGH
-    return MEDIUM if lost_ns >= settings.medium_lost_ns else LOW
+    share = format_share(lost_ns / feeders_ns if feeders_ns else 0.0)
+    lost = f"{share} of the time of the threads that feed the GPU"
+    if lost_ns < settings.medium_lost_ns:
+        return Judged(LOW, f"{lost}, less than {format_duration(settings.medium_lost_ns)}")
+    if lost_ns < settings.high_lost_ns:
+        return Judged(MEDIUM, f"{lost}, less than {format_duration(settings.high_lost_ns)}")
+    if lost_ns < settings.chronic_high_share * feeders_ns:
+        return Judged(MEDIUM, f"{lost}, less than {format_share(settings.chronic_high_share)}")
+    return Judged(HIGH, lost)
+
+
+def at_most(judged: Judged, most: str, kind: str) -> Judged:
+    """Return a severity that is no worse than the worst that its kind of cause can be."""
+    if most == HIGH or judged.severity in (LOW, most):
+        return judged
+    own = _NOBODYS.get(kind, _OF_OUTSIDE)
+    return Judged(most, f"no fault of the host: {own}, {judged.reason}")

@@ -100,7 +100,7 @@ def chain_of(
         effect,
         causes,
         unexplained_ns,
-        judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, settings),
+        judge(lost_to_host_ns(effect, causes), effect.excess_ns, 0, settings).severity,
     )
 
 

@@ -248,6 +248,7 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
     elif is_faulted:
         lost = f"error of the GPU of {', '.join(processes)}"
     yield line.append(f" {lost}{chronic}{effects}, {when}")
+    yield from _why(incident)
     effect = worst.effect if worst else None
     if failures or is_faulted:
         # It took no time: what was asked for, and what there was, says more.
@@ -268,6 +269,12 @@ def _incident(number: int, incident: Incident, origin_unix_ns: int) -> Iterator[
         yield from _causes(worst, effect, "     ")
     for advice in incident.advice:
         yield Text(f"   do: {printable(advice)}", style="green")
+
+
+def _why(incident: Incident) -> Iterator[Text]:
+    if incident.severity_reason:
+        reason = f"{incident.severity.upper()}: {incident.severity_reason}"
+        yield Text(f"   {printable(reason)}", style="dim")
 
 
 def style_of(severity: str) -> str:

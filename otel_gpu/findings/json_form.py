@@ -39,6 +39,7 @@ MAX_FRAMES = 64
 _KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
 _ABSENT_WHEN_EMPTY = frozenset(
     {
+        "severity_reason",
         "verdict_bounds",
         "via",
         "stack",

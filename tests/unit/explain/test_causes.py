@@ -16,6 +16,7 @@ from tests.unit.explain.streams import (
     WORKER,
     account,
     chain_of,
+    explain,
     fork_by,
     in_ms,
     off_cpu,
@@ -194,14 +195,42 @@ def test_what_is_done_once_for_each_kernel_or_module_is_warm_up_each_time(api):
     assert in_ms(chain.causes) == [("first_call", 100)]
 
 
-def test_warm_up_is_never_high_whatever_else_happened():
-    """A first call that was also preempted has both causes."""
-    chain = chain_of(
+@pytest.mark.parametrize("reason", ["io", "page_fault", "mmap_lock"])
+def test_warm_up_is_never_high_whatever_it_reads_and_maps(reason):
+    """Libraries are read and mapped then."""
+    chain = chain_of(off_cpu(0, 400, reason=reason), slow("cudaMalloc", duration_ms=500))
+
+    assert in_ms(chain.causes) == [(reason, 400), ("first_call", 100)]
+    assert chain.severity == "low"
+
+
+def test_what_has_no_part_in_warming_up_counts_in_a_first_call_too():
+    """A hog on its CPU, or a thread that sleeps with a lock, takes that time in any call."""
+    preempting = chain_of(
         preempted(0, 400, **HOG), slow("cudaMalloc", duration_ms=500, run_queue_ns=400 * MS)
     )
+    holder = {"tid": 50, "reason": "sleep"}
+    locked = chain_of(
+        off_cpu(0, 395, **holder),
+        off_cpu(0, 400, reason="lock", **woken_by(TRAINER, 50)),
+        slow("cudaLaunchKernel", duration_ms=410, blocked_ns=400 * MS),
+    )
 
-    assert in_ms(chain.causes) == [("preemption", 400), ("first_call", 100)]
-    assert chain.severity == "low"
+    assert in_ms(preempting.causes) == [("preemption", 400), ("first_call", 100)]
+    assert preempting.severity == "high"
+    assert in_ms(locked.causes) == [("lock", 400), ("first_call", 10)]
+    assert locked.severity == "high"
+
+
+def test_a_lock_of_a_thread_that_warms_up_is_warm_up():
+    """Two threads whose first calls need one lock: neither keeps the other for anything else."""
+    first = slow("cudaMalloc", duration_ms=400, tid=50)
+    waiting = off_cpu(0, 400, reason="lock", **woken_by(TRAINER, 50))
+    chains, _ = explain(
+        first, waiting, slow("cudaLaunchKernel", duration_ms=410, blocked_ns=400 * MS)
+    )
+
+    assert [chain.severity for chain in chains] == ["low", "low"]
 
 
 def test_time_on_the_cpu_in_other_calls_is_not_explained():

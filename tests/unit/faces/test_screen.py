@@ -141,7 +141,7 @@ def test_a_capture_on_a_common_terminal(tmp_path):
         "",
         "incidents  2 forming, 0 over",
         "HIGH   220 ms lost now  slow gap before cudaMemcpy in train.py (4242)",
-        "       <- ipc 91 % by pt_data_worker (4250)  See what the sender did meanwhile;…",
+        "       <- ipc 91 % by pt_data_worker (4250)  Give the process CPUs of its own (…",
         "HIGH   160 ms lost now  slow cudaLaunchKernel in train.py (4242)",
         "       <- preemption 94 % by cc1plus (900/901)  Give the process CPUs of its ow…",
         "",

@@ -106,8 +106,9 @@ def test_a_program_that_always_waits_is_told_for_whom():
         "  60 %   600 ms  waiting for a CPU",
         "  60 %   600 ms     cc1plus (900/901) had the CPU",
     ]
-    high, cause, _, low, *_ = section(text, "Incidents")
+    high, why, cause, _, low, *_ = section(text, "Incidents")
     assert high.startswith("1. HIGH 600 ms lost by trainer (42), chronic, ")
+    assert why == "   HIGH: 60 % of the time of the threads that feed the GPU"
     assert cause == "   <- run_queue 600 ms (60 %), by cc1plus (900/901)"
     assert low.startswith("2. LOW 150 ms lost by trainer (42), chronic, ")
 

@@ -109,7 +109,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
     services = {image.pid: image for image in incident.processes}
     return {
-        **noun(incident, "id severity chronic"),
+        **noun(incident, "id severity severity_reason chronic"),
         "services": [
             {"pid": pid, "service": service(image)}
             for pid, image in sorted(services.items())[:_MAX_LISTED]

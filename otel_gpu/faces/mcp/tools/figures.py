@@ -144,7 +144,7 @@ def _chronic(document: Document) -> Iterator[dict[str, Any]]:
     for incident in document.incidents:
         if incident.chronic:
             yield {
-                **noun(incident, "id severity lost_us"),
+                **noun(incident, "id severity severity_reason lost_us"),
                 "share": share(incident.causes[0].share),
                 "pids": [image.pid for image in incident.processes],
                 "what": plain(sentence_of(incident)),

@@ -108,6 +108,7 @@ def test_a_chronic_incident_answers_too(ask):
         {
             "id": "c",
             "severity": "high",
+            "severity_reason": "",
             "lost_us": 250_000,
             "share": 0.25,
             "pids": [42],
