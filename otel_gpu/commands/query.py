@@ -103,10 +103,14 @@ def _write(answer: Answer, args: Namespace, out: Output) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(answer.columns):
         numeric = all(isinstance(row[place], int | float | None) for row in answer.rows)
-        table.add_column(Text(_text(column)), justify="right" if numeric else "left")
+        # Texts are folded where there is no room; half a figure is a wrong one.
+        least = max((len(_text(row[place])) for row in answer.rows), default=0) if numeric else None
+        table.add_column(
+            Text(_text(column)), justify="right" if numeric else "left", min_width=least
+        )
     for row in answer.rows:
         table.add_row(*(Text(_text(value)) for value in row))
-    console.print(table)
+    console.print(table, crop=False)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 -- any value of SQLite

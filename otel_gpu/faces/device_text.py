@@ -195,7 +195,7 @@ def _tensor_cores(row: DeviceReport) -> Iterator[str]:
     if used is None or unknown is None:
         return
     name = "matrix cores" if row.model.startswith("AMD") else "tensor cores"
-    if not unknown:
+    if unknown < fields.SHOWN_SHARE:
         yield f"{name}, of kernel time {format_share(used)}"
     elif used:
         yield f"{name}, of kernel time {format_share(used)}, and not known of {format_share(unknown)}"

@@ -13,7 +13,7 @@ from otel_gpu.ledger.kernel_kinds import KernelKind
 MAX_EVIDENCE: Final = 5
 # Operators, kernels and Python functions of PyTorch, and what its profiler marks.
 _TORCH = re.compile(
-    r"aten::|(?:void )?at::native|torch[/._]|c10d?::|autograd::|ProfilerStep#|nn\.Module"
+    r"aten::|(?:void )?at::native|torch[/._]|c10d?::|autograd::|ProfilerStep#|nn\.Module|triton_(?:poi|red|per|tem)_"
 )
 
 Rule = Callable[[str, DeviceUse], Iterator[Advice]]

@@ -11,6 +11,24 @@ from otel_gpu import cli
 from tests.receiver import OtlpReceiver
 from tests.schemas import REPORT, STACKS
 from tests.unit.importers.databases import MS, PID, SECOND, T0, Database
+from tests.unit.importers.traces import call, host, kernel, trace, write
+
+
+def test_one_is_not_many_and_no_category_is_none(tmp_path, capsys):
+    """As it is said of what a trace has."""
+    events = [host("aten::mm", 0, 100), call("cudaLaunchKernel", 2, 5, 1), kernel(10, 90, 1)]
+    nameless = [{"ph": "X", "name": "?", "pid": 1, "tid": 1, "ts": n, "dur": 1} for n in range(3)]
+    path = write(tmp_path / "trace.json", trace([*events, *nameless]))
+
+    assert cli.main(["import", "torch-trace", str(path)]) == 0
+
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "taken 1 activity of devices",
+        "taken 1 operation of the host",
+        "left out 3 events without a category",
+    ):
+        assert line in lines
 
 
 @pytest.fixture

@@ -51,6 +51,17 @@ def test_on_a_terminal_it_has_columns(path, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
+def test_on_a_narrow_terminal_texts_are_folded_and_figures_are_not(path, monkeypatch):
+    """Half a figure is a wrong one."""
+    drawn = io.StringIO()
+    console = Console(file=drawn, width=20, force_terminal=True, color_system=None)
+    monkeypatch.setattr(Output, "stdout_console", console)
+
+    assert query(path, "SELECT 'a long text' AS name, 1234567890 AS m, 1234567891 AS n") == 0
+
+    assert "1234567890  1234567891\n" in drawn.getvalue()
+
+
 @pytest.mark.parametrize("form", [[], ["--csv"], ["--json"]])
 def test_names_cannot_command_the_terminal(path, capsys, form):
     """Whatever a process calls itself, and however the answer is written."""
