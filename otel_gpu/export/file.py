@@ -43,7 +43,9 @@ class OtlpFile:
             return
         try:
             # What processes did is not for everyone on the host to read.
-            self._file = os.fdopen(safe_files.replace_own(Path(path)), "wb")
+            is_kept = path != os.devnull
+            place = safe_files.replace_own(Path(path)) if is_kept else os.open(path, os.O_WRONLY)
+            self._file = os.fdopen(place, "wb")
         except OSError as error:
             hint = "choose another export.otlp_file; - is standard output"
             raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error

@@ -188,3 +188,10 @@ def test_a_late_line_is_an_error_of_the_system(tmp_path):
 
     with pytest.raises(OSError, match="closed"):
         file.write(ExportMetricsServiceRequest())
+
+
+def test_what_nobody_wants_to_keep_goes_to_the_null_device():
+    """It is no file, and as good as one for who only wants a recording."""
+    file = OtlpFile(os.devnull)
+    file.write(ExportMetricsServiceRequest())
+    file.close()
