@@ -7,13 +7,11 @@ in use; a library that is mapped no more must be let go, or no container could b
 unmounted.
 """
 
-import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
@@ -37,7 +35,7 @@ from otel_gpu.capture.programs import (
 )
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
 from otel_gpu.recent import Recent
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -136,9 +134,7 @@ class Attachments:
         Yields:
             What RECORD_PROBES says, per library that is new.
         """
-        executable = ""
-        with contextlib.suppress(OSError):
-            executable = str(Path(f"/proc/{pid}/exe").readlink())
+        executable = program_path(pid)
         had = {key for key, file in self._files.items() if pid in file.users}
         self.forget(pid)
         for mapped in files:

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
@@ -29,6 +29,7 @@ from otel_gpu.stacks.samples import Image
 _HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
 _SYMBOL = "_PyRuntime"
 _VERSION_SYMBOL = "Py_Version"  # since 3.11
+_SYMBOLS = (f"{_SYMBOL}\0".encode(), f"{_VERSION_SYMBOL}\0".encode())
 _3_10 = 0x030A0000
 _VERSION_BYTES = 8
 # A process goes on while it is looked at, so once may be bad luck.
@@ -121,11 +122,16 @@ class Interpreters:
         self._forgotten: Recent[Image, bool] = Recent(_MAX_FORGOTTEN)
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
-        self._news: set[str] = set()
+        self._news: dict[str, int] = {}
 
     def __contains__(self, pid: int) -> bool:
         """Whether a process is known to have an interpreter."""
         return pid in self._known
+
+    @property
+    def news(self) -> Mapping[str, int]:
+        """Reasons why frames of interpreters are not walked, each with the first process of it."""
+        return dict(self._news)
 
     @property
     def reasons(self) -> Mapping[int, str]:
@@ -214,7 +220,7 @@ class Interpreters:
     def _report(self, pid: int, known: _Interpreter) -> None:
         # Workers of one program have one reason.
         if known.reason and known.reason not in self._news and len(self._news) < _MAX_NEWS:
-            self._news.add(known.reason)
+            self._news[known.reason] = pid
             _logger.info(
                 "Python frames of process %d are not in its stacks: %s; "
                 "otel-gpu doctor --pid %d says what can be done",
@@ -256,8 +262,12 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
 def _locate(
     files: Iterable[MappedFile], places: dict[FileId, _Place | None]
 ) -> tuple[_Place, int, FileId] | None:
+    program: str | None = None
     for mapped in files:
-        if not _HOLDS_INTERPRETER.match(mapped.name):
+        if program is None:
+            program = program_path(mapped.pid)
+        # A program can have one in itself, whatever its name.
+        if not (_HOLDS_INTERPRETER.match(mapped.name) or mapped.path == program):
             continue
         # Files come and go, and so inodes come again.
         if mapped.file not in places and len(places) >= _MAX_PLACES:
@@ -274,7 +284,7 @@ def _locate(
 def _find(mapped: MappedFile) -> _Place | None:
     try:
         with os.fdopen(mapped.open(), "rb") as stream:
-            symbols = ElfSymbols(stream)
+            symbols = ElfSymbols(stream, _SYMBOLS)
             if _SYMBOL not in symbols.addresses:
                 return None
             layout, reason = _read_layout(stream, symbols, mapped.name)

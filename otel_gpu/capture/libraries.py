@@ -49,7 +49,7 @@ _PREFIXES = (
 
 class ElfSymbols:
     """
-    The symbols of one file that may get a probe.
+    The symbols of one file that may get a probe, or those whose names begin with ``prefixes``.
 
     Attributes:
         functions: (name, file offset) of each defined function.
@@ -63,7 +63,8 @@ class ElfSymbols:
             symbol tables are too large.
     """
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, prefixes: tuple[bytes, ...] = _PREFIXES) -> None:
+        self._prefixes = prefixes
         image = ElfImage(os.dup(stream.fileno()))
         self._image = image
         # A mapping begins at a page, a segment may not.
@@ -108,11 +109,11 @@ class ElfSymbols:
             # A name that begins at the end of a window is in it as a whole.
             size = min(_WINDOW_BYTES + _MAX_NAME_BYTES, names.size_bytes - begin)
             text = self._image.read_file(names.file_offset + begin, size)
-            if not any(prefix in text for prefix in _PREFIXES):
+            if not any(prefix in text for prefix in self._prefixes):
                 continue
             for number, row in self._rows(table):
                 at = row[0] - begin
-                if not (row[3] and 0 <= at < _WINDOW_BYTES and text.startswith(_PREFIXES, at)):
+                if not (row[3] and 0 <= at < _WINDOW_BYTES and text.startswith(self._prefixes, at)):
                     continue
                 count += 1
                 if count > _MAX_FOUND:

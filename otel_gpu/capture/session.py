@@ -88,7 +88,11 @@ class Session:
         self._watch_all = watch_all
         self._status = status
         self._faults = faults or Faults()
-        self._user_stacks = UserStacks(programs.processes.image, trusts=self._trusts_python)
+        self._user_stacks = UserStacks(
+            programs.processes.image,
+            trusts=self._trusts_python,
+            lose_python=lambda: programs.lose(wire.COUNTER_LOST_PYTHON),
+        )
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
@@ -336,6 +340,7 @@ class Session:
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
                 "missed_starts": self._missed_starts.named,
+                "unknown_interpreters": dict(self._watchlist.unknown_interpreters),
                 **self._status(),
                 **self._faults.status(),
             },

@@ -125,6 +125,11 @@ class Watchlist:
         """``image_ktime_ns`` by pid of every process that is watched."""
         return self._images
 
+    @property
+    def unknown_interpreters(self) -> Mapping[str, int]:
+        """Why stacks lack lines of Python, each reason with the first process of it."""
+        return self._interpreters.news
+
     def trusts_python(self, image: Image) -> bool | None:
         """Say whether frames of Python are what they seem to be; None: that is not known yet."""
         return self._interpreters.trusts(image)

@@ -87,6 +87,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "errors": (Mapping, int),
         "skipped": (Mapping, int),
         "off": (Mapping, int),
+        "unknown_interpreters": (Mapping, int),
         "missed_starts": [{"pid": int, "name": str, "reason": str, "file": str}],
     },
     wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},

@@ -88,8 +88,17 @@ def write_notes(
             yield f"{what}: {', '.join(listed)}."
 
 
-def describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
-    """Name the processes that were not watched from their first call on, each with the reason."""
+def describe_losses(agent: AgentReadings) -> Iterator[str]:
+    """Say of losses whose they are, and why, where that is known."""
+    yield from _describe_missed_starts(agent)
+    for reason, pid in sorted(agent.status.get("unknown_interpreters", {}).items()):
+        yield (
+            f"Stacks of process {pid} have no lines of Python: {printable(reason)}. "
+            f"otel-gpu doctor --pid {pid} says what can be done."
+        )
+
+
+def _describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
     count = agent.counters.get(_NOT_WATCHED, 0)
     if not count:
         return
@@ -108,7 +117,7 @@ def describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
 
 
 def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
-    yield from describe_missed_starts(agent)
+    yield from describe_losses(agent)
     if withheld := agent.counters.get("counter_spans_withheld_rate", 0):
         yield (
             f"{count_of(withheld, 'span')} withheld by the rate limit: these calls are "

@@ -17,7 +17,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.findings.counts import api_rows
 from otel_gpu.findings.document import Api, ImageKey, key_of
-from otel_gpu.findings.notes import describe_missed_starts
+from otel_gpu.findings.notes import describe_losses
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 
@@ -67,7 +67,7 @@ class RunningTotals:
 
     def notes(self) -> Iterator[str]:
         """Yield what a reader has to know of the losses."""
-        return describe_missed_starts(self._agent)
+        return describe_losses(self._agent)
 
     def rates(self, rows: Sequence[Api]) -> Iterator[float]:
         """Yield calls per second of each row, since this was asked for the last time."""

@@ -249,6 +249,14 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
             yield mapped
 
 
+def program_path(pid: int) -> str:
+    """Return the path of the program that a process runs, as its maps have it; empty: it has ended."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
+
+
 def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
     """
     Yield all executable mappings that a process has of a file.

@@ -52,6 +52,7 @@ from typing import Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.stacks.frames import (
     NATIVE,
+    PYTHON,
     Frame,
     MergedStack,
     NativeStack,
@@ -135,6 +136,15 @@ def merge(
         complete=native.complete and fits and known,
         native=native.method,
         python=_STATUS_NAMES.get(python.status, "broken"),
+    )
+
+
+def lacks_python(stack: MergedStack) -> bool:
+    """Say whether a stack runs Python and has no line of it; what was broken is counted elsewhere."""
+    return (
+        stack.python != _STATUS_NAMES[wire.PYTHON_BROKEN]
+        and any(frame.kind == NATIVE and _is_loop(frame) for frame in stack.frames)
+        and not any(frame.kind == PYTHON for frame in stack.frames)
     )
 
 

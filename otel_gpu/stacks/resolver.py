@@ -20,7 +20,7 @@ from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
-from otel_gpu.stacks.merging import merge
+from otel_gpu.stacks.merging import lacks_python, merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols import Symbols
@@ -52,12 +52,13 @@ class Resolved(NamedTuple):
     """
     The stack of a sample.
 
-    ``records`` holds its RECORD_USER_STACK, if it has to be sent now. ``walked`` is false when it
-    was known without walking.
+    ``lacks_python`` says that it runs Python, and has no line of it. ``records`` holds its
+    RECORD_USER_STACK, if it has to be sent now. ``walked`` is false when it was known without walking.
     """
 
     stack: int
     complete: bool
+    lacks_python: bool = False
     records: tuple[bytes, ...] = ()
     walked: bool = True
 
@@ -110,8 +111,8 @@ class Resolver:
         self._python: Recent[tuple[Hashable, ...], _Shared[PythonStack]] = Recent(_MAX_PYTHON)
         self._pythons: Recent[PythonStack, _Shared[PythonStack]] = Recent(_MAX_PYTHON)
         self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
-        # By id: whether it is complete.
-        self._sent: Recent[int, bool] = Recent(MAX_SENT)
+        # By id.
+        self._sent: Recent[int, Resolved] = Recent(MAX_SENT)
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """
@@ -134,9 +135,9 @@ class Resolver:
         )
         frame_pointer = sample.registers.frame_pointer
         known = self._walks.find(key, words, frame_pointer, ktime_ns)
-        complete = self._sent.use(known) if known is not None else None
-        if known is not None and complete is not None:
-            return Resolved(known, complete, walked=False)
+        sent = self._sent.use(known) if known is not None else None
+        if sent is not None:
+            return sent._replace(walked=False)
         returns = dict(wire.SAVED_RETURN.iter_unpack(sample.returns))
         native = self._unwinder.unwind(sample.registers, sample.stack, process.find, returns)
         frames = [
@@ -188,9 +189,9 @@ class Resolver:
             *(bisect_right(tops, place) if place else -1 for place in python.what.places),
         )
         known = self._merged.use(key)
-        complete = self._sent.use(known) if known is not None else None
-        if known is not None and complete is not None:
-            return Resolved(known, complete, walked=False)
+        sent = self._sent.use(known) if known is not None else None
+        if sent is not None:
+            return sent._replace(walked=False)
         merged = merge(native, [function.what for function in functions], python.what)
         found = self._send(merged, ktime_ns)
         self._merged[key] = found.stack
@@ -235,12 +236,12 @@ class Resolver:
     def _send(self, merged: MergedStack, ktime_ns: int) -> Resolved:
         stack = merged.identity
         is_new = stack not in self._sent
-        self._sent[stack] = merged.complete
+        self._sent[stack] = found = Resolved(stack, merged.complete, lacks_python(merged))
         if not is_new:
-            return Resolved(stack, merged.complete)
+            return found
         body = {"stack": stack, **merged._asdict()}
         record = json_record(wire.RECORD_USER_STACK, ktime_ns, body)
-        return Resolved(stack, merged.complete, (record,))
+        return found._replace(records=(record,))
 
     def open_calls(self, sample: Sample) -> OpenFrames:
         """Return the functions of CUDA libraries that a thread is in."""

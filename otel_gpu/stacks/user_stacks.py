@@ -74,6 +74,7 @@ class UserStacks:
 
     ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
     ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
+    ``lose_python`` is called for each sample that runs Python and has no line of it.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class UserStacks:
         unwinder: Unwinder | None = None,
         symbols: Symbols | None = None,
         trusts: Callable[[Image], bool | None] = lambda _: True,
+        lose_python: Callable[[], None] = lambda: None,
     ) -> None:
         self.processes = ProcessImages(current)
         self._codes = CodeObjects()
@@ -92,6 +94,7 @@ class UserStacks:
         self.kernels = LaunchedKernels(self.processes, self._symbols)
         # By thread and token; of a wait that was named already, its stack.
         self._trusts = trusts
+        self._lose_python = lose_python
         # Ticks, and their samples, of interpreters that are in doubt.
         self._held: deque[tuple[bytes, bytes]] = deque()
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
@@ -288,6 +291,8 @@ class UserStacks:
             found = self._resolver.resolve_tick(sample, ktime_ns)
         else:
             found = self._resolver.resolve(sample, api, ktime_ns)
+        if found.lacks_python:
+            self._lose_python()
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)
         return found
