@@ -156,7 +156,8 @@ enum counter {
 	COUNTER_LOST_RANGE = 44,       /* of NVTX: too many, or too long to be true */
 	COUNTER_RANGES_WITHHELD = 45,  /* of NVTX: the program said them to nobody, over its rate */
 	COUNTER_LOST_NOT_WATCHED_FROM_START = 46, /* a process whose first calls may be missing */
-	COUNTER_COUNT = 47,
+	COUNTER_LOST_MEMORY_READ = 47, /* of a process that could keep its readers waiting */
+	COUNTER_COUNT = 48,
 };
 
 enum api_family {

@@ -158,7 +158,8 @@ COUNTER_ROUNDS_WITHHELD = 43
 COUNTER_LOST_RANGE = 44
 COUNTER_RANGES_WITHHELD = 45
 COUNTER_LOST_NOT_WATCHED_FROM_START = 46
-COUNTER_COUNT = 47
+COUNTER_LOST_MEMORY_READ = 47
+COUNTER_COUNT = 48
 
 # enum api_family
 FAMILY_OTHER = 0
@@ -557,7 +558,7 @@ COMMUNICATOR = CStruct(
     "recent:512s"
 )
 CLOCK_RECORD = CStruct("unix_ns:Q", RECORD_HEADER)
-COUNTERS_RECORD = CStruct("values:47Q", RECORD_HEADER)
+COUNTERS_RECORD = CStruct("values:48Q", RECORD_HEADER)
 OPEN_CALL_RECORD = CStruct(
     "start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q user_stack:Q device:i "
     "api:H depth:B 1x comm:16s",

@@ -36,6 +36,7 @@ from otel_gpu.capture.surroundings import Surroundings
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
+from otel_gpu.procfs import process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -97,6 +98,7 @@ class Session:
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
         self._missed_starts = MissedStarts(programs.lose)
+        self._stalls = process_memory.stalls()
         self._early_calls = EarlyCalls(lambda: programs.looks, self._user_stacks)
         self._watchlist = Watchlist(
             programs,
@@ -231,9 +233,16 @@ class Session:
         schedule.every(_POLL_S, "device_faults", self._surroundings.faults.read)
         schedule.every(_TICKS_INTERVAL_S, "devices", self._surroundings.devices)
         schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
+        schedule.every(_TICKS_INTERVAL_S, "memory_reads", self._count_stalls)
         schedule.every(_POLL_S, "rounds", self._snapshots.steps.read_rounds)
         schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
         return schedule
+
+    def _count_stalls(self) -> Iterator[bytes]:
+        for _ in range(self._stalls, stalls := process_memory.stalls()):
+            self._programs.lose(wire.COUNTER_LOST_MEMORY_READ)
+        self._stalls = stalls
+        return iter(())
 
     def _trusts_python(self, image: Image) -> bool | None:
         return self._watchlist.trusts_python(image)
@@ -274,6 +283,7 @@ class Session:
         with self._faults.at("device_faults"):
             yield from self._surroundings.faults.read(is_last=True)
         self._missed_starts.settle_all()
+        self._count_stalls()
         # What is found now is told by the reading that follows.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()

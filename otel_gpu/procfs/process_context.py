@@ -18,18 +18,19 @@
 #
 # What this means for us: everything here comes from a process that may be hostile. All
 # sizes are bounded before they are used, and whatever does not parse is as if it had not
-# been published. The protobuf runtime is only imported for a process that publishes something.
+# been published. It may also never answer a read, which ``process_memory`` is for. The protobuf runtime is only imported for a process that publishes something.
 
 import contextlib
 import math
-import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.process_memory import memory_of
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -62,9 +63,9 @@ def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, Attr
     maps = read_file(f"{proc}/{pid}/maps", MAX_MAPS_BYTES)
     if _SIGNATURE not in maps:
         return {}
-    with contextlib.suppress(OSError), (proc / str(pid) / "mem").open("rb") as memory:
+    with memory_of(pid, proc) as read:
         for mapping in _MAPPING.finditer(maps):
-            payload = _read_payload(memory.fileno(), int(mapping[1], 16))
+            payload = _read_payload(read, int(mapping[1], 16))
             if payload is not None:
                 return parse_process_context(payload)
     return {}
@@ -96,19 +97,19 @@ def parse_process_context(payload: bytes) -> dict[str, AttributeValue]:
     return attributes
 
 
-def _read_payload(memory: int, header_address: int) -> bytes | None:
+def _read_payload(read: Callable[[int, int], bytes], header_address: int) -> bytes | None:
     # None: not a context, or one that changed under every attempt.
-    # The errors: unmapped meanwhile, an address beyond what pread takes, and a short header.
-    with contextlib.suppress(OSError, OverflowError, struct.error):
+    # The error: a short header.
+    with contextlib.suppress(struct.error):
         for _ in range(_ATTEMPTS):
-            header = os.pread(memory, _HEADER.size, header_address)
+            header = read(header_address, _HEADER.size)
             signature, version, size, published_ns, address = _HEADER.unpack(header)
             if signature != _SIGNATURE or version != _VERSION or size > MAX_PAYLOAD_BYTES:
                 break
             if published_ns == 0 or address == 0:
                 continue
-            payload = os.pread(memory, size, address)
-            if os.pread(memory, _HEADER.size, header_address) == header:
+            payload = read(address, size)
+            if read(header_address, _HEADER.size) == header:
                 return payload if len(payload) == size else None
     return None
 

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from otel_gpu.procfs.process_facts import OWN, User, user_of
+from otel_gpu.procfs.users import OWN, User, user_of
 from otel_gpu.stacks.elf_image import ElfImage, image_of
 from otel_gpu.stacks.process_root import open_in_root
 from otel_gpu.stacks.symbol_table import SymbolSource, symbol_source

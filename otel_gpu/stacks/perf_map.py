@@ -16,7 +16,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
-from otel_gpu.procfs.process_facts import read_ids, start_boot_ns, user_of
+from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
+from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.process_root import open_in_root
 
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16}) +(?:0[xX])?([0-9a-fA-F]{1,8}) +(\S.*)")

@@ -19,7 +19,7 @@ import stat
 from typing import Final
 
 from otel_gpu.procfs.mapped_files import open_regular
-from otel_gpu.procfs.process_facts import User
+from otel_gpu.procfs.users import User
 
 _OPENAT2 = 437  # the same number on x86-64 and AArch64
 _RESOLVE_NO_MAGIC_LINKS, _RESOLVE_IN_ROOT = 0x02, 0x10

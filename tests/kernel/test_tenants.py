@@ -1,11 +1,19 @@
 """Other people's programs on the same host: what they choose reaches no terminal, file or figure unchecked."""
 
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.agent import ROOT, Agent, calls, losses, otel_gpu
+from tests.kernel.fuse import NAME, FileSystem
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries
 
@@ -82,3 +90,111 @@ def test_a_child_of_another_user_does_not_annotate_its_parent(
     assert losses(receiver) == {"annotation": 1}
     # What the command line holds is not what it says.
     assert "job=forged42" not in otel_gpu("parse", file).stdout
+
+
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+# Publishes a context whose payload is on a page of a file, and calls when it is told to.
+PUBLISHES = """
+import ctypes, mmap, os, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+page = libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, os.open(sys.argv[2], os.O_RDONLY), 0)
+memory = os.memfd_create("OTEL_CTX")
+os.ftruncate(memory, 4096)
+header = mmap.mmap(memory, 4096)
+header[:32] = struct.pack("<8sIIQQ", b"OTEL_CTX", 2, 200, time.monotonic_ns(), page)
+runtime = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+for count in sys.stdin:
+    for _ in range(int(count)):
+        runtime.cudaStreamSynchronize(None)
+    print("done", flush=True)
+"""
+CALLS = """
+import ctypes, sys
+runtime = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+for count in sys.stdin:
+    for _ in range(int(count)):
+        runtime.cudaStreamSynchronize(None)
+    print("done", flush=True)
+"""
+ENDS_WITHIN_S = 5.0
+
+
+@contextmanager
+def program(
+    source: str, *arguments: object, inside: tuple[str, ...] = ()
+) -> Iterator[subprocess.Popen[str]]:
+    """A program that is ready, and makes as many calls as a line of its input says."""
+    # Other users may not reach the interpreter that runs the tests.
+    python = "/usr/bin/python3" if inside else sys.executable
+    command = [*inside, python, "-c", source, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert read_line(process) == "ready"
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that all users can reach."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def make_calls(process: subprocess.Popen[str], count: int) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    assert read_line(process) == "done"
+
+
+def test_a_page_that_is_never_read_to_its_end_keeps_no_agent_waiting(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """
+    The page is of a file system that does not answer, and the process says that its context is there.
+
+    All calls of others are counted, that something was not read is a loss, and the agent ends at once.
+    """
+    released = threading.Event()
+    with (
+        open_folder() as folder,
+        FileSystem(folder, "test", lambda _pid: released.wait(120)),
+    ):
+        try:
+            with (
+                program(PUBLISHES, stubs.runtime, folder / NAME, inside=AS_NOBODY) as hostile,
+                program(CALLS, stubs.runtime) as other,
+                Agent(receiver, flags=[f"--pid={hostile.pid}", f"--pid={other.pid}"]) as agent,
+            ):
+                receiver.wait_for(lambda: losses(receiver).get("memory_read"))
+                make_calls(other, 1009)
+                make_calls(hostile, 401)
+                receiver.wait_for(
+                    lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 1009
+                )
+                asked_s = time.monotonic()
+                agent.signal(signal.SIGTERM)
+                finished = agent.wait()
+                assert time.monotonic() - asked_s < ENDS_WITHIN_S
+        finally:
+            released.set()
+
+    assert finished.returncode == 0
+    assert calls(receiver, "cudaStreamSynchronize", hostile.pid) == 401
+    assert losses(receiver) == {"memory_read": 1}
+    assert f"process {hostile.pid} can keep readers of its memory waiting" in finished.stderr

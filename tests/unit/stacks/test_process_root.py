@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from otel_gpu.procfs.process_facts import OWN, User, user_of
+from otel_gpu.procfs.users import OWN, User, user_of
 from otel_gpu.stacks.process_root import open_in_root
 
 
