@@ -221,7 +221,7 @@ static __always_inline struct times_key key_of_wait(const struct thread *thread)
 	key.kernel_stack = thread->kernel_stack;
 	key.system_call = thread->system_call;
 	key.resource = thread->shared_resource;
-	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT | STALL_AGENT);
 	key.context = context_of(thread);
 	key.api = api_of(thread);
 	return key;

@@ -34,6 +34,8 @@ RECLAIM = "reclaim"
 MMAP_LOCK = "mmap_lock"
 CHILD_WAIT = "child_wait"
 STOPPED = "stopped"
+# By the agent, until its probes stand.
+CAPTURE = "capture"
 DRIVER = "driver"
 # For an item that another thread or process puts in: only user stacks tell.
 QUEUE = "queue"
@@ -42,7 +44,7 @@ NETWORK = "network"
 REASONS = frozenset(
     {
         *(UNKNOWN, GIL, LOCK, QUEUE, IO, IPC, SLEEP, PAGE_FAULT),
-        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, DRIVER, NETWORK),
+        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, CAPTURE, DRIVER, NETWORK),
     }
 )
 
@@ -248,6 +250,8 @@ def find_reason(
     reason = _from_stack(tuple(functions))
     if reason is None:
         reason = _BY_NUMBER.get(machine, {}).get(system_call, UNKNOWN)
+    if reason == STOPPED and flags & wire.STALL_AGENT:
+        return CAPTURE
     if reason == IO and flags & wire.STALL_FAULT:
         # The stack is cut at its outer end; outside of system calls, only a fault reads files.
         return PAGE_FAULT

@@ -6,6 +6,7 @@ from otel_gpu import wire
 from otel_gpu.decode.readings import TimesEntry, TimesKey
 from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.kernel_waits import KernelWaits
+from otel_gpu.enrich.reasons import CAPTURE, STOPPED
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
 
@@ -58,6 +59,7 @@ class TimeAccounts:
                 count + entry.count,
                 ended_ns + entry.ended_ns,
             )
+        _settle_own_stops(totals)
         for (state, context, reason, wait), sums in totals.items():
             yield ThreadTime(process, state, context, reason, *sums, wait)
 
@@ -82,3 +84,21 @@ class TimeAccounts:
         end = Culprit(key.end_pid, key.end_tid, entry.end_comm) if key.end_pid else None
         wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
         return key.state, key.context, reason, wait
+
+
+def _settle_own_stops(totals: dict[TimeKind, tuple[int, int, int]]) -> None:
+    """
+    Move what was read of a stop of ours before it ended to where it ended.
+
+    Who ends a stop, and so who made it, is known at its end; until then it is as any other.
+    """
+    ours = [kind for kind in totals if kind[2] == CAPTURE]
+    for own in ours:
+        for kind in [one for one in totals if one[1] == own[1] and one[2] == STOPPED]:
+            time_ns, count, ended_ns = totals[own]
+            other_ns, others, other_ended_ns = totals[kind]
+            moved_ns = max(0, min(ended_ns - time_ns, other_ns - other_ended_ns))
+            totals[own] = (time_ns + moved_ns, count, ended_ns)
+            totals[kind] = (other_ns - moved_ns, others, other_ended_ns)
+            if not any(totals[kind]):
+                del totals[kind]

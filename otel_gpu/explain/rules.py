@@ -300,6 +300,7 @@ _BLOCKED: Mapping[str, str] = {
     # The wait is for another process, whatever it says at its end.
     "child_wait": "ipc",
     "stopped": "stopped",
+    "capture": "capture",
     "driver": "gpu_wait",
 }
 # And what it means instead in some places.

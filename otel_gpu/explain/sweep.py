@@ -62,6 +62,7 @@ class Sweep:
             yield Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
             return
         kind = rules.blocked_kind(reason, place)
+        # An older store has but the flag.
         if kind == "stopped" and event.flags & wire.STALL_AGENT:
             kind = "capture"
         waker = self._wakers.find(stall)

@@ -22,7 +22,7 @@ from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.timeline import Timeline
 
 # By what a thread was blocked on (enrich/reasons.py).
-_BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped"})
+_BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped", "capture"})
 _BY_DEVICES = frozenset({"sleep", "io", "network", "page_fault", "reclaim", "driver"})
 
 _LOCAL = frozenset({"pipe", "unix", "eventfd"})

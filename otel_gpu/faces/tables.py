@@ -8,8 +8,17 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.fitting import Column, FittedTable
-from otel_gpu.findings.document import Balance, Blame, Load, OffCpu, Slot, ThreadState, Window
-from otel_gpu.findings.phrases import LOST_CPU, THREAD_STATES
+from otel_gpu.findings.document import (
+    Balance,
+    Blame,
+    CauseKind,
+    Load,
+    OffCpu,
+    Slot,
+    ThreadState,
+    Window,
+)
+from otel_gpu.findings.phrases import LOST_CPU, OWN_STOP, THREAD_STATES
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.words import (
     count_of,
@@ -96,7 +105,7 @@ def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
     if row.state == ThreadState.RUN_QUEUE:
         return LOST_CPU if row.reason else words
-    return f"{words}: {row.reason or 'unknown'}"
+    return OWN_STOP if row.reason == CauseKind.CAPTURE else f"{words}: {row.reason or 'unknown'}"
 
 
 CALLS = (

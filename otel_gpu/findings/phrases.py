@@ -353,6 +353,8 @@ THREAD_STATES: Mapping[str, str] = {
     ThreadState.RUN_QUEUE: "run queue: it could have run",
     ThreadState.BLOCKED: "blocked",
 }
+OWN_STOP = "stopped by otel-gpu, while it placed its probes"
+"""The second of these, where the capture itself is the reason."""
 LOST_CPU = "run queue: its CPU was taken from it"
 """The first of these, of a thread that was at work."""
 

@@ -51,6 +51,7 @@ _STALL_FLAGS = {
     wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
     wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
     wire.STALL_AGENT: "otel-gpu woke it, as it does those that it stopped to place probes",
+    wire.STALL_PREEMPTED: "it was at work, and its CPU was taken from it",
 }
 _REASONS = {
     reasons.UNKNOWN: "not known",
@@ -66,6 +67,7 @@ _REASONS = {
     reasons.MMAP_LOCK: "the address space, which another thread was changing",
     reasons.CHILD_WAIT: "a child process",
     reasons.STOPPED: "a signal or a debugger that stopped it",
+    reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
     reasons.DRIVER: "the GPU's driver",
 }
 

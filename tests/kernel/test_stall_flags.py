@@ -17,7 +17,7 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
 from otel_gpu.decode.decoder import decode
-from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from tests.kernel.agent import Agent, wait_until
 from tests.stubs.build import StubLibraries, workload
@@ -128,11 +128,16 @@ def test_a_stop_by_the_agent_is_marked(tmp_path: Path, stubs: StubLibraries) -> 
         agent_pid = agent.process.pid
 
     records = [record for batch in read_recording(path) for record in batch]
-    stops = [
-        activity.event
-        for activity in Enricher().enrich(decode(records, Counter()))
-        if isinstance(activity, StallActivity) and activity.reason == "stopped"
-    ]
+    activities = list(Enricher().enrich(decode(records, Counter())))
+    stalls = [activity for activity in activities if isinstance(activity, StallActivity)]
+    stops = [activity.event for activity in stalls if activity.reason == "capture"]
     assert stops
+    assert not [activity for activity in stalls if activity.reason == "stopped"]
+    # The account has it as ours as well: no report says that the program was stopped.
+    readings = [activity for activity in activities if isinstance(activity, TimesActivity)]
+    times = {(one.reason, one.process.pid): one for reading in readings for one in reading.times}
+    stopped_ns = {reason: one.ended_ns for (reason, _), one in times.items()}
+    assert stopped_ns["capture"] > 0
+    assert "stopped" not in stopped_ns
     assert {stop.waker_pid for stop in stops} == {agent_pid}
     assert all(stop.flags & wire.STALL_AGENT for stop in stops)

@@ -320,6 +320,32 @@ def test_the_time_account_is_summed_by_reason(enricher):
     assert len(sums(second)) == 4
 
 
+def test_a_stop_by_the_agent_is_in_no_account_of_the_program(enricher):
+    """
+    What was read of it before it ended goes to where it ended; what others stopped stays.
+
+    Until its end, nobody knows who makes a thread go on.
+    """
+    stopped = TimesKey(5, 42, 9, -1, wire.STATE_BLOCKED, wire.CONTEXT_OTHER, 0)
+    ours = stopped._replace(flags=wire.STALL_AGENT)
+    stack = Stack(90, 9, ("schedule", "do_signal_stop", "get_signal"))
+    before, after, later = enricher.enrich(
+        [
+            stack,
+            Times(600, (TimesEntry(stopped, 70, 0),)),
+            Times(700, (TimesEntry(stopped, 70, 0), TimesEntry(ours, 27, 1, 97))),
+            Times(800, (TimesEntry(stopped, 83, 1, 13), TimesEntry(ours, 27, 1, 97))),
+        ]
+    )
+
+    def sums(activity):
+        return {time.reason: (time.time_ns, time.count, time.ended_ns) for time in activity.times}
+
+    assert sums(before) == {"stopped": (70, 0, 0)}
+    assert sums(after) == {"capture": (97, 1, 97)}
+    assert sums(later) == {"capture": (97, 1, 97), "stopped": (13, 1, 13)}
+
+
 def test_the_time_account_of_another_image_is_its_own(enricher):
     """
     Only images that a record is about are in its activity; one that ended starts from nothing.

@@ -422,7 +422,7 @@ def test_rows_name_reasons_that_are_known():
     """A row or system call gives no reason that explanations have never heard of."""
     named = {rule.reason for rule in RULES} | {call.reason for call in SYSTEM_CALLS}
 
-    assert named | {reasons.GIL, reasons.QUEUE, reasons.NETWORK} == REASONS
+    assert named | {reasons.GIL, reasons.QUEUE, reasons.NETWORK, reasons.CAPTURE} == REASONS
 
 
 @pytest.mark.parametrize(
@@ -523,3 +523,13 @@ FRAMES = st.sampled_from(NAMES) | st.text(string.ascii_lowercase + "_.0()|*\n", 
 def test_any_stack_has_a_known_reason(functions, system_call, flags, machine):
     """Whatever a recording says, what comes out is a reason that has a name."""
     assert find_reason(functions, system_call, flags, machine) in REASONS
+
+
+def test_a_stop_by_the_agent_is_no_stop_of_the_program():
+    """The kernel side marks who let it go on; any other stop is by a signal or a debugger."""
+    stack = ["schedule", "do_signal_stop", "get_signal"]
+
+    assert find_reason(stack, -1, wire.STALL_FAULT) == "stopped"
+    assert find_reason(stack, -1, wire.STALL_FAULT | wire.STALL_AGENT) == "capture"
+    # What the agent writes to wakes others, too.
+    assert find_reason(["schedule", "anon_pipe_read"], -1, wire.STALL_AGENT) == "ipc"
