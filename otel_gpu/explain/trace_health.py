@@ -151,13 +151,15 @@ def _of_launches(
         yield Finding(Fault.MIGRATIONS, timeline.migrations, activities)
     if lost.graphs:
         yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
+    is_much = lost.launches > UNRELIABLE * lost.calls
     if lost.launches:
-        is_fatal = lost.launches > UNRELIABLE * lost.calls
-        yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_fatal)
+        yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_much)
     if activities > timeline.migrations and not launches.linked:
         yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
-    if launches.linked and unexplained_ns > UNEXPLAINED * window_ns:
+    # If work is missing, it is not known to be idle.
+    is_idle = launches.linked and not (is_much or lost.graphs)
+    if is_idle and unexplained_ns > UNEXPLAINED * window_ns:
         yield Finding(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
     if launches.early > _EARLY * launches.linked:
         yield Finding(Fault.CLOCKS, launches.early, launches.linked)

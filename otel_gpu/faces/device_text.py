@@ -304,7 +304,9 @@ STEP_FIELDS: tuple[fields.Field, ...] = (
     fields.figure("computing", "compute_ns", format_duration),
     fields.figure("communication", "exposed_communication_ns", format_duration),
     fields.figure("copies", "exposed_copy_ns", format_duration),
-    fields.figure("idle", "idle_ns", format_duration),
+    fields.figure(
+        "idle", lambda step: math.nan if step.idle_ns is None else step.idle_ns, format_duration
+    ),
     fields.figure("data loader", lambda step: step.parts.get("data_loader", 0), format_duration),
     fields.text("", attrgetter("set_aside")),
 )

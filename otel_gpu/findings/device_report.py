@@ -25,7 +25,7 @@ class DeviceStepRow(NamedTuple):
     compute_ns: int
     exposed_communication_ns: int
     exposed_copy_ns: int
-    idle_ns: int
+    idle_ns: int | None
     parts: Mapping[str, int]
     set_aside: str
 

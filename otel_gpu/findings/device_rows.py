@@ -129,7 +129,7 @@ def _row(name: str, use: DeviceUse) -> DeviceReport:
         steps=len(use.steps),
         step_median_ns=round(median(step.duration_ns for step in steps)) if steps else None,
         step_rows=tuple(
-            _step_row(f"{name}/step/{number}", step, base_ns)
+            _step_row(f"{name}/step/{number}", step, base_ns, knows_idle=use.knows_idle)
             for number, step in enumerate(use.steps[:MAX_STEP_ROWS])
         ),
         verdict=use.verdict.verdict,
@@ -202,7 +202,7 @@ def _critical(use: DeviceUse) -> CriticalPathRow | None:
     )
 
 
-def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:
+def _step_row(name: str, step: Step, base_ns: int, *, knows_idle: bool) -> DeviceStepRow:
     return DeviceStepRow(
         name,
         step.name,
@@ -212,7 +212,7 @@ def _step_row(name: str, step: Step, base_ns: int) -> DeviceStepRow:
         step.phases.compute_ns,
         step.phases.exposed_communication_ns,
         step.phases.exposed_copy_ns,
-        step.phases.idle_ns,
+        step.phases.idle_ns if knows_idle else None,
         step.parts,
         step.set_aside,
     )

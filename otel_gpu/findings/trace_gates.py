@@ -7,13 +7,23 @@ from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.device_use import launches_of
 from otel_gpu.explain.trace_health import Fault, Finding
 from otel_gpu.findings.words import format_duration, format_share
+from otel_gpu.units import counted
 
 
 def gate_line(trace: DeviceTrace, one: Finding) -> str:
     """Return what is wrong with a trace, and what is not known for that."""
     duration = format_duration(one.amount)
     share = format_share(one.share)
-    text = _GATES[one.fault].format(one.amount, whole=one.whole, share=share, duration=duration)
+    is_one = one.amount == 1
+    text = _GATES[one.fault].format(
+        one.amount,
+        whole=one.whole,
+        share=share,
+        duration=duration,
+        activities=counted(one.amount, "activities"),
+        are="is" if is_one else "are",
+        begin="begins" if is_one else "begin",
+    )
     if one.fault is Fault.REJECTED:
         text += f" ({_rejected(trace)})"
     if not one.is_fatal:
@@ -51,13 +61,13 @@ _MOST_NAMES = 3
 _GATES: Mapping[Fault, str] = {
     Fault.REJECTED: "{share} of the events of the file could not be read",
     Fault.LAUNCHED_BEFORE: (
-        "{:,} activities at the front were launched before anything was recorded, and are left out"
+        "{:,} {activities} at the front, launched before anything was recorded, {are} left out"
     ),
     Fault.OUTSIDE_STEPS: (
-        "{:,} activities are before the first step or after the last one, and are left out"
+        "{:,} {activities} before the first step or after the last one {are} left out"
     ),
     Fault.MIGRATIONS: (
-        "pages of managed memory were moved {:,} times, by no launch: what they were moved for is not known"
+        "pages of managed memory moved by no launch ({:,} copies): what they moved for is not known"
     ),
     Fault.LOST_LAUNCHES: "nothing was recorded of what {:,} of {whole:,} launches did ({share})",
     Fault.LOST_GRAPHS: "nothing was recorded of what launches of graphs did: {:,} of them",
@@ -77,7 +87,7 @@ _GATES: Mapping[Fault, str] = {
         "which cannot be. Times or streams of the file are wrong, and there are no steps"
     ),
     Fault.CLOCKS: (
-        "{:,} activities begin before the call that launched them ({share}): the clocks of host and "
+        "{:,} {activities} {begin} before the call of the launch ({share}): the clocks of host and "
         "device do not agree"
     ),
     Fault.STACKS: "stacks were recorded (with_stack), which slows the host down",

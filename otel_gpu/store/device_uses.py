@@ -36,8 +36,9 @@ def found_rows(trace: DeviceTrace) -> Iterator[tuple[str, Row, int]]:
                 (
                     *(device, clean(step.name), base_ns + step.start_ns, step.duration_ns),
                     *(step.host_ns, parts.compute_ns, parts.exposed_communication_ns),
-                    *(parts.exposed_copy_ns, parts.idle_ns, to_json(step.parts) or "{}"),
-                    step.set_aside,
+                    parts.exposed_copy_ns,
+                    parts.idle_ns if use.knows_idle else None,
+                    *(to_json(step.parts) or "{}", step.set_aside),
                 ),
             )
         if not use.is_reliable:

@@ -81,7 +81,8 @@ def test_work_outside_of_the_steps_is_left_out_and_counted(device):
     assert (row.window_ns, row.compute_ns) == (2_000_000, 1_980_000)
     assert sum(one.times for one in row.kernels) == 2
     assert any(
-        text.startswith("3 activities are before the first step or after") for text in row.gate
+        text.startswith("3 activities before the first step or after the last one are left out")
+        for text in row.gate
     )
 
 
@@ -148,7 +149,9 @@ def test_no_advice_without_a_verdict(document):
 
     found = document([step(1, 0, 33_000), *fills, *lost])
 
-    assert found.devices[0].verdict == "unknown"
+    (row,) = found.devices
+    assert (row.verdict, row.idle_ns) == ("unknown", None)
+    assert [one.idle_ns for one in row.step_rows] == [None]
     assert found.advice == ()
 
 
