@@ -240,7 +240,7 @@ def wait_fields(row: DeviceReport) -> tuple[fields.Field, ...]:
         fields.figure("time", "time_ns", format_duration),
         fields.figure("share", lambda one: one.time_ns / whole, format_share),
         fields.text("what the launching thread did", lambda one: names[one.name]),
-        fields.text("in Python", lambda one: names[one.python]),
+        fields.text("in Python", lambda one: names[one.python], rank=2),
     )
 
 
@@ -277,8 +277,8 @@ def kernel_fields(kernels: Sequence[KernelRow], whole_ns: int) -> tuple[fields.F
     return (
         fields.text("name", lambda one: names[one.name]),
         *kind_fields(whole_ns),
-        fields.figure("mean", lambda one: one.time_ns / max(1, one.times), format_duration),
-        fields.figure("longest", "longest_ns", format_duration),
+        fields.figure("mean", lambda one: one.time_ns / max(1, one.times), format_duration, rank=2),
+        fields.figure("longest", "longest_ns", format_duration, rank=2),
     )
 
 
@@ -315,5 +315,5 @@ OPERATION_FIELDS: tuple[fields.Field, ...] = (
     fields.figure("times", "times", fields.in_full),
     fields.figure("device", "device_ns", format_duration),
     fields.figure("host", "host_ns", format_duration),
-    fields.text("inputs", lambda one: short_function(one.shapes)),
+    fields.text("inputs", lambda one: short_function(one.shapes), rank=2),
 )

@@ -45,9 +45,9 @@ class Field(NamedTuple):
         return self._replace(cell=lambda row: self.cell(read(row)))
 
 
-def text(heading: str, read: Read, about: str = "") -> Field:
+def text(heading: str, read: Read, about: str = "", rank: int = 1) -> Field:
     """Return a field of text, or of whatever a sentence can hold."""
-    return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about)
+    return Field(heading, lambda row: Cell(read(row)), is_text=True, about=about, rank=rank)
 
 
 def figure(
@@ -131,8 +131,8 @@ ERRORS = Field(
     lambda row: Cell(in_full(row.errors), row.errors, "bad" if row.errors else ""),
     about="Calls that returned an error",
 )
-P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer")
-P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer")
+P50 = figure("p50", "p50_ns", format_duration, "Half of the calls took no longer", rank=2)
+P99 = figure("p99", "p99_ns", format_duration, "99 of 100 calls took no longer", rank=2)
 LONGEST = figure("max", "max_ns", format_duration, "The longest call")
 TOTAL = figure("total", "sum_ns", format_duration, "All calls together", rank=0)
 SIZE = figure(
@@ -141,9 +141,9 @@ SIZE = figure(
     lambda size: format_size(size) if size else "",
     "Copied, allocated or freed",
 )
-TIME = figure("time", "time_ns", format_duration)
+TIME = figure("time", "time_ns", format_duration, rank=0)
 TIMES = figure("times", "times", in_full)
-MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing)
+MEAN = figure("mean", _mean("time_ns", "times"), unless_nothing, rank=2)
 WHEN = text("when", lambda row: CONTEXTS.get(row.context, row.context))
 WHO = text("who", attrgetter("culprit"))
 HOW = text("how", lambda row: Name(row.kind))

@@ -108,10 +108,11 @@ class FittedTable:
 
 def _dispensable(columns: Sequence[Column]) -> int:
     """Return the place of the column that is left out first; never the first one, which names the row."""
-    others = sorted(range(1, len(columns)), key=lambda at: (columns[at].rank, at))
+    highest = max(column.rank for column in columns[1:])
+    others = [at for at in range(1, len(columns)) if columns[at].rank == highest]
     texts = [at for at in others if columns[at].is_text]
     figures = [at for at in others if not columns[at].is_text]
-    of_text = len(texts) >= _MOST_TEXTS or len(figures) < _MOST_TEXTS
+    of_text = len(texts) >= _MOST_TEXTS or not figures
     return texts[-1] if texts and of_text else figures[-1]
 
 

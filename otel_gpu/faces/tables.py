@@ -119,7 +119,7 @@ EVENT_TIMES = (
 )
 OFF_CPU = (
     fields.WHEN._replace(heading="its threads, when"),
-    fields.text("off the CPU", _off_cpu_reason),
+    fields.text("off the CPU", _off_cpu_reason, rank=0),
     *(fields.TIME, fields.TIMES, fields.MEAN),
 )
 BLAMES = (fields.text("who", _who), fields.HOW, fields.TIME, fields.EFFECTS)

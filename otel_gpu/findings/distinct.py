@@ -9,6 +9,7 @@ from otel_gpu.findings.words import short_function
 _CUT = "…"
 # What of two names of functions is the same anyway, and only takes room.
 _NAMESPACES = re.compile(r"\b(?:\w+::)+|\(anonymous namespace\)::|<unnamed>::|^void ")
+_NUMBERED = re.compile(r" \(\d{1,10}\)$")
 _LONGEST = 80
 
 
@@ -88,4 +89,13 @@ def _start_of_word(text: str, at: int, most: int) -> int:
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}{_CUT}"
+    if len(text) <= width:
+        return text
+    # A number in brackets at the end tells processes apart.
+    numbered = _NUMBERED.search(text)
+    end = numbered[0] if numbered and 2 * len(numbered[0]) < width else ""
+    start = text[: max(0, width - 1 - len(end))]
+    # Half a number is a wrong one.
+    if start[-1:].isdecimal() and text[len(start)].isdecimal():
+        start = start.rstrip("0123456789")
+    return f"{start}{_CUT}{end}"

@@ -43,6 +43,8 @@ def test_real_kernels_read_differently():
         (["longer than that", "alike"], 9, ["longer t…", "alike"]),
         (["train.py(7): forward_a", "train.py(7): forward_b"], 14, ["trai…forward_a", "trai…forward_b"]),
         (["the same text", "the same text"], 6, ["the s…", "the s…"]),
+        (["train_resnet.py (38224)"], 18, ["train_res… (38224)"]),
+        (["loop.py:2481 run"], 11, ["loop.py:…"]),
     ],
 )  # fmt: skip
 def test_texts_are_cut_where_they_do_not_differ(texts, width, cuts):
