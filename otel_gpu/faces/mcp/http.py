@@ -5,7 +5,8 @@ Whoever can open a socket is not trusted. A request needs the token before its b
 read; it needs a Host header that names us, so that no web page reaches us through a
 name that it points at us; one that names an Origin is refused unless that is ourselves,
 and nothing is ever said that would let a page of another origin read an answer. Who is
-refused, or asks for nothing, keeps no connection.
+refused, or asks for nothing, keeps no connection. How many requests are answered at one time is
+limited for those that know the token, so that nobody else takes their places.
 """
 
 import ipaddress
@@ -116,12 +117,19 @@ class _Guard:
         self._app = app
         self._token = token
         self._origins = frozenset(origins)
+        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refuse(Headers(scope=scope)) if scope["type"] == "http" else None
-        # Of what is neither, there is nothing to answer.
-        if scope["type"] in ("http", "lifespan"):
+        if refusal or scope["type"] == "lifespan":
             await (refusal or self._app)(scope, receive, send)
+        # Of what is neither, there is nothing to answer.
+        elif scope["type"] == "http":
+            self._requests += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._requests -= 1
 
     def _refuse(self, headers: Headers) -> PlainTextResponse | None:
         if not self._origins.issuperset(headers.getlist("origin")):
@@ -129,6 +137,8 @@ class _Guard:
         if not is_authorized(headers.get("authorization", ""), self._token):
             challenge = {"WWW-Authenticate": 'Bearer realm="otel-gpu"'}
             return PlainTextResponse("the token is needed", 401, _CLOSE | challenge)
+        if self._requests >= _MAX_REQUESTS:
+            return PlainTextResponse("too many requests at one time", 503, _CLOSE)
         return None
 
 
@@ -146,7 +156,6 @@ def serve_http(app: ASGIApp, listener: socket.socket) -> None:
         date_header=False,
         proxy_headers=False,
         ws="none",
-        limit_concurrency=_MAX_REQUESTS,
         timeout_graceful_shutdown=_GRACE_S,
     )
     uvicorn.Server(config).run(sockets=[listener])

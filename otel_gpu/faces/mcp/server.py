@@ -33,10 +33,12 @@ from otel_gpu.faces.mcp import words
 from otel_gpu.faces.mcp.answers import inert, present, to_json
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tools import TOOLS
+from otel_gpu.faces.mcp.tools.sql import run_sql
 
 NAME = "otel-gpu"
 
 _SHOWN = 60
+_MAX_QUERIES = 16
 
 _logger = logging.getLogger(__name__)
 _BY_NAME = {tool.name: tool for tool in TOOLS}
@@ -48,8 +50,9 @@ _READS = ToolAnnotations(
 
 def make_server(capture: Capture) -> Server[Any]:
     """Return a server that answers about one capture."""
-    # Answers are made one at a time: each may take all of a core.
-    limiter = anyio.CapacityLimiter(1)
+    # Answers are made one at a time: each may take all of a core. A question in SQL is the client's
+    # own, with a limit in time, and keeps no other waiting.
+    one, several = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_MAX_QUERIES)
     tools = [
         ToolDescription(
             name=tool.name,
@@ -66,6 +69,7 @@ def make_server(capture: Capture) -> Server[Any]:
 
     async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
         question = (capture, params.name, params.arguments or {})
+        limiter = several if params.name == run_sql.name else one
         text, is_error = await anyio.to_thread.run_sync(answer, *question, limiter=limiter)
         return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
 
