@@ -26,6 +26,7 @@ moment goes to one cause, and what is left is said to be unexplained.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, StallActivity
 from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
@@ -53,6 +54,7 @@ from otel_gpu.explain.unseen import Unseen
 from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
 from otel_gpu.ledger.samples import Samples
+from otel_gpu.probe_table import API_BY_NUMBER
 
 # Of many ranks that did not call a collective.
 _MAX_FOLLOWED = 64
@@ -328,7 +330,11 @@ class Causes:
         is_rank = self._collectives.communicators.image_of(other.pid) is not None
         feeds = is_rank or self._timeline.makes_calls((other.pid, other.tid))
         window = start_unix_ns, start_unix_ns + window_ns
-        return self._recent.of(other.pid, *window, feeds=feeds, is_whole=is_rank)
+        found = self._recent.of(other.pid, *window, feeds=feeds, is_whole=is_rank)
+        # Who asks again and again whether something is done is not who would have called.
+        others = [time for time in found if not _asks(time)]
+        is_enough = 2 * sum(time.time_ns for time in others) >= window_ns
+        return others if is_rank and is_enough else found
 
     def _seen(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
         """Yield what was seen of a thread in a window, interval by interval, or is counted of itself."""
@@ -366,3 +372,8 @@ class Causes:
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
             yield Piece("run_queue", queued_ns, None, span)
+
+
+def _asks(time: ThreadTime) -> bool:
+    api = API_BY_NUMBER.get(time.wait.api)
+    return api is not None and api.family == wire.FAMILY_QUERY

@@ -11,7 +11,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.ledger.accounts import Account
-from tests.activities import MS, SECOND, T0, capture, image, thread_time, times
+from tests.activities import APIS_BY_NAME, MS, SECOND, T0, capture, image, thread_time, times
 from tests.unit.explain.streams import TRAINER, WORKER, off_cpu, slow_gap, usual_gap
 from tests.unit.explain.test_collectives import hanging
 
@@ -157,8 +157,11 @@ class TestPieces:
         assert found == {"run_queue": (1000, None)}
 
 
-def test_a_rank_that_waits_itself_is_explained_by_its_account():
-    """Its wait has not ended, so that nothing was sent of it."""
+@pytest.mark.parametrize("polls", [False, True])
+def test_a_rank_that_waits_itself_is_explained_by_its_account(polls):
+    """Its wait has not ended, so that nothing was sent of it; a watchdog that polls is another thread."""
+    query = APIS_BY_NAME["cudaEventQuery"].number
+    asks = OPEN._replace(api=query)
     explainer = Explainer()
     started = [capture(), *hanging([5, 5, 4, 5], until_s=110)]
     account = [
@@ -173,6 +176,21 @@ def test_a_rank_that_waits_itself_is_explained_by_its_account():
                 count=0,
                 wait=OPEN,
             ),
+            *(
+                [
+                    thread_time(
+                        image(1002, name="trainer"),
+                        BLOCKED,
+                        GAP,
+                        (at_s - 100) * SECOND,
+                        reason="sleep",
+                        count=50 * at_s,
+                        wait=asks,
+                    )
+                ]
+                if polls
+                else []
+            ),
         )
         for at_s in range(101, 111)
     ]
@@ -182,7 +200,8 @@ def test_a_rank_that_waits_itself_is_explained_by_its_account():
         explainer.push(activity)
     explainer.close()
 
-    (incident,) = explainer.incidents()
+    # What the rank spends its time in is told for itself, too.
+    (incident,) = [one for one in explainer.incidents() if not one.chronic]
     (cause,) = incident.causes
     assert cause.kind == CauseKind.COLLECTIVE_WAIT
     kinds = {one.kind: one.time_ns for one in cause.via}

@@ -8,6 +8,7 @@ import pytest
 from jsonschema import validate
 
 from otel_gpu import cli
+from otel_gpu.importers.flight_recorder.dump import read_dump
 from tests.unit.faces.mcp import served
 from tests.unit.importers.flight_dumps import HELD_UP, T0, dump, entry, run, write
 
@@ -225,6 +226,48 @@ def test_an_exchange_that_matches_is_no_mismatch(report, splits):
     assert cause["kind"] == "collective_stuck"
     is_not_known = "what they send each other is not what they expect, which is not known"
     assert cause["resource"]["name"].endswith(is_not_known) is not splits
+
+
+def test_a_list_of_tensors_has_one_for_each_rank(report):
+    """Their sizes are the splits."""
+    rows = [([1, 3], [1, 3]), ([3, 3], [1, 3])]
+    dumps = {}
+    for rank, (sends, receives) in enumerate(rows):
+        sizes = {
+            "input_sizes": [[one] for one in sends],
+            "output_sizes": [[one] for one in receives],
+        }
+        exchanged = entry(57, name="nccl:all_to_all", state="started") | sizes
+        dumps[rank] = dump([*run(56, done=56)["entries"], exchanged], ranks=(0, 1))
+
+    made, _ = report(dumps)
+
+    assert made["communicators"][0]["waiting"].endswith(
+        "rank 0 sends 3 elements to rank 1, which expects 1"
+    )
+
+
+def test_splits_of_more_ranks_than_are_kept_are_compared_by_their_sums(report):
+    """What one rank exchanges with each of thousands is no more than two numbers."""
+    rows = [([1] * 2_000, [1] * 2_000), ([1] * 1_999 + [2], [1] * 2_000)]
+
+    made, _ = report(exchanging(rows))
+
+    assert made["communicators"][0]["waiting"].endswith(
+        "the ranks send 4,001 elements in all, and expect 4,000"
+    )
+
+
+@pytest.mark.parametrize("splits", [["x"], [-1, 4], [1 << 62], [[1]]])
+def test_splits_that_make_no_sense_are_counted(tmp_path, splits):
+    """The entry is left out, and nothing else."""
+    bad = exchange(57, [1, 3], [1, 3]) | {"input_split_sizes": splits}
+    (path,) = write(tmp_path, {0: dump([*run(56, done=56)["entries"], bad], ranks=(0, 1))})
+
+    found = read_dump(path)
+
+    assert found.rejected == {"entries whose splits makes no sense": 1}
+    assert found.groups["0"].called == 56
 
 
 def test_what_was_called_at_once_has_the_name_of_all_of_it(report):
