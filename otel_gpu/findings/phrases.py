@@ -294,7 +294,7 @@ PHRASES: Mapping[str, Phrase] = {
         "waited for another rank",
         because="It waited in a collective for {who}|It waited in a collective for another rank",
         which="which waited in a collective for {who}|which waited in a collective for another rank",
-        fault="{who}, which came last|the rank that came last; which one was not seen",
+        fault="{who}, which the others waited for|the rank that came last; which one was not seen",
     ),
     CauseKind.COLLECTIVE_MISMATCH: Phrase(
         GPU,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from otel_gpu.explain import collective_names
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
+    COLLECTIVE,
     Cause,
     CauseKind,
     Culprit,
@@ -112,7 +113,10 @@ def fault(cause: Cause, pid: int) -> Sentence:
         cause: The leading one.
         pid: Of the process that lost the time.
     """
-    last = path_of(cause)[-1]
+    *before, last = path_of(cause)
+    if before and last.kind == CauseKind.UNEXPLAINED and before[-1].kind in COLLECTIVE:
+        # Why they did not come is not known, and that they did not is.
+        last = before[-1]
     phrase = _phrase_of(last)
     if phrase is None:
         return ("not known",)

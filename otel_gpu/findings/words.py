@@ -34,6 +34,7 @@ __all__ = [
     "format_time",
     "frame_line",
     "frame_type",
+    "named",
     "printable",
     "process_name",
     "service_of",
@@ -90,7 +91,7 @@ def service_of(process: ProcessImage) -> str:
 
 def process_name(process: ProcessImage) -> str:
     """The service's name and the pid; of the sum of many, what it is the sum of."""
-    return f"{printable(_named(process))}{_numbered(process)}"
+    return f"{printable(named(process))}{_numbered(process)}"
 
 
 def shorten(name: str) -> str:
@@ -101,10 +102,11 @@ def shorten(name: str) -> str:
 
 def short_process(process: ProcessImage) -> str:
     """Return the service's name, shortened, and the pid, as ``process_name`` does."""
-    return f"{shorten(_named(process))}{_numbered(process)}"
+    return f"{shorten(named(process))}{_numbered(process)}"
 
 
-def _named(process: ProcessImage) -> str:
+def named(process: ProcessImage) -> str:
+    """The service's name; of a process without a pid what it is called."""
     # An import may not say which processes they were, and call them what they are.
     return process.comm if process.pid < 0 else service_of(process)
 

@@ -32,8 +32,8 @@ from otel_gpu.findings.sentences import Code, Name, Strong
 from otel_gpu.findings.words import (
     describe_place,
     frame_line,
+    named,
     printable,
-    service_of,
     thread_number,
     whole_line,
 )
@@ -121,6 +121,10 @@ def _name(name: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(clip(name, _NAME_CHARACTERS))
 
 
+def _who(name: str, pid: int, number: str) -> Markup:
+    return _name(name) if pid < 0 else _WHO.format(_name(name), number)
+
+
 # What a value is written as, by its type or the nearest one that it is made of.
 _FORMS: Mapping[type, Callable[[Any], Any]] = {
     type(None): lambda _: "",
@@ -131,8 +135,9 @@ _FORMS: Mapping[type, Callable[[Any], Any]] = {
     Strong: lambda text: Markup("<b>{}</b>").format(clip(text)),
     Quiet: lambda text: Markup('<span class="quiet">{}</span>').format(clip(text)),
     Id: lambda name: Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS)),
-    Culprit: lambda thread: _WHO.format(_name(thread.comm or "?"), thread_number(thread)),
-    ProcessImage: lambda process: _WHO.format(_name(service_of(process)), process.pid),
+    # An import may not say which processes they were, and call them what they are.
+    Culprit: lambda thread: _who(thread.comm or "?", thread.pid, thread_number(thread)),
+    ProcessImage: lambda process: _who(named(process), process.pid, str(process.pid)),
     Frame: lambda frame: _code(frame, frame_line(frame)),
     Place: lambda place: _code(place.frame, describe_place(place.frame)),
     tuple: lambda parts: Markup().join(escape(show(part)) for part in parts),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from importlib import resources
 
 import pytest
@@ -399,3 +400,22 @@ def test_assistants_are_told_of_all_ranks(tmp_path, monkeypatch):
         "rank 3",
     ]
     assert cause["collective"].endswith("not called by rank 0, rank 1, rank 3")
+
+
+def test_a_page_calls_ranks_what_they_are(tmp_path, monkeypatch):
+    """They have no pid; and whose fault it is, is known, though not why."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    dumps, store, page = tmp_path / "dumps", tmp_path / "store.db", tmp_path / "page.html"
+    dumps.mkdir()
+    for path in write(dumps, {rank: run(57 if rank == 2 else 56, done=56) for rank in range(4)}):
+        os.utime(path, ns=(AT, AT))
+    assert cli.main(["import", "nccl-flight-recorder", str(dumps), "--store", str(store)]) == 0
+    assert cli.main(["report", "--store", str(store), "--html", str(page)]) == 0
+
+    body = re.sub(r"<(script|style).*?</\1>", "", page.read_text("utf-8"), flags=re.DOTALL)
+    words = " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+    assert "(-" not in words
+    assert "unknown_service" not in words
+    assert "Whose fault: rank 0 , rank 1 , rank 3 , which the others waited for" in words
