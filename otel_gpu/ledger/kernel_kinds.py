@@ -51,7 +51,7 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
     (
         KernelKind.ATTENTION,
         (
-            r"flash(?!infer)|fmha|attention|sdpa|attn|With(?:Paged|Ragged)?KVCacheKernel|(?<![a-z])mla_|kernel_mha|_Q1D1_"
+            r"flash(?!infer)|fmha|attention|sdpa|attn|With(?:Paged|Ragged)?KVCacheKernel|(?<![a-z])mla_|kernel_mha|(?<![a-z])[gm]qa_|dot_do_o"
             r"|_fwd_(?:grouped_)?kernel_stage|(?<![a-z])PA_A\d+W\d+"
         ),
     ),
@@ -78,7 +78,7 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
     (
         KernelKind.CONVOLUTION,
         (
-            r"conv(?!ert)|[hs]cudnn_|s\d{3,6}cudnn|cask_cudnn|wgrad|dgrad|fprop|winograd|implicit_gemm|fft2d|depthwise"
+            r"conv(?!ert)|[hs]cudnn_|[hsi]\d{3,6}cudnn|cask_cudnn|wgrad|dgrad|fprop|winograd|implicit_gemm|fft[12]d_|depthwise"
             r"|im2col|col2im|igemm_(?:fwd|bwd|wrw)_gtc"
         ),
     ),
@@ -88,7 +88,10 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
         KernelKind.GEMM,
         r"(?<!fb)gemm|gemv|cutlass|cublas(?!Trsm)|splitk|(?<![a-z])(?:b?add)?b?mm(?![a-z])|mul_mat|matmul|nvjet|tensile|cijk_|marlin",
     ),
-    (KernelKind.LAYOUT, r"transpose|(?<!no)permute|tensortransform|catarray"),
+    (
+        KernelKind.LAYOUT,
+        r"transpose|(?<!no)permut|tensortransform|catarray|reformat|split_with_sizes",
+    ),
     (KernelKind.SOFTMAX, r"softmax|nll_?loss|NLLCriterion|cross_entropy|mse_loss|_cce_"),
     (KernelKind.SORT, r"radix_?sort|sort_?(?:kernel|by|pairs)|topk|bitonic|devicesort|onesweep"),
     (KernelKind.ELEMENTWISE, r"rotary|(?<![a-z])rope_|_rope(?![a-z])"),
@@ -105,14 +108,14 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
     (KernelKind.FILL, r"fillfunctor|(?<!pre)fill_kernel|memset|zero_kernel"),
     (
         KernelKind.REDUCTION,
-        r"reduce_kernel|reduce_|sum_kernel|argmax|argmin|cumsum|scan|histogram|reducebykey|pool(?:ing)?(?!ed)",
+        r"reduce_kernel|reduce_|sum_kernel|argmax|argmin|cumsum|(?<!chunk_)scan|histogram|reducebykey|pool(?:ing)?(?!ed)",
     ),
     (KernelKind.FUSED, r"triton_"),
     (
         KernelKind.ELEMENTWISE,
         (
             r"elementwise|pointwise|vectorized|functor|activation|_and_mul|g[eu]lu|silu|(?:swi|ge|re)glu"
-            r"|SubTensorOp|scalePackedTensor"
+            r"|SubTensorOp|op_(?:generic_)?tensor|scalePackedTensor"
         ),
     ),
 )

@@ -30,13 +30,13 @@ _PLAIN: Final = (
     # Products with vectors, and what comes before and after a product.
     r"gemv|gemmk1_|dot_kernel|reduce_1Block|split_?k_?reduce|ReduceSplitK|globalKernel|reduce_wgrad|offsets_?kernel",
     r"im2col|col2im|winograd(?:Forward|Wgrad)|generateWinogradTiles|combine_?kernel|FwdCombine|_metadata",
-    r"bwd_dot_do_o|bwd_convert_dq|[bf]wd_?preprocess|FmhaBwd(?:OGradDotO|ConvertQGrad)|mla_reduce",
+    r"dot_do_o|bwd_convert_dq|[bf]wd_?preprocess|FmhaBwd(?:OGradDotO|ConvertQGrad)|mla_reduce",
     r"attention_v2_reduce|splitkv_reduce|rotary",
     # Attention of one token: products of a vector with the cache.
     r"paged_attention_v[12]_kernel|(?:Batch|Single)DecodeWith",
     # cuBLAS and cuDNN without the shape of an instruction: numbers of 16 to 64 bits, complex and whole ones.
     r"(?:maxwell|volta|turing|ampere|ada|hopper)\w{0,20}_(?:[shdcz]|gc|gz|i)gemm(?![a-z0-9])(?!\w{0,60}mma\d)|magma_\w?gemm",
-    r"(?<![a-z0-9])[hs]cudnn_|(?:ex|im)plicit_convolve_[hsd]gemm|wgrad_alg[01]_engine|dgrad_engine|fft2d",
+    r"(?<![a-z0-9])[hs]cudnn_|(?:ex|im)plicit_convolve_[hsd]gemm|wgrad_alg[01]_engine|dgrad_engine|fft[12]d_",
     # Attention of PyTorch where tensor cores do not take 32 bits, or are none.
     r"fmha_cutlass[FB]_f32_\w{0,40}sm(?:50|70|75)|fmha_cutlass[FB]_f16_\w{0,40}sm50",
     # Convolutions of MIOpen without a matrix core.
