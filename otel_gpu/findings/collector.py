@@ -51,7 +51,6 @@ from otel_gpu.findings.document import (
 )
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.memory_rows import memory_rows
-from otel_gpu.findings.names import Names
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.one_name import program_of, with_one_name
 from otel_gpu.findings.ras_notes import RasNotes
@@ -62,6 +61,7 @@ from otel_gpu.ledger.allocations import Allocations
 from otel_gpu.ledger.blocks import Blocks
 from otel_gpu.ledger.communicators import Communicators
 from otel_gpu.ledger.ledger import Figures, Growth, Ledger
+from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.pressure import Pressure
 from otel_gpu.ledger.steps import Steps
 
