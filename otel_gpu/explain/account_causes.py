@@ -17,6 +17,7 @@ from otel_gpu.explain.states import state_of_kind
 from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
 from otel_gpu.explain.whereabouts import Whereabouts
 from otel_gpu.ledger.lines import NO_LINES, Lines
+from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
 
 OWN = frozenset({HOST_WORK, "sleep"})
@@ -44,6 +45,7 @@ class AccountCauses:
         end_unix_ns: When it ended.
         places: Where threads were.
         times: What the account says of the process.
+        names: Knows what processes are called that are not watched.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class AccountCauses:
         end_unix_ns: int,
         places: Places | None,
         times: Iterable[ThreadTime],
+        names: Names | None = None,
     ) -> None:
+        self._names = names
         self._process = process
         self._window = start_unix_ns, end_unix_ns
         self._places = places
@@ -88,7 +92,7 @@ class AccountCauses:
         return cause._replace(via=via, lines=self._lines([(name,) for name in names]))
 
     def _cause(self, kind: str, node: Node, state: str) -> Cause:
-        culprit = None if node.who is None else Culprit(*node.who[:3])
+        culprit = self._culprit_of(node)
         by = culprit.pid if culprit else NOBODY
         evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
         via = tuple(map(self._via, node.children))
@@ -102,11 +106,17 @@ class AccountCauses:
 
     def _via(self, node: Node) -> Cause:
         kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
-        end = None if node.who is None else Culprit(*node.who[:3])
+        end = self._culprit_of(node)
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
         state = state_of_kind(kind)
         evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
         return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+
+    def _culprit_of(self, node: Node) -> Culprit | None:
+        if node.who is None:
+            return None
+        culprit = Culprit(*node.who[:3])
+        return self._names.named(culprit) if self._names else culprit
 
     def _note(self, *causes: Cause) -> None:
         """Note who worked, or had the CPU, for the last of these; nobody else: the process itself."""

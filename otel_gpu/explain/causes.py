@@ -53,6 +53,7 @@ from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.unseen import Unseen
 from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
+from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.samples import Samples
 from otel_gpu.probe_table import API_BY_NUMBER
 
@@ -99,6 +100,7 @@ class Causes:
 
     Attributes:
         knows_states: Whether time without a stall was on a CPU, as far as the capture says.
+        names: What others are called, of whom only the account tells.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Causes:
         collectives: Collectives | None = None,
         recent: RecentTimes | None = None,
     ) -> None:
+        self.names = Names()
         self._devices = devices or DeviceCauses(DeviceStates())
         self._timeline = timeline
         self._samples = Samples() if samples is None else samples
@@ -318,6 +321,8 @@ class Causes:
         times = self._times_of(other, start_unix_ns, end - start)
         for piece in account_pieces(other, (start, end, start_unix_ns), times, seen, left_ns):
             left_ns -= piece.time_ns
+            if piece.culprit is not None:
+                piece = piece._replace(culprit=self.names.named(piece.culprit))  # noqa: PLW2901
             yield piece._replace(lines=lines) if piece.kind == "host_work" else piece
             lines = NO_LINES if piece.kind == "host_work" else lines
         if left_ns > 0:

@@ -42,6 +42,7 @@ from otel_gpu.explain.states import state_of
 from otel_gpu.explain.time_tree import IDLE, Resources, grow, knows_waits, resources_of
 from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
+from otel_gpu.ledger.names import Names
 from otel_gpu.probe_table import API_BY_NUMBER
 
 _NS_PER_S = 1_000_000_000
@@ -118,6 +119,7 @@ def find_chronic(
     settings: Settings,
     places: Places | None = None,
     resources: Resources | None = None,
+    names: Names | None = None,
 ) -> Iterator[Chronic]:
     """
     Yield the chronic causes of a process in a window.
@@ -129,6 +131,7 @@ def find_chronic(
         settings: What matters.
         places: Where threads were.
         resources: What other processes wait for.
+        names: What others are called.
     """
     verdict = find_verdict(figures, grow(figures.times, None, resources), settings)
     if verdict is None or verdict.time_tree is None or not knows_waits(figures.times):
@@ -146,7 +149,7 @@ def find_chronic(
     ]
     tree = grow(times, None, resources, most=None)
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
-    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times)
+    account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times, names)
     sums.add(account.causes(tree) if tree else ())
     least_ns = max(
         1,
@@ -256,6 +259,7 @@ class ChronicCauses:
 
     Attributes:
         places: Where threads were, since the stretch began.
+        names: What others are called.
     """
 
     def __init__(
@@ -272,6 +276,7 @@ class ChronicCauses:
         self._gone: dict[ImageKey, Figures] = {}
         self._settings = settings
         self.places = Places(settings.max_processes)
+        self.names = Names()
         self._begin: Mark = {}
         self._begin_unix_ns: int | None = None
         self._read_unix_ns = 0
@@ -324,7 +329,8 @@ class ChronicCauses:
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
             found = find_chronic(
-                one, self._begin_unix_ns, end_unix_ns, self._settings, self.places, resources
+                *(one, self._begin_unix_ns, end_unix_ns, self._settings, self.places, resources),
+                names=self.names,
             )
             chronic = tuple(found)
             if self._more is not None:

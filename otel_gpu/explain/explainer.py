@@ -30,6 +30,7 @@ from otel_gpu.enrich.activities import (
     SampleActivity,
     StallActivity,
     TimesActivity,
+    WhoActivity,
 )
 from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.explain.allocator_churn import AllocatorChurn
@@ -141,6 +142,7 @@ class Explainer:
             self._baselines.ledger, self.settings, self.churn.find, stragglers
         )
         stragglers.places = self._chronic.places
+        self._causes.names = self._chronic.names
         self._hung = self._incidents.hung
         self.blocks = Blocks()
         self.histories: dict[int, History] = {}
@@ -170,6 +172,7 @@ class Explainer:
             SampleActivity: self._observe_sample,
             StallActivity: self._observe_stall,
             TimesActivity: self._observe_times,
+            WhoActivity: self._chronic.names.observe,
         }
 
     def push(self, activity: Activity) -> Sequence[Chain]:

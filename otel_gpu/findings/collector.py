@@ -374,7 +374,7 @@ class Collector:
                     min(end_unix_ns, last_unix_ns or end_unix_ns),
                 )
                 found = [
-                    *find_chronic(one, *times, settings, self._places, resources),
+                    *find_chronic(one, *times, settings, self._places, resources, self._names),
                     *find_stragglers(one, around, lags, times, settings, self._places),
                 ]
                 self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))

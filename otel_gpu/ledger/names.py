@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from otel_gpu.enrich.activities import Activity, WhoActivity
-from otel_gpu.enrich.identities import ProcessImage, Who
+from otel_gpu.enrich.identities import Culprit, ProcessImage, Who
 from otel_gpu.enrich.strangers import who_of
 
 MAX_NAMES = 8_192
@@ -16,22 +16,43 @@ class Names:
 
     def __init__(self) -> None:
         self._names: OrderedDict[tuple[int, int], Who] = OrderedDict()
+        # By pid, of processes that are not watched.
+        self._ran: OrderedDict[int, str] = OrderedDict()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         if isinstance(activity, WhoActivity):
-            self._learn(activity.who)
+            who = activity.who
+            self._learn(who)
+            if not who.tid and who.comm:
+                self._ran[who.pid] = who.comm
+                self._ran.move_to_end(who.pid)
+                if len(self._ran) > MAX_NAMES:
+                    self._ran.popitem(last=False)
 
     def learn_images(self, images: Iterable[ProcessImage]) -> None:
         """Take in watched processes."""
         for image in images:
             self._learn(who_of(image))
 
+    def named(self, culprit: Culprit) -> Culprit:
+        """
+        Return a culprit under the name of what ran.
+
+        The account names a process by what had the CPU first: a wrapper such as taskset(1), whose
+        time was over when it ran another program.
+        """
+        comm = None if culprit.tid else self._ran.get(culprit.pid)
+        return culprit._replace(comm=comm) if comm else culprit
+
     def find(self, who: Who) -> Who:
         """Return who somebody is, as far as that is known; what is known is kept."""
         process, thread = (self._names.get((who.pid, tid)) for tid in (0, who.tid))
         if process:
-            who = process._replace(tid=who.tid, comm=who.comm or process.comm)
+            comm = who.comm or process.comm
+            if not who.tid:
+                comm = self._ran.get(who.pid, comm)
+            who = process._replace(tid=who.tid, comm=comm)
         if thread and who.tid:
             who = who._replace(function=thread.function)
         return who
