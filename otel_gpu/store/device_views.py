@@ -33,7 +33,7 @@ DEVICE_VIEWS: tuple[View, ...] = (
           LEFT JOIN device_models m ON m.trace = e.trace AND m.device = e.device
         """,
         **_SHARED,
-        window_ms=("from its first to its last activity", "ms"),
+        window_ms=("its steps, or from its first to its last activity", "ms"),
         compute_ms=("time in which it computed", "ms"),
         exposed_communication_ms=("time in which it communicated, and did not compute", "ms"),
         exposed_copy_ms=("time in which it copied, and did neither", "ms"),
