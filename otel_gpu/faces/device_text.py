@@ -33,14 +33,44 @@ _MAX_ADVICE = 12
 _MAX_IDS = 3
 _MAX_DEVICES = 64
 _MOST_DETAILED = 2
+_MAX_GATES = 24
+
+
+def gate_sections(rows: Sequence[DeviceReport]) -> Iterator[tuple[str, Sequence[Text]]]:
+    """Yield what is wrong with the traces of all devices, what takes away verdicts first."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row.gate:
+            rank = printable(row.source) if row.rank is None else f"rank {row.rank}"
+            found.setdefault(text, []).append(f"{rank}, device {row.device}")
+    if not found:
+        return
+    if len(rows) == 1:
+        yield (
+            f"What the trace of {name_of_device(rows[0])} cannot say",
+            [Text(f"- {text}") for text in found],
+        )
+        return
+    ranked = sorted(found.items(), key=lambda item: not item[0].endswith("unknown"))
+    lines = [Text(f"- {_listed(names, len(rows))}: {text}") for text, names in ranked[:_MAX_GATES]]
+    more = len(ranked) - _MAX_GATES
+    yield (
+        "What the traces cannot say",
+        [*lines, *([Text(f"and {more:,} more", style="dim")] if more > 0 else [])],
+    )
+
+
+def _listed(names: Sequence[str], among: int) -> str:
+    if len(names) == among:
+        return f"all {among:,} devices"
+    more = f" and {len(names) - _MAX_IDS:,} more" if len(names) > _MAX_IDS else ""
+    return f"{'; '.join(names[:_MAX_IDS])}{more}"
 
 
 def device_sections(row: DeviceReport) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     """Yield headings, and what stands below each."""
     of = name_of_device(row)
     window = format_duration(row.window_ns)
-    if row.gate:
-        yield f"What the trace of {of} cannot say", [Text(f"- {text}") for text in row.gate]
     yield f"Verdict for {of}: device time, {window}", list(verdict_lines(row))
     yield f"Where the time of {of} went", [draw_table(_PHASES, _phases(row))]
     if row.waits:

@@ -21,6 +21,7 @@ from otel_gpu.faces.device_text import (
     detailed,
     device_overview,
     device_sections,
+    gate_sections,
 )
 from otel_gpu.faces.fields import PROCESS, SHOWN_SHARE, Field, largest_first
 from otel_gpu.faces.fitting import FittedTable
@@ -159,6 +160,8 @@ def _write_devices(document: Document, console: Console) -> None:
     for row in document.memory:
         for title, lines in memory_sections(row):
             _write_section(console, title, lines)
+    for title, gates in gate_sections(document.devices):
+        _write_section(console, title, gates)
     if len(document.devices) > 1:
         _write_section(console, *device_overview(document.devices))
     for device in detailed(document.devices):

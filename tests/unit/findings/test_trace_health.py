@@ -256,6 +256,31 @@ def test_what_is_not_known_of_devices_stands_before_the_rest(tmp_path):
     assert text.index("nothing in the file says where steps begin") < text.index("Verdict for")
 
 
+def test_what_is_wrong_with_any_rank_stands_before_their_table(tmp_path):
+    """Also of those of which no more is shown; what takes away a verdict comes first."""
+    for rank in range(5):
+        events = [step(n, 1_000 * n, 1_000) for n in range(4)]
+        events += launched(*((1_000 * n + 10, 960 - rank) for n in range(4)))
+        if rank == 3:
+            events += [call("cudaLaunchKernel", 2_980, 5, 90 + n) for n in range(4)]
+        if rank != 2:
+            events.append(host("profiler", 5, 3, "overhead"))
+        head = {"distributedInfo": {"rank": rank, "world_size": 5}}
+        write(tmp_path / f"rank{rank}.json", trace(events, **head))
+    out = io.StringIO()
+
+    write_text(explain(tmp_path), Console(file=out, width=200, color_system=None))
+
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    at = lines.index("What the traces cannot say")
+    assert lines[at + 1 : at + 3] == [
+        "- rank 3, device 0: nothing was recorded of what 4 of 8 launches did (50 %): causes and verdict are unknown",
+        "- rank 0, device 0; rank 1, device 0; rank 3, device 0 and 1 more: the profiler itself took 3 µs of the host",
+    ]
+    assert at < lines.index("5 ranks") < next(n for n, one in enumerate(lines) if one.startswith("Verdict for"))  # fmt: skip
+    assert sum("4 of 8 launches" in line for line in lines) == 1
+
+
 def test_an_export_without_rows_is_refused(tmp_path, capsys):
     """It is bad input, with the exit code of that."""
     path = tmp_path / "empty.json"
