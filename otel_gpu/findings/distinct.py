@@ -11,6 +11,8 @@ _CUT = "…"
 _NAMESPACES = re.compile(r"\b(?:\w+::)+|\(anonymous namespace\)::|<unnamed>::|^void ")
 _NUMBERED = re.compile(r" \(\d{1,10}\)$")
 _LONGEST = 80
+# Characters of a name that are looked at; a file can have names as long as it likes.
+_MOST = 4_096
 
 
 def cut_apart(texts: Sequence[str], width: int) -> list[str]:
@@ -28,9 +30,9 @@ def cut_apart(texts: Sequence[str], width: int) -> list[str]:
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Return the short form of each name of a function; of functions of one name, with what differs behind it."""
-    found = {name: short_function(name) for name in names}
+    found = {name: short_function(name[:_MOST]) for name in names}
     for alike in _alike(found).values():
-        longer = {name: _NAMESPACES.sub("", _without_parameters(name)) for name in alike}
+        longer = {name: _NAMESPACES.sub("", _without_parameters(name[:_MOST])) for name in alike}
         # Of those that differ in what was taken away, all of it.
         longer |= {name: name for group in _alike(longer).values() for name in group}
         found |= zip(longer, cut_apart([*longer.values()], _LONGEST), strict=True)

@@ -9,7 +9,7 @@ whose name has no such word, as of nearly all that Triton compiled, the answer i
 import re
 from typing import Final
 
-from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.ledger.kernel_kinds import LONGEST_NAME, KernelKind
 
 MULTIPLIES: Final = frozenset(
     {
@@ -56,16 +56,19 @@ _TENSOR: Final = (
     r"nvjet|flash_(?:attn_)?(?:fwd|bwd)|FlashAttn(?:Fwd|Bwd)|fmha_cutlass[FB]_|fmhaSm\d+|PrefillWith",
     r"marlin(?:_moe_wna16)?::Marlin|deep_gemm::sm\d+|ck_tile(?:::|\d).{0,200}Fmha(?:Fwd|Bwd)",
 )
-_NOT: Final = re.compile("|".join(_PLAIN), re.IGNORECASE)
-_USED: Final = re.compile("|".join(_TENSOR), re.IGNORECASE)
-_TENSILE: Final = re.compile(r"Cijk_\w{1,200}?_MT\d+x\d+x\d+_")
+_NOT: Final = re.compile("|".join(_PLAIN).lower())
+_USED: Final = re.compile("|".join(_TENSOR).lower())
+_TENSILE: Final = re.compile(r"cijk_\w{1,200}?_mt\d+x\d+x\d+_")
 
 
 def uses_tensor_cores(name: str, kind: KernelKind) -> bool | None:
     """Return whether a kernel of a kind uses tensor or matrix cores; None: its name does not say it."""
-    if kind not in MULTIPLIES or _NOT.search(name):
+    if kind not in MULTIPLIES:
         return False
-    if _USED.search(name):
+    lower = name[:LONGEST_NAME].lower()
+    if _NOT.search(lower):
+        return False
+    if _USED.search(lower):
         return True
     # Tensile names the matrix instruction wherever one is used.
-    return False if _TENSILE.search(name) else None
+    return False if _TENSILE.search(lower) else None
