@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
-from otel_gpu.demo.clocks import on_cpu_ns
+from otel_gpu.demo.clocks import on_cpu_ns, run_queue_ns
 
 MS = 1_000_000
 STEPS = 60
@@ -178,6 +178,8 @@ class Trainer:
         self.malloc_ns = LAUNCH_NS
         self.effects: list[dict[str, Any]] = []
         self.losses: dict[tuple[str, int, str], dict[str, Any]] = {}
+        # When the first call began, and how long the thread had waited for a CPU by then.
+        self._began_ns: tuple[int, int] | None = None
         # Why a request for memory failed, and whose lines it was.
         self.memory: dict[str, Any] | None = None
         self._inside: dict[str, Act | None] = {}
@@ -246,6 +248,7 @@ class Trainer:
 
     def launch(self) -> None:
         """Launch a kernel."""
+        self._began_ns = self._began_ns or (time.monotonic_ns(), run_queue_ns())
         self.cuda.cudaLaunchKernel(
             None, Dim3(8, 1, 1), Dim3(128, 1, 1), None, ctypes.c_size_t(), None
         )
@@ -282,7 +285,11 @@ class Trainer:
                     call()
 
     def truth(self, name: str) -> dict[str, Any]:
-        """Return what was done."""
+        """Return what was done; ``waited_ns`` is for a CPU, since the first call began ``took_ns`` ago."""
+        now_ns = time.monotonic_ns(), run_queue_ns()
+        took_ns, waited_ns = (
+            now - then for now, then in zip(now_ns, self._began_ns or now_ns, strict=True)
+        )
         return {
             "scenario": name,
             "pid": os.getpid(),
@@ -292,4 +299,6 @@ class Trainer:
             "effects": self.effects,
             "losses": list(self.losses.values()),
             "memory": self.memory,
+            "took_ns": took_ns,
+            "waited_ns": waited_ns,
         }

@@ -51,13 +51,13 @@ def _path(tree: Node, name: str, causes: Iterable[Cause]) -> Iterator[Node]:
         return
     branch = max(branches, key=lambda node: node.time_ns)
     found = [branch, *_dominant_below(branch, branch.time_ns)]
+    if not any(node.who or node.resource for node in found):
+        alike = [cause for cause in causes if _state_of(cause.kind) == branch.state]
+        found = [branch, *(_of_effects(branch, alike) or found[1:])]
     if name == STARVED and len(found) == 1:
         # Many who each had the CPU for a while: the one of them that had it longest.
         hogs = (node for node in branch.children if node.who)
         found += sorted(hogs, key=lambda node: -node.time_ns)[:1]
-    if not any(node.who or node.resource for node in found):
-        alike = [cause for cause in causes if _state_of(cause.kind) == branch.state]
-        found = [branch, *(_of_effects(branch, alike) or found[1:])]
     yield from (node._replace(children=()) for node in found)
 
 

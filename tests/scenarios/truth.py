@@ -59,7 +59,8 @@ class Truth(NamedTuple):
     A scenario's own account of one thread; ``ktime_ns`` and ``unix_ns`` are the same moment.
 
     ``losses`` are sums over all steps, of what each step loses time to. ``lines`` say where the loop is
-    while it loses time, by the kind of what it loses it to.
+    while it loses time, by the kind of what it loses it to. Of ``took_ns`` since its first call the loop
+    waited ``waited_ns`` for a CPU, whoever had it.
     """
 
     scenario: str
@@ -71,6 +72,8 @@ class Truth(NamedTuple):
     losses: tuple[InjectedCause, ...] = ()
     memory: InjectedFailure | None = None
     lines: tuple[tuple[str, InjectedPlace], ...] = ()
+    took_ns: int = 0
+    waited_ns: int = 0
 
     def to_unix_ns(self, ktime_ns: int) -> int:
         """Unix time of a moment on the kernel's monotonic clock."""
@@ -99,6 +102,8 @@ def read_truth(line: str) -> Truth:
         tuple(map(_cause, document.get("losses", ()))),
         _failure(document["memory"]) if document.get("memory") else None,
         tuple((kind, InjectedPlace(**at)) for kind, at in document.get("lines", {}).items()),
+        document.get("took_ns", 0),
+        document.get("waited_ns", 0),
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.demo.truth import LINES, lines_of
+from otel_gpu.demo.truth import LINES, OUTCOMES, lines_of
+from tests.scenarios.outcomes import faults_of_outcome
 from tests.scenarios.truth import InjectedPlace
 from tests.scenarios.where import MOST_UNEXPLAINED, faults_of_lines, nodes, unexplained
 
@@ -74,3 +75,16 @@ def test_nearly_all_of_what_is_lost_is_explained(
     assert {
         of: share for of, share in unexplained(explained(name)) if share > MOST_UNEXPLAINED
     } == {}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_verdict_and_the_first_advice_are_those_of_the_truth(
+    explained: Callable[[str], Document], name: str
+) -> None:
+    """Who is behind it, too; and what is healthy has no incident of high severity."""
+    document = explained(name)
+    feeding = [one for one in document["processes"] if one.get("time_tree")]
+    pid = max(feeding, key=lambda one: int(one["time_tree"]["time_ns"]))["pid"]
+
+    assert set(OUTCOMES) == set(SCENARIOS)
+    assert not list(faults_of_outcome(document, pid, OUTCOMES[name]))

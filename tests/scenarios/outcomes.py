@@ -1,0 +1,97 @@
+"""Whether a document says of a scenario what bounds it, whose fault that is, and what to do first."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from otel_gpu.demo.truth import Outcome
+from otel_gpu.enrich.known_work import ADVICE
+from otel_gpu.explain.advice import IDLE_CPU_ADVICE, LINES_ADVICE
+from otel_gpu.explain.rules import RULES
+from tests.scenarios.truth import Truth
+
+Json = Mapping[str, Any]
+
+# To the thread it is one loss.
+WAITS_FOR_A_CPU = {"preemption": "run_queue"}
+KIND_BY_ADVICE = {
+    **{rule.advice: WAITS_FOR_A_CPU.get(rule.kind, rule.kind) for rule in RULES},
+    **dict.fromkeys((LINES_ADVICE, *ADVICE.values()), "host_work"),
+    IDLE_CPU_ADVICE: "run_queue",
+}
+"""The kind of cause that an advice is about."""
+
+MUCH_NOISE = 0.05
+"""The share of its time for which others than those of the scenario may have the loop's CPU."""
+NAMED_SHARE = 0.2
+_STARVING = ("run_queue", "preemption", "cpu_quota")
+
+
+def noise_of(truth: Truth) -> float:
+    """Return for how much of its time the loop waited for a CPU that nobody of the scenario had."""
+    injected_ns = sum(
+        cause.time_ns
+        for cause in (*truth.losses, *(one for effect in truth.effects for one in effect.causes))
+        if cause.kind in _STARVING
+    )
+    return max(0, truth.waited_ns - injected_ns) / max(1, truth.took_ns)
+
+
+def faults_of_outcome(
+    document: Json, pid: int, outcome: Outcome, noise: float = 0.0
+) -> Iterator[str]:
+    """
+    Say in which ways a document has another outcome.
+
+    Args:
+        document: What ``explain --json`` prints.
+        pid: The loop's process.
+        outcome: What it has to say.
+        noise: For how much of its time the loop waited for a CPU that others had.
+    """
+    (process,) = (one for one in document["processes"] if one["pid"] == pid)
+    expected = {outcome.verdict} | ({"mixed"} if outcome.is_close else set())
+    shares = process["verdict_shares"]
+    named = {one["name"]: one for one in process.get("verdict_bounds", ())}
+    missing = set(outcome.bounds) - set(named)
+    if noise > MUCH_NOISE and "starved" in named:
+        # What others do to the loop is in its verdict too: it is true.
+        expected |= {"mixed", "cpu-starved"}
+        missing = {name for name in missing if shares[name] >= NAMED_SHARE}
+    if process["verdict"] not in expected:
+        yield f"{process['verdict']} instead of {sorted(expected)}: {shares}"
+    if missing:
+        yield f"does not name {missing}: {sorted(named)}"
+    steps = [node for one in named.values() for node in one["path"]]
+    who = {str(node["who"]["comm"]) for node in steps if node["who"]} | {
+        node["state"] for node in steps
+    }
+    if outcome.by and outcome.by not in who:
+        yield f"{outcome.by} is not behind it: {sorted(who)}"
+    yield from _faults_of_advice(document, pid, outcome)
+
+
+def _faults_of_advice(document: Json, pid: int, outcome: Outcome) -> Iterator[str]:
+    cause = WAITS_FOR_A_CPU.get(outcome.cause, outcome.cause)
+    chains = {chain["id"] for chain in document["chains"] if chain["effect"]["pid"] == pid}
+    incidents = [
+        one
+        for one in document["incidents"]
+        if (one["pid"] == pid if one.get("pid") else chains & set(one["chains"]))
+    ]
+    kinds = [_kind_of(one) for one in incidents]
+    # That others of this machine take the CPU is another incident, and no part of the scenario.
+    ours = [kind for kind in kinds if kind != "run_queue" or cause == "run_queue"]
+    if not cause:
+        high = [
+            one for one in incidents if one["severity"] == "high" and _kind_of(one) != "run_queue"
+        ]
+        if high:
+            yield f"high, and nothing is wrong: {high[0]['causes'][0]}"
+    elif not ours or ours[0] != cause:
+        yield f"advises about {kinds} and not first about {cause}"
+
+
+def _kind_of(incident: Json) -> str:
+    """Return the kind that the first advice is about: of memory that ran out its cause."""
+    leading = incident["causes"][0]["kind"] if incident["causes"] else ""
+    return KIND_BY_ADVICE.get(incident["advice"][0], leading) if incident["advice"] else ""

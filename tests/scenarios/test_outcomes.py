@@ -1,0 +1,31 @@
+"""The verdict and the first advice of every scenario are what its truth says."""
+
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.demo.truth import OUTCOMES
+from tests.scenarios.blame import RUNS, Blame
+from tests.scenarios.outcomes import MUCH_NOISE, faults_of_outcome, noise_of
+
+pytestmark = [pytest.mark.kernel, pytest.mark.alone]
+
+# Of these, the loop starts or ends with time that is of no feeding thread, or not of the loop.
+_NOT_MEASURED = {"idle-server"}
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_verdict_and_the_first_advice_are_those_of_the_truth(
+    run_scenario: Callable[[str, int], Blame], name: str, run: int
+) -> None:
+    """With whose fault it is; and how long it waited for a CPU is what the loop itself measured."""
+    blame = run_scenario(name, run)
+    truth, noise = blame.truth, noise_of(blame.truth)
+
+    assert not list(faults_of_outcome(blame.document, truth.pid, OUTCOMES[name], noise))
+    (process,) = (one for one in blame.document["processes"] if one["pid"] == truth.pid)
+    if name not in _NOT_MEASURED and truth.took_ns:
+        waited = process["verdict_shares"]["starved"]
+        assert waited == pytest.approx(truth.waited_ns / truth.took_ns, abs=MUCH_NOISE)
