@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.decode.events import OpenCall
+from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identities import ImageKey, key_of
-from otel_gpu.explain.chains import Cause, CauseKind, Chain
+from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
 from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.effects import Candidate
+from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.window import Window
+from otel_gpu.probe_table import APIS
 from otel_gpu.recent import Recent
 
 MAX_EXAMPLES = 2
@@ -24,6 +28,10 @@ _MAX_CAUSES = 32
 _MORE = 1.25
 # The account does not tell a CPU that was taken away from one that was not free.
 _ALIKE: frozenset[str] = frozenset({CauseKind.RUN_QUEUE, CauseKind.PREEMPTION})
+
+# What calls that take memory of a device lose is said of all of these, whatever each waited for.
+_ALLOCATION = "allocation"
+_ALLOCATING = frozenset(api.name for api in APIS if api.family in ALLOCATOR_FAMILIES)
 
 _Name = tuple[str, int]
 """Kind of a cause and the pid of its culprit, 0: nobody."""
@@ -76,10 +84,11 @@ class Examples:
         if not effect.duration_ns or not self.window.overlaps(effect.start_unix_ns, end_unix_ns):
             return
         known = self._of(key_of(effect.process))
-        for cause in chain.causes:
-            if cause.time_ns:
-                name = cause.kind, _pid_of(cause)
-                shown = [*known.kept.get(name, ()), _Shown(cause.time_ns, chain)]
+        took = [((cause.kind, _pid_of(cause)), cause.time_ns) for cause in chain.causes]
+        took.append(((_ALLOCATION, 0), _allocating_ns(chain)))
+        for name, time_ns in took:
+            if time_ns:
+                shown = [*known.kept.get(name, ()), _Shown(time_ns, chain)]
                 shown.sort(key=lambda one: (-one.time_ns, one.chain.id))
                 known.kept[name] = shown[:MAX_EXAMPLES]
 
@@ -117,18 +126,28 @@ def best_of(examples: Iterable[Chain], leading: Cause) -> tuple[Chain, ...]:
     def rank(chain: Chain) -> tuple[int, int, str]:
         alike = [cause for cause in chain.causes if cause.kind in kinds]
         its_ns = sum(cause.time_ns for cause in alike if _pid_of(cause) == pid)
-        return -its_ns, -sum(cause.time_ns for cause in alike), chain.id
+        all_ns = sum(cause.time_ns for cause in alike)
+        return -its_ns, -(_allocating_ns(chain) if _ALLOCATION in kinds else all_ns), chain.id
 
     return tuple(sorted(examples, key=rank)[:MAX_EXAMPLES])
 
 
 def kinds_like(kind: str) -> frozenset[str]:
     """Return the kinds of causes that examples of a chronic cause can have."""
+    if kind in CHURN_KINDS:
+        return frozenset({_ALLOCATION})
     return _ALIKE if kind in _ALIKE else frozenset({kind})
 
 
 def _pid_of(cause: Cause) -> int:
     return cause.culprit.pid if cause.culprit else 0
+
+
+def _allocating_ns(chain: Chain) -> int:
+    """How long a call that takes memory, or gives it back, took; of others and of gaps nothing."""
+    effect = chain.effect
+    is_gap = effect.kind in (EffectKind.SLOW_GAP, EffectKind.USUAL_GAP)
+    return effect.duration_ns if effect.api in _ALLOCATING and not is_gap else 0
 
 
 def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
@@ -139,6 +158,9 @@ def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
     yield ("blocked", _reason_of(candidate)), event.blocked_ns
     duration_ns = event.end_ktime_ns - event.start_ktime_ns
     kind = type(event).__name__
+    activity = candidate.activity
+    if isinstance(activity, CallActivity) and activity.api.family in ALLOCATOR_FAMILIES:
+        yield (_ALLOCATION, 0), duration_ns
     yield ("cpu", kind), duration_ns - event.run_queue_ns - event.blocked_ns
 
 

@@ -65,6 +65,19 @@ def test_the_worst_incident_has_an_example_that_shows_its_cause(name, capsys):
     }
 
 
+@pytest.mark.parametrize("name", ["allocator-bypass", "empty-cache"])
+def test_what_calls_for_memory_lose_is_shown_by_one_of_them(name, capsys):
+    """Whatever each of them waited for: there are many, and the longest is an example."""
+    document = document_of(capsys, recording(name))
+
+    (incident, *_) = document["incidents"]
+    assert incident["causes"][0]["kind"] == name.replace("-", "_")
+    chains = {one["id"]: one for one in (*document["chains"], *document["examples"])}
+    shown = [chains[name]["effect"] for name in incident["examples"]]
+    assert {one["api"] for one in shown} <= {"cudaMalloc", "cudaFree", "cudaMallocAsync"}
+    assert shown[0]["duration_ns"] == max(one["duration_ns"] for one in shown) > 1_000_000
+
+
 @pytest.mark.parametrize("name", CHRONIC)
 def test_the_worst_moment_is_in_the_worst_incident(name, capsys):
     """The text draws the example, and an assistant that names no window is shown around it."""
