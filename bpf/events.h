@@ -340,12 +340,13 @@ enum call_context {
 };
 
 enum stall_flag {
-	STALL_GIL = 1,	     /* the futex is in the interpreter's runtime state */
-	STALL_FAULT = 2,     /* not in a system call: a page fault, or stopped */
-	STALL_IDLE_CPU = 4,  /* the CPU that it got was idle until then, or it left it idle */
-	STALL_THROTTLED = 8, /* its cgroup's CPU quota took the CPU from it; since Linux 6.18 */
-	STALL_AGENT = 16,    /* the agent woke it: as it does those that it stopped */
+	STALL_GIL = 1,	      /* the futex is in the interpreter's runtime state */
+	STALL_FAULT = 2,      /* not in a system call: a page fault, or stopped */
+	STALL_IDLE_CPU = 4,   /* the CPU that it got was idle until then, or it left it idle */
+	STALL_THROTTLED = 8,  /* its cgroup's CPU quota took the CPU from it; since Linux 6.18 */
+	STALL_AGENT = 16,     /* the agent woke it: as it does those that it stopped */
 	STALL_PREEMPTED = 32, /* it was at work, and its CPU was taken from it */
+	STALL_STOPPED = 64,   /* by a signal or a debugger */
 };
 
 enum library_flag {

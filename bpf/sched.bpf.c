@@ -41,7 +41,8 @@
 #define SYSCALL_FUTEX 98
 #endif
 
-#define MAX_CPUS 1024
+#define MAX_CPUS       1024
+#define STOPPED_STATES 12 /* the kernel's __TASK_STOPPED and __TASK_TRACED */
 
 /* CPU -> who runs there, each in a cache line of its own. */
 static struct {
@@ -132,6 +133,8 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 		thread->voluntary_switches++;
 		exonerate(thread);
 		note_place(thread, prev);
+		if (task_state(prev) & STOPPED_STATES)
+			thread->stall_flags |= STALL_STOPPED;
 #if !defined(OTEL_GPU_NO_BTF)
 		thread->waits_for_io = BPF_CORE_READ_BITFIELD(prev, in_iowait);
 #endif

@@ -19,8 +19,9 @@
 
 #include "contexts.bpf.h"
 
-#define OFF_CPU	    (1ULL << 63) /* no clock gets there */
-#define KEPT_MISSES 2		 /* in turn, and another kind of wait is kept */
+#define OFF_CPU	    (1ULL << 63)			      /* no clock gets there */
+#define KEY_FLAGS   (STALL_GIL | STALL_FAULT | STALL_STOPPED) /* that tell waits apart */
+#define KEPT_MISSES 2 /* in turn, and another kind of wait is kept */
 
 enum {
 	KEPT_BLOCKED,
@@ -221,7 +222,7 @@ static __always_inline struct times_key key_of_wait(const struct thread *thread)
 	key.kernel_stack = thread->kernel_stack;
 	key.system_call = thread->system_call;
 	key.resource = thread->shared_resource;
-	key.flags = thread->stall_flags & (STALL_GIL | STALL_FAULT | STALL_AGENT);
+	key.flags = thread->stall_flags & (KEY_FLAGS | STALL_AGENT);
 	key.context = context_of(thread);
 	key.api = api_of(thread);
 	return key;

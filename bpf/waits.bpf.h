@@ -47,7 +47,7 @@ __weak __noinline int keep_link(struct thread *thread, __u64 blocked_ns, __u32 e
 	part->kernel_stack = kernel_stack;
 	part->system_call = system_call;
 	if (is_own)
-		part->flags = thread->stall_flags & (STALL_GIL | STALL_FAULT);
+		part->flags = thread->stall_flags & KEY_FLAGS;
 	return add_link(thread, part);
 }
 

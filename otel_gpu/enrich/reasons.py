@@ -247,7 +247,8 @@ def find_reason(
         flags: ``enum stall_flag``.
         machine: Whose system call numbers these are.
     """
-    reason = _from_stack(tuple(functions))
+    # Its state says so, also where its stack was not seen.
+    reason = STOPPED if flags & wire.STALL_STOPPED else _from_stack(tuple(functions))
     if reason is None:
         reason = _BY_NUMBER.get(machine, {}).get(system_call, UNKNOWN)
     if reason == STOPPED and flags & wire.STALL_AGENT:

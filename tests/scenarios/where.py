@@ -52,11 +52,13 @@ def unexplained(document: Json) -> Iterator[tuple[str, float]]:
         for one in document["incidents"]
         if all(kinds.get(chain, _LOSSES[0]) in _LOSSES for chain in one["chains"])
     ]
-    for name, all_of, lost_of in (
-        ("chains", chains, lambda one: one["effect"]["duration_ns"]),
-        ("incidents", incidents, lambda one: one["lost_ns"]),
+    incidents_ns = sum(one["lost_ns"] for one in incidents)
+    chains_ns = sum(one["effect"]["duration_ns"] for one in chains)
+    # A few short effects beside what is lost all the time are little of it.
+    for name, all_of, lost_ns in (
+        ("chains", chains, max(chains_ns, incidents_ns)),
+        ("incidents", incidents, incidents_ns),
     ):
-        lost_ns = sum(map(lost_of, all_of))
         unseen_ns = sum(one["unexplained_ns"] + unseen_in(one["causes"]) for one in all_of)
         yield name, unseen_ns / max(1, lost_ns)
 

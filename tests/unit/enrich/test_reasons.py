@@ -470,6 +470,14 @@ def test_the_address_of_the_gil_tells_it_from_other_locks(functions, reason):
     assert find_reason(functions, 202, wire.STALL_GIL) == reason
 
 
+def test_who_was_stopped_was_stopped_whatever_its_stack_says():
+    """Its state says so at the switch; its stack is looked at when it goes on, if that is seen."""
+    assert find_reason([], 228, wire.STALL_STOPPED) == "stopped"
+    assert find_reason(FUTEX, 202, wire.STALL_STOPPED | wire.STALL_GIL) == "stopped"
+    assert find_reason([], 228, wire.STALL_STOPPED | wire.STALL_AGENT) == "capture"
+    assert find_reason([], -1, wire.STALL_FAULT) == "unknown"
+
+
 @pytest.mark.parametrize("call", SYSTEM_CALLS, ids=lambda call: call.name)
 def test_a_system_call_stands_in_for_a_stack(call):
     """Without a stack the number decides, on either machine; elsewhere it says nothing."""
