@@ -361,10 +361,8 @@ def test_what_the_file_cannot_carry_is_not_sent(sent):
     spans, metrics = sent([*training(3, kernels=2), call("cudaGraphLaunch", 900, 5, 99)])
 
     (run,) = named(spans, "gpu.run")
-    assert run.attributes["otel_gpu.faults"] == (
-        "lost_graphs",
-        "unexplained_idle",
-    )
+    # Whether what is missing was idle time is not known.
+    assert run.attributes["otel_gpu.faults"] == ("lost_graphs",)
     assert run.attributes["otel_gpu.verdict"] == "unknown"
     assert not named(spans, "gpu.idle")
     assert not {
