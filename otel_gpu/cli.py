@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import otel_gpu
 from otel_gpu import commands, config
 from otel_gpu.capture.inherited import fill_closed_descriptors, start_isolated
+from otel_gpu.capture.stops import AGENT_NAME
 from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
 from otel_gpu.printable import printable, printable_lines
@@ -111,7 +112,7 @@ def program() -> int:
     fill_closed_descriptors()
     _escape_what_cannot_be_encoded()
     with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(PROGRAM, encoding="ascii")
+        Path("/proc/self/comm").write_text(AGENT_NAME, encoding="ascii")
     code = main()
     gc.freeze()
     return code

@@ -25,6 +25,7 @@ class MissedStart(StrEnum):
     LIBRARY_LATE = "its library was probed when it could have been called already"
     LIBRARY_GONE = "it had ended before its library was found"
     UNREADABLE = "its library could not be opened"
+    LET_GO = "another process let it go on before its library was probed"
     REFUSED = "its library took no probe"
 
 

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.annotations import Annotations
@@ -26,7 +27,7 @@ from otel_gpu.capture.leftovers import Image, Leftovers
 from otel_gpu.capture.missed_starts import MissedStart, MissedStarts
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.settings import process_flags
-from otel_gpu.capture.stops import let_go_on
+from otel_gpu.capture.stops import Hold
 from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
@@ -180,14 +181,14 @@ class Watchlist:
         """Take in a RECORD_EXEC, and let the process go on if it stands still."""
         fields = wire.EXEC_RECORD.named(record)
         pid = fields["pid"]
-        with _held(pid, stopped=bool(fields["stopped"])):
+        with _hold(fields) as hold:
             self._introductions.give_up(pid, fields["old_image_ktime_ns"])
             self._images[pid] = fields["image_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
             self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
-            note = self._without_doubt if fields["stopped"] else self._in_doubt
+            note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
             yield from self._probes(pid, note)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
             self._introductions.put_off(pid, fields["image_ktime_ns"])
@@ -201,10 +202,10 @@ class Watchlist:
             self._user_stacks.processes.hurry((pid, fields["image_ktime_ns"]))
             return
         path = fields["path"].split(b"\0")[0].decode(errors="replace")
-        with _held(pid, stopped=bool(fields["stopped"])):
-            if fields["stopped"]:
+        with _hold(fields) as hold:
+            if hold.stopped:
                 self._missed_starts.stood_still(pid)
-                yield from self._probes(pid, self._without_doubt)
+                yield from self._probes(pid, self._standing_still(fields, hold))
             else:
                 yield from self._follow(pid, path, fields["ktime_ns"])
         # Who uses the network alone, says what it does or has some file in memory is not watched
@@ -219,12 +220,12 @@ class Watchlist:
         """Take in a RECORD_DOOR, and let the process go on if it stands still."""
         fields = wire.DOOR_RECORD.named(record)
         image = pid, image_ktime_ns = fields["pid"], fields["image_ktime_ns"]
-        with _held(pid, stopped=bool(fields["stopped"])):
+        with _hold(fields) as hold:
             self._add_newcomer(pid, image_ktime_ns)
             is_open = self._programs.doors.open(image, fields["memory"])
             # Nothing comes through it, or not everything any more.
             if not is_open or not fields["memory"]:
-                note = self._without_doubt if fields["stopped"] else self._in_doubt
+                note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
                 yield from self._probes(pid, note)
 
     def after_tick(self, record: bytes) -> Iterator[bytes]:
@@ -375,10 +376,18 @@ class Watchlist:
             except OSError:
                 self._miss(pid, MissedStart.LIBRARY_GONE, path)
 
-    def _without_doubt(self, arrival: Arrival) -> None:
-        """Note a library of a process that stands still until it is probed."""
-        if arrival.problem:
-            self._miss(arrival.mapped.pid, arrival.problem, arrival.mapped.path)
+    def _standing_still(self, record: Mapping[str, Any], hold: Hold) -> Callable[[Arrival], None]:
+        """Return what notes the libraries of a process that stands still until they are probed."""
+
+        def note(arrival: Arrival) -> None:
+            problem = arrival.problem
+            is_new = arrival.probed_ktime_ns > record["ktime_ns"]
+            if not problem and is_new and not hold.lasts():
+                problem = MissedStart.LET_GO
+            if problem:
+                self._miss(record["pid"], problem, arrival.mapped.path)
+
+        return note
 
     def _in_doubt(self, arrival: Arrival) -> None:
         pid, path = arrival.mapped.pid, arrival.mapped.path
@@ -431,10 +440,5 @@ class Watchlist:
         self._lived_before.discard(pid)
 
 
-@contextlib.contextmanager
-def _held(pid: int, *, stopped: bool) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        if stopped:
-            let_go_on(pid)
+def _hold(record: Mapping[str, Any]) -> Hold:
+    return Hold(record["pid"], record["tid"], stopped=bool(record["stopped"]))

@@ -113,7 +113,7 @@ def test_an_interrupted_capture_leaves_nothing_stopped(monkeypatch: pytest.Monke
     The first of three records is not survived; the processes of the others go on all the same.
     """
 
-    def interrupt(self: Watchlist, pid: int) -> Iterator[bytes]:
+    def interrupt(self: Watchlist, pid: int, _note: object) -> Iterator[bytes]:
         raise KeyboardInterrupt(self, pid)
 
     with Programs(CONFIG, watch_all=False) as programs:
