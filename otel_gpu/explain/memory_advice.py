@@ -35,10 +35,13 @@ def advise(failure: Failure) -> Iterator[str]:
         case CauseKind.OTHER_STREAM:
             yield _use_one_stream(failure)
         case CauseKind.KEPT_CACHE:
+            pools = (
+                "" if failure.kept else ", and keeps what is free in private pools that are in use"
+            )
             yield (
                 f"{format_size(_kept_bytes(failure))} is free and was not given back: PyTorch gives nothing back "
-                "while a CUDA graph is captured. Call torch.cuda.empty_cache() before the capture, and warm up "
-                "with the largest input."
+                f"while a CUDA graph is captured{pools}. Call torch.cuda.empty_cache() before the capture, and "
+                "warm up with the largest input."
             )
         case _:
             most = failure.holders[0] if failure.holders else None
@@ -107,7 +110,8 @@ def _use_one_stream(failure: Failure) -> str:
 
 
 def _kept_bytes(failure: Failure) -> int:
-    return max(failure.whole_bytes, sum(one.whole_bytes for one in failure.kept))
+    cached = [one.whole_bytes for one in failure.kept if one.pool == SHARED]
+    return sum(cached) if failure.kept else failure.whole_bytes
 
 
 def grow(size_bytes: int) -> str:

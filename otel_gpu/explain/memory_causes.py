@@ -83,6 +83,9 @@ def _keeper_of(known: Failure, lacking_bytes: int) -> tuple[CauseKind | None, in
         return CauseKind.PRIVATE_POOL, max(pooled_bytes, largest)
     # Before an allocator gives up, it gives back all segments that are free: but not while a graph is captured.
     cached_bytes = sum(one.whole_bytes for one in known.kept if one.pool == SHARED)
+    if not known.kept:
+        # Live, pools are not seen.
+        cached_bytes = known.whole_bytes
     if cached_bytes >= lacking_bytes:
         return CauseKind.KEPT_CACHE, cached_bytes
     elsewhere = [one for one in known.kept if one.pool == SHARED and one.stream != known.stream]

@@ -9,6 +9,7 @@ from otel_gpu.explain.chains import CauseKind, EffectKind
 from otel_gpu.explain.collective_names import absence_text
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
+from otel_gpu.procfs.jobs import RANK
 from tests.activities import (
     MS,
     SECOND,
@@ -309,6 +310,86 @@ class TestHang:
         (incident,) = incidents_of(*hanging([5, 5, 4, 5]), *came, polls(world[0], 140, 999))
 
         assert incident.end_unix_ns < incident.start_unix_ns + 20 * SECOND
+
+
+def parallel(stuck=1, until_s=120, open_in=()):
+    """Two by two ranks, tensor and data parallel: one does not call in its tensor group, its peer not in its data group."""
+    world = [
+        dataclasses.replace(process, attributes={**process.attributes, RANK: rank})
+        for rank, process in enumerate(ranks(WORLD))
+    ]
+    groups = {0x71: (0, 1), 0x72: (2, 3), 0xD1: (0, 2), 0xD2: (1, 3)}
+    for identity, members in groups.items():
+        is_tensor = identity < 0xD0
+        for place, rank in enumerate(members):
+            is_behind = rank == stuck or (rank ^ 1 == stuck and not is_tensor)
+            made = collectives([START + n * SECOND // 100 for n in range(4 + (not is_behind))])
+            is_over = is_tensor and stuck not in members
+            yield reading(
+                world[rank],
+                101,
+                made,
+                completed=5 if is_over else 4,
+                identity=identity,
+                handle=(identity, 0),
+                rank=place,
+                rank_count=2,
+            )
+    for at_s in range(101, until_s):
+        for rank, process in enumerate(world):
+            if rank in open_in:
+                yield open_call(
+                    process, "cudaStreamSynchronize", START + SECOND // 10, round(at_s * SECOND)
+                )
+            elif rank != stuck:
+                yield polls(process, at_s, at_s)
+
+
+class TestSeveralGroups:
+    @pytest.mark.parametrize("open_in", [(), (0,), (0, 2, 3)])
+    def test_waits_are_followed_to_the_rank_that_waits_for_nobody(self, open_in):
+        """Whoever waits for a rank that waits itself, in a call or by asking, waits for the last one."""
+        (incident,) = incidents_of(*parallel(open_in=open_in))
+
+        assert {process.pid for process in incident.processes} == {1000, 1002, 1003}
+        causes = {chain.effect.process.pid: chain.causes[0] for chain in incident.chains}
+        assert {pid: cause.culprit.pid for pid, cause in causes.items()} == {
+            1000: 1001,
+            1002: 1000,
+            1003: 1001,
+        }
+        (through,) = causes[1002].via
+        assert (through.kind, through.culprit.pid) == (CauseKind.COLLECTIVE_WAIT, 1001)
+        assert through.time_ns > 0.9 * causes[1002].time_ns
+
+    def test_ranks_have_their_numbers_of_the_job(self):
+        """In the data group rank 3 is the second one, and its peer the first."""
+        (incident,) = incidents_of(*parallel())
+
+        told = sorted(cause.resource.name.partition(": ")[2] for cause in incident.causes)
+        assert told == ["not called by rank 0", "not called by rank 1", "not called by rank 1"]
+
+
+def test_all_ranks_that_did_not_call_are_to_blame():
+    """None of them more than the others."""
+    (incident,) = incidents_of(*hanging([5, 4, 4, 5]))
+
+    (cause,) = incident.causes
+    assert [culprit.pid for culprit in cause.culprits] == [1001, 1002]
+    assert cause.resource.name.endswith("not called by rank 1, rank 2")
+    assert sum(one.time_ns for one in cause.via) == pytest.approx(cause.time_ns, rel=0.01)
+
+
+@pytest.mark.parametrize(("odd", "named"), [((2,), [1002]), ((2, 3), [1000, 1001, 1002, 1003])])
+def test_where_half_disagree_it_is_not_known_who_is_wrong(odd, named):
+    """More than half of the ranks have to ask for the same."""
+    other = ALL_REDUCE._replace(elements=2048)
+    asked = [other if rank in odd else ALL_REDUCE for rank in range(4)]
+
+    (incident,) = incidents_of(*hanging([5] * 4, signatures=asked))
+
+    (cause,) = incident.causes
+    assert [culprit.pid for culprit in cause.culprits] == named
 
 
 class TestHealthy:

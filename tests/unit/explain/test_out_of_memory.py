@@ -6,6 +6,7 @@ from otel_gpu import wire
 from otel_gpu.explain.chains import CauseKind, EffectKind, Severity
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import worst_first
+from otel_gpu.explain.memory_advice import advise
 from otel_gpu.explain.out_of_memory import can_expand
 from otel_gpu.stacks.frames import Frame
 from tests.activities import (
@@ -111,6 +112,20 @@ def test_a_map_without_blocks_knows_no_hole():
 
     assert failure.cause == CauseKind.FRAGMENTATION
     assert (failure.hole_bytes, failure.largest_hole_bytes, failure.pins) == (832 * MIB, None, ())
+
+
+def test_where_no_block_is_in_the_way_it_is_no_fragmentation():
+    """Half of the segments are free as a whole: they were not given back, and could not have been moved."""
+    used, free = pieces(26, 20 * MIB), pieces(52, 0)
+    whole = {**free, "blocks": used["blocks"]}
+
+    failure = judged(in_pieces(map=whole, allocated_bytes=520 * MIB))
+
+    assert failure.cause == CauseKind.KEPT_CACHE
+    assert failure.pins == ()
+    (advice,) = advise(failure)
+    assert advice.startswith("545 MB is free and was not given back")
+    assert "private pools" in advice
 
 
 def test_what_is_used_up_is_exhausted():
