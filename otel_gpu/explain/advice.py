@@ -4,7 +4,7 @@
 # -------------------
 #
 # What is behind a cause is cured first: a data loader that has no CPU is late however many of them there
-# are. So the deepest cause of the path comes first. The wait at its top is advised about only as far as
+# are. So the deepest cause of the path comes first, and of several behind one wait the largest. The wait at its top is advised about only as far as
 # nobody's fault is behind it: as far as the one waited for worked, or nothing is known of it. What took
 # less than a fifth of the lost time gets no advice, but for what leads.
 
@@ -134,7 +134,11 @@ def _advise_path(cause: Cause, least_ns: int) -> Iterator[str]:
     """Yield advice for what is behind a cause, the deepest first, then for the cause itself."""
     left_ns = cause.time_ns
     for via in sorted(cause.via, key=lambda via: -via.time_ns):
-        if via.time_ns >= least_ns and not _says_no_more(cause, via):
+        if via.time_ns < least_ns:
+            break
+        if _says_no_more(cause, via):
+            yield advice_for(cause)
+        else:
             yield from _advise_path(via, least_ns)
             left_ns -= fault_ns(via)
     if left_ns >= least_ns and cause.kind != CauseKind.UNEXPLAINED:

@@ -313,6 +313,8 @@ class Incidents:
         judged = judge(
             group.lost_to_host_ns, group.excess_ns, window_ns, settings, kind, group.effects
         )
+        if judged.severity == LOW and group.failures == group.effects > 0:
+            judged = Judged(LOW, "the calls failed, and lost little or no time to the host")
         if _RANK[group.floor] < _RANK[judged.severity]:
             judged = Judged(group.floor, "the driver reported an error of the device")
         if group.account is None:

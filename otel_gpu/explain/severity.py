@@ -34,6 +34,7 @@ _NOBODYS: Mapping[str, str] = {
     CauseKind.OFF_CPU: "what it waited for was not captured",
     CauseKind.UNEXPLAINED: "what the time went to was not seen",
 }
+_LITTLE_SHARE = 0.1
 _OF_OUTSIDE = "no watched thread kept it waiting"
 
 
@@ -112,8 +113,12 @@ def judge(
         leading: The kind of the leading cause.
         effects: How many effects there are.
     """
+    nobodys = _NOBODYS.get(leading)
     if lost_to_host_ns <= 0:
-        return Judged(LOW, f"no fault of the host: {_NOBODYS.get(leading, _OF_OUTSIDE)}")
+        return Judged(LOW, f"no fault of the host: {nobodys or _OF_OUTSIDE}")
+    if nobodys and lost_to_host_ns < min(settings.medium_lost_ns, _LITTLE_SHARE * excess_ns):
+        little = format_duration(lost_to_host_ns)
+        return Judged(LOW, f"no fault of the host, but for {little} of it: {nobodys}")
     lost = f"{format_duration(lost_to_host_ns)} lost to the host in {count_of(effects, 'effect')}"
     of_all = f" of {format_duration(excess_ns)} lost, less than "
     bounds = (

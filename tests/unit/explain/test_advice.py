@@ -68,6 +68,15 @@ def advised(*causes, lost_ms=100, usual_ms=0, kind=None):
             [cause("gil", 100, cause("host_work", 99, lines=lines_at(("f", 7, 3), work=Work.GC)))],
             ["gc", "gil"],
         ),
+        # Of two that are behind it, the larger one first: most of the time it held the GIL at work.
+        (
+            [cause("gil", 100, cause("host_work", 70, lines=STEP), cause("run_queue", 30))],
+            ["gil", "run_queue"],
+        ),
+        (
+            [cause("gil", 100, cause("host_work", 30, lines=STEP), cause("run_queue", 70))],
+            ["run_queue", "gil"],
+        ),
         # Less than a fifth of what was lost.
         ([cause("cpu_quota", 85), cause("gpu_backpressure", 15)], ["cpu_quota"]),
         (

@@ -13,6 +13,7 @@ LIMITS = Settings()
     ("lost_ms", "excess_ms", "window_s", "severity", "reason"),
     [
         (0, 400, 0, "low", "no fault of the host: it waited for the device"),
+        (1, 400, 0, "low", "no fault of the host, but for 1 ms of it: it waited for the device"),
         (19, 19, 0, "low", "19 ms lost to the host in 1 effect, less than 20 ms"),
         (24, 100, 0, "low", "24 ms lost to the host in 1 effect of 100 ms lost, less than 25 %"),
         (26, 100, 0, "medium", "26 ms lost to the host in 1 effect, less than 100 ms"),
