@@ -148,15 +148,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough.
-        _leave_broken_pipes()
         return _EXIT_BROKEN_PIPE
     finally:
+        _leave_broken_pipes()
         root.removeHandler(handler)
     return code
 
 
 def _leave_broken_pipes() -> None:
-    # Python would complain once more when it flushes the streams at exit.
+    # Python would complain once more when it flushes the streams at exit, and end with 120.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

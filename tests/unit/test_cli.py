@@ -310,3 +310,22 @@ def test_whatever_prints_ends_with_141_where_nobody_reads(arguments, tmp_path):
     assert done.returncode == 141
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_what_is_said_to_nobody_changes_no_exit_code():
+    """A reader of standard error that went away is no reason to fail."""
+    code = (
+        "import sys; from otel_gpu import cli; from types import SimpleNamespace as N; "
+        "verb = N(add_arguments=lambda p: None, run=lambda a, c, o: sys.stderr.write('x') and 3); "
+        "sys.stderr = open(2, 'w', buffering=8192, closefd=False); "
+        "cli.commands.VERBS = {'probe': ''}; cli.import_verb = lambda name: verb; "
+        "sys.exit(cli.main(['probe']))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=30, check=False)
+    finally:
+        os.close(writing)
+
+    assert done.returncode == 3
