@@ -35,6 +35,7 @@ _CAPABILITIES = {
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
 # counted as locked memory; a kernel with all HELPERS is past that, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
+_HIDDEN = "not shown by this /proc"
 _CLOCK_PERIOD_NS = 1_000_000_000
 _SHOWN_ADAPTERS = 8
 
@@ -65,6 +66,7 @@ def examine_host(
         kernel=_check_kernel(host, libbpf),
         btf=_check_btf(host),
         capabilities=_check_capabilities(host),
+        proc=_check_proc(host),
         lockdown=_check_lockdown(host),
         perf_event_paranoid=_check_perf_event_paranoid(host),
         sampling_clock=_check_sampling_clock(host, (open_clock or try_clock)()),
@@ -164,8 +166,26 @@ def _check_lockdown(host: Host) -> Finding:
     return ok(mode)
 
 
+def _shows_processes_only(host: Host) -> bool:
+    return not (host.proc / "sys").exists() and (host.proc / "self").exists()
+
+
+def _check_proc(host: Host) -> Finding:
+    if _shows_processes_only(host):
+        return warning(
+            "only processes are shown (subset=pid): the kernel's functions in which threads wait, "
+            "and the host's pressure and load, are not known",
+            "mount /proc without subset=pid where the agent runs",
+        )
+    if not (host.proc / "self").exists():
+        return warning("nothing of it can be read")
+    return ok("all of it is shown")
+
+
 def _check_perf_event_paranoid(host: Host) -> Finding:
     level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid")
+    if level is None and _shows_processes_only(host):
+        level = _HIDDEN
     if level is None:
         return missing(
             "the kernel has no perf events, through which uprobes attach",
@@ -214,6 +234,8 @@ def _check_sampling_clock(host: Host, error: int) -> Finding:
 
 def _check_unprivileged_bpf(host: Host) -> Finding:
     value = _read(host.proc / "sys" / "kernel" / "unprivileged_bpf_disabled")
+    if value is None and _shows_processes_only(host):
+        value = _HIDDEN
     if value is None:
         return warning("the kernel does not say; it may lack bpf(2)")
     return ok(f"{value}; the agent is privileged and not concerned")

@@ -3,6 +3,7 @@
 import errno
 import importlib.metadata
 import json
+import shutil
 import socket
 import struct
 from types import SimpleNamespace
@@ -74,6 +75,7 @@ def test_a_good_host_can_capture(host, monkeypatch):
         "btf": "ok",
         "capabilities": "ok",
         "lockdown": "ok",
+        "proc": "ok",
         "perf_event_paranoid": "ok",
         "sampling_clock": "ok",
         "unprivileged_bpf_disabled": "ok",
@@ -363,7 +365,7 @@ def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
 
     assert not can_capture(findings)
-    assert len({finding.name for finding in findings}) == 18
+    assert len({finding.name for finding in findings}) == 19
 
 
 def test_this_machines_libbpf_answers():
@@ -474,3 +476,23 @@ def test_tracefs_that_cannot_be_seen_stops_nothing(host, monkeypatch, error, sta
     monkeypatch.setattr(type(host.sys), "iterdir", refuse)
 
     assert found(host, "tracefs") == Finding("tracefs", "ok", f"{state}; not needed")
+
+
+def test_a_proc_that_shows_only_processes_is_no_obstacle(host):
+    """As in a container with subset=pid: what it hides was never needed, and some of it is missed."""
+    shutil.rmtree(host.proc / "sys")
+
+    listed = list(examine_host(host, {}, load_libbpf=lambda: GOOD_LIBBPF, open_clock=lambda: 0))
+    findings = {finding.name: finding for finding in listed}
+
+    assert findings["perf_event_paranoid"].status == "ok"
+    assert findings["unprivileged_bpf_disabled"].status == "ok"
+    assert findings["proc"].status == "warning"
+    assert "subset=pid" in findings["proc"].detail
+    assert can_capture(listed)
+
+
+def test_a_kernel_without_perf_events_is_an_obstacle(host):
+    (host.proc / "sys" / "kernel" / "perf_event_paranoid").unlink()
+
+    assert found(host, "perf_event_paranoid").status == "missing"
