@@ -76,6 +76,7 @@ struct thread_search {
 	__u64 found;
 	__u64 frame;
 	__u64 is_broken;
+	__u64 is_ambiguous;
 };
 
 /* One interpreter or thread state. Returns 1 when the search is over. */
@@ -96,12 +97,21 @@ static __noinline long search_thread_state(__u32 step, struct thread_search *sea
 		return search->is_broken;
 	}
 	if (is_thread_state(MEMORY_OF(search), interpreter, state, search->thread_pointer)) {
-		search->found = state;
-		if (!read_innermost(MEMORY_OF(search), interpreter, state, &search->frame))
+		__u64 frame = 0;
+
+		if (!read_innermost(MEMORY_OF(search), interpreter, state, &frame))
 			return 1;
-		if (search->frame) {
-			search->is_broken = 0;
+		search->is_broken = 0;
+		search->is_ambiguous = frame && search->frame;
+		if (search->is_ambiguous)
 			return 1;
+		if (frame || !search->found)
+			search->found = state;
+		if (frame) {
+			/* The thread may have another one, of another interpreter. */
+			search->frame = frame;
+			search->state = 0;
+			return 0;
 		}
 	}
 	search->is_broken =
@@ -112,7 +122,8 @@ static __noinline long search_thread_state(__u32 step, struct thread_search *sea
 /*
  * Look for the thread state of the thread with this thread register, best one that has
  * frames: memory of a freed one may still look like it. Returns its innermost frame; 0
- * and python_status say why there is none.
+ * and python_status say why there is none. A thread that has frames of several interpreters, as one
+ * called the other, is PYTHON_BROKEN: which of them are the inner ones is not known.
  */
 LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_record *record,
 					      const struct interpreter *interpreter,
@@ -132,6 +143,7 @@ LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_
 	search.state = unknown_zero(record);
 	search.found = unknown_zero(record);
 	search.frame = unknown_zero(record);
+	search.is_ambiguous = unknown_zero(record);
 	/*
 	 * A program that is being loaded has not touched its interpreter yet, and what was not
 	 * touched is not in its memory. Who runs Python has touched it.
@@ -141,7 +153,7 @@ LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_
 		return 0;
 	record->python_status = PYTHON_BROKEN;
 	REPEAT(MAX_THREAD_STEPS, search_thread_state, &search);
-	if (search.is_broken)
+	if (search.is_broken || search.is_ambiguous)
 		return 0;
 	record->python_status = search.found ? PYTHON_COMPLETE : PYTHON_NO_THREAD;
 	tid = record->header.tid;
@@ -150,6 +162,17 @@ LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_
 	if (search.frame)
 		bpf_map_update_elem(&python_threads, &tid, &found, BPF_ANY);
 	return search.frame;
+}
+
+/*
+ * Whether there is one interpreter alone, so that a thread has one state alone. What is read goes
+ * into a word of the caller's, as the BPF stack is small.
+ */
+static __always_inline bool is_lone(user_memory memory, const struct interpreter *interpreter,
+				    __u64 *word)
+{
+	return read_word(memory, word, interpreter->start + interpreter->runtime_interpreters) &&
+	       read_word(memory, word, *word + interpreter->interpreter_next) && !*word;
 }
 
 static __always_inline __u64 find_innermost(user_memory memory, struct sample_record *record,
@@ -162,6 +185,7 @@ static __always_inline __u64 find_innermost(user_memory memory, struct sample_re
 
 	if (known && known->image_ktime_ns == record->header.image_ktime_ns &&
 	    is_thread_state(memory, interpreter, known->address, thread_pointer) &&
+	    is_lone(memory, interpreter, &frame) &&
 	    read_innermost(memory, interpreter, known->address, &frame) && frame) {
 		record->python_status = PYTHON_COMPLETE;
 		return frame;

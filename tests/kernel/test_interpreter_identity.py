@@ -1,6 +1,7 @@
 """An interpreter is known by what it is; what runs without a line of Python is a loss."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,54 @@ def test_doctor_knows_an_interpreter_whatever_its_program_is_called(
     (line,) = [line for line in said.splitlines() if "python_frames" in line]
     assert "no Python interpreter is mapped" not in line
     assert ("Python 3.15 is not one of" in line) is (version == UNKNOWN_VERSION)
+
+
+# A function of one interpreter calls another one, whose function makes the call.
+SEVERAL = f"""
+import os, sys, threading, ctypes
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+library = ctypes.CDLL(sys.argv[1])
+INNER = '''
+import ctypes, sys
+library = ctypes.CDLL({{library!r}})
+def inner():
+    library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), 256)
+for _ in range({CALLS}):
+    inner()
+'''
+def outer():
+    try:
+        made = interpreters.create("legacy")
+    except TypeError:
+        made = interpreters.create(isolated=False)
+    interpreters.run_string(made, INNER.format(library=sys.argv[1]))
+def alone():
+    for _ in range({CALLS}):
+        library.cudaFree(None)
+thread = threading.Thread(target=outer)
+thread.start()
+alone()
+thread.join()
+alone()
+print(os.getpid(), flush=True)
+"""
+
+
+def test_frames_of_several_interpreters_in_one_thread_are_none_and_counted(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """Which of them are the inner ones is not known. Other threads have their own."""
+    command = [sys.executable, "-c", SEVERAL, stubs.runtime]
+    with Agent(receiver, command, flags=["--spans", "full"]) as agent:
+        pid = int(agent.wait().stdout)
+
+    stacks = [str(span.span.events) for span in spans(receiver, "cudaMalloc", pid)]
+    assert len(stacks) == CALLS
+    assert not any("<string>" in stack for stack in stacks)
+    assert losses(receiver)["python_frames"] >= CALLS
+    alone = [str(span.span.events) for span in spans(receiver, "cudaFree", pid)]
+    assert len(alone) == 2 * CALLS
+    assert all("alone (<string>:" in stack and "outer" not in stack for stack in alone)
