@@ -1,12 +1,14 @@
-"""What the kernel side marks in a wait: a quota that caused it, and a stop by the agent."""
+"""What the kernel side marks in a wait: that a CPU was taken away, a quota that caused it, and stops."""
 
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from tests.stubs.build import StubLibraries, workload
 pytestmark = pytest.mark.kernel
 
 BUSY = [sys.executable, "-c", "while True: pass"]
+SLEEPING = [sys.executable, "-c", "import time\nwhile True: time.sleep(0.005)"]
 CONFIG = load(None, {"OTEL_GPU_SPANS_STALL_FLOOR_MS": "1"}, {})
 WAITS = 7
 # So little that a busy machine gives it at once.
@@ -60,8 +63,13 @@ def throttled_periods(group: Path) -> int:
     return int(count)
 
 
-def waits_of(pid: int, flag: int) -> Sequence[int]:
-    """Return the flags of a busy process's next waits for its CPU, until enough have the flag."""
+def waits_of(
+    pid: int,
+    flag: int,
+    switch_type: int = wire.SWITCH_INVOLUNTARY,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Sequence[int]:
+    """Return the flags of a process's next waits of a type, until enough have the flag."""
     flags: list[int] = []
     with Programs(CONFIG, watch_all=False) as programs:
         programs.processes.watch(pid, 0)
@@ -69,11 +77,12 @@ def waits_of(pid: int, flag: int) -> Sequence[int]:
         programs.bpf.attach(programs.switch_program)
 
         def are_enough() -> bool:
+            meanwhile()
             for record in programs.events.read():
                 if int.from_bytes(record[:2], "little") != wire.RECORD_STALL:
                     continue
                 wait = wire.STALL_RECORD.named(record)
-                if wait["switch_type"] == wire.SWITCH_INVOLUNTARY:
+                if wait["switch_type"] == switch_type:
                     flags.append(wait["flags"])
             return sum(value & flag == flag for value in flags) >= WAITS
 
@@ -111,10 +120,31 @@ def test_a_wait_that_a_quota_caused_is_marked_and_no_other() -> None:
         periods = throttled_periods(group)
 
     assert not any(flags & wire.STALL_THROTTLED for flags in preempted)
+    assert all(flags & wire.STALL_PREEMPTED for flags in (*preempted, *throttled))
     marked = sum(bool(flags & wire.STALL_THROTTLED) for flags in throttled)
     # It waits to the end of the period, and maybe longer.
     assert marked >= WAITS if mark else not marked
     assert marked <= periods
+
+
+def test_a_stop_is_marked_by_the_state_of_the_thread_and_no_other_wait_is() -> None:
+    """Whatever it was in, and whether or not its stack is seen when it goes on."""
+    with subprocess.Popen(BUSY) as busy, subprocess.Popen(SLEEPING) as sleeping:
+
+        def stop() -> None:
+            busy.send_signal(signal.SIGSTOP)
+            time.sleep(0.005)
+            busy.send_signal(signal.SIGCONT)
+
+        try:
+            stopped = waits_of(busy.pid, wire.STALL_STOPPED, wire.SWITCH_VOLUNTARY, stop)
+            slept = waits_of(sleeping.pid, 0, wire.SWITCH_VOLUNTARY)
+        finally:
+            busy.kill()
+            sleeping.kill()
+
+    assert sum(bool(flags & wire.STALL_STOPPED) for flags in stopped) >= WAITS
+    assert not any(flags & (wire.STALL_STOPPED | wire.STALL_PREEMPTED) for flags in slept)
 
 
 def test_a_stop_by_the_agent_is_marked(tmp_path: Path, stubs: StubLibraries) -> None:
