@@ -35,6 +35,7 @@ from otel_gpu.capture.programs import (
 )
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
 from otel_gpu.recent import Recent
 
@@ -362,7 +363,7 @@ class Attachments:
         failed = self._attach_all(path, placed, mapped, file)
         file.hot = [probe for probe in hot if probe.symbol not in failed]
         file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
-        file.probed_ktime_ns = time.monotonic_ns()
+        file.probed_ktime_ns = kernel_clock.ktime_ns()
         file.said = {
             "library": mapped.path,
             "device": mapped.file.device,

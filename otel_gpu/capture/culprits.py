@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import program_of, read_stranger
 from otel_gpu.records import json_record
 
@@ -90,4 +91,4 @@ class Culprits:
                 self._known.popitem(last=False)
             facts = None if is_told or program is None else read_stranger(pid)
             if facts is not None:
-                yield json_record(wire.RECORD_CULPRIT, time.monotonic_ns(), facts, pid=pid)
+                yield json_record(wire.RECORD_CULPRIT, kernel_clock.ktime_ns(), facts, pid=pid)

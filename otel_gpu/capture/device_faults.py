@@ -14,6 +14,7 @@ from otel_gpu.capture.kernel_log import KernelLog, Xid
 from otel_gpu.capture.nvml import NvmlDevices
 from otel_gpu.capture.settings import is_in_initial_pid_namespace
 from otel_gpu.config import Config
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
@@ -108,7 +109,7 @@ class DeviceFaults:
         self._told_s[xid[:3]] = now_s
         pid, image_ktime_ns = self._find_image(xid.pid)
         body = {"told_by": told_by, "times": times, **xid._asdict()}
-        ktime_ns = time.monotonic_ns()
+        ktime_ns = kernel_clock.ktime_ns()
         return json_record(
             wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
         )

@@ -5,7 +5,6 @@ What is read is the process's own and may be anything: it says what its steps we
 """
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import le, sub
@@ -14,6 +13,7 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.capture.rhythm import Calls
 from otel_gpu.capture.rhythm_maps import RhythmMemory, Round
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import Image
@@ -105,7 +105,7 @@ class DoorRhythms(RhythmMemory):
         memory = self._by_index[index]
         fields = super().rhythm(index)
         pid, image_ktime_ns = memory.image
-        last_ktime_ns = min(fields["last_return_ktime_ns"], time.monotonic_ns())
+        last_ktime_ns = min(fields["last_return_ktime_ns"], kernel_clock.ktime_ns())
         return fields | {
             "pid": pid,
             "tid": memory.tid(fields["tid"]),
@@ -118,7 +118,7 @@ class DoorRhythms(RhythmMemory):
         """Return the calls that are kept; none, if they cannot have been made."""
         calls = super().calls(index)
         starts_ns = [self._by_index[index].image[1], *calls.starts_ns]
-        returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), time.monotonic_ns()]
+        returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), kernel_clock.ktime_ns()]
         return calls if all(map(le, starts_ns, returns_ns)) else _NO_CALLS
 
     def rounds(self, index: int, *, is_last: bool = False) -> Sequence[Round]:
@@ -134,7 +134,7 @@ class DoorRhythms(RhythmMemory):
         withheld = max(0, made - read - len(found))
         if is_last:
             found += self._last_round(index)
-        begun_ktime_ns, now_ktime_ns = memory.image[1], time.monotonic_ns()
+        begun_ktime_ns, now_ktime_ns = memory.image[1], kernel_clock.ktime_ns()
         sound = [
             one
             for one in found

@@ -7,13 +7,13 @@ is called there anew is seen at its entry. Its return is nothing that is reporte
 found any more.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Looks
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.records import open_call_record
 from otel_gpu.stacks.resolver import OpenFrame
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -72,7 +72,7 @@ class EarlyCalls:
         One process at a time, and not too many threads. What is new to the agent of a thread that was
         looked at comes by a ring, which is to be read before this is called again.
         """
-        now_ktime_ns = time.monotonic_ns()
+        now_ktime_ns = kernel_clock.ktime_ns()
         self._forget_others(watched)
         if self._taken:
             for _ in range(min(len(self._taken), _JUDGED_AT_A_TIME)):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 
 _CLOCK_READINGS = 5
@@ -43,7 +44,8 @@ def read_clocks() -> tuple[int, int]:
     middle of one.
     """
     readings = [
-        (time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(_CLOCK_READINGS)
+        (kernel_clock.ktime_ns(), time.time_ns(), kernel_clock.ktime_ns())
+        for _ in range(_CLOCK_READINGS)
     ]
     before_ns, unix_ns, after_ns = min(readings, key=lambda reading: reading[2] - reading[0])
     return (before_ns + after_ns) // 2, unix_ns

@@ -5,11 +5,11 @@ Reading /proc takes a good part of a millisecond a process, so a storm of forks 
 execs waits its turn. Whoever is gone by then is known by what its parent said.
 """
 
-import time
 from collections.abc import Iterator
 
 from otel_gpu import wire
 from otel_gpu.capture.watched_processes import WatchedProcesses
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.records import json_record
 
@@ -51,7 +51,7 @@ class Introductions:
         ):
             yield json_record(
                 wire.RECORD_PROCESS,
-                time.monotonic_ns(),
+                kernel_clock.ktime_ns(),
                 facts,
                 pid=pid,
                 image_ktime_ns=image_ktime_ns,

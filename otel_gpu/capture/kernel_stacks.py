@@ -1,12 +1,12 @@
 """Kernel stacks as RECORD_STACK: the names of their functions, sent once each."""
 
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
@@ -94,7 +94,7 @@ class KernelStacks:
 
 def _record(stack: int, functions: Sequence[str]) -> bytes:
     body = {"kernel_stack": stack, "functions": list(functions)}
-    return json_record(wire.RECORD_STACK, time.monotonic_ns(), body)
+    return json_record(wire.RECORD_STACK, kernel_clock.ktime_ns(), body)
 
 
 def without_kernel_stack(record: bytes) -> bytes:

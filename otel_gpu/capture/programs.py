@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import struct
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self
 
@@ -29,6 +28,7 @@ from otel_gpu.capture.thread_contexts import ContextPlaces
 from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
 
 ENTER_CALL = "enter_call"
@@ -269,10 +269,10 @@ class Programs:
 
         On a kernel without BTF it comes there when it has ended.
         """
-        begun_ktime_ns = time.monotonic_ns()
+        begun_ktime_ns = kernel_clock.ktime_ns()
         if self._book_passing is not None:
             self._book_passing()
-        self._booked_ktime_ns = begun_ktime_ns, time.monotonic_ns()
+        self._booked_ktime_ns = begun_ktime_ns, kernel_clock.ktime_ns()
 
     def read_times(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield every entry of the time account as (key, value)."""

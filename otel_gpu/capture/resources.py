@@ -1,13 +1,13 @@
 """What threads waited for, as RECORD_RESOURCE: files, devices, sockets and pipes, once each."""
 
 import stat
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.programs import Programs
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mounts import find_mount, is_remote
 from otel_gpu.procfs.sockets import Endpoint, Holders, address_text, find_inode, listening_ports
 from otel_gpu.records import json_record
@@ -65,7 +65,7 @@ class Resources:
         body = {"resource": resource, **self._describe(fields)}
         yield json_record(
             wire.RECORD_RESOURCE,
-            time.monotonic_ns(),
+            kernel_clock.ktime_ns(),
             body,
             pid=fields["pid"],
             image_ktime_ns=fields["image_ktime_ns"],

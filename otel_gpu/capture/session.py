@@ -36,7 +36,7 @@ from otel_gpu.capture.surroundings import Surroundings
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
-from otel_gpu.procfs import process_memory
+from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -305,7 +305,7 @@ class Session:
             for pid, image_ktime_ns in ended:
                 self._watchlist.forget(pid, image_ktime_ns)
                 yield unseen_exit_record(
-                    time.monotonic_ns(), pid=pid, image_ktime_ns=image_ktime_ns
+                    kernel_clock.ktime_ns(), pid=pid, image_ktime_ns=image_ktime_ns
                 )
 
     def _clock(self) -> Iterator[bytes]:
@@ -339,7 +339,7 @@ class Session:
         # The last word: it says which of the others failed.
         yield json_record(
             wire.RECORD_STATUS,
-            time.monotonic_ns(),
+            kernel_clock.ktime_ns(),
             {
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),

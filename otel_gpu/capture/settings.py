@@ -1,13 +1,13 @@
 """The settings of the BPF programs: ``struct settings``, packed from the configuration."""
 
 import os
-import time
 from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
 from otel_gpu.probe_table import APIS
+from otel_gpu.procfs import kernel_clock
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1
@@ -49,7 +49,7 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         config.memory.large_bytes,
         config.memory.sample_bytes,
         1_000_000_000 // config.memory.stacks_per_second,
-        time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        kernel_clock.boot_ns(),
         config.spans.sample_one_in,
         int(watch_all),
         process_flags(config),

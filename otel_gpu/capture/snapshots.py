@@ -1,7 +1,6 @@
 """What the maps hold, read as records: series, counters, open calls."""
 
 import struct
-import time
 from collections.abc import Callable, Collection, Iterator
 
 from otel_gpu import wire
@@ -15,6 +14,7 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.resources import Resources
 from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.records import (
     MAX_COMMUNICATORS_PER_RECORD,
@@ -128,20 +128,20 @@ class Snapshots:
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read: nothing in them is later."""
         changed = self._series.changed()
-        yield from aggregates_records(time.monotonic_ns(), changed)
+        yield from aggregates_records(kernel_clock.ktime_ns(), changed)
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the series of images that ended, as (pid, image_ktime_ns), and free them."""
-        yield from aggregates_records(time.monotonic_ns(), self._series.last(ended))
+        yield from aggregates_records(kernel_clock.ktime_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
         """Yield the entries of the time account that changed since they were last read."""
         self._programs.book_passing()
-        yield from self._pack_times(time.monotonic_ns(), self._times.changed())
+        yield from self._pack_times(kernel_clock.ktime_ns(), self._times.changed())
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the time account of images that ended, and free it, with what they counted themselves."""
-        yield from self._pack_times(time.monotonic_ns(), self._times.last(ended))
+        yield from self._pack_times(kernel_clock.ktime_ns(), self._times.last(ended))
         self._programs.doors.close(ended)
 
     def memory(self) -> Iterator[bytes]:
@@ -157,7 +157,7 @@ class Snapshots:
             self._programs.blocks.forget_blocks(ended)
 
     def _pack_memory(self, totals: list[Entry], holders: list[Entry]) -> Iterator[bytes]:
-        ktime_ns = time.monotonic_ns()
+        ktime_ns = kernel_clock.ktime_ns()
         reported = [entry for entry in totals if entry[1] != _NO_TOTALS]
         yield from memory_records(wire.RECORD_MEMORY, ktime_ns, reported)
         yield from memory_records(wire.RECORD_HOLDERS, ktime_ns, holders)
@@ -171,7 +171,7 @@ class Snapshots:
         self._programs.blocks.forget_blocks(images)
         nothing = bytes(wire.HOLDER.size)
         entries = [(key, nothing) for key, _ in gone]
-        yield from memory_records(wire.RECORD_HOLDERS, time.monotonic_ns(), entries)
+        yield from memory_records(wire.RECORD_HOLDERS, kernel_clock.ktime_ns(), entries)
 
     def communicators(self) -> Iterator[bytes]:
         """Yield how far ranks are with collectives, of the communicators that changed."""
@@ -236,11 +236,11 @@ class Snapshots:
 
     def counters(self) -> bytes:
         """Return the kernel side's counters."""
-        return counters_record(time.monotonic_ns(), self._programs.read_counters())
+        return counters_record(kernel_clock.ktime_ns(), self._programs.read_counters())
 
     def open_calls(self) -> Iterator[bytes]:
         """Yield the calls that have been open for longer than the limit, with their callers."""
-        now_ktime_ns = time.monotonic_ns()
+        now_ktime_ns = kernel_clock.ktime_ns()
         for thread, calls in self._programs.open_threads():
             pid, tid, image_ktime_ns = thread["pid"], thread["tid"], thread["image_ktime_ns"]
             root_start_ktime_ns = calls[0]["start_ktime_ns"]
@@ -291,4 +291,4 @@ def _image(key: bytes) -> tuple[int, int]:
 
 def _communicators_records(entries: list[Entry]) -> Iterator[bytes]:
     kind, most = wire.RECORD_COMMUNICATORS, MAX_COMMUNICATORS_PER_RECORD
-    return memory_records(kind, time.monotonic_ns(), entries, most)
+    return memory_records(kind, kernel_clock.ktime_ns(), entries, most)

@@ -1,6 +1,5 @@
 """What the host says beside the programs: its load, devices, network adapters and NCCL's service."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from otel_gpu import wire
@@ -9,6 +8,7 @@ from otel_gpu.capture.fabric import Fabric
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.capture.ras import RasService
 from otel_gpu.config import Config
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.records import json_record
 
 
@@ -51,12 +51,12 @@ class Surroundings:
     def pressure(self) -> Iterator[bytes]:
         """Yield the load of the host and of the watched cgroups."""
         info = self._pressure.read(list(self._images()))
-        yield json_record(wire.RECORD_PRESSURE, time.monotonic_ns(), info)
+        yield json_record(wire.RECORD_PRESSURE, kernel_clock.ktime_ns(), info)
 
     def devices(self) -> Iterator[bytes]:
         """Yield the figures of devices, if there are new ones."""
         if (info := self._devices.take()) is not None:
-            yield json_record(wire.RECORD_DEVICES, time.monotonic_ns(), info)
+            yield json_record(wire.RECORD_DEVICES, kernel_clock.ktime_ns(), info)
 
     def fabric(self) -> Iterator[bytes]:
         """Yield the counters of adapters that were read since the last time."""
@@ -66,4 +66,4 @@ class Surroundings:
     def ras(self) -> Iterator[bytes]:
         """Yield what NCCL's service said, if it said something new."""
         if (info := self._ras.take()) is not None:
-            yield json_record(wire.RECORD_RAS, time.monotonic_ns(), info)
+            yield json_record(wire.RECORD_RAS, kernel_clock.ktime_ns(), info)

@@ -1,12 +1,12 @@
 """Who is watched: the processes and threads that the kernel side follows."""
 
 import struct
-import time
 from collections.abc import Mapping
 
 from otel_gpu import wire
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import MapFullError
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
 
@@ -27,7 +27,7 @@ class WatchedProcesses:
         self._processes = bpf.map("processes")
         self._threads = bpf.map("threads")
         self._lost = lost
-        self._started_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._started_boot_ns = kernel_clock.boot_ns()
 
     @property
     def fd(self) -> int:
@@ -42,7 +42,7 @@ class WatchedProcesses:
             The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
             there is no room for it, which is counted.
         """
-        image_ktime_ns = time.monotonic_ns()
+        image_ktime_ns = kernel_clock.ktime_ns()
         process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
         try:
             is_new = self._processes.update(_PID.pack(pid), process, only_new=True)

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.native_library import MARKS, native_library
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import (
     FileId,
     all_pids,
@@ -151,7 +151,7 @@ class Watchlist:
             return
         marks = [one for one in mapped_files(os.getpid()) if one.is_marks_library]
         for info in self._attachments.examine(os.getpid(), marks):
-            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=os.getpid())
+            yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=os.getpid())
 
     def add_tree(self, pid: int) -> Iterator[bytes]:
         """Watch a process and its descendants."""
@@ -319,7 +319,7 @@ class Watchlist:
         self._attachments.detach_unused()
         self._interpreters.examine_again()
         self._missed_starts.settle_old()
-        self._begun_ktime_ns = self._begun_ktime_ns or time.monotonic_ns()
+        self._begun_ktime_ns = self._begun_ktime_ns or kernel_clock.ktime_ns()
 
     def let_ask(self) -> Iterable[bytes]:
         """Let programs ask for their device at no cost again, which was seen for some seconds."""
@@ -372,7 +372,7 @@ class Watchlist:
         with self._faults.at("probes"):
             try:
                 for info in self._attachments.examine_path(pid, path, note):
-                    yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+                    yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
             except OSError:
                 self._miss(pid, MissedStart.LIBRARY_GONE, path)
 
@@ -431,7 +431,7 @@ class Watchlist:
         for info in self._attachments.examine(
             pid, mapped, has_door=has_door, lived_before=lived_before, root=root, note=note
         ):
-            yield json_record(wire.RECORD_PROBES, time.monotonic_ns(), info, pid=pid)
+            yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
         self._programs.doors.ask(image)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)

@@ -30,6 +30,7 @@ from otel_gpu.findings.threads_now import (
     make_threads_document,
 )
 from otel_gpu.probe_table import API_BY_NUMBER, unknown_api
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -88,7 +89,7 @@ class _Round:
     def __init__(self, onlooker: Onlooker, pids: Sequence[int]) -> None:
         self._onlooker = onlooker
         # Any number will do: no other image of these processes is seen.
-        self._image_ktime_ns = time.monotonic_ns()
+        self._image_ktime_ns = kernel_clock.ktime_ns()
         self._pids = tuple(dict.fromkeys(pids))
         self._user_stacks = UserStacks(lambda _pid: self._image_ktime_ns)
         self._kernel_stacks = KernelStacks(onlooker)
@@ -101,7 +102,7 @@ class _Round:
             self._prepare(pid)
         whom = {(pid, WHOLE_PROCESS): self._image_ktime_ns for pid in self._pids}
         time.sleep(_NAP_S)
-        unix_ns, begin_ns = time.time_ns(), time.monotonic_ns()
+        unix_ns, begin_ns = time.time_ns(), kernel_clock.ktime_ns()
         found = self._look(whom)
         for pid in self._pids:
             if not any(key[0] == pid for key in found):
@@ -118,7 +119,7 @@ class _Round:
             time.sleep(_TICK_S)
             found |= self._look(doubtful)
         names = {pid: _name_of(pid) for pid in self._pids}
-        took_ns = time.monotonic_ns() - begin_ns
+        took_ns = kernel_clock.ktime_ns() - begin_ns
         threads = [self._thread(looked) for looked in found.values()]
         self._user_stacks.close()
         return ThreadsReport(names, unix_ns, took_ns, threads, self._notes)

@@ -18,12 +18,12 @@ import contextlib
 import os
 import pwd
 import re
-import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
 from otel_gpu.procfs.proc_files import read_file, stat_fields
 from otel_gpu.procfs.process_context import read_process_context
@@ -95,7 +95,7 @@ def read_stranger(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None
         return None
     _, uid = read_ids(folder)
     return {
-        "start_boot_ns": start.ticks * _NS_PER_TICK,
+        "start_boot_ns": _boot_ns_of(start),
         "comm": start.comm,
         "exe": _read_exe(folder),
         "command_args": _read_command_args(folder),
@@ -132,7 +132,7 @@ def start_ktime_ns(pid: int) -> int | None:
 def start_boot_ns(folder: str) -> int | None:
     """Return when a process was started, by CLOCK_BOOTTIME; None when it is gone."""
     start = _read_start(folder)
-    return None if start is None else start.ticks * _NS_PER_TICK
+    return None if start is None else _boot_ns_of(start)
 
 
 def parent_of(pid: int) -> int | None:
@@ -184,7 +184,7 @@ def _read_once(
     vpid, uid = read_ids(folder)
     cgroup_bytes = _read_cgroup(folder)
     return {
-        "start_boot_ns": start.ticks * _NS_PER_TICK,
+        "start_boot_ns": _boot_ns_of(start),
         # CLOCK_BOOTTIME minus CLOCK_MONOTONIC: the time that the machine was suspended.
         "boot_offset_ns": _boot_offset_ns(),
         "ppid": start.ppid,
@@ -266,8 +266,12 @@ def _is_in_our_user_namespace(folder: str) -> bool:
         return False
 
 
+def _boot_ns_of(start: _Start) -> int:
+    return start.ticks * _NS_PER_TICK - kernel_clock.shift_ns("boottime")
+
+
 def _boot_offset_ns() -> int:
-    offset_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    offset_ns = kernel_clock.boot_ns() - kernel_clock.ktime_ns()
     # The two reads are a microsecond apart; only a suspend makes more of it.
     return offset_ns if offset_ns > 1_000_000 else 0  # noqa: PLR2004 - 1 ms
 

@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
+from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
 from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.process_root import open_in_root
@@ -90,7 +91,7 @@ class PerfMap:
 
     def _read_file(self, fd: int, user: int, started_ns: int) -> None:
         status = os.fstat(fd)
-        boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        boot_ns = time.time_ns() - kernel_clock.boot_ns()
         is_older = status.st_mtime_ns < boot_ns + started_ns - _CLOCK_SLACK_NS
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         if status.st_uid not in {0, user} or is_older or seen == self._seen:

@@ -4,11 +4,12 @@ import ctypes
 import errno
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.agent import FIRST, Agent, spans
+from tests.kernel.agent import CALL_DURATION, FIRST, Agent, losses, points, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
@@ -136,3 +137,26 @@ def test_a_clock_step_moves_later_spans_and_no_earlier_ones(
         duration_ns = span.end_time_unix_nano - span.start_time_unix_nano
         assert line["asked_ns"] - MILLISECOND_NS <= duration_ns
         assert duration_ns <= line["elapsed_ns"] + MILLISECOND_NS
+
+
+def test_an_agent_in_a_time_namespace_dates_what_it_sees_by_the_kernel_s_clock(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """Its own clocks are a day ahead there, and those of BPF programs are not."""
+    inside = ("unshare", "--time", "--monotonic", "86413", "--boottime", "86413")
+    if subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("unshare or the kernel has no time namespaces")
+    before_ns = time.time_ns()
+    command = [workload("first_call"), "direct", "7", stubs.runtime]
+    with Agent(receiver, command, flags=["--spans", "full"], inside=inside) as agent:
+        (line,) = agent.wait().lines
+    after_ns = time.time_ns()
+
+    found = spans(receiver, "cudaMalloc", line["pid"])
+    assert len(found) == 7
+    for one in found:
+        assert before_ns < one.span.start_time_unix_nano < one.span.end_time_unix_nano < after_ns
+        assert "process.executable.path" in one.resource
+    for point in points(receiver, CALL_DURATION, line["pid"]):
+        assert before_ns < point.point.time_unix_nano < after_ns
+    assert losses(receiver) == {}

@@ -50,7 +50,7 @@ def threads() -> Threads:
 def early(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> EarlyCalls:
     """It comes to look once each second."""
     clock = itertools.count(IMAGE, NS_PER_S)
-    monkeypatch.setattr(early_calls.time, "monotonic_ns", lambda: next(clock))
+    monkeypatch.setattr(early_calls.kernel_clock, "ktime_ns", lambda: next(clock))
     early = EarlyCalls(lambda: threads, threads)
     early.expect(PID, IMAGE)
     return early
