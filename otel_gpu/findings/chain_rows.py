@@ -1,8 +1,9 @@
 """The chains of a document, the worst ones where there are many, and who is to blame in them."""
 
+from collections.abc import Iterable
+
 from otel_gpu.enrich.identities import Culprit, ImageKey, key_of
-from otel_gpu.explain.chains import Chain
-from otel_gpu.findings.causes import walk
+from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.findings.document import Blame
 
 MAX_CHAINS = 1_000
@@ -59,17 +60,31 @@ class ChainRows:
         self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
 
     def _blame(self, image: ImageKey, chain: Chain) -> None:
-        for cause, _, _ in walk(chain.causes):
-            for culprit in cause.culprits:
-                name = (image, culprit, cause.kind)
-                known = self._blames.get(name)
-                if known is None:
-                    if len(self._blames) >= MAX_BLAMES:
-                        continue
-                    known = Blame(chain.effect.process, culprit, cause.kind, 0, 0)
-                self._blames[name] = known._replace(
-                    time_ns=known.time_ns + cause.time_ns, effects=known.effects + 1
-                )
+        found: dict[tuple[Culprit, str], int] = {}
+        _add_blames(found, chain.causes, frozenset())
+        for (culprit, kind), time_ns in found.items():
+            name = (image, culprit, kind)
+            known = self._blames.get(name)
+            if known is None:
+                if len(self._blames) >= MAX_BLAMES:
+                    continue
+                known = Blame(chain.effect.process, culprit, kind, 0, 0)
+            self._blames[name] = known._replace(
+                time_ns=known.time_ns + time_ns, effects=known.effects + 1
+            )
+
+
+def _add_blames(
+    found: dict[tuple[Culprit, str], int],
+    causes: Iterable[Cause],
+    above: frozenset[tuple[Culprit, str]],
+) -> None:
+    """Add for how long who was waited for in an effect; what is a part of the same is in that."""
+    for cause in causes:
+        names = {(culprit, cause.kind) for culprit in cause.culprits}
+        for name in names - above:
+            found[name] = found.get(name, 0) + cause.time_ns
+        _add_blames(found, cause.via, above | names)
 
 
 def _chain_order(chain: Chain) -> tuple[int, str]:
