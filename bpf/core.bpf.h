@@ -166,6 +166,7 @@ struct task_struct {
 	__u64 start_boottime;
 	char comm[16];
 	unsigned int ptrace;
+	unsigned long jobctl;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;

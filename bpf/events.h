@@ -347,6 +347,8 @@ enum stall_flag {
 	STALL_AGENT = 16,     /* the agent woke it: as it does those that it stopped */
 	STALL_PREEMPTED = 32, /* it was at work, and its CPU was taken from it */
 	STALL_STOPPED = 64,   /* by a signal or a debugger */
+	STALL_FROZEN =
+		128, /* a freezer of cgroup v2 wants it stopped; its stack says whether it is */
 };
 
 enum library_flag {

@@ -41,8 +41,9 @@
 #define SYSCALL_FUTEX 98
 #endif
 
-#define MAX_CPUS       1024
-#define STOPPED_STATES 12 /* the kernel's __TASK_STOPPED and __TASK_TRACED */
+#define MAX_CPUS	   1024
+#define JOBCTL_TRAP_FREEZE (1UL << 23) /* the kernel's; since Linux 5.2 */
+#define STOPPED_STATES	   12	       /* the kernel's __TASK_STOPPED and __TASK_TRACED */
 
 /* CPU -> who runs there, each in a cache line of its own. */
 static struct {
@@ -136,6 +137,8 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 		if (task_state(prev) & STOPPED_STATES)
 			thread->stall_flags |= STALL_STOPPED;
 #if !defined(OTEL_GPU_NO_BTF)
+		if (BPF_CORE_READ(prev, jobctl) & JOBCTL_TRAP_FREEZE)
+			thread->stall_flags |= STALL_FROZEN;
 		thread->waits_for_io = BPF_CORE_READ_BITFIELD(prev, in_iowait);
 #endif
 	} else {

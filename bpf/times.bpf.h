@@ -19,8 +19,9 @@
 
 #include "contexts.bpf.h"
 
-#define OFF_CPU	    (1ULL << 63)			      /* no clock gets there */
-#define KEY_FLAGS   (STALL_GIL | STALL_FAULT | STALL_STOPPED) /* that tell waits apart */
+#define OFF_CPU (1ULL << 63) /* no clock gets there */
+#define KEY_FLAGS                                                                                  \
+	(STALL_GIL | STALL_FAULT | STALL_STOPPED | STALL_FROZEN) /* that tell waits apart */
 #define KEPT_MISSES 2 /* in turn, and another kind of wait is kept */
 
 enum {

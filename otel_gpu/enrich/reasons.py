@@ -34,6 +34,8 @@ RECLAIM = "reclaim"
 MMAP_LOCK = "mmap_lock"
 CHILD_WAIT = "child_wait"
 STOPPED = "stopped"
+# By its cgroup, and not by a signal.
+FROZEN = "frozen"
 # By the agent, until its probes stand.
 CAPTURE = "capture"
 DRIVER = "driver"
@@ -44,7 +46,7 @@ NETWORK = "network"
 REASONS = frozenset(
     {
         *(UNKNOWN, GIL, LOCK, QUEUE, IO, IPC, SLEEP, PAGE_FAULT),
-        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, CAPTURE, DRIVER, NETWORK),
+        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, FROZEN, CAPTURE, DRIVER, NETWORK),
     }
 )
 
@@ -71,10 +73,9 @@ _COMPLETION = r"__wait_for_common|wait_for_common|wait_for_completion.*|wait_for
 RULES: tuple[Rule, ...] = (
     # The end of a process is handled where its stops are, and is none.
     Rule(UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
-    Rule(
-        STOPPED,
-        r"do_signal_stop|ptrace_stop|do_jobctl_trap|do_freezer_trap|__refrigerator|get_signal",
-    ),
+    # Of cgroup v2 and of v1: both are inside of get_signal.
+    Rule(FROZEN, r"do_freezer_trap|(__)?refrigerator"),
+    Rule(STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
     Rule(
         MMAP_LOCK,
         r"vm_mmap_pgoff|(__)?vm_munmap|do_mprotect_pkey|do_madvise.*|madvise_.*|mmap_(read|write)_.*"
@@ -253,6 +254,9 @@ def find_reason(
         reason = _BY_NUMBER.get(machine, {}).get(system_call, UNKNOWN)
     if reason == STOPPED and flags & wire.STALL_AGENT:
         return CAPTURE
+    if reason == STOPPED and flags & wire.STALL_FROZEN and not flags & wire.STALL_STOPPED:
+        # The function of the freezer is a part of get_signal in most kernels.
+        return FROZEN
     if reason == IO and flags & wire.STALL_FAULT:
         # The stack is cut at its outer end; outside of system calls, only a fault reads files.
         return PAGE_FAULT

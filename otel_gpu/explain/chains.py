@@ -59,6 +59,7 @@ class CauseKind(StrEnum):
     MMAP_LOCK = "mmap_lock"
     FORK = "fork"
     STOPPED = "stopped"
+    FROZEN = "frozen"
     CAPTURE = "capture"
     GPU_WAIT = "gpu_wait"
     GPU_BACKPRESSURE = "gpu_backpressure"

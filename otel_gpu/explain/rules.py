@@ -115,6 +115,13 @@ RULES: tuple[Rule, ...] = (
         "The process was stopped by a signal or a debugger. Find who sends SIGSTOP.",
     ),
     Rule(
+        "frozen",
+        FAULT,
+        "The cgroup of the process was frozen (cgroup.freeze, or freezer.state of version 1), and no signal "
+        "stopped it. Find what freezes it: a paused container, a checkpoint, or a batch scheduler that "
+        "suspends jobs.",
+    ),
+    Rule(
         "capture",
         NO_FAULT,
         "otel-gpu stopped the process while it placed its probes in a library that was loaded. "
@@ -300,6 +307,7 @@ _BLOCKED: Mapping[str, str] = {
     # The wait is for another process, whatever it says at its end.
     "child_wait": "ipc",
     "stopped": "stopped",
+    "frozen": "frozen",
     "capture": "capture",
     "driver": "gpu_wait",
 }

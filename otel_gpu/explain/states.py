@@ -38,6 +38,7 @@ _STATE_BY_KIND: Mapping[str, str] = {
     "reclaim": "paging",
     "mmap_lock": "paging",
     "stopped": "stopped",
+    "frozen": "stopped",
     "network": "ipc",
     "run_queue": "run_queue",
     "host_work": "host",

@@ -23,7 +23,8 @@ from otel_gpu.explain.timeline import Timeline
 
 # By what a thread was blocked on (enrich/reasons.py).
 _BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped", "capture"})
-_BY_DEVICES = frozenset({"sleep", "io", "network", "page_fault", "reclaim", "driver"})
+# Who thaws a cgroup need not be who froze it.
+_BY_DEVICES = frozenset({"sleep", "io", "network", "page_fault", "reclaim", "driver", "frozen"})
 
 _LOCAL = frozenset({"pipe", "unix", "eventfd"})
 

@@ -156,6 +156,13 @@ PHRASES: Mapping[str, Phrase] = {
         which="which was stopped by a signal",
         fault="{who}, or who else sent the signal|whoever sent the signal",
     ),
+    CauseKind.FROZEN: Phrase(
+        OTHER,
+        "frozen by its cgroup",
+        because="The freezer of its cgroup stopped it",
+        which="which the freezer of its cgroup stopped",
+        fault="what froze its cgroup; that was not seen",
+    ),
     CauseKind.CAPTURE: Phrase(
         OTHER,
         "stopped for the capture",
@@ -368,7 +375,7 @@ VERDICTS: Mapping[str, str] = {
     "lock-bound": "Most of its time it waited for locks that other threads held.",
     "memory-bound": "Most of its time went to allocating, freeing or paging memory.",
     "idle": "Most of its time it slept, because it chose to, or waited for requests.",
-    "stopped": "Most of its time it was stopped by a signal or a debugger.",
+    "stopped": "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
     "mixed": "No single thing took clearly most of its time.",
     "unknown": "Too little was seen of threads that feed the GPU.",
 }
@@ -384,7 +391,7 @@ CLASSES: Mapping[str, tuple[str, str]] = {
     "api": (API, "inside CUDA calls"),
     "sleep": (OTHER, "its own sleep"),
     "idle": (OTHER, "idle: nothing was asked of it"),
-    "stopped": (OTHER, "stopped by a signal or a debugger"),
+    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
     "other": (OTHER, "other"),
 }
 """What a verdict compares: the tone of each and its words."""
@@ -400,7 +407,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "ipc": (DATA, "data from others"),
     "sleep": (DATA, "sleep"),
     "paging": (MEMORY, "paging"),
-    "stopped": (OTHER, "stopped by a signal or a debugger"),
+    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
     "other": (OTHER, "other"),
     "idle": (OTHER, "idle: nothing was asked of it"),
 }

@@ -50,6 +50,8 @@ _STALL_FLAGS = {
     STALL_STATE_UNKNOWN: "whether it was blocked or ready to run is not known",
     wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
     wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
+    wire.STALL_STOPPED: "a signal or a debugger had stopped it",
+    wire.STALL_FROZEN: "a freezer of cgroup version 2 wants it stopped; its stack says whether it is",
     wire.STALL_AGENT: "otel-gpu woke it, as it does those that it stopped to place probes",
     wire.STALL_PREEMPTED: "it was at work, and its CPU was taken from it",
 }
@@ -67,6 +69,7 @@ _REASONS = {
     reasons.MMAP_LOCK: "the address space, which another thread was changing",
     reasons.CHILD_WAIT: "a child process",
     reasons.STOPPED: "a signal or a debugger that stopped it",
+    reasons.FROZEN: "the freezer of its cgroup",
     reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
     reasons.DRIVER: "the GPU's driver",
 }

@@ -378,7 +378,9 @@ KNOWN = [
         0,
         "schedule schedule_timeout io_schedule_timeout balance_dirty_pages",
     ),
-    ("frozen", "stopped", 0, 0, "schedule get_signal arch_do_signal_or_restart"),
+    ("stopped_as_said", "stopped", 0, 0, "schedule get_signal arch_do_signal_or_restart"),
+    ("frozen", "frozen", 0, 0, "schedule do_freezer_trap get_signal arch_do_signal_or_restart"),
+    ("frozen_by_version_1", "frozen", 0, 0, "schedule __refrigerator get_signal"),
     ("end_of_a_process", "unknown", -1, FAULT, "schedule do_exit do_group_exit get_signal"),
     ("timerfd", "sleep", 0, 0, "schedule timerfd_read_iter vfs_read ksys_read"),
     ("mutex_of_a_pipe", "ipc", 0, 0, "schedule __mutex_lock.constprop.0 anon_pipe_read vfs_read"),
@@ -468,6 +470,19 @@ FUTEX = ["schedule", "futex_do_wait", "__futex_wait", "futex_wait", "do_futex", 
 def test_the_address_of_the_gil_tells_it_from_other_locks(functions, reason):
     """The flag wins over the futex, and over nothing else that goes on in that call."""
     assert find_reason(functions, 202, wire.STALL_GIL) == reason
+
+
+def test_who_was_frozen_was_stopped_by_its_cgroup_and_by_no_signal():
+    """The freezer of version 2 is a part of get_signal, which a signal stops in as well."""
+    stack = ["schedule", "get_signal", "arch_do_signal_or_restart"]
+
+    assert find_reason(stack, -1, 0) == "stopped"
+    assert find_reason(stack, -1, wire.STALL_FROZEN) == "frozen"
+    assert find_reason(["schedule", "do_freezer_trap", "get_signal"], -1, 0) == "frozen"
+    assert find_reason(["schedule", "__refrigerator", "get_signal"], -1, 0) == "frozen"
+    # It is to be frozen, and waits for a lock yet; and it was stopped by a signal before.
+    assert find_reason(FUTEX, 202, wire.STALL_FROZEN) == "lock"
+    assert find_reason(stack, -1, wire.STALL_FROZEN | wire.STALL_STOPPED) == "stopped"
 
 
 def test_who_was_stopped_was_stopped_whatever_its_stack_says():

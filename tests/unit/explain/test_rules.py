@@ -27,7 +27,8 @@ def test_the_kinds_are_those_that_are_documented():
     """They are in exported telemetry, so a change is a change for its readers."""
     assert set(rules.KINDS) == {
         *("preemption", "run_queue", "cpu_quota", "lock", "gil", "io", "ipc", "sleep", "network"),
-        *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "capture", "gpu_wait"),
+        *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "frozen", "capture"),
+        "gpu_wait",
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
         *("off_cpu", "network", "gpu_clocks", "gpu_fault"),
         *("empty_cache", "allocation_retry", "allocator_bypass"),

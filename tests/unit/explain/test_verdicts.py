@@ -67,6 +67,7 @@ def verdict_of(*activities):
         (BLOCKED, GAP, "stopped", "stopped"),
         (BLOCKED, SYNC, "stopped", "stopped"),
         (BLOCKED, CALL, "stopped", "stopped"),
+        (BLOCKED, GAP, "frozen", "stopped"),
         (BLOCKED, GAP, "unknown", "other"),
     ],
 )
