@@ -1,6 +1,8 @@
 """Whether a process has stood still for as long as it was to, and when it goes on."""
 
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from otel_gpu.capture.stops import AGENT_NAME, Hold
 from otel_gpu.procfs.proc_files import stat_fields
 
 BUSY = "while True: pass"
+_TGKILL = {"x86_64": 234, "aarch64": 131}[platform.machine()]
 # Has a child that is busy, and says which.
 AGENT = """
 import os, subprocess, sys
@@ -50,6 +53,24 @@ def wait_for(pid: int, state: bytes) -> None:
     while stat_fields(f"/proc/{pid}")[0] != state:
         assert time.monotonic() < until_s
         time.sleep(0.001)
+
+
+def test_a_stop_that_is_still_pending_lasts(busy: int) -> None:
+    """Where CPUs are scarce, probes can stand before the process has come to its stop."""
+    cpu = min(os.sched_getaffinity(0))
+    hog = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        for pid in (busy, hog.pid):
+            os.sched_setaffinity(pid, {cpu})
+        os.sched_setscheduler(busy, os.SCHED_IDLE, os.sched_param(0))
+        for _ in range(31):
+            # To the thread, as BPF programs send it.
+            assert ctypes.CDLL(None).syscall(_TGKILL, busy, busy, signal.SIGSTOP) == 0
+            assert Hold(busy, busy, stopped=False).lasts()
+            os.kill(busy, signal.SIGCONT)
+    finally:
+        hog.kill()
+        hog.wait()
 
 
 def test_a_process_goes_on_when_its_hold_is_over(busy: int) -> None:
