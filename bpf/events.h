@@ -18,16 +18,18 @@
 #include <linux/types.h>
 #endif
 
-#define WIRE_VERSION	  2 /* 1: shorter entries of the time account, which are still read */
+#define WIRE_VERSION 2 /* 1: shorter entries of the time account, which are still read */
 
-#define COMM_BYTES	  16
-#define PATH_BYTES	  256
-#define MAX_APIS	  256 /* rows of the probe table */
-#define MAX_DEPTH	  8   /* open CUDA calls of one thread; deeper ones are lost */
-#define MAX_INTERVALS	  4   /* kept of a call or gap: its longest */
-#define MAX_PLACES	  8   /* of a thread on a CPU, counted before they are in the account */
-#define MAX_LINKS	  8   /* of a thread: what it last waited for */
-#define MAX_KEPT	  2   /* kinds of waits of a thread: blocked, and in a run queue */
+#define COMM_BYTES   16
+#define PATH_BYTES   256
+#define MAX_APIS     256 /* rows of the probe table */
+/* The status of a call in which a signal ended its process is this and the signal's number. */
+#define STATUS_KILLED	  1073741824 /* 1 << 30 */
+#define MAX_DEPTH	  8	     /* open CUDA calls of one thread; deeper ones are lost */
+#define MAX_INTERVALS	  4	     /* kept of a call or gap: its longest */
+#define MAX_PLACES	  8 /* of a thread on a CPU, counted before they are in the account */
+#define MAX_LINKS	  8 /* of a thread: what it last waited for */
+#define MAX_KEPT	  2 /* kinds of waits of a thread: blocked, and in a run queue */
 #define MAX_STACK_FRAMES  24
 #define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
 #define MAX_BUCKETS	  192

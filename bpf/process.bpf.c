@@ -7,6 +7,9 @@
 #include "tasks.bpf.h"
 #include "stops.bpf.h"
 #include "aggregate.bpf.h"
+#include "code.bpf.h"
+#include "python.bpf.h"
+#include "samples.bpf.h"
 #include "times.bpf.h"
 #include "chains.bpf.h"
 #include "waits.bpf.h"
@@ -15,6 +18,12 @@
 #include "thread_context.bpf.h"
 #include "rounds.bpf.h"
 #include "account.bpf.h"
+#include "door_view.bpf.h"
+#include "stalls.bpf.h"
+#include "choices.bpf.h"
+#include "calls.bpf.h"
+
+#define SIGNAL_OF_EXIT 0x7f
 
 /*
  * When a fork began: on libc's fork, vfork and posix_spawn. The tracepoint below comes
@@ -245,6 +254,28 @@ int sched_process_exec(__u64 *ctx)
 	return 0;
 }
 
+/*
+ * A signal ends the process while this thread is in a call: that is sent, as one that failed. Since
+ * Linux kernel 6.16, the memory is still there to be sampled.
+ */
+static __noinline int send_killed_call(struct thread *thread, struct task_struct *task,
+				       __u32 signal, __u64 now_ktime_ns)
+{
+	struct open_call *call = call_at(thread, 0);
+	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 user_stack = 0;
+
+	if (thread->process_flags & PROCESS_NO_SPANS)
+		return 0;
+	thread->depth = 1;
+	call->choices = CHOICE_FAILED;
+	call->status = STATUS_KILLED | signal;
+	if (are_of_user(registers))
+		user_stack = sample_call(registers, thread, now_ktime_ns);
+	send_call(thread, call, user_stack, now_ktime_ns);
+	return 0;
+}
+
 SEC(TRACEPOINT "sched_process_exit")
 int sched_process_exit(__u64 *ctx)
 {
@@ -254,6 +285,7 @@ int sched_process_exit(__u64 *ctx)
 	struct process *process = find_process(pid);
 	struct exit_record *record;
 	__u64 image_ktime_ns;
+	__u32 signal;
 
 	if (thread && process)
 		send_last_waits(thread, process, bpf_ktime_get_ns());
@@ -264,6 +296,9 @@ int sched_process_exit(__u64 *ctx)
 		     thread->calls[(thread->depth - 1) % MAX_DEPTH].is_published != PUBLISHED))
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		send_failed_call(thread);
+		signal = READ_KERNEL(task, exit_code) & SIGNAL_OF_EXIT;
+		if (thread->depth && signal)
+			send_killed_call(thread, task, signal, bpf_ktime_get_ns());
 		leave_rhythm(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);

@@ -6,6 +6,7 @@ CUDA 13. Numbers are never reused for another error since CUDA 10.1, so older
 libraries are named right too; a number of a newer one is shown as a number.
 """
 
+import signal
 from collections.abc import Mapping
 
 from otel_gpu import wire
@@ -274,6 +275,19 @@ NCCL_ERRORS: Mapping[int, str] = {
 }
 
 
+def killed_by(status: int) -> int:
+    """Return the signal that ended the process in a call with this result; 0: none did."""
+    return status - wire.STATUS_KILLED if status > wire.STATUS_KILLED else 0
+
+
+def signal_name(number: int) -> str:
+    """Return what a signal is called, such as SIGSEGV."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def error_name(layer: int, status: int) -> str:
     """
     Return the symbolic name of a result, as ``error.type`` carries it.
@@ -282,6 +296,8 @@ def error_name(layer: int, status: int) -> str:
         layer: An ``api_layer`` of ``bpf/events.h``.
         status: What the call returned.
     """
+    if signal_number := killed_by(status):
+        return signal_name(signal_number)
     if layer == wire.LAYER_NCCL:
         return NCCL_ERRORS.get(status) or f"ncclResult_{status}"
     if layer == wire.LAYER_VERBS:

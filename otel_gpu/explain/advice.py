@@ -45,6 +45,13 @@ COUNTED_ADVICE = (
 )
 
 
+# What to do about a signal that ended a process in a call.
+KILLED_ADVICE = (
+    "A signal ended the process inside of this call. Look at the stack: it is where the process died. SIGKILL "
+    "comes from outside, as of the kernel when memory is short: look at its log. For SIGSEGV, SIGABRT and SIGBUS "
+    "keep a core file (ulimit -c unlimited); Python says where it was with PYTHONFAULTHANDLER=1."
+)
+
 # What to do about what a network adapter said.
 ADAPTER_ADVICE = (
     "A network adapter, a port or a queue of it failed, and transfers of this process with it. Look at the "

@@ -33,6 +33,7 @@ class EffectKind(StrEnum):
     SLOW_GAP = "slow_gap"
     HUNG_CALL = "hung_call"
     FAILED_CALL = "failed_call"
+    KILLED_CALL = "killed_call"
     OUT_OF_MEMORY = "out_of_memory"
     DEVICE_FAULT = "device_fault"
     NETWORK_EVENT = "network_event"
@@ -199,7 +200,7 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 
 class Effect(NamedTuple):
     """
-    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``out_of_memory``,
+    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``killed_call``, ``out_of_memory``,
     ``device_fault``, ``network_event`` or ``hung_collective``. Of an example, which took no longer than
     others, ``usual_call`` or ``usual_gap``.
 

@@ -17,7 +17,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
-from otel_gpu.enrich.cuda_errors import error_name
+from otel_gpu.enrich.cuda_errors import error_name, killed_by
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.baselines import Baseline, of_calls, of_gaps
 from otel_gpu.explain.causes import Subject
@@ -149,6 +149,8 @@ class Effects:
     ) -> str | None:
         if isinstance(event, OpenCall):
             return "hung_call"
+        if isinstance(event, CudaCall) and killed_by(event.status):
+            return EffectKind.KILLED_CALL
         if isinstance(event, CudaCall) and event.status:
             is_event = event.api == ASYNC_EVENT_API
             return EffectKind.NETWORK_EVENT if is_event else EffectKind.FAILED_CALL
@@ -194,4 +196,6 @@ def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> str:
     # The call is there for what it says, and only for that.
     if isinstance(activity, CallActivity) and activity.event.api == ASYNC_EVENT_API:
         return error_name(activity.api.layer, activity.event.status)
+    if isinstance(activity, CallActivity) and killed_by(activity.event.status):
+        return f"{activity.api.name} ({error_name(activity.api.layer, activity.event.status)})"
     return activity.api.name

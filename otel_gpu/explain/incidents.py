@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identities import ProcessImage, key_of
 from otel_gpu.explain import memory_advice
-from otel_gpu.explain.advice import ADAPTER_ADVICE, advise, advise_failed
+from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     Cause,
@@ -40,6 +40,7 @@ from otel_gpu.explain.severity import (
 )
 
 _MAX_CAUSES = 32
+_KILLED = str(EffectKind.KILLED_CALL)
 _RANK = {"high": 0, "medium": 1, "low": 2}
 
 _Key = tuple[int, int, str, int]
@@ -281,7 +282,10 @@ class Incidents:
             kind = leading[0].cause.kind
         added = [*leading, *others]
         failed = 0 < group.failures == group.effects
-        advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
+        if kind == _KILLED:
+            advice = (KILLED_ADVICE,)
+        else:
+            advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
         if group.adapter_events:
             advice = (ADAPTER_ADVICE,)
         judged = self._judge(group, kind)
@@ -308,6 +312,8 @@ class Incidents:
             return Judged(HIGH, "a request for memory failed")
         if group.adapter_events:
             return Judged(HIGH, "a network adapter reported a failure")
+        if kind == _KILLED:
+            return Judged(HIGH, "a signal ended it")
         settings = self._settings
         window_ns = max(group.end_unix_ns - group.start_unix_ns, settings.incident_gap_ns)
         judged = judge(
@@ -341,6 +347,8 @@ def leading_cause(chain: Chain) -> Cause | None:
 
 def _key_of(chain: Chain) -> _Key:
     process = chain.effect.process
+    if chain.effect.kind == EffectKind.KILLED_CALL:
+        return process.pid, process.image_ktime_ns, _KILLED, 0
     cause = leading_cause(chain)
     if cause is None:
         return process.pid, process.image_ktime_ns, "unexplained", 0

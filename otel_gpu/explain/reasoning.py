@@ -46,6 +46,10 @@ class Reasoning:
         least = MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else LOW
         if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
             return None
+        if effect.kind == EffectKind.KILLED_CALL:
+            # How long the call had lasted is not what is wrong.
+            name = f"{effect.kind}-{event.pid}-{event.tid}-{event.start_ktime_ns}"
+            return Chain(name, effect._replace(excess_ns=0), (), 0, HIGH)
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
         if effect.kind == EffectKind.FAILED_CALL:
             fault = self._device_causes.failed_of(effect, subject.device)

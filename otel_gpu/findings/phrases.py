@@ -339,6 +339,7 @@ ONE_EFFECT: Mapping[str, str] = {
     EffectKind.SLOW_GAP: "a slow gap before ",
     EffectKind.HUNG_CALL: "a hanging ",
     EffectKind.FAILED_CALL: "a failed ",
+    EffectKind.KILLED_CALL: "a death in ",
     EffectKind.OUT_OF_MEMORY: "a failed request for memory ",
     EffectKind.DEVICE_FAULT: "an error of its GPU",
     EffectKind.NETWORK_EVENT: "what a network adapter said: ",

@@ -133,6 +133,9 @@ def sentence_of(incident: Incident) -> Sentence:
         one.effect.kind == EffectKind.FAILED_CALL for one in incident.chains
     ):
         return ("Calls returned an error",)
+    killed = [one for one in incident.chains if one.effect.kind == EffectKind.KILLED_CALL]
+    if killed:
+        return (f"A signal ended the process in {killed[-1].effect.api}",)
     if any(one.effect.kind == EffectKind.NETWORK_EVENT for one in incident.chains):
         return ("A network adapter, or a queue of it, failed",)
     if not incident.causes:

@@ -52,6 +52,7 @@ _EFFECTS: Mapping[str, str] = {
     EffectKind.SLOW_GAP: "slow gap before",
     EffectKind.HUNG_CALL: "hung in",
     EffectKind.FAILED_CALL: "failed",
+    EffectKind.KILLED_CALL: "died in",
     EffectKind.OUT_OF_MEMORY: "failed request for memory",
     EffectKind.DEVICE_FAULT: "error of its GPU",
     EffectKind.NETWORK_EVENT: "network adapter said",

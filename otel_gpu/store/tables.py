@@ -151,7 +151,7 @@ NUMBERED: tuple[Table, ...] = (
         Column(
             "kind",
             TEXT,
-            "slow_call, slow_gap, hung_call, failed_call, out_of_memory, device_fault, network_event or "
+            "slow_call, slow_gap, hung_call, failed_call, killed_call, out_of_memory, device_fault, network_event or "
             "hung_collective",
         ),
         Column("api", TEXT, "the call, or the call that a gap delayed"),

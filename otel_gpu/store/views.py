@@ -167,7 +167,7 @@ VIEWS: tuple[View, ...] = (
         FROM chains e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0 {_PROGRAM}
         """,
-        kind="slow_call, slow_gap, hung_call, failed_call, out_of_memory, device_fault, network_event or "
+        kind="slow_call, slow_gap, hung_call, failed_call, killed_call, out_of_memory, device_fault, network_event or "
         "hung_collective",
         api="the call, or the call that a gap delayed",
         cause_share="part of the duration that it took, 0 to 1",

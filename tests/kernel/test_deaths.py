@@ -1,0 +1,64 @@
+"""A signal that ends a process inside of a CUDA call is an incident: the call, the place, the signal."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.agent import otel_gpu
+from tests.stubs.build import StubLibraries
+
+pytestmark = pytest.mark.kernel
+
+# Makes 101 calls, and dies in the one that follows of what is its second argument.
+DIES = """
+import ctypes, os, sys
+cuda = ctypes.CDLL(sys.argv[1])
+pointer = ctypes.c_void_p()
+for _ in range(101):
+    cuda.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(256))
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def die_here(_):
+    if sys.argv[2] == "11":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), int(sys.argv[2]))
+cuda.stub_call_inside(b"cudaDeviceSynchronize", die_here, None)
+cuda.cudaDeviceSynchronize()
+"""
+SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGTRAP)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_death_in_a_call_is_an_incident(
+    number: signal.Signals, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """Live, and from the store; the exit code stays the command's."""
+    script = tmp_path / "dies.py"
+    script.write_text(DIES)
+    store = tmp_path / "store.db"
+    command = ("--", sys.executable, script, stubs.runtime, int(number))
+    live = otel_gpu("explain", "--json", *command)
+    kept = otel_gpu("run", "--store", store, *command, env={"OTEL_GPU_STORE_ENABLED": "on"})
+    stored = otel_gpu("explain", "--store", store, "--json")
+
+    assert (live.returncode, kept.returncode) == (128 + number, 128 + number)
+    for document in map(json.loads, (live.stdout, stored.stdout)):
+        (incident,) = (one for one in document["incidents"] if one["severity"] == "high")
+        (chain,) = (one for one in document["chains"] if one["id"] in incident["chains"])
+        effect = chain["effect"]
+        functions = [frame["function"] for frame in document["stacks"][effect["stack"]]["frames"]]
+        assert effect["kind"] == "killed_call"
+        assert effect["api"] == f"cudaDeviceSynchronize ({number.name})"
+        assert "die_here" in functions
+
+
+def test_an_exit_in_a_call_is_none(stubs: StubLibraries, tmp_path: Path) -> None:
+    """The program's own decision, also where another thread is in a call."""
+    script = tmp_path / "exits.py"
+    script.write_text(DIES.replace("os.kill(os.getpid(), int(sys.argv[2]))", "os._exit(3)"))
+    done = otel_gpu("explain", "--json", "--", sys.executable, script, stubs.runtime, 0)
+
+    assert done.returncode == 3
+    assert [one["effect"]["kind"] for one in json.loads(done.stdout)["chains"]] == []
