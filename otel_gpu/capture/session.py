@@ -8,6 +8,7 @@ replay will need is put into the stream here, so nothing downstream asks /proc.
 
 import contextlib
 import itertools
+import logging
 import os
 import select
 import time
@@ -40,6 +41,7 @@ from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.units import count_of
 
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
@@ -52,6 +54,9 @@ _TICKS_INTERVAL_S = 0.5
 # Who waits for a rank is to be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
 _MAX_BATCH = 4096
+_MAX_NAMED = 8
+
+_logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -124,6 +129,7 @@ class Session:
             self._faults,
             note_ended=self._surroundings.faults.note_ended,
         )
+        self._still_running = 0
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
@@ -161,12 +167,27 @@ class Session:
         for _ in range(2):
             turn = itertools.chain(self._clock(), self._lifecycle.read(), self._unseen_ends())
             yield from _pieces(turn)
+        self._note_running()
         # Apart, so that the last status knows the errors that those records led to.
         yield from _pieces(self._end())
         self._surroundings.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
+
+    def _note_running(self) -> None:
+        """Note what the command leaves running: what that does from now on is not seen."""
+        if self._command is None or self._command.poll() is None:
+            return
+        if running := self._watchlist.cuda_users():
+            self._still_running = len(running)
+            _logger.warning(
+                "the command has ended, and %s that it started and that %s CUDA still %s: the "
+                "capture ends here; follow them with %s",
+                count_of(len(running), "process"),
+                *(("uses", "runs") if len(running) == 1 else ("use", "run")),
+                " ".join(f"--pid {pid}" for pid in running[:_MAX_NAMED]),
+            )
 
     def _begin(self) -> Iterator[bytes]:
         ktime_ns, unix_ns = read_clocks()
@@ -349,6 +370,7 @@ class Session:
                 "devices": self._surroundings.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
+                "still_running": self._still_running,
                 "missed_starts": self._missed_starts.named,
                 "unknown_interpreters": dict(self._watchlist.unknown_interpreters),
                 **self._status(),

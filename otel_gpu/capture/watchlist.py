@@ -131,6 +131,11 @@ class Watchlist:
         """Why stacks lack lines of Python, each reason with the first process of it."""
         return self._interpreters.news
 
+    def cuda_users(self) -> list[int]:
+        """Return the watched processes that use CUDA, and live."""
+        users = self._attachments.cuda_users() & self._images.keys()
+        return sorted(pid for pid in users if Path(f"/proc/{pid}/exe").exists())
+
     def trusts_python(self, image: Image) -> bool | None:
         """Say whether frames of Python are what they seem to be; None: that is not known yet."""
         return self._interpreters.trusts(image)

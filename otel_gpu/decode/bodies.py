@@ -88,6 +88,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "skipped": (Mapping, int),
         "off": (Mapping, int),
         "unknown_interpreters": (Mapping, int),
+        "still_running": int,
         "missed_starts": [{"pid": int, "name": str, "reason": str, "file": str}],
     },
     wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},

@@ -282,9 +282,8 @@ class Incidents:
             kind = leading[0].cause.kind
         added = [*leading, *others]
         failed = 0 < group.failures == group.effects
-        if kind == _KILLED:
-            advice = (KILLED_ADVICE,)
-        else:
+        advice: tuple[str, ...] = (KILLED_ADVICE,)
+        if kind != _KILLED:
             advice = (advise_failed if failed else advise)(added, kind, group.lost_ns)
         if group.adapter_events:
             advice = (ADAPTER_ADVICE,)

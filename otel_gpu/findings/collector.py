@@ -20,6 +20,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
     RasActivity,
 )
+from otel_gpu.enrich.cuda_errors import signal_name
 from otel_gpu.enrich.identities import ProcessImage, Who
 from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
@@ -64,8 +65,10 @@ from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.pressure import Pressure
 from otel_gpu.ledger.steps import Steps
+from otel_gpu.printable import printable
 
 MAX_REPLACED = 16_384
+_SIGNAL_OF_EXIT = 0x7F
 MODES = frozenset({"totals", "large", "all"})
 """Of ``options.MemoryConfig.blocks``, those with which anything is followed."""
 
@@ -114,6 +117,7 @@ class Collector:
         self._images: dict[ImageKey, ProcessImage] = {}
         # In the order in which another program took their place.
         self._replaced: dict[ImageKey, None] = {}
+        self._deaths: dict[ImageKey, str] = {}
         self._knows_freed_bytes = True
         self._failed_symbols: dict[str, int] = {}
         self._memory: dict[int, MemorySnapshot] = {}
@@ -222,6 +226,11 @@ class Collector:
             self._agent.losses(self._rejected),
             (
                 *self._notes(found.values()),
+                *(
+                    f"{printable(image.service_name)} ({image.pid}) was ended by {self._deaths[key]}."
+                    for key, image in images.items()
+                    if key in self._deaths
+                ),
                 *self._nobodys_faults.notes(),
                 *self._ras.notes(),
                 *memory_notes,
@@ -282,6 +291,9 @@ class Collector:
         process, is_replaced = activity.process, activity.is_replaced
         self._communicators.end(process)
         self._steps.note(activity)
+        signal_number = (activity.exit_code or 0) & _SIGNAL_OF_EXIT
+        if signal_number and not is_replaced and len(self._deaths) < MAX_REPLACED:
+            self._deaths[key_of(process)] = signal_name(signal_number)
         if is_replaced:
             self._replaced[key_of(process)] = None
             if len(self._replaced) > MAX_REPLACED:

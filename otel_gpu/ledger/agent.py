@@ -84,6 +84,7 @@ class AgentReadings:
                 counts = self.status.get(field, {})
                 lost |= {f"{kind}_{place}": count for place, count in counts.items()}
             lost |= self.status.get("devices", {})
+            lost["still_running"] = self.figure("still_running") or 0
         return {reason: count for reason, count in lost.items() if count}
 
     def _observe_cpu(self, unix_ns: int) -> None:

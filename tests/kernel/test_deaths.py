@@ -1,6 +1,8 @@
 """A signal that ends a process inside of a CUDA call is an incident: the call, the place, the signal."""
 
 import json
+import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -62,3 +64,45 @@ def test_an_exit_in_a_call_is_none(stubs: StubLibraries, tmp_path: Path) -> None
 
     assert done.returncode == 3
     assert [one["effect"]["kind"] for one in json.loads(done.stdout)["chains"]] == []
+
+
+def test_a_report_names_the_signal_that_ended_a_program(
+    stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """Also where that was in no call."""
+    script = tmp_path / "dies.py"
+    script.write_text(
+        DIES.replace("cuda.stub_call_inside(b", "os.kill(os.getpid(), 5)\ncuda.stub_call_inside(b")
+    )
+    done = otel_gpu("explain", "--", sys.executable, script, stubs.runtime, 5)
+
+    assert done.returncode == 128 + signal.SIGTRAP
+    assert "was ended by SIGTRAP." in done.stderr
+
+
+DAEMON = """
+import ctypes, os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+for fd in (1, 2):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+cuda = ctypes.CDLL(sys.argv[1])
+for _ in range(30_000):
+    cuda.cudaDeviceSynchronize()
+    time.sleep(0.001)
+"""
+
+
+def test_what_a_command_leaves_running_is_counted(stubs: StubLibraries, tmp_path: Path) -> None:
+    """A daemon goes on when the command has ended, and nobody sees what it does from then on."""
+    script = tmp_path / "daemon.py"
+    script.write_text(DAEMON.replace("os._exit(0)", "time.sleep(2); os._exit(0)"))
+    command = ("--", sys.executable, script, stubs.runtime)
+    done = otel_gpu("run", "--summary", "always", *command)
+    found = re.search(r"follow them with --pid (\d+)", done.stderr)
+
+    assert found
+    os.kill(int(found[1]), signal.SIGKILL)
+    assert re.search(r"lost: .*still_running 1", done.stderr)
+    assert done.returncode == 0
