@@ -125,7 +125,7 @@ def look_at(path: Path) -> LastWriter | None:
     except OSError:
         return None
     try:
-        if os.fstat(fd).st_uid != path.stat().st_uid:
+        if path.exists() and os.fstat(fd).st_uid != path.stat().st_uid:
             return None
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return _read(fd)

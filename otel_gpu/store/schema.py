@@ -24,7 +24,7 @@ from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
-VERSION = 9
+VERSION = 10
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
 OLDEST_READ = 3
 """The oldest version that is still read: it has all but what is in ``ADDED``."""
@@ -46,6 +46,8 @@ ADDED: Mapping[str, int] = {
     "ranges": 9,
 }
 """Tables and views that are younger than that, by the version that they came with."""
+NULLABLE: Mapping[tuple[str, str], int] = {("device_steps", "idle_ns"): 10}
+"""Columns that had to have a value before a version, by table and name."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""
 
@@ -123,7 +125,15 @@ def is_ours(connection: sqlite3.Connection, version: int = VERSION) -> bool:
     name promises, and what is no view of ours may compute for hours.
     """
     found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    return dict(found) == {name: _SQL_BY_NAME[name] for name in names_of(version)}
+    return dict(found) == {name: _sql_of(name, version) for name in names_of(version)}
+
+
+def _sql_of(name: str, version: int) -> str:
+    sql = _SQL_BY_NAME[name]
+    for (table, column), since in NULLABLE.items():
+        if table == name and version < since:
+            sql = sql.replace(f" {column} INTEGER,", f" {column} INTEGER NOT NULL,")
+    return sql
 
 
 _PARTS: tuple[Table | View, ...] = (*TABLES, *VIEWS)
