@@ -34,17 +34,17 @@ HEADINGS = {
     "allocator-bypass": "Device memory was allocated past the framework's allocator",
     "healthy-memory": "Nothing went wrong: no call was far slower than usual, hung or failed",
     "clean": "Nothing went wrong: no call was far slower than usual, hung or failed",
-    "preemption": "hog took its CPU away",
-    "late-wakeup": "It was ready to run, and hog had the CPU",
+    "preemption": "hog took its CPU away, which was in loop.py:… spin: …",
+    "late-wakeup": "It was ready to run, and hog had the CPU, which was in loop.py:… spin: …",
     "cpu-quota": "Its cgroup had used up its CPU quota",
     "lock": "It waited for a lock of holder, which slept",
     "busy-loader": "It waited for data from loader, which was working on a CPU, in busy.py:… slow_augment: …",
     "slow-python": "The program worked on the CPU, in busy.py:… tokenise: …",
     "gil-holder": "It waited for Python's GIL, held by holder, which was working on a CPU, in busy.py:… tokenise: …",
     "garbage-collection": "The program worked on the CPU, in busy.py:… collect_garbage (gc): …",
-    "gil": "It waited for Python's GIL, held by python, which slept",
-    "starved-loader": "It waited for data from loader, which hog kept from running",
-    "disk": "It waited for data from loader, which waited for a disk or file system",
+    "gil": "It waited for Python's GIL, held by holder, which slept",
+    "starved-loader": "It waited for data from loader, which hog kept from running, which was in loop.py:… spin: …",
+    "disk": "It waited for data from loader, which waited for a disk or file system: /var/tmp/#… (ext4)",
     "large-fork": "trainer forked, which copied the page tables of a large process",
     "memory-limit": "Memory was short, and the kernel used its time to free some",
     "stopped": "It was stopped by a signal until stopper let it go on",
@@ -52,13 +52,13 @@ HEADINGS = {
     "gpu-backpressure": "The GPU's launch queue was full",
     "first-call": "It was the first use of CUDA: libraries were loaded and contexts made",
     "allocator-churn": "Device memory was allocated and freed again and again, ever slower",
-    "two-causes": "hog took its CPU away",
-    "steady-loader": "It waited for data from loader, which was working on a CPU",
+    "two-causes": "hog took its CPU away, which was in loop.py:… spin: …",
+    "steady-loader": "It waited for data from loader, which was working on a CPU, in loop.py:… compute: …",
     "steady-sleep": "It slept",
-    "steady-host-work": "The program worked on the CPU",
-    "steady-contention": "It was ready to run, and hog had the CPU",
+    "steady-host-work": "The program worked on the CPU, in loop.py:… compute: …",
+    "steady-contention": "It was ready to run, and hog had the CPU, which was in loop.py:… spin: …",
     "full-queue": "Nothing went wrong: no call was far slower than usual, hung or failed",
-    "long-synchronize": "It was ready to run, and hog had the CPU",
+    "long-synchronize": "It was ready to run, and hog had the CPU, which was in loop.py:… spin: …",
     "checkpoint": "It waited for a disk or file system: /var/tmp/checkpoint-… (ext4)",
     "noisy-neighbour": "It was ready to run, and neighbour had the CPU",
     "idle-server": "Nothing went wrong: no call was far slower than usual, hung or failed",
@@ -66,7 +66,7 @@ HEADINGS = {
 }
 # What another run would have another one of.
 OF_A_RUN = re.compile(
-    r"(?<=checkpoint-)\w+|(?<=198\.18\.77\.2:)\d+|(?<=busy\.py:)\d+|\d+ % of \d+ samples"
+    r"(?<=checkpoint-)\w+|(?<=198\.18\.77\.2:)\d+|(?<=/var/tmp/#)\d+|(?<=(?:busy|loop)\.py:)\d+|\d+ % of \d+ samples"
 )
 
 
@@ -111,7 +111,9 @@ def test_the_second_cause_is_told_below_the_first(capsys):
     text = Seen(page_of(capsys, SCENARIOS["two-causes"].recording)).text
 
     assert re.search(
-        r"hog \(\d+\) took its CPU away 32 % of it: It waited for a lock of holder", text
+        r"hog \(\d+\) took its CPU away, which was in loop\.py:\d+ spin: 100 % of \d+ samples "
+        r"31 % of it: It waited for a lock of holder",
+        text,
     )
 
 
@@ -210,9 +212,12 @@ def test_a_page_has_the_line_of_the_slow_call(capsys):
     page = page_of(capsys, SCENARIOS["two-causes"].recording)
 
     text = Seen(page).text
-    assert "Where: launch (scenarios)" in text
-    assert "slow cudaLaunchKernel at launch (scenarios) cudaLaunchKernel (libcudart.so" in text
-    assert re.search(r"holder \([\d/]+\): slept for .{1,9} at hold_mutex \(scenarios\)", text)
+    assert re.search(r"Where: loop\.py:\d+ Trainer\.launch", text)
+    assert re.search(
+        r"slow cudaLaunchKernel at loop\.py:\d+ Trainer\.launch cudaLaunchKernel \(libcudart\.so",
+        text,
+    )
+    assert re.search(r"holder \([\d/]+\): slept for .{1,9} at injections\.py:\d+ _hold_mutex", text)
 
 
 def test_a_part_has_the_flame_graphs_of_that_part(capsys):
