@@ -285,13 +285,16 @@ class UserStacks:
         except ValueError:
             self._counts["rejected"] += 1
             return NOTHING
+        # For its first moments a program has an interpreter that the kernel side was not told of:
+        # its stacks are marked incomplete, and once it is known nothing is lost any more.
+        is_early = sample.python_status == wire.PYTHON_NONE and self._trusts(sample.image)
         if sample.python_frames and not self._trusts(sample.image):
             sample.forget_python()
         if is_tick:
             found = self._resolver.resolve_tick(sample, ktime_ns)
         else:
             found = self._resolver.resolve(sample, api, ktime_ns)
-        if found.lacks_python:
+        if found.lacks_python and not is_early:
             self._lose_python()
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)
