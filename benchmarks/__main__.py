@@ -12,6 +12,7 @@ from benchmarks.host import describe_host
 
 NAMES = (
     "call_overhead",
+    "probe_sites",
     "door",
     "collectives",
     "found_steps",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.programs import file_offset, programs
+from benchmarks.programs import programs, site_offset
 from benchmarks.result import Result, spread
 from benchmarks.subjects import agent_on, cpu_seconds
 from otel_gpu.demo.build import build_allocator
@@ -44,7 +44,7 @@ def _measure(mode: str, rounds: int, seconds: int) -> list[Result]:
             _meter(empty) as empty_meter,
             _meter(full) as full_meter,
         ):
-            bpf.attach_uprobes("empty_enter", str(empty), [(file_offset(empty, _REPORT), 0)])
+            bpf.attach_uprobes("empty_enter", str(empty), [(site_offset(empty, _REPORT), 0)])
             meters = (bare_meter, empty_meter, full_meter)
             with agent_on(full_meter.pid, receiver, env=env) as agent:
                 for meter in meters:
@@ -66,7 +66,7 @@ def _measure(mode: str, rounds: int, seconds: int) -> list[Result]:
             value=added_ns,
             unit="ns",
             floor=floor_ns,
-            floor_is="empty entry probe",
+            floor_is="empty probe at the same site",
             ratio=ratio,
             bound="none",
             held=None,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
+from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.objects import BpfObject
 
 HERE = Path(__file__).resolve().parent
@@ -58,6 +60,14 @@ def programs() -> Iterator[BpfObject]:
     with BpfObject(object_file(), UPROBES) as bpf:
         bpf.load()
         yield bpf
+
+
+def site_offset(library: Path, symbol: str) -> int:
+    """Return where in its library's file the agent probes a function."""
+    with library.open("rb") as stream:
+        symbols = ElfSymbols(stream)
+        entry = dict(symbols.functions)[symbol]
+        return LibrarySites(symbols, stream).choose({symbol: entry})[symbol]
 
 
 def file_offset(library: Path, symbol: str = API) -> int:

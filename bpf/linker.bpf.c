@@ -230,7 +230,7 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 }
 
 /*
- * The attach cookie is how far the list lies from the probed function, times two; plus one: a
+ * The attach cookie is how far the list lies from the probed instruction, times two; plus one: a
  * pointer to the list lies there, as musl has it.
  */
 SEC("uprobe")

@@ -130,16 +130,16 @@ static struct {
 	atomic_int count;
 } publishers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Nothing is done in these: an agent has probes there. The first says where a thread publishes. */
+/* Nothing is done in these: an agent has probes there, which cost least at a nop. The first says where a thread publishes. */
 EXPORTED __attribute__((noinline)) void
 otel_gpu_nvtx_thread(const struct published_range *published)
 {
-	__asm__ volatile("" : : "r"(published) : "memory");
+	__asm__ volatile("nop" : : "r"(published) : "memory");
 }
 
 EXPORTED __attribute__((noinline)) void otel_gpu_nvtx_range(const struct told_range *told)
 {
-	__asm__ volatile("" : : "r"(told) : "memory");
+	__asm__ volatile("nop" : : "r"(told) : "memory");
 }
 
 static uint64_t now_ns(void)

@@ -97,6 +97,8 @@ class CaptureConfig:
         environment: Which environment variables of watched processes are read: `all` that
             docs/security.md lists, `otel` for `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`
             alone, or `none`.
+        probe_sites: Probe functions at the first instruction that the kernel need not single-step,
+            where that shows the same calls; off: at their entries.
     """
 
     loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
@@ -113,6 +115,7 @@ class CaptureConfig:
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
     environment: str = _option("all", choices=("all", "otel", "none"))
+    probe_sites: bool = _option(default=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

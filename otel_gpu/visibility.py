@@ -13,7 +13,9 @@ from contextlib import closing
 from pathlib import Path
 
 from otel_gpu.capture.interpreters import diagnose
-from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.libraries import ElfSymbols, exported_functions
+from otel_gpu.capture.library_sites import LibrarySites
+from otel_gpu.capture.probe_sites import SiteClass
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.probe_symbols import layer_of_library, probes_of
@@ -31,6 +33,7 @@ _MAX_SCANNED_BYTES = 512 << 20
 _WINDOW_BYTES = 4 << 20
 _ELF_32_BIT = b"\x7fELF\x01"
 _PIDS_LISTED = 5
+_SYMBOLS_LISTED = 3
 _PYTHON_HINTS = {
     "early": "nothing to do if it has just begun, or waits outside of Python: a capture looks "
     "again by itself; ask again when it works",
@@ -79,6 +82,8 @@ def examine_process(pid: int) -> Iterator[Finding]:
     yield from named(process=check_program(pid, home), mount_namespace=check_mount_namespace(home))
     for finding in map(check_library, libraries) if libraries else [none]:
         yield from named(library=finding)
+    for sites in filter(None, map(check_probe_sites, libraries)):
+        yield from named(probe_sites=sites)
     yield from named(
         static_runtime=check_static_runtime(files),
         static_nccl=check_static_nccl(files),
@@ -137,6 +142,34 @@ def check_library(library: MappedFile) -> Finding:
             "it can be probed as it is; restart the process at the next chance",
         )
     return ok(detail)
+
+
+def check_probe_sites(library: MappedFile) -> Finding | None:
+    """Say at which instructions the probes of a library are, and of which class; None: it has none."""
+    try:
+        with os.fdopen(library.open(), "rb") as stream:
+            symbols = ElfSymbols(stream)
+            sites = LibrarySites(symbols, stream)
+            sites.move(probes_of(symbols.functions, library.name))
+    except (OSError, ValueError):  # which ``check_library`` says
+        return None
+    alike: dict[tuple[SiteClass, str], list[str]] = {}
+    for symbol, (offset, instruction, kind) in sites.chosen.items():
+        place = f"{instruction} at +{offset}" if instruction else "their entry"
+        alike.setdefault((kind, place), []).append(symbol)
+    rows = sorted(alike.items(), key=lambda row: (row[0][0], -len(row[1]), row[0][1]))
+    listed = "; ".join(
+        f"{len(symbols)} {kind} ({place}{_some(symbols) if kind != SiteClass.EMULATED else ''})"
+        for (kind, place), symbols in rows
+    )
+    return ok(f"{library.name}: {listed}") if listed else None
+
+
+def _some(symbols: list[str]) -> str:
+    rest = len(symbols) - _SYMBOLS_LISTED
+    return f": {', '.join(sorted(symbols)[:_SYMBOLS_LISTED])}" + (
+        f" and {rest} more" if rest > 0 else ""
+    )
 
 
 def check_static_runtime(files: Iterable[MappedFile]) -> Finding:

@@ -10,15 +10,16 @@ unmounted.
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.call_probes import attach_probes
-from otel_gpu.capture.device_asks import DeviceAsks
+from otel_gpu.capture.device_asks import DeviceAsks, asks_of
 from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.library_sites import LibrarySites, describe_sites
 from otel_gpu.capture.missed_starts import MissedStart
 from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
@@ -107,10 +108,17 @@ class Arrival(NamedTuple):
 
 
 class Attachments:
-    """The probes in libraries."""
+    """
+    The probes in libraries.
 
-    def __init__(self, programs: Programs) -> None:
+    Args:
+        programs: Loaded.
+        at_sites: Whether probes go where they cost least; False: they are all at the entries.
+    """
+
+    def __init__(self, programs: Programs, *, at_sites: bool = True) -> None:
         self._programs = programs
+        self._at_sites = at_sites
         self._files: dict[FileId, _File] = {}
         self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
 
@@ -288,45 +296,60 @@ class Attachments:
             fd = stream.fileno()
             try:
                 symbols = ElfSymbols(stream)
+                sites = LibrarySites(symbols, stream, are_chosen=self._at_sites)
                 path = f"/proc/self/fd/{fd}"
-                self._attach_linker(symbols, path, file)
+                self._attach_linker(symbols, sites, path, file)
                 if mapped.is_c_library:
-                    self._attach_forks(symbols, path, file)
+                    self._attach_entries(
+                        symbols, sites, path, file, dict.fromkeys(_FORKS, ENTER_FORK)
+                    )
                 if mapped.is_marks_library:
-                    self._attach_marks(symbols, path, file)
+                    self._attach_entries(symbols, sites, path, file, _MARKS)
                 if mapped.is_allocator:
-                    self._attach_reports(symbols, fd, file)
-                if mapped.is_door and self._attach_door(symbols, path, file):
+                    self._attach_reports(symbols, sites, fd, file)
+                if mapped.is_door and self._attach_door(symbols, sites, path, file):
                     return
-                yield from self._attach_calls(symbols, path, mapped, file, has_door=has_door)
+                yield from self._attach_calls(symbols, sites, path, mapped, file, has_door=has_door)
             except (ValueError, OSError, BpfError) as error:
                 # Code that a program makes is no library, and is in memory, too.
                 if not (mapped.is_in_memory and isinstance(error, ValueError)):
                     _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
 
-    def _attach_linker(self, symbols: ElfSymbols, path: str, file: _File) -> None:
-        offset = dict(symbols.functions).get(_LIST_CHANGED)
+    def _attach_linker(
+        self, symbols: ElfSymbols, sites: LibrarySites, path: str, file: _File
+    ) -> None:
+        entry = dict(symbols.functions).get(_LIST_CHANGED)
         lists = (name for name in _LISTS if name in symbols.addresses)
-        if offset is not None and (name := next(lists, None)):
+        if entry is not None and (name := next(lists, None)):
+            place = sites.choose({_LIST_CHANGED: entry}, reads_stack=False)[_LIST_CHANGED]
             distance = symbols.addresses[name] - symbols.addresses[_LIST_CHANGED]
-            cookie = (distance << 1 | _LISTS[name]) & _U64
+            cookie = (distance - (place - entry) << 1 | _LISTS[name]) & _U64
             file.links += self._programs.bpf.attach_uprobes(
-                LIBRARY_LIST_CHANGED, path, [(offset, cookie)]
+                LIBRARY_LIST_CHANGED, path, [(place, cookie)]
             )
 
-    def _attach_forks(self, symbols: ElfSymbols, path: str, file: _File) -> None:
-        offsets = {offset for name, offset in symbols.functions if name in _FORKS}
-        file.links += self._programs.bpf.attach_uprobes(
-            ENTER_FORK, path, [(offset, 0) for offset in sorted(offsets)]
-        )
+    def _attach_entries(
+        self,
+        symbols: ElfSymbols,
+        sites: LibrarySites,
+        path: str,
+        file: _File,
+        programs: Mapping[str, str],
+    ) -> None:
+        """Probe functions whose programs read arguments alone."""
+        found = {name: offset for name, offset in symbols.functions if name in programs}
+        by_program: dict[str, set[int]] = {}
+        for name, place in sites.choose(found, reads_stack=False).items():
+            by_program.setdefault(programs[name], set()).add(place)
+        for program, places in by_program.items():
+            file.links += self._programs.bpf.attach_uprobes(
+                program, path, [(place, 0) for place in sorted(places)]
+            )
 
-    def _attach_marks(self, symbols: ElfSymbols, path: str, file: _File) -> None:
-        for name, offset in symbols.functions:
-            if program := _MARKS.get(name):
-                file.links += self._programs.bpf.attach_uprobes(program, path, [(offset, 0)])
-
-    def _attach_reports(self, symbols: ElfSymbols, fd: int, file: _File) -> None:
-        found = {name: offset for name, offset in symbols.functions if name in _REPORTS}
+    def _attach_reports(
+        self, symbols: ElfSymbols, sites: LibrarySites, fd: int, file: _File
+    ) -> None:
+        found = sites.choose({name: at for name, at in symbols.functions if name in _REPORTS})
         failures = [(found[name], 0) for name in found if _REPORTS[name] == REPORT_OUT_OF_MEMORY]
         file.links += self._programs.bpf.attach_uprobes(
             REPORT_OUT_OF_MEMORY, f"/proc/self/fd/{fd}", failures
@@ -341,21 +364,31 @@ class Attachments:
         path = f"/proc/self/fd/{file.report_fd}"
         file.report_links = self._programs.bpf.attach_uprobes(REPORT_BLOCK, path, places)
 
-    def _attach_door(self, symbols: ElfSymbols, path: str, file: _File) -> bool:
+    def _attach_door(
+        self, symbols: ElfSymbols, sites: LibrarySites, path: str, file: _File
+    ) -> bool:
         """Say whether it is one: what it exports besides leads to the functions of the same name."""
         found = {name: offset for name, offset in symbols.functions if name in _DOOR}
         if found and self._programs.doors.suits:
-            places = [(offset, _DOOR[name]) for name, offset in found.items()]
+            chosen = sites.choose(found, reads_stack=False)
+            places = [(offset, _DOOR[name]) for name, offset in chosen.items()]
             file.links += self._programs.bpf.attach_uprobes(AT_DOOR, path, places)
         return DOOR_THREAD in found
 
     def _attach_calls(
-        self, symbols: ElfSymbols, path: str, mapped: MappedFile, file: _File, *, has_door: bool
+        self,
+        symbols: ElfSymbols,
+        sites: LibrarySites,
+        path: str,
+        mapped: MappedFile,
+        file: _File,
+        *,
+        has_door: bool,
     ) -> Iterator[dict[str, Any]]:
-        probes = probes_of(symbols.functions, mapped.name)
+        probes = sites.move(probes_of(symbols.functions, mapped.name))
         if not probes:
             return
-        file.asks = DeviceAsks(self._programs.bpf, symbols.functions)
+        file.asks = DeviceAsks(self._programs.bpf, sites.move(asks_of(symbols.functions)))
         # What a program has in itself, it calls without asking the dynamic linker.
         hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
         left_out = hot if has_door else []
@@ -373,6 +406,7 @@ class Attachments:
             "exported": len(probes),
             "failed": failed,
             "door": len(left_out),
+            "sites": describe_sites(sites.chosen),
         }
         yield file.said
 

@@ -8,7 +8,7 @@ seconds only.
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from otel_gpu.capture.call_probes import attach_probes
 from otel_gpu.capture.objects import BpfObject, Link
@@ -27,12 +27,12 @@ class DeviceAsks:
 
     Args:
         bpf: The loaded object.
-        functions: What the library exports, as (name, file offset).
+        probes: As ``asks_of`` the library's functions returns them.
     """
 
-    def __init__(self, bpf: BpfObject, functions: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, bpf: BpfObject, probes: list[Probe]) -> None:
         self._bpf = bpf
-        self._probes = list(_asks_of(functions))
+        self._probes = probes
         self._links: list[Link] = []
         self._seen_since_s = 0.0
 
@@ -59,8 +59,11 @@ class DeviceAsks:
         self._links = []
 
 
-def _asks_of(functions: Iterable[tuple[str, int]]) -> Iterator[Probe]:
-    for symbol, file_offset in functions:
-        found = api_of_symbol(symbol)
-        if found and found[0].tells_device:
-            yield Probe(symbol, file_offset, *found)
+def asks_of(functions: Iterable[tuple[str, int]]) -> list[Probe]:
+    """Choose what tells programs their device, of functions as (name, file offset)."""
+    found = ((symbol, file_offset, api_of_symbol(symbol)) for symbol, file_offset in functions)
+    return [
+        Probe(symbol, file_offset, *api)
+        for symbol, file_offset, api in found
+        if api and api[0].tells_device
+    ]

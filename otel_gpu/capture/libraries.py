@@ -14,11 +14,15 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from typing import BinaryIO
 
 from otel_gpu.stacks.elf_image import ElfImage, Section
 
+_TABLES = (".dynsym", ".symtab")
 _SYMBOL = struct.Struct("<IBBHQQ")
+# As 64-bit numbers a row is three, and the second of them is the address.
+_ROW_NUMBERS, _VALUE = 3, 1
 _TYPE_MASK = 0xF
 _FUNCTION = 2
 _HIDDEN_VERSION = 0x8000
@@ -57,6 +61,7 @@ class ElfSymbols:
         sizes: Name to size in bytes.
         code_pages: File offset to virtual address of the pages at which code segments begin.
         build_id: The GNU build id in hex, or None.
+        machine: Of which it is: ``e_machine`` of ELF.
 
     Raises:
         ValueError: It is not a 64-bit little-endian ELF file, it is damaged or sparse, or its
@@ -74,14 +79,28 @@ class ElfSymbols:
             if segment.executable
         }
         self.build_id = image.build_id
+        self.machine = image.machine
         self.addresses: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         self.functions: list[tuple[str, int]] = []
-        for name in (".dynsym", ".symtab"):
+        for name in _TABLES:
             section = image.section_header(name)
             if section is not None and section.link < len(image.sections):
                 self._read_table(section, image.sections[section.link])
         image.close()
+
+    def starts_among(self, stream: BinaryIO, addresses: set[int]) -> set[int]:
+        """Return at which of these addresses any symbol begins, whatever its name."""
+        image = ElfImage(os.dup(stream.fileno()))
+        found: set[int] = set()
+        with closing(image):
+            for table in filter(None, map(image.section_header, _TABLES)):
+                end = table.file_offset + min(table.size_bytes, _MAX_TABLE_BYTES)
+                for begin in range(table.file_offset, end, _CHUNK_BYTES):
+                    data = image.read_file(begin, min(_CHUNK_BYTES, end - begin))
+                    rows = memoryview(data)[: len(data) - len(data) % _SYMBOL.size]
+                    found.update(addresses.intersection(rows.cast("Q")[_VALUE::_ROW_NUMBERS]))
+        return found
 
     def _read_table(self, table: Section, names: Section) -> None:
         if table.size_bytes > _MAX_TABLE_BYTES or names.size_bytes > _MAX_NAMES_BYTES:

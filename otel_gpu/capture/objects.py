@@ -349,8 +349,9 @@ class BpfObject:
         """
         Attach a program to instructions of a file, in every process that maps it.
 
-        The path may be ``/proc/self/fd/N``. A probe is a file offset, of a function's first
-        instruction, and a cookie: what the program gets from ``bpf_get_attach_cookie``.
+        The path may be ``/proc/self/fd/N``. A probe is a file offset, of an instruction, and a
+        cookie: what the program gets from ``bpf_get_attach_cookie``. On return, the stack pointer
+        at the instruction has to be that of the function's entry.
 
         Raises:
             BpfError: One of them cannot be, so that none is.

@@ -72,6 +72,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "exported": int,
         "failed": [str],
         "door": int,
+        "sites": [{"offset": int, "instruction": str, "class": str, "symbols": [str]}],
     },
     wire.RECORD_STATUS: {
         "cpu_ns": int,

@@ -65,6 +65,15 @@ def stub_libraries() -> StubLibraries:
 
 
 @cache
+def odd_starts() -> Path:
+    """Return the stub libcuda whose functions begin in many ways, built when needed."""
+    source = STUBS / "odd_starts.c"
+    library = CACHE / f"odd_starts-{_fingerprint((source,))}" / "libcuda.so.1"
+    _compile(library, ("-shared", "-fPIC", "-Wl,--build-id", str(source)))
+    return library
+
+
+@cache
 def stub_nccl() -> Path:
     """Return the stub libnccl, built when needed; load it after the stub libcudart."""
     sources = (STUBS / "nccl.c", STUBS / "nccl_world.h", STUBS / "stub.h")

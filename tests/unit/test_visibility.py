@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from otel_gpu.visibility import (
     examine_process,
     examine_processes,
 )
+from tests.stubs.build import odd_starts
 
 RUNTIME = MappedFile(7, FileId(1, 12), 0x1000, 0x2000, "/opt/a b/libcudart.so.12.4.127")
 DRIVER = MappedFile(7, FileId(1, 14), 0x3000, 0x4000, "/opt/libcuda.so.1 (deleted)")
@@ -193,6 +195,28 @@ def test_a_process_with_the_real_runtime_is_seen():
     assert found["library"].status == "ok"
     assert found["library"].detail.startswith(f"{library} (runtime): 63 of 63 APIs, ")
     assert found["static_runtime"].status == "ok"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
+def test_a_library_says_at_which_instructions_its_probes_are():
+    """And of which functions the kernel has to single-step what is there."""
+    library = odd_starts()
+    with process_with(library) as pid:
+        found = findings_of(pid)["probe_sites"]
+
+    assert found.status == "ok"
+    assert found.detail.split("; ") == [
+        "libcuda.so.1: 4 emulated (je at +10)",
+        "1 emulated (jmp at +5)",
+        "1 emulated (nop at +0)",
+        "1 emulated (push at +0)",
+        "1 emulated (push at +4)",
+        "1 emulated (push at +7)",
+        "2 single-stepped (mov at +0: cuEventCreate, cuStreamQuery)",
+        "2 single-stepped (xor at +0: cuCtxSetCurrent, cuEventRecordWithFlags)",
+        "1 single-stepped (endbr64 at +0: cuEventSynchronize)",
+        "1 single-stepped (sub at +0: cuStreamCreate)",
+    ]
 
 
 def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):

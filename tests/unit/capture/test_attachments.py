@@ -1,6 +1,7 @@
 """What a library's probes are said to be, by programs that attach what they are told to."""
 
 import os
+import platform
 import subprocess
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from collections import Counter
 import pytest
 
 from otel_gpu.capture import attachments as module
+from otel_gpu.capture import library_sites
 from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.device_asks import SEEN_FOR_S
 from otel_gpu.capture.libraries import exported_functions
@@ -24,7 +26,7 @@ from otel_gpu.capture.programs import (
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.mapped_files import MappedFile
 from tests.hosts import file_at
-from tests.stubs.build import stub_ibverbs, stub_libraries, workload_with_runtime
+from tests.stubs.build import odd_starts, stub_ibverbs, stub_libraries, workload_with_runtime
 
 OWN = os.getpid()
 
@@ -352,3 +354,47 @@ def test_a_program_that_has_the_runtime_in_itself_keeps_its_probes(library):
 
     assert probed(bpf, dict(exported_functions(str(path))), HOT | RARE) == HOT | RARE
     assert said["symbols"] == said["exported"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
+def test_entry_and_return_are_probed_at_the_site_which_is_said():
+    """Behind the start of functions that begin as the driver's, and where that is not wanted, there."""
+    library = odd_starts()
+    offset = dict(exported_functions(str(library)))["cuStreamSynchronize"]
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    sites, entries = Bpf(), Bpf()
+
+    (said,) = Attachments(Programs(sites)).examine(OWN, [mapped])
+    (other,) = Attachments(Programs(entries), at_sites=False).examine(OWN, [mapped])
+
+    pair = {ENTER_CALL, EXIT_CALL}
+    assert {program for program, at in sites.places() if at == offset + 10} == pair
+    assert {program for program, at in entries.places() if at == offset} == pair
+    assert len(sites.places()) == len(entries.places())
+    (jumps,) = (alike for alike in said["sites"] if alike["offset"] == 10)
+    assert jumps == {
+        "offset": 10,
+        "instruction": "je",
+        "class": "emulated",
+        "symbols": [
+            *("cuCtxSynchronize", "cuMemAlloc_v2", "cuStreamDestroy_v2", "cuStreamSynchronize"),
+        ],
+    }
+    assert sum(len(alike["symbols"]) for alike in said["sites"]) == said["symbols"]
+    assert {(alike["offset"], alike["class"]) for alike in other["sites"]} == {(0, "unknown")}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
+def test_only_so_much_of_a_library_is_decoded(monkeypatch):
+    """A file may claim any functions: beyond the bound they are probed at their entries."""
+    library = odd_starts()
+    monkeypatch.setattr(library_sites, "_MAX_DECODED_BYTES", 100)
+
+    (said,) = Attachments(Programs(Bpf())).examine(
+        OWN, [MappedFile(OWN, file_at(library), 1, 2, str(library))]
+    )
+
+    kinds = Counter()
+    for alike in said["sites"]:
+        kinds[alike["class"]] += len(alike["symbols"])
+    assert 0 < kinds["unknown"] < said["symbols"] == kinds.total()

@@ -1,0 +1,102 @@
+"""The sites of the probes in one library: what ``probe_sites.py`` chooses, for its symbols."""
+
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO
+
+from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.probe_sites import (
+    ENTRY,
+    MAX_FUNCTION_BYTES,
+    SITE_BYTES,
+    Site,
+    choose_site,
+    emulated,
+)
+from otel_gpu.probe_symbols import Probe
+
+_X86_64 = 62  # EM_X86_64
+# Anybody can map a file with any functions; a second of work.
+_MAX_DECODED_BYTES = 1 << 20
+
+
+class LibrarySites:
+    """
+    Chooses the sites of one library.
+
+    Args:
+        symbols: Of the library.
+        stream: The library, open for as long as sites are asked for.
+        are_chosen: False: probes stay at the entries.
+
+    Attributes:
+        chosen: The sites of all functions that were asked for, by their symbols.
+    """
+
+    def __init__(self, symbols: ElfSymbols, stream: BinaryIO, *, are_chosen: bool = True) -> None:
+        self._symbols = symbols
+        self._stream = stream
+        is_ours = symbols.machine == _X86_64 and platform.machine() == "x86_64"
+        self._are_chosen = are_chosen and is_ours
+        self._left_bytes = _MAX_DECODED_BYTES
+        self.chosen: dict[str, Site] = {}
+
+    def choose(self, functions: Mapping[str, int], *, reads_stack: bool = True) -> dict[str, int]:
+        """
+        Return where the probes of functions go, as file offsets by symbol.
+
+        Args:
+            functions: Their file offsets, by symbol.
+            reads_stack: Whether the programs need the stack pointer of the entry.
+        """
+        if not self._are_chosen:
+            self.chosen.update(dict.fromkeys(functions, ENTRY))
+            return dict(functions)
+        code = {name: self._read(name, offset) for name, offset in functions.items()}
+        sites = {name: choose_site(code[name], reads_stack=reads_stack) for name in functions}
+        for name, starts in self._later_starts(name for name in sites if sites[name].offset):
+            sites[name] = choose_site(code[name], starts, reads_stack=reads_stack)
+        self.chosen.update(sites)
+        return {name: offset + sites[name].offset for name, offset in functions.items()}
+
+    def move(self, probes: list[Probe]) -> list[Probe]:
+        """Return probes of calls at their sites."""
+        places = self.choose({probe.symbol: probe.file_offset for probe in probes})
+        return [probe._replace(file_offset=places[probe.symbol]) for probe in probes]
+
+    def _read(self, name: str, offset: int) -> bytes:
+        size_bytes = self._symbols.sizes[name]
+        if size_bytes > MAX_FUNCTION_BYTES:
+            return b""
+        code = os.pread(self._stream.fileno(), size_bytes, offset)
+        self._left_bytes -= 0 if emulated(code) else len(code)
+        return code if self._left_bytes >= 0 else b""
+
+    def _later_starts(self, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, ...]]]:
+        """Yield which other symbols begin where something would be skipped, if any do."""
+        starts = {name: self._symbols.addresses[name] for name in names}
+        skipped = {
+            at for start in starts.values() for at in range(start + 1, start + SITE_BYTES + 1)
+        }
+        found = self._symbols.starts_among(self._stream, skipped) if skipped else ()
+        for name, start in starts.items():
+            if later := tuple(at - start for at in found if 0 < at - start <= SITE_BYTES):
+                yield name, later
+
+
+def describe_sites(sites: Mapping[str, Site]) -> list[dict[str, Any]]:
+    """Return sites as a record has them: those that are alike together, with their symbols."""
+    alike = defaultdict(list)
+    for symbol, site in sites.items():
+        alike[site].append(symbol)
+    return [
+        {
+            "offset": site.offset,
+            "instruction": site.instruction,
+            "class": str(site.kind),
+            "symbols": sorted(symbols),
+        }
+        for site, symbols in sorted(alike.items())
+    ]
