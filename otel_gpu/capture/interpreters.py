@@ -119,7 +119,8 @@ class Interpreters:
         self._in_advance = in_advance
         self._clock = clock
         self._true: set[FileId] = set()
-        self._forgotten: Recent[Image, bool] = Recent(_MAX_FORGOTTEN)
+        # Whether their frames were trusted, and whether they could not be known.
+        self._forgotten: Recent[Image, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
         self._news: dict[str, int] = {}
@@ -153,11 +154,19 @@ class Interpreters:
         pid, image_ktime_ns = image
         known = self._known.get(pid)
         if known is None or known.image_ktime_ns != image_ktime_ns:
-            return self._forgotten.get(image, False)
+            return self._forgotten.get(image, (False, False))[0]
         if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
             self._settle(pid, known)
             known = self._known[pid]
         return not known.reason if known.is_settled else None
+
+    def is_unusable(self, image: Image) -> bool:
+        """Say whether an image has an interpreter whose frames cannot be known, for a reason that was found."""
+        pid, image_ktime_ns = image
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            return self._forgotten.get(image, (False, False))[1]
+        return known.is_settled and bool(known.reason)
 
     def examine_again(self) -> None:
         """Look again at those whose layout is still in doubt, for want of frames to see."""
@@ -175,7 +184,8 @@ class Interpreters:
         known = self._known.pop(pid, None)
         if known is not None:
             # Samples of it may still come.
-            self._forgotten[pid, known.image_ktime_ns] = not known.reason
+            is_unusable = known.is_settled and bool(known.reason)
+            self._forgotten[pid, known.image_ktime_ns] = (not known.reason, is_unusable)
             self._programs.forget_interpreter(pid)
 
     def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:

@@ -97,6 +97,7 @@ class Session:
         self._user_stacks = UserStacks(
             programs.processes.image,
             trusts=self._trusts_python,
+            cannot_know=self._cannot_know_python,
             lose_python=lambda: programs.lose(wire.COUNTER_LOST_PYTHON),
         )
         self._snapshots = Snapshots(
@@ -267,6 +268,9 @@ class Session:
 
     def _trusts_python(self, image: Image) -> bool | None:
         return self._watchlist.trusts_python(image)
+
+    def _cannot_know_python(self, image: Image) -> bool:
+        return self._watchlist.cannot_know_python(image)
 
     def _adjust_sampling(self) -> None:
         with self._faults.at("on_cpu"):

@@ -140,6 +140,10 @@ class Watchlist:
         """Say whether frames of Python are what they seem to be; None: that is not known yet."""
         return self._interpreters.trusts(image)
 
+    def cannot_know_python(self, image: Image) -> bool:
+        """Say whether the frames of Python of an image cannot be known, for a reason that was found."""
+        return self._interpreters.is_unusable(image)
+
     def add_command(self, pid: int) -> Iterator[bytes]:
         """Watch what the user runs through us; it and its children stop while they get probes."""
         self._flags |= wire.PROCESS_STOP_ON_LOAD

@@ -74,7 +74,9 @@ class UserStacks:
 
     ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
     ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
-    ``lose_python`` is called for each sample that runs Python and has no line of it.
+    ``lose_python`` is called for each sample that runs Python and has no line of it, if ``cannot_know``
+    says that its image has an interpreter whose frames cannot be known. A sample from before the
+    interpreter was found, or of a program that ended before, is incomplete and no more.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class UserStacks:
         symbols: Symbols | None = None,
         trusts: Callable[[Image], bool | None] = lambda _: True,
         lose_python: Callable[[], None] = lambda: None,
+        cannot_know: Callable[[Image], bool] = lambda _: False,
     ) -> None:
         self.processes = ProcessImages(current)
         self._codes = CodeObjects()
@@ -95,6 +98,7 @@ class UserStacks:
         # By thread and token; of a wait that was named already, its stack.
         self._trusts = trusts
         self._lose_python = lose_python
+        self._cannot_know = cannot_know
         # Ticks, and their samples, of interpreters that are in doubt.
         self._held: deque[tuple[bytes, bytes]] = deque()
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
@@ -285,16 +289,14 @@ class UserStacks:
         except ValueError:
             self._counts["rejected"] += 1
             return NOTHING
-        # For its first moments a program has an interpreter that the kernel side was not told of:
-        # its stacks are marked incomplete, and once it is known nothing is lost any more.
-        is_early = sample.python_status == wire.PYTHON_NONE and self._trusts(sample.image)
+        was_walked = sample.python_status != wire.PYTHON_NONE
         if sample.python_frames and not self._trusts(sample.image):
             sample.forget_python()
         if is_tick:
             found = self._resolver.resolve_tick(sample, ktime_ns)
         else:
             found = self._resolver.resolve(sample, api, ktime_ns)
-        if found.lacks_python and not is_early:
+        if found.lacks_python and (was_walked or self._cannot_know(sample.image)):
             self._lose_python()
         self._counts["memo_hits"] += not found.walked
         self._counts["distinct"] += len(found.records)

@@ -11,7 +11,7 @@ import otel_gpu
 from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 
-CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.otelgpu"))
+CORPUS = sorted((Path(__file__).parents[1] / "corpus" / "recordings").glob("*.otelgpu"))
 SCENARIOS = Path(otel_gpu.__file__).parent / "demo" / "recordings"
 ORIGINALS = ("preemption", "lock", "memory-limit", "noisy-neighbour", "two-causes")
 # What a checksum cannot tell from a real value, and arithmetic stumbles over.

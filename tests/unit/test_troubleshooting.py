@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.capture.doors import LOST_BY_DOORS
-from otel_gpu.enrich.activities import CountersActivity
+from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
 from otel_gpu.ledger.agent import AgentReadings
 
@@ -25,6 +25,7 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     counters = {name: 1 for name in wire.COUNTER_NAMES.values() if name.startswith(LOST)}
     readings = AgentReadings()
     readings.observe(CountersActivity(0, counters))
+    readings.observe(StatusActivity(0, {"still_running": 1}))
     rows = re.findall(r"^\| (`.*?) \| (.+?) \| (.+?) \|$", losses_section(), re.MULTILINE)
     named = [
         re.findall(r"`(\w+|rejected_…|error_…|skipped_…)`", re.sub(r"\(.*?\)", "", row[0]))
