@@ -144,9 +144,10 @@ def test_a_flame_graph_fits_the_screen_and_can_be_looked_into(page_of, tmp_path)
 
     assert len(told) == len(SIZES)
     for one in told:
-        # all, process, _start, two of libc, main, train; then launch and two calls below those.
+        # all, process, _start, two of libc, <module>, main, preemption. Then train, in two lines:
+        # 8 boxes with launch and what leads to its call, 15 with that of launch and synchronize.
         assert one.startswith(
-            "true true false 7 10 true true false 9 9 cudaLaunchKernel (libcudart.so.12): "
+            "true true false 8 31 true true false 16 16 cudaLaunchKernel (libcudart.so.12): "
         )
         assert one.endswith("%)")
 
@@ -254,9 +255,9 @@ def test_a_page_about_devices_is_shown_without_a_complaint(tmp_path, size):
     seen = visit(path, tmp_path, size)
 
     assert (seen.console, seen.requests) == ([], [])
-    assert re.search(
-        r'class="card timeline" data-from="710000" data-to="\d+" data-drawn="\d+"', seen.document
-    )
+    # As long as its steps, of which the device waits in the first as well.
+    timeline = 'class="card timeline" data-from="0" data-to="4000000" data-drawn="[1-9]'
+    assert re.search(timeline, seen.document)
     assert '<p class="needs-script">' not in seen.document
     opened = path.read_text(encoding="utf-8").replace("<details", "<details open")
     assert told_by([opened], MEASURE, tmp_path) == [width for width, _ in SIZES]
