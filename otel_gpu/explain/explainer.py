@@ -32,6 +32,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
+from otel_gpu.enrich.cuda_errors import killed_by
 from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
@@ -312,7 +313,8 @@ class Explainer:
         self._timeline.add_call(activity)
         self._chronic.places.observe_work(activity)
         if self._hung:
-            self._incidents.forget_hung((event.pid, event.tid, event.start_ktime_ns))
+            key = (event.pid, event.tid, event.start_ktime_ns)
+            self._incidents.end_hung(key, is_killed=killed_by(event.status) > 0)
         is_first = self._baselines.is_first(
             event.pid, event.image_ktime_ns, event.api, activity.end_unix_ns
         )

@@ -185,8 +185,14 @@ class Incidents:
         """Say whether a call hangs as far as is known."""
         return key in self._hung
 
+    def end_hung(self, key: OpenKey, *, is_killed: bool) -> None:
+        """Take in that a call is over: one that a signal ended has hung, any other is like others."""
+        chain = self._hung.pop(key, None)
+        if chain is not None and is_killed:
+            self.add(chain)
+
     def forget_hung(self, key: OpenKey) -> None:
-        """Take in that a call has returned: from now on it is a call like others."""
+        """Take in that something is told otherwise, or is over."""
         self._hung.pop(key, None)
 
     def advance(self, unix_ns: int) -> None:

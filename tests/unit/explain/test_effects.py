@@ -1,5 +1,7 @@
 """Which calls and gaps are effects, and by how much they are too long."""
 
+import signal
+
 import pytest
 
 from otel_gpu import wire
@@ -146,6 +148,23 @@ def test_a_hung_call_that_returns_counts_once():
     assert [chain.effect.kind for chain in chains] == ["hung_call", "slow_call"]
     (incident,) = explainer.incidents()
     assert (incident.effects, incident.lost_ns) == (1, 14_999 * MS)
+
+
+def test_a_hung_call_that_a_signal_ends_is_both():
+    """That is how most hangs end: what it hung in is what there is to know."""
+    report = open_call(TRAINER, "cudaStreamSynchronize", START, START + 10 * SECOND)
+    status = wire.STATUS_KILLED + signal.SIGKILL
+    end = slow(duration_ms=15_000, status=status, choices=wire.CHOICE_FAILED)
+
+    chains, explainer = explain(usual(), report, end)
+
+    assert [chain.effect.kind for chain in chains] == ["hung_call", "killed_call"]
+    told = {one.chains[0].effect.kind: one for one in explainer.incidents()}
+    assert {kind: one.lost_ns for kind, one in told.items()} == {
+        "hung_call": 10 * SECOND,
+        "killed_call": 0,
+    }
+    assert in_ms(told["hung_call"].causes) == [("gpu_wait", 10_000)]
 
 
 def test_an_unknown_api_is_an_effect_like_any_other():
