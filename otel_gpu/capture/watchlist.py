@@ -41,6 +41,7 @@ from otel_gpu.procfs.mapped_files import (
     is_marks_library,
     is_verbs_library,
     mapped_files,
+    program_path,
     root_of,
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
@@ -375,9 +376,10 @@ class Watchlist:
                 self._miss(pid, reason, arrival.mapped.path)
 
         yield from self._probes(pid, note)
-        if found or not is_cuda_library(path.rpartition("/")[2]) or Path(f"/proc/{pid}").exists():
+        # Of one that has ended, /proc has a folder until its parent has asked for it, and no program.
+        if found or not is_cuda_library(path.rpartition("/")[2]) or program_path(pid):
             return
-        # It has ended. Others that use the same file may come.
+        # Others that use the same file may come.
         with self._faults.at("probes"):
             try:
                 for info in self._attachments.examine_path(pid, path, note):

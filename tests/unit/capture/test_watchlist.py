@@ -6,9 +6,12 @@ import time
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.attachments import Arrival
+from otel_gpu.capture.missed_starts import MissedStarts
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
+from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.stacks.user_stacks import UserStacks
 from tests.synthetic import call_record, kernel_record
 
@@ -123,3 +126,31 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
         list(watchlist.after_tick(tick))
         list(watchlist.after_tick(stranger))
         assert len(looked) == number.bit_length()
+
+
+@pytest.mark.parametrize("is_reaped", [False, True], ids=["not reaped", "reaped"])
+def test_of_who_has_ended_the_library_is_probed_and_what_was_missed_counted(make, is_reaped):
+    """Its folder in /proc may be there for as long as its parent does not ask how it ended."""
+    _, watchlist = make({}, watch_all=False)
+    missed, looked_at = [], []
+    watchlist._missed_starts = MissedStarts(missed.append)
+
+    def examine_path(pid, path, note):
+        looked_at.append((pid, path))
+        note(Arrival(MappedFile(pid, FileId(1, 2), 0, 0, path), probed_ktime_ns=211, problem=None))
+        return ()
+
+    watchlist._attachments.examine_path = examine_path
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, pid, os.WEXITED if is_reaped else os.WEXITED | os.WNOWAIT)
+    path = "/lib/libcudart.so.12"
+    list(
+        watchlist.after_library(
+            kernel_record(wire.RECORD_LIBRARY, pid=pid, ktime_ns=101, path=path)
+        )
+    )
+    if not is_reaped:
+        os.waitpid(pid, 0)
+
+    assert looked_at == [(pid, path)]
+    assert missed == [wire.COUNTER_LOST_NOT_WATCHED_FROM_START]
