@@ -237,8 +237,9 @@ class Places:
         self._older_samples.forget(pid)
         self._size -= _size_of(self._processes.pop(pid, {}))
         self._older.pop(pid, None)
-        for thread in [thread for thread in self._queues if thread[0] == pid]:
-            del self._queues[thread]
+        for threads in (self._gaps, self._queues):
+            for thread in [thread for thread in threads if thread[0] == pid]:
+                del threads[thread]
 
     def age(self) -> None:
         """Begin anew; what was seen until now counts where nothing else was seen, until next time."""

@@ -2,7 +2,7 @@
 
 from otel_gpu.explain.places import Places
 from otel_gpu.stacks.frames import NATIVE, Frame
-from tests.activities import call_stack, image, stall
+from tests.activities import call, call_stack, gap, image, stall
 
 MS = 1_000_000
 TRAINER = image()
@@ -44,3 +44,20 @@ def test_where_no_thread_makes_calls_it_is_where_they_wait_longest():
     """As of a worker process, which has a part in how long others wait."""
     assert place_of(waits("a", 10, number=1), waits("b", 20, number=2)) == "b"
     assert place_of() is None
+
+
+def test_of_a_process_that_ended_no_gap_waits_for_its_call():
+    """Of many short ones, the last gap of each would be kept until others take its place."""
+    stack = call_stack(3, (Frame(NATIVE, "train", "", 0, "libfoo.so", 0),))
+    after_gap = call(TRAINER, "cudaLaunchKernel", 20 * MS, 1 * MS, stack=stack)
+    work = gap(TRAINER, "cudaMalloc", "cudaLaunchKernel", 10 * MS, 20 * MS)
+    places = Places(8)
+
+    places.observe(work)
+    places.forget(TRAINER.pid)
+    places.observe_work(after_gap)
+    assert places.find(TRAINER.pid, "host") is None
+
+    places.observe(work)
+    places.observe_work(after_gap)
+    assert places.find(TRAINER.pid, "host").stack is stack
