@@ -30,7 +30,7 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export import exports as exports_module
 from otel_gpu.export.exports import open_exports
-from otel_gpu.options import Config, ExportConfig
+from otel_gpu.options import Config, ExplainConfig, ExportConfig
 from otel_gpu.records import (
     aggregates_record,
     clock_record,
@@ -266,7 +266,11 @@ def main() -> None:
     """Take a made recording through the pipeline as a replay does; say what came of it."""
     give_back_memory()
     collect_rarely()
-    config = Config(export=ExportConfig(otlp_file="census"))
+    # What is kept until a stretch ends comes and goes with it. Stretches are much shorter than the
+    # time between two censuses, so that each is at about the same moment of one.
+    config = Config(
+        export=ExportConfig(otlp_file="census"), explain=ExplainConfig(chronic_window_s=1.0)
+    )
     rejected: Counter[str] = Counter()
     activities = 0
 
