@@ -65,7 +65,10 @@ def faults_of_outcome(
     who = {str(node["who"]["comm"]) for node in steps if node["who"]} | {
         node["state"] for node in steps
     }
-    if outcome.by and outcome.by not in who:
+    # Whoever has the CPU that a quota keeps the loop from is named by the account: with a quota it is
+    # nobody only where nobody else wants that CPU. The advice has to be about the quota all the same.
+    is_taken = outcome.by == "cpu_quota" and noise > MUCH_NOISE and "starved" in named
+    if outcome.by and outcome.by not in who and not is_taken:
         yield f"{outcome.by} is not behind it: {sorted(who)}"
     yield from _faults_of_advice(document, pid, outcome)
 
