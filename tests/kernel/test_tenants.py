@@ -93,24 +93,7 @@ def test_a_child_of_another_user_does_not_annotate_its_parent(
 
 
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-# Publishes a context whose payload is on a page of a file, and calls when it is told to.
-PUBLISHES = """
-import ctypes, mmap, os, struct, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-page = libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, os.open(sys.argv[2], os.O_RDONLY), 0)
-memory = os.memfd_create("OTEL_CTX")
-os.ftruncate(memory, 4096)
-header = mmap.mmap(memory, 4096)
-header[:32] = struct.pack("<8sIIQQ", b"OTEL_CTX", 2, 200, time.monotonic_ns(), page)
-runtime = ctypes.CDLL(sys.argv[1])
-print("ready", flush=True)
-for count in sys.stdin:
-    for _ in range(int(count)):
-        runtime.cudaStreamSynchronize(None)
-    print("done", flush=True)
-"""
+# Makes as many calls as each line of its input says.
 CALLS = """
 import ctypes, sys
 runtime = ctypes.CDLL(sys.argv[1])
@@ -120,6 +103,21 @@ for count in sys.stdin:
         runtime.cudaStreamSynchronize(None)
     print("done", flush=True)
 """
+# Publishes a context whose payload is on a page of a file, and calls when it is told to.
+PUBLISHES = (
+    """
+import ctypes, mmap, os, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+page = libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE, os.open(sys.argv[2], os.O_RDONLY), 0)
+memory = os.memfd_create("OTEL_CTX")
+os.ftruncate(memory, 4096)
+header = mmap.mmap(memory, 4096)
+header[:32] = struct.pack("<8sIIQQ", b"OTEL_CTX", 2, 200, time.monotonic_ns(), page)
+"""
+    + CALLS
+)
 ENDS_WITHIN_S = 5.0
 
 
