@@ -13,7 +13,7 @@ from tests.backends.otelcol import Otelcol
 from tests.backends.processes import LOOPBACK, wait_for
 from tests.backends.test_gateway import QUICK, inner_port, is_explained
 from tests.backends.traces import post, traces_of
-from tests.backends.truth import truth_of
+from tests.backends.truth import SERVICE, truth_of
 from tests.receiver import OtlpReceiver
 
 pytestmark = pytest.mark.backends
@@ -164,6 +164,6 @@ def test_an_incident_crosses_both_tiers(jaeger: Jaeger, replay: Replay) -> None:
 
 
 def kept(jaeger: Jaeger) -> set[str]:
-    if "scenarios" not in jaeger.services():
+    if SERVICE not in jaeger.services():
         return set()
-    return {span.trace_id for span in jaeger.find("scenarios")}
+    return {span.trace_id for span in jaeger.find(SERVICE)}

@@ -14,7 +14,7 @@ from tests.backends.processes import wait_for
 from tests.backends.prometheus import Prometheus
 from tests.backends.recordings import moved_to_now
 from tests.backends.traces import traces_of
-from tests.backends.truth import RECORDINGS, truth_of
+from tests.backends.truth import RECORDINGS, SERVICE, truth_of
 from tests.profiles import read
 from tests.receiver import OtlpReceiver
 
@@ -148,11 +148,8 @@ def test_two_files_together_do_what_each_does(
     }
     with Otelcol(traces, "prometheus", env=env) as otelcol:
         replay(recording, otelcol.endpoint)
-        launches = 'gpu_cuda_kernel_launch_calls_total{job="scenarios"}'
+        launches = f'gpu_cuda_kernel_launch_calls_total{{job="{SERVICE}"}}'
         assert wait_for(lambda: prometheus.value(launches, end_s + 1)) == 60
         assert wait_for(
-            lambda: (
-                "scenarios" in jaeger.services()
-                and "gpu.incident" in jaeger.operations("scenarios")
-            )
+            lambda: SERVICE in jaeger.services() and "gpu.incident" in jaeger.operations(SERVICE)
         )

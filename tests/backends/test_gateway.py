@@ -14,7 +14,7 @@ from tests.backends.processes import LOOPBACK, free_ports, wait_for
 from tests.backends.prometheus import Prometheus
 from tests.backends.test_prometheus import quantile_ns
 from tests.backends.traces import SentSpan, copies_of, post, traces_of
-from tests.backends.truth import truth_of
+from tests.backends.truth import SERVICE, truth_of
 from tests.receiver import OtlpReceiver
 
 pytestmark = pytest.mark.backends
@@ -129,10 +129,14 @@ def test_failed_calls_survive_sampling(passed: Passed) -> None:
 
 def test_span_metrics_count_what_sampling_drops(passed: Passed) -> None:
     """All calls that were sent are counted, not only those that were kept."""
-    calls = 'traces_span_metrics_calls_total{service_name="scenarios",span_name="%s"}'
+    calls = 'traces_span_metrics_calls_total{service_name="%s",span_name="%s"}'
 
-    waits = passed.prometheus.value(f"sum({calls % 'cudaStreamSynchronize'})", passed.end_s)
-    launches = passed.prometheus.value(f"sum({calls % 'cudaLaunchKernel'})", passed.end_s)
+    waits = passed.prometheus.value(
+        f"sum({calls % (SERVICE, 'cudaStreamSynchronize')})", passed.end_s
+    )
+    launches = passed.prometheus.value(
+        f"sum({calls % (SERVICE, 'cudaLaunchKernel')})", passed.end_s
+    )
 
     assert waits == PLAIN + 2 + 60
     assert launches == 60
@@ -142,7 +146,7 @@ def test_span_metrics_count_what_sampling_drops(passed: Passed) -> None:
 def test_span_metrics_tell_microseconds_apart(passed: Passed, quantile: float) -> None:
     """Quantiles of the calls' durations are within the bucket of the recorded ones."""
     name = "traces_span_metrics_duration_seconds_bucket"
-    match = '{service_name="scenarios",span_name="cudaLaunchKernel"}'
+    match = f'{{service_name="{SERVICE}",span_name="cudaLaunchKernel"}}'
     durations_ns = [call.duration_ns for call in truth_of("lock").of_api("cudaLaunchKernel")]
     true_s = quantile_ns(durations_ns, quantile) / S
 

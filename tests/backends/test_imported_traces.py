@@ -46,8 +46,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         # Jaeger takes no metrics.
         env = {"OTEL_SERVICE_NAME": SERVICE, "OTEL_METRICS_EXPORTER": "none"}
         send(folder, f"http://{jaeger.endpoint}", "--otlp", verb=("import", "torch-trace"), env=env)
-        # A run; of each step itself, its phase, a copy and its kernels; and a gap before all but the first.
-        expected = 2 * (1 + STEPS * (3 + KERNELS) + STEPS - 1)
+        # A run; of each step itself, its phase, the gap that it begins with, a copy and its kernels.
+        expected = 2 * (1 + STEPS * (4 + KERNELS))
         assert wait_for(lambda: SERVICE in jaeger.services())
         assert wait_for(lambda: len(jaeger.find(SERVICE)) >= expected)
         spans = jaeger.find(SERVICE)
@@ -82,7 +82,7 @@ def test_gaps_are_found_by_how_long_they_are(shown: Shown) -> None:
     found = shown.jaeger.find(SERVICE, "gpu.idle", duration_min=half)
     gaps = [one for one in found if one.name == "gpu.idle"]
 
-    assert len(gaps) == 2 * (STEPS - 1)
+    assert len(gaps) == 2 * STEPS
     for gap in gaps:
         assert gap.attributes["otel_gpu.idle.cause"] == "data_loader"
         assert gap.attributes["otel_gpu.host.operation"] == LOADER

@@ -10,11 +10,10 @@ from tests.backends.jaeger import Jaeger, JaegerSpan
 from tests.backends.otelcol import Otelcol
 from tests.backends.processes import wait_for
 from tests.backends.traces import traces_of
-from tests.backends.truth import Stall, Times, Truth, truth_of
+from tests.backends.truth import SERVICE, Stall, Times, Truth, truth_of
 
 pytestmark = pytest.mark.backends
 
-SERVICE = "scenarios"
 EFFECT = "cudaLaunchKernel"
 
 
@@ -158,7 +157,7 @@ def test_the_resource_is_the_watched_process(shown: Shown) -> None:
     for span in (*shown.slow, *shown.jaeger.find(SERVICE, "gpu.incident")):
         assert span.resource["service.name"] == SERVICE
         assert span.resource["process.pid"] == shown.truth.pid
-        assert span.resource["process.executable.path"] == "/tmp/otel-gpu-demo/scenarios"
+        assert span.resource["process.executable.path"] == "/usr/bin/python3"
         assert span.resource["process.command_args"][-1] == shown.cause
         assert span.resource["host.name"] == "gpu-host"
     assert shown.jaeger.services() == {SERVICE}

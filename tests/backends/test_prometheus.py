@@ -13,7 +13,7 @@ from tests.backends.otelcol import Otelcol
 from tests.backends.processes import wait_for
 from tests.backends.prometheus import Prometheus
 from tests.backends.recordings import counted_now, moved_to_now
-from tests.backends.truth import truth_of
+from tests.backends.truth import SERVICE, truth_of
 
 pytestmark = pytest.mark.backends
 
@@ -50,12 +50,12 @@ def test_quantiles_of_a_recording_are_within_their_bucket(
     end_s = moved_to_now(truth.path, recording)
     with Otelcol("prometheus", env={"OTELCOL_REMOTE_WRITE": prometheus.remote_write}) as otelcol:
         replay(recording, otelcol.endpoint)
-        count = 'sum(histogram_count(gpu_cuda_call_duration_seconds{job="scenarios"}))'
+        count = f'sum(histogram_count(gpu_cuda_call_duration_seconds{{job="{SERVICE}"}}))'
         wait_for(lambda: prometheus.value(count, end_s + 1))
 
     for api in ("cudaLaunchKernel", "cudaStreamSynchronize"):
         durations_ns = [call.duration_ns for call in truth.of_api(api)]
-        series = f'gpu_cuda_call_duration_seconds{{job="scenarios",gpu_cuda_api="{api}"}}'
+        series = f'gpu_cuda_call_duration_seconds{{job="{SERVICE}",gpu_cuda_api="{api}"}}'
         assert prometheus.value(f"histogram_count({series})", end_s + 1) == len(durations_ns) == 60
         total_s = prometheus.value(f"histogram_sum({series})", end_s + 1)
         assert total_s == pytest.approx(sum(durations_ns) / S, rel=1e-9)
@@ -125,7 +125,7 @@ def test_a_series_is_found_by_process_through_target_info(
         series = wait_for(lambda: prometheus.query(joined, end_s + 1))
 
     ((labels, (_, value)),) = ((each["metric"], each["value"]) for each in series)
-    assert labels["job"] == "scenarios"
+    assert labels["job"] == SERVICE
     assert labels["host_name"] == "gpu-host"
     assert float(value) == 60
 
@@ -133,7 +133,7 @@ def test_a_series_is_found_by_process_through_target_info(
 def test_exemplars_lead_to_spans(prometheus: Prometheus, replay: Replay, tmp_path: Path) -> None:
     """An exemplar of a histogram names the trace of a call that it counted."""
     recording = tmp_path / "now.otelgpu"
-    series = 'gpu_cuda_call_duration_seconds{job="scenarios"}'
+    series = f'gpu_cuda_call_duration_seconds{{job="{SERVICE}"}}'
     with Otelcol("prometheus", env={"OTELCOL_REMOTE_WRITE": prometheus.remote_write}) as otelcol:
         # Prometheus 2.42 takes an exemplar for a series that it knows already.
         for _ in range(2):

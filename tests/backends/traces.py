@@ -33,7 +33,7 @@ Trace = Sequence[SentSpan]
 
 
 def traces_of(recording: Path) -> dict[bytes, list[SentSpan]]:
-    """The traces that a replay of this recording sends, by their ids."""
+    """The traces that a replay of this recording sends, by their ids; the span without parent first."""
     traces: dict[bytes, list[SentSpan]] = {}
     with OtlpReceiver() as receiver:
         send(recording, receiver.grpc_endpoint)
@@ -43,6 +43,8 @@ def traces_of(recording: Path) -> dict[bytes, list[SentSpan]]:
                     for span in scope_spans.spans:
                         sent = SentSpan(resource_spans.resource, scope_spans.scope, span)
                         traces.setdefault(span.trace_id, []).append(sent)
+    for trace in traces.values():
+        trace.sort(key=lambda sent: sent.span.parent_span_id != b"")
     return traces
 
 

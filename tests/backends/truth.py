@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from tests.kernel.agent import environment_for
 
+# What otel-gpu calls the program that the recordings of the demo are of: its script.
+SERVICE = "trainer.py"
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "otel_gpu" / "demo" / "recordings"
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
