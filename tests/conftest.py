@@ -18,7 +18,7 @@ from otel_gpu.capture.host import collect_rarely
 from tests import turns
 from tests.hosts import MARKERS, missing_for, required
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, stub_libraries
+from tests.stubs.build import BEGIN_AS_DRIVER, StubLibraries, stub_libraries
 
 # How long an example takes says more about the machine's other work than about the code,
 # and a check of a change must not fail for an example that the change did not touch.
@@ -29,6 +29,9 @@ _turns = turns.Turns()
 
 # The flight recorder of the user who runs the tests is not theirs to write or to read.
 os.environ.setdefault("OTEL_GPU_STORE_ENABLED", "off")
+
+# As in the driver, the sites of probes are behind the entries, which cost 20 times as much.
+os.environ.setdefault(BEGIN_AS_DRIVER, "1")
 
 # Each of the thousand programs that tests start would else compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

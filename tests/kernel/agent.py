@@ -40,17 +40,25 @@ FIRST = (
 # Whether commands count their hot calls themselves: all of them, or those of tests that run both ways.
 ALL_THROUGH_DOOR = os.environ.get("OTEL_GPU_TEST_DOOR") == "1"
 _through_door = ALL_THROUGH_DOOR
+# Whether all probes are at the entries of functions, or those of tests that run both ways.
+ALL_AT_ENTRIES = os.environ.get("OTEL_GPU_TEST_PROBE_SITES") == "entry"
+_at_entries = ALL_AT_ENTRIES
 
 
 @contextlib.contextmanager
 def through(way: str) -> Iterator[None]:
-    """Have the calls of commands counted by ``probes``, or by the ``door``."""
-    global _through_door  # noqa: PLW0603 -- of all agents that the tests of a module start
-    _through_door = way == "door"
+    """Have the calls of commands counted by ``probes``, by the ``door``, or by probes at ``entries``."""
+    global _through_door, _at_entries
+    _through_door, _at_entries = way == "door", way == "entries" or ALL_AT_ENTRIES
     try:
         yield
     finally:
-        _through_door = ALL_THROUGH_DOOR
+        _through_door, _at_entries = ALL_THROUGH_DOOR, ALL_AT_ENTRIES
+
+
+def at_sites() -> bool:
+    """Say whether probes are at sites, and not all at the entries."""
+    return not _at_entries
 
 
 class Finished(NamedTuple):
@@ -195,6 +203,8 @@ def environment_for(receiver: OtlpReceiver | None, *, protocol: str = "grpc") ->
     }
     # The flight recorder of the user who runs the tests is not theirs to write.
     environment["OTEL_GPU_STORE_ENABLED"] = "off"
+    if not at_sites():
+        environment["OTEL_GPU_CAPTURE_PROBE_SITES"] = "false"
     if receiver is not None:
         endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
         environment |= {

@@ -33,6 +33,13 @@ def counted_by(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.fixture(scope="module", params=["probes", "entries", "door"])
+def counted_each_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As ``counted_by``, and also by probes that are all at the entries of functions."""
+    with through(request.param):
+        yield request.param
+
+
 @pytest.fixture
 def counted_by_probes() -> Iterator[None]:
     """For what only probes tell, when all else goes through the door: see docs/door.md."""

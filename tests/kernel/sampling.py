@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
 from otel_gpu.probe_symbols import probes_of
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, layout_of
-from tests.kernel.agent import environment_for
+from tests.kernel.agent import at_sites, environment_for
 from tests.stubs.build import WORKLOADS
 
 PYTHON_WORKLOAD = WORKLOADS / "stacks.py"
@@ -154,10 +155,11 @@ class Capture:
 
     def __init__(self, library: Path, config: Config) -> None:
         self.programs = Programs(config, watch_all=False)
-        places = [
-            (probe.file_offset, probe.api.number)
-            for probe in probes_of(exported_functions(str(library)))
-        ]
+        with library.open("rb") as stream:
+            symbols = ElfSymbols(stream)
+            sites = LibrarySites(symbols, stream, are_chosen=at_sites())
+            probes = sites.move(probes_of(symbols.functions))
+        places = [(probe.file_offset, probe.api.number) for probe in probes]
         self.programs.attach()
         self.programs.bpf.attach_uprobes(EXIT_CALL, str(library), places, on_return=True)
         self.programs.bpf.attach_uprobes(ENTER_CALL, str(library), places)

@@ -17,11 +17,11 @@ from tests.kernel.agent import (
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_each_way")]
 
 
 @pytest.fixture(scope="module")
-def shared(counted_by: str, stubs: StubLibraries) -> Iterator[Shared]:
+def shared(counted_each_way: str, stubs: StubLibraries) -> Iterator[Shared]:
     """Programs that one agent watched, with a span for each call."""
     commands = {
         "many": ({}, [workload("exact"), stubs.runtime, "5003", "2"]),
@@ -100,7 +100,7 @@ def test_both_protocols_carry_counts_and_spans(
     assert {request.protocol for request in receiver.requests()} == {protocol}
 
 
-def test_memory_is_accounted_by_device(shared: Shared) -> None:
+def test_memory_is_accounted_each_way_device(shared: Shared) -> None:
     """Bytes allocated, copied and given back carry the device that was current, by its UUID."""
     receiver, pid = shared.receiver, shared.pid("devices")
 

@@ -8,7 +8,7 @@ from tests.kernel.agent import Agent, Shared, calls, losses, run_together, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
-pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_by")]
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("counted_each_way")]
 
 # By mode of the workload: what its stub does, and how often.
 NESTED = {
@@ -22,7 +22,7 @@ NESTED = {
 
 
 @pytest.fixture(scope="module")
-def shared(counted_by: str, stubs: StubLibraries) -> Iterator[Shared]:
+def shared(counted_each_way: str, stubs: StubLibraries) -> Iterator[Shared]:
     commands = {
         mode: ({"CUDA_STUB": stub}, [workload("nested"), stubs.runtime, mode, count])
         for mode, (stub, count) in NESTED.items()

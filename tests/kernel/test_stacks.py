@@ -22,6 +22,7 @@ from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
 from otel_gpu.stacks.interpreter_functions import is_left_out
 from tests.kernel.agent import (
     Agent,
+    through,
     together,
     wait_until,
 )
@@ -134,20 +135,22 @@ def with_stacks(events: Sequence[Event]) -> Iterator[tuple[Event, UserStack]]:
 @pytest.fixture(scope="module")
 def run_of(stubs: StubLibraries, tmp_path_factory) -> Callable[[str], Run]:
     """Runs merged.py with an interpreter, once for all tests."""
-    runs: dict[str, Run] = {}
 
+    @cache
     def run(name: str) -> Run:
-        if name not in runs:
-            python = interpreter(name)
-            recording = tmp_path_factory.mktemp("run") / "run.otelgpu"
-            command = [*python.command, SCRIPT, stubs.runtime, library("native"), str(TIMES)]
-            flags = ("--record", str(recording), "--spans", "full", "--otlp-file", os.devnull)
-            with Agent(None, command, flags=flags, env=ENVIRONMENT) as agent:
-                (line,) = agent.wait().lines
-            runs[name] = read_run(python.minor, line["chains"], list(events_of(recording)))
-        return runs[name]
+        return run_merged(name, stubs, tmp_path_factory.mktemp("run"))
 
     return run
+
+
+def run_merged(name: str, stubs: StubLibraries, folder: Path) -> Run:
+    python = interpreter(name)
+    recording = folder / "run.otelgpu"
+    command = [*python.command, SCRIPT, stubs.runtime, library("native"), str(TIMES)]
+    flags = ("--record", str(recording), "--spans", "full", "--otlp-file", os.devnull)
+    with Agent(None, command, flags=flags, env=ENVIRONMENT) as agent:
+        (line,) = agent.wait().lines
+    return read_run(python.minor, line["chains"], list(events_of(recording)))
 
 
 def read_run(minor: tuple[int, int], chains: dict[str, int], events: Sequence[Event]) -> Run:
@@ -214,6 +217,21 @@ def test_every_frame_of_python(name, run_of):
             assert (stack.python, stack.native) == ("ok", "eh_frame"), chain
             assert stack.complete, (chain, stack)
     assert run.status["without_sample"] == run.status["rejected"] == 0
+
+
+def test_stacks_of_probes_at_entries_are_those_of_probes_at_sites(run_of, stubs, tmp_path):
+    """The same frames of the same calls, wherever in its function a probe is."""
+    with through("entries"):
+        at_entries = run_merged("this", stubs, tmp_path)
+
+    def functions(run: Run) -> dict[str, set[tuple[str, ...]]]:
+        return {
+            chain: {tuple(frame.function for frame in stack.frames) for stack in stacks}
+            for chain, stacks in run.stacks.items()
+        }
+
+    assert functions(at_entries) == functions(run_of("this"))
+    assert all(stack.complete for stacks in at_entries.stacks.values() for stack in stacks)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

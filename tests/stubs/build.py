@@ -7,10 +7,13 @@ compiles only what changed and two runs at once do not disturb each other.
 
 import contextlib
 import hashlib
+import os
+import platform
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +42,22 @@ FLAGS = (
     "-pthread",
 )
 
+# Whether functions of the stubs begin as those of NVIDIA's driver do: see ``_AS_THE_DRIVER``.
+BEGIN_AS_DRIVER = "OTEL_GPU_TEST_DRIVER_STARTS"
+# A flag is compared, and a jump follows. It leads on, and there the function itself begins.
+_AS_THE_DRIVER = """\
+\tcmpl\t$0x321cba00, .Lflag(%rip)
+\tje\t.Lbody_{name}
+\tjmp\t*.Lelsewhere(%rip)
+.Lbody_{name}:
+"""
+_FLAG = """
+\t.data
+\t.p2align 3
+.Lelsewhere:\t.quad 0
+.Lflag:\t.long 0x321cba00
+"""
+
 
 class StubLibraries(NamedTuple):
     """The stub libraries, next to each other as CUDA's are."""
@@ -54,14 +73,35 @@ class StubLibraries(NamedTuple):
 
 @cache
 def stub_libraries() -> StubLibraries:
-    """Return the stub libcudart and libcuda, built when needed."""
+    """
+    Return the stub libcudart and libcuda, built when needed.
+
+    Where the environment has ``BEGIN_AS_DRIVER``, probes at sites are not at the entries.
+    """
     sources = (STUBS / "stub.h", STUBS / "cudart.c", STUBS / "cuda.c")
-    folder = CACHE / f"stubs-{_fingerprint(sources)}"
+    as_driver = bool(os.environ.get(BEGIN_AS_DRIVER)) and platform.machine() == "x86_64"
+    starts = (_AS_THE_DRIVER,) if as_driver else ()
+    folder = CACHE / f"stubs-{_fingerprint(sources, starts)}"
     libraries = StubLibraries(folder / "libcudart.so.12", folder / "libcuda.so.1")
     shared = ("-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-rpath,$ORIGIN", "-Wl,--build-id")
     for source, library in ((sources[1], libraries.runtime), (sources[2], libraries.driver)):
-        _compile(library, (*shared, f"-Wl,-soname,{library.name}", str(source)))
+        arguments = (*shared, f"-Wl,-soname,{library.name}", str(source))
+        _compile(library, arguments, change=_begin_as_driver if as_driver else None)
     return libraries
+
+
+def _begin_as_driver(assembly: str) -> str:
+    """Have each exported function begin as the driver's."""
+    exported = {match[1] for match in re.finditer(r"^\t\.globl\t(cu\w+)$", assembly, re.MULTILINE)}
+
+    def begin(match: re.Match[str]) -> str:
+        name = match[1]
+        return match[0] + (_AS_THE_DRIVER.format(name=name) if name in exported else "")
+
+    begun = re.sub(
+        r"^(\w+):\n(?:[^\w].*\n)*?\t\.cfi_startproc\n", begin, assembly, flags=re.MULTILINE
+    )
+    return begun + _FLAG
 
 
 @cache
@@ -190,14 +230,29 @@ def _fingerprint(sources: Sequence[Path], flags: Sequence[str] = ()) -> str:
     return hashlib.sha256(content + repr((*FLAGS, *flags)).encode()).hexdigest()[:16]
 
 
-def _compile(output: Path, arguments: Sequence[str], compiler: str = "gcc") -> None:
+def _compile(
+    output: Path,
+    arguments: Sequence[str],
+    compiler: str = "gcc",
+    change: Callable[[str], str] | None = None,
+) -> None:
+    """Build a file; ``change`` takes the assembly of the last argument and returns what is built."""
     if output.exists():
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
+        if change is not None:
+            *arguments, source = arguments
+            assembly = Path(scratch) / f"{Path(source).stem}.s"
+            _run(compiler, *FLAGS, "-fPIC", "-fvisibility=hidden", "-S", source, "-o", assembly)
+            assembly.write_text(change(assembly.read_text()))
+            arguments = (*arguments, str(assembly))
         built = Path(scratch) / output.name
-        command = (compiler, *FLAGS, "-o", str(built), *arguments)
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{result.stderr}")
+        _run(compiler, *FLAGS, "-o", built, *arguments)
         built.replace(output)
+
+
+def _run(*command: str | Path) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{result.stderr}")
