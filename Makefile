@@ -18,7 +18,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu wheel clean
+.PHONY: help setup demo test soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu golden wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -109,6 +109,11 @@ bench: setup bpf ## Measure every bound that the design sets
 
 check-gpu: setup ## Run the tests that need a GPU, and fail where there is none
 	OTEL_GPU_TEST_REQUIRE=kernel,gpu $(PYTHON_VENV) -m pytest -m gpu tests/gpu $(PYTEST_ARGS)
+
+BASE ?= HEAD
+golden: setup ## Compare what is printed of all recordings and examples with what commit BASE prints
+	rm -rf $(STAMPS)/golden
+	$(PYTHON_VENV) -m tests.golden $(STAMPS)/golden --base $(BASE)
 
 wheel: setup ## Build a wheel with the BPF objects inside
 	$(PYTHON_VENV) -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
