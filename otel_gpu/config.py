@@ -72,7 +72,8 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply") from error
-    except yaml.YAMLError as error:
+    # A tag says what a value is, and what makes one of it raises what it comes upon: `!!int a`.
+    except (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     for section, fields in _mapping(path, None, document).items():
         if section not in SECTIONS:

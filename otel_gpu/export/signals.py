@@ -38,8 +38,8 @@ class Signal(NamedTuple):
     most_items: int = 8192
 
     def count_rejected(self, response: Any) -> int:  # noqa: ANN401 -- generated code
-        """Return how many items of a batch a receiver that took it did not want."""
-        return int(getattr(response.partial_success, self.rejected))
+        """Return how many items of a batch a receiver that took it did not want; never below 0."""
+        return max(0, int(getattr(response.partial_success, self.rejected)))
 
 
 SPANS = Signal(

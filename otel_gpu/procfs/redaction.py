@@ -23,15 +23,17 @@ _NAME = re.compile(r"[A-Za-z_][\w.+-]*\Z")
 _HEADER = re.compile(
     r"(?i)((?:proxy-)?authorization|x-[\w-]{0,32}(?:key|token))(\s{0,8}:\s{0,8}).+", re.DOTALL
 )
-# Up to the last @ of a host, as a password may hold others; the digest of an image is none.
-_PASSWORD = re.compile(
-    r"((?:[a-zA-Z0-9+.-]://|(?<![\w./+-]))[\w.+%~-]{0,128}):[^\s/]{1,256}@(?!sha256:)"
-)
+# A user and the colon before a password, which goes up to the last @ that the same word has: a
+# password may hold others, and a token is long. The digest of an image is no host.
+_USER = re.compile(r"(?:(?<=[a-zA-Z0-9+.-]://)|(?<![\w./+-]))[\w.+%~-]{0,128}:")
+_WORD_OF_URL = re.compile(r"[^\s/]+")
+_HOST = re.compile(r".+@(?!sha256:)", re.DOTALL)
 # In the query of a URL, in JSON, in a list of settings: a name, quoted or not, and its value.
 _PAIR = re.compile(r"""(?<![\w.+-])(["']?)([A-Za-z_][\w.+-]{0,127})\1\s{0,8}[=:]\s{0,8}""")
 _VALUE = re.compile(r"""(")(?:[^"\\]|\\.)*|(')(?:[^'\\]|\\.)*|[^\s&;,"'{}\]]+""", re.DOTALL)
 # Settings in the value of an option in the value of an option.
 _MAX_DEPTH = 3
+_MAX_PASSES = 8
 
 
 def mask_secrets(command_args: Iterable[str]) -> list[str]:
@@ -51,8 +53,17 @@ def mask_secrets(command_args: Iterable[str]) -> list[str]:
             continue
         name, equals, _ = argument.lstrip("-+").partition("=")
         value_is_secret = _is_secret(name) and not equals and argument.startswith("-")
-        masked.append(_mask_argument(argument, _MAX_DEPTH))
+        masked.append(_mask_whole(argument))
     return masked
+
+
+def _mask_whole(argument: str) -> str:
+    # A mask can end what kept something from being seen, such as a space in a password.
+    for _ in range(_MAX_PASSES):
+        before, argument = argument, _mask_argument(argument, _MAX_DEPTH)
+        if argument == before:
+            break
+    return argument
 
 
 def _mask_argument(argument: str, depth: int) -> str:
@@ -62,21 +73,34 @@ def _mask_argument(argument: str, depth: int) -> str:
     if equals and depth and _NAME.match(name.lstrip("-+")):
         return f"{name}={_mask_argument(value, depth - 1)}"
     shorter = _HEADER.sub(rf"\1\2{MASK}", argument)
-    return _mask_pairs(_PASSWORD.sub(rf"\1:{MASK}@", shorter))
+    return _mask_pairs(_WORD_OF_URL.sub(_mask_password, shorter))
+
+
+def _mask_password(word: re.Match[str]) -> str:
+    text, (begin, end) = word.string, word.span()
+    user = _USER.search(text, begin, end)
+    host = _HOST.match(text, user.end(), end) if user else None
+    if user is None or host is None:
+        return word[0]
+    return f"{text[begin : user.end()]}{MASK}{text[host.end() - 1 : end]}"
 
 
 def _mask_pairs(text: str) -> str:
     parts: list[str] = []
-    end = 0
+    while found := _find_secret(text):
+        begin, quote, end = found
+        parts += text[:begin], quote, MASK
+        # What follows is read as it will be behind the mask.
+        text = text[end:]
+    return "".join((*parts, text))
+
+
+def _find_secret(text: str) -> tuple[int, str, int] | None:
+    """Return where the first secret value begins, the quote that it begins with, and where it ends."""
     for pair in _PAIR.finditer(text):
-        if (
-            pair.start() >= end
-            and _is_secret(pair[2])
-            and (value := _VALUE.match(text, pair.end()))
-        ):
-            parts += text[end : pair.end()], value[1] or value[2] or "", MASK
-            end = value.end()
-    return "".join((*parts, text[end:]))
+        if _is_secret(pair[2]) and (value := _VALUE.match(text, pair.end())):
+            return pair.end(), value[1] or value[2] or "", value.end()
+    return None
 
 
 def _is_secret(name: str) -> bool:

@@ -118,7 +118,7 @@ def _sockets(pid: int, limit_bytes: int) -> Iterator[tuple[Endpoint, Endpoint, b
                 continue
             try:
                 yield _endpoint(fields[1]), _endpoint(fields[2]), fields[3], int(fields[9])
-            except ValueError:
+            except (ValueError, struct.error):
                 continue
 
 

@@ -210,6 +210,15 @@ def test_a_value_that_is_large_when_written_out_is_not_written_out(tmp_path):
     assert len(str(refused.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    "value", ["!!int a", "!!int ''", "!!bool a", "!!timestamp a", "!!float a", "!!float ''"]
+)
+def test_a_tag_that_does_not_fit_is_refused(tmp_path, value):
+    """What makes a value of a tag raises what it comes upon, and no error of YAML."""
+    with pytest.raises(ConfigError, match="is not valid YAML: "):
+        load_yaml(tmp_path, f"spans:\n  mode: {value}\n")
+
+
 def test_yaml_cannot_make_objects(tmp_path):
     """A configuration file is data; a tag that asks for code is refused."""
     with pytest.raises(ConfigError, match="is not valid YAML"):

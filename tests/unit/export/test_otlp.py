@@ -98,6 +98,9 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
     assert transport.deliver(log_batch(1, 2, 3)) == Delivery(Outcome.DELIVERED)
     receiver.reject_spans = 2
     assert transport.deliver(log_batch(4, 5)) == Delivery(Outcome.DELIVERED, rejected=2)
+    # What makes no sense takes nothing back that was counted.
+    receiver.reject_spans = -7
+    assert transport.deliver(log_batch(7)) == Delivery(Outcome.DELIVERED)
     receiver.refuse(True)
     assert transport.deliver(log_batch(6)).outcome is Outcome.UNAVAILABLE
     transport.close()

@@ -42,6 +42,9 @@ from otel_gpu.procfs.redaction import mask_secrets
         (["postgres://ada:p@ss@db/x@y"], ["postgres://ada:***@db/x@y"]),
         (["--dsn=ada:p@ss@db"], ["--dsn=ada:***@db"]),
         (["ada:p@ss@db"], ["ada:***@db"]),
+        (['key:o"key":s'], ['key:***"key":***']),
+        ([':key=" "@host'], [":***@host"]),
+        (["postgres://ada:" + 2_000 * "abc@" + "@db/x"], ["postgres://ada:***@db/x"]),
     ],
 )
 def test_secrets_that_have_a_name_are_masked(args, expected):
@@ -91,5 +94,7 @@ def test_a_long_argument_takes_no_long_time():
         "x=" * 40_000,
         "://" * 30_000,
         "token\\" * 20_000,
+        "token=a&" * 10_000,
+        "a:b@" * 20_000,
     ):
         assert len(mask_secrets([text])) == 1

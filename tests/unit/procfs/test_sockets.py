@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from otel_gpu.procfs import sockets
 from otel_gpu.procfs.sockets import (
     Endpoint,
     Holders,
@@ -42,6 +43,18 @@ def test_a_process_that_is_gone_has_no_sockets():
     """Nothing is raised about it."""
     assert listening_ports(1 << 22) == set()
     assert find_inode(1 << 22, Endpoint("::1", 1), Endpoint("::1", 2)) == 0
+
+
+@pytest.mark.parametrize(
+    "address", ["0:1F90", "-0100007:1F90", "0100007F:-1", "0100007F", "ÿ:1F90"]
+)
+def test_a_line_that_makes_no_sense_is_left_out(address, monkeypatch):
+    """The others count."""
+    line = f"0: {address} 00000000:0000 0A 0:0 0:0 0 0 0 77 1 0\n"
+    good = line.replace(address, "0100007F:1F91")
+    monkeypatch.setattr(sockets, "read_file", lambda *_: f"head\n{line}{good}".encode())
+
+    assert 0x1F91 in listening_ports(1)
 
 
 def test_who_holds_a_pipe_is_looked_up_again_after_a_while():
