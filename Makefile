@@ -18,7 +18,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu golden wheel clean
+.PHONY: help setup demo test test-all fuzz soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu golden wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,6 +43,16 @@ test: ## Run the tests; as root, those that load BPF programs too
 	fi; \
 	export OTEL_GPU_TEST_REQUIRE; \
 	set -x; $(PYTHON_VENV) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+
+test-all: ## Run all tests: those of `test`, fuzzing for a minute, a short soak, real backends
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory fuzz MINUTES=1
+	@$(MAKE) --no-print-directory soak MINUTES=2 PROCESSES=2000
+	@$(MAKE) --no-print-directory test-backends
+
+# GUIDED=1: by the coverage of the parsers, where `pip install atheris` was possible.
+fuzz: setup ## Fuzz the parsers of foreign bytes for MINUTES in all, or one TARGET
+	$(PYTHON_VENV) -m tests.fuzz.driver --minutes $(MINUTES) $(addprefix --target ,$(TARGET)) $(if $(GUIDED),--guided)
 
 MINUTES ?= 30
 PROCESSES ?= 20000
