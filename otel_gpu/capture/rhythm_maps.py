@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfMap, BpfObject
+from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.rhythm import Calls, Rhythm, Role
 from otel_gpu.probe_table import API_BY_NUMBER
 
@@ -21,6 +21,7 @@ _IS_OVER: Final = wire.RHYTHM.offset_of("is_over")
 _START_KTIME_NS: Final = wire.RHYTHM.offset_of("start_ktime_ns")
 _PATTERNS: Final = struct.Struct(f"<{2 * wire.RHYTHM_PATTERNS}Q")
 _SYMBOL_BITS = 16
+_AREA_BYTES: Final = wire.RHYTHM_CALLS * wire.RHYTHM_CALL.size
 _ROLES: Final[Mapping[int, Role]] = {
     wire.FAMILY_LAUNCH: Role.LAUNCH,
     wire.FAMILY_GRAPH_LAUNCH: Role.LAUNCH,
@@ -81,13 +82,13 @@ class RhythmMemory(ABC):
         """Return the calls that are kept."""
         words = array("Q", self._kept(index))
         roles: dict[int, Role] = {}
-        symbols: list[int] = []
+        symbols = array("H")
         for what in words[1::2]:
             symbol = what >> 32 & 0xFFFF
             symbols.append(symbol)
             if symbol not in roles:
                 roles[symbol] = _role(what >> 48 & 0xFF, what >> 56)
-        gaps_ns = [what & 0xFFFFFFFF for what in words[1::2]]
+        gaps_ns = array("I", (what & 0xFFFFFFFF for what in words[1::2]))
         return Calls(symbols, words[::2], gaps_ns, roles)
 
     def follow(self, index: int, rhythm: Rhythm) -> None:
@@ -143,7 +144,9 @@ class RhythmMaps(RhythmMemory):
 
     def __init__(self, bpf: BpfObject) -> None:
         rhythms, calls = bpf.map("rhythms"), bpf.map("rhythm_calls")
-        self._rhythms, self._calls = _mapped(rhythms), _mapped(calls)
+        size_bytes = rhythms.max_entries * rhythms.value_bytes
+        self._rhythms = mmap.mmap(rhythms.fd, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._calls_fd = calls.fd
         self._indices = range(rhythms.max_entries)
         self._areas = set(range(1, calls.max_entries // wire.RHYTHM_CALLS + 1))
         self.share_areas(())
@@ -151,7 +154,6 @@ class RhythmMaps(RhythmMemory):
     def close(self) -> None:
         """Unmap them."""
         self._rhythms.close()
-        self._calls.close()
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield those that threads have, as (index, ``struct rhythm``)."""
@@ -189,14 +191,14 @@ class RhythmMaps(RhythmMemory):
 
     def _kept(self, index: int) -> bytes:
         area, kept = self._get(index, "area"), self._get(index, "kept")
-        size = wire.RHYTHM_CALL.size
-        at = (area - 1) * wire.RHYTHM_CALLS * size
-        return self._calls[at : at + kept * size] if area else b""
-
-
-def _mapped(bpf_map: BpfMap) -> mmap.mmap:
-    size_bytes = bpf_map.max_entries * bpf_map.value_bytes
-    return mmap.mmap(bpf_map.fd, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        if not area:
+            return b""
+        # All of them are 4 MB of our memory for as long as they are mapped, and are read now and then.
+        at = (area - 1) * _AREA_BYTES
+        with mmap.mmap(
+            self._calls_fd, _AREA_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=at
+        ) as calls:
+            return calls[: kept * wire.RHYTHM_CALL.size]
 
 
 def _role(api: int, copy_kind: int) -> Role:

@@ -15,6 +15,7 @@ Nothing in them tells which; so what meets the device again and again is rather 
 
 import enum
 import random
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -71,6 +72,9 @@ def find_rhythm(calls: Calls) -> Rhythm | Reason:
     """Return the rhythm of a thread, or why none is known."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS
+    if not any(calls.roles[symbol] is Role.LAUNCH for symbol in set(calls.symbols)):
+        # A step launches something; of many calls it takes megabytes to find out that none does.
+        return Reason.NO_ROUNDS
     plain = _find(calls, calls.symbols, folds=False)
     if isinstance(plain, Rhythm):
         return plain
@@ -86,12 +90,15 @@ class _Text:
 
     def __init__(self, symbols: Sequence[int], roles: Mapping[int, Role]) -> None:
         self.symbols, self.roles = symbols, roles
-        self._sums = list(
-            accumulate(symbols, lambda sum_, one: (sum_ * _BASE + one) % _PRIME, initial=0)
+        # Lists of so many numbers would be eight times as large, and leave their room scattered.
+        self._sums = array(
+            "Q", accumulate(symbols, lambda sum_, one: (sum_ * _BASE + one) % _PRIME, initial=0)
         )
-        self._powers = list(accumulate(symbols, lambda power, _: power * _BASE % _PRIME, initial=1))
+        self._powers = array(
+            "Q", accumulate(symbols, lambda power, _: power * _BASE % _PRIME, initial=1)
+        )
         launches = (roles[symbol] is Role.LAUNCH for symbol in symbols)
-        self._launches = list(accumulate(launches, initial=0))
+        self._launches = array("I", accumulate(launches, initial=0))
 
     def word(self, first: int, end: int) -> int:
         return (self._sums[end] - self._sums[first] * self._powers[end - first]) % _PRIME

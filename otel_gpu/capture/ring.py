@@ -4,9 +4,9 @@
 # ------------------------------------
 #
 # User space maps two position pages and the data. The consumer page is ours to write,
-# the producer page the kernel's. The data can be mapped twice in a row, so that a record
-# that wraps round the end is read as if it did not; but then all of it counts twice as our
-# memory, so we map it once and join such a record. Positions only grow; modulo the size
+# the producer page the kernel's. All pages of a mapping count as our memory from the start,
+# touched or not. So we map a part of the data at a time, the next one when a record begins
+# behind it, and join a record that lies in several. Positions only grow; modulo the size
 # they are offsets. Each record has an 8-byte header: its length, with one bit for "not
 # finished yet" (stop here, it will be) and one for "discarded" (skip it), and is padded to
 # 8 bytes. A record may be read as soon as the producer position covers it and it is not
@@ -29,6 +29,8 @@ _HEADER_BYTES = 8
 _PAGE_BYTES = mmap.PAGESIZE
 # Room is given back in pieces of this size: each time costs the kernel a cache miss.
 _PIECE_BYTES = 1 << 16
+# To map a part costs a few microseconds, and there are some hundred records in it.
+_MAPPED_BYTES = 1 << 18
 
 
 class RingBuffer:
@@ -47,11 +49,14 @@ class RingBuffer:
             fd, _PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
         )
         self._producer_map = mmap.mmap(
-            fd, _PAGE_BYTES + size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE_BYTES
+            fd, _PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE_BYTES
         )
         self._consumer = memoryview(self._consumer_map).cast("Q")
-        self._producer = memoryview(self._producer_map)[:8].cast("Q")
-        self._lengths = memoryview(self._producer_map)[_PAGE_BYTES:].cast("I")
+        self._producer = memoryview(self._producer_map).cast("Q")
+        self._mapped_bytes = min(_MAPPED_BYTES, size_bytes)
+        self._begin = 0
+        self._data = self._map()
+        self._lengths = memoryview(self._data).cast("I")
         self._ordered = platform.machine() in ("x86_64", "AMD64")
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -60,8 +65,8 @@ class RingBuffer:
         """Unmap it."""
         for view in (self._consumer, self._producer, self._lengths):
             view.release()
-        self._consumer_map.close()
-        self._producer_map.close()
+        for mapping in (self._consumer_map, self._producer_map, self._data):
+            mapping.close()
 
     def position(self) -> int:
         """Return how far the kernel has written."""
@@ -81,27 +86,49 @@ class RingBuffer:
         """
         end = self.position() if until is None else until
         position = given_back = self._consumer[0]
-        data, lengths, mask = self._producer_map, self._lengths, self._mask
+        mask, mapped_bytes = self._mask, self._mapped_bytes
+        data, lengths, begin = self._data, self._lengths, self._begin
         try:
             while position < end:
-                offset = position & mask
+                offset = (position & mask) - begin
+                if not 0 <= offset < mapped_bytes:
+                    self._move(position)
+                    data, lengths, begin = self._data, self._lengths, self._begin
+                    offset = (position & mask) - begin
                 length = lengths[offset >> 2]
                 if length & _BUSY:
                     break
                 if not self._ordered:
                     self._order()
                 size_bytes = length & ~_DISCARDED
+                first = position + _HEADER_BYTES
                 position += (size_bytes + _HEADER_BYTES + 7) & ~7
                 if not length & _DISCARDED:
-                    start = _PAGE_BYTES + offset + _HEADER_BYTES
+                    start = offset + _HEADER_BYTES
                     record = data[start : start + size_bytes]
-                    if len(record) < size_bytes:
-                        record += data[_PAGE_BYTES : _PAGE_BYTES + size_bytes - len(record)]
+                    while len(record) < size_bytes:
+                        self._move(first + len(record))
+                        data, lengths, begin = self._data, self._lengths, self._begin
+                        record += data[: size_bytes - len(record)]
                     yield record
                 if position - given_back > _PIECE_BYTES:
                     self._consumer[0] = given_back = position
         finally:
             self._consumer[0] = position
+
+    def _map(self) -> mmap.mmap:
+        offset = 2 * _PAGE_BYTES + self._begin
+        return mmap.mmap(
+            self.fd, self._mapped_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset
+        )
+
+    def _move(self, position: int) -> None:
+        """Map the part that a position is in."""
+        self._begin = (position & self._mask) & ~(self._mapped_bytes - 1)
+        before, self._data = self._data, self._map()
+        self._lengths.release()
+        self._lengths = memoryview(self._data).cast("I")
+        before.close()
 
     def _order(self) -> None:
         if not self._ordered:

@@ -3,6 +3,7 @@
 import mmap
 import os
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,10 @@ DISCARDED = 1 << 30
 class Kernel:
     """Writes records as the kernel does; what wraps round the end goes on at the beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, size_bytes: int = SIZE) -> None:
         self.fd = os.memfd_create("ring")
-        os.truncate(self.fd, 2 * PAGE + SIZE)
+        self.size_bytes = size_bytes
+        os.truncate(self.fd, 2 * PAGE + size_bytes)
         self.position = 0
 
     def write(self, payload: bytes, flags: int = 0) -> int:
@@ -28,19 +30,26 @@ class Kernel:
         at = self.position
         record = struct.pack("<II", len(payload) | flags, 0) + payload
         for index, byte in enumerate(record):
-            os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (at + index) % SIZE)
+            os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (at + index) % self.size_bytes)
         self.position += (len(record) + 7) & ~7
         os.pwrite(self.fd, struct.pack("<Q", self.position), PAGE)
         return at
 
     def finish(self, at: int, length: int) -> None:
         """Clear the busy bit of a record."""
-        os.pwrite(self.fd, struct.pack("<I", length), 2 * PAGE + at % SIZE)
+        os.pwrite(self.fd, struct.pack("<I", length), 2 * PAGE + at % self.size_bytes)
 
     @property
     def consumed(self) -> int:
         """How far the reader has given room back."""
         return int(struct.unpack("<Q", os.pread(self.fd, 8, 0))[0])
+
+
+def mapped_of(name):
+    """Where a file is mapped into this process."""
+    lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    places = [line.split()[0].split("-") for line in lines if name in line]
+    return [(int(begin, 16), int(end, 16)) for begin, end in places]
 
 
 @pytest.fixture
@@ -104,6 +113,26 @@ def test_records_wrap_round_the_end(kernel, ring):
         kernel.write(payload)
         assert list(ring.read()) == [payload]
     assert kernel.position > 3 * SIZE
+
+
+def test_records_are_joined_over_the_parts_that_are_mapped(monkeypatch):
+    """A record can be longer than the part of the data that is in memory, and wrap round the end."""
+    monkeypatch.setattr(ring_module, "_MAPPED_BYTES", PAGE)
+    size_bytes = 4 * PAGE
+    kernel = Kernel(size_bytes)
+    ring = RingBuffer(kernel.fd, size_bytes)
+    payloads = [bytes([number]) * length for number, length in enumerate((7, 2 * PAGE + 13, 997))]
+    for number in range(19):
+        at = kernel.write(payloads[number % 3], BUSY)
+        assert list(ring.read()) == []
+        kernel.finish(at, len(payloads[number % 3]))
+        assert list(ring.read()) == [payloads[number % 3]]
+    sizes_bytes = [end - begin for begin, end in mapped_of("memfd:ring")]
+    ring.close()
+    os.close(kernel.fd)
+
+    assert kernel.position > 3 * size_bytes
+    assert sum(sizes_bytes) == 3 * PAGE
 
 
 def test_room_is_given_back_while_records_are_taken(monkeypatch, ring, kernel):
