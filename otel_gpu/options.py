@@ -99,6 +99,9 @@ class CaptureConfig:
             alone, or `none`.
         probe_sites: Probe functions at the first instruction that the kernel need not single-step,
             where that shows the same calls; off: at their entries.
+        foreign_probes: Which functions of other people's libraries are probed on arm64: `safe` are
+            those where the kernel need not single-step, as that has corrupted processes there;
+            `all` are also the others. On x86-64 all are safe.
     """
 
     loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
@@ -116,6 +119,7 @@ class CaptureConfig:
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
     environment: str = _option("all", choices=("all", "otel", "none"))
     probe_sites: bool = _option(default=True)
+    foreign_probes: str = _option("safe", choices=("safe", "all"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,13 @@ def check_probe_sites(library: MappedFile) -> Finding | None:
         f"{len(symbols)} {kind} ({place}{_some(symbols) if kind != SiteClass.EMULATED else ''})"
         for (kind, place), symbols in rows
     )
+    if sites.unsafe:
+        return warning(
+            f"{library.name}: {listed}; {len(sites.unsafe)} carry no probe, as the kernel would "
+            "single-step them, which has corrupted processes on arm64",
+            "run the program with --door, which counts calls without probes, or take the risk with "
+            "capture.foreign_probes: all",
+        )
     return ok(f"{library.name}: {listed}") if listed else None
 
 

@@ -85,6 +85,8 @@ class _File:
     # Of these, who counts hot calls itself. While nobody else is there, those carry no probe.
     door_users: set[int] = field(default_factory=set)
     hot: list[Probe] = field(default_factory=list)
+    # How many hot functions the library has, also those that carry no probe.
+    hot_count: int = 0
     hot_links: list[Link] = field(default_factory=list)
     only_doors_since_s: float | None = None
     asks: DeviceAsks | None = None
@@ -114,11 +116,15 @@ class Attachments:
     Args:
         programs: Loaded.
         at_sites: Whether probes go where they cost least; False: they are all at the entries.
+        steps_foreign: As ``LibrarySites`` takes it.
     """
 
-    def __init__(self, programs: Programs, *, at_sites: bool = True) -> None:
+    def __init__(
+        self, programs: Programs, *, at_sites: bool = True, steps_foreign: bool = False
+    ) -> None:
         self._programs = programs
         self._at_sites = at_sites
+        self._steps_foreign = steps_foreign
         self._files: dict[FileId, _File] = {}
         self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
 
@@ -286,8 +292,10 @@ class Attachments:
         elif now_s - file.only_doors_since_s >= UNUSED_LIMIT_S:
             self._programs.bpf.detach(file.hot_links)
             file.hot_links = []
-            left_out = len(file.hot)
-            file.said |= {"symbols": file.said["symbols"] - left_out, "door": left_out}
+            file.said |= {
+                "symbols": file.said["symbols"] - len(file.hot),
+                "door": file.hot_count,
+            }
 
     def _attach(
         self, mapped: MappedFile, stream: BinaryIO, file: _File, *, has_door: bool
@@ -296,7 +304,12 @@ class Attachments:
             fd = stream.fileno()
             try:
                 symbols = ElfSymbols(stream)
-                sites = LibrarySites(symbols, stream, are_chosen=self._at_sites)
+                sites = LibrarySites(
+                    symbols,
+                    stream,
+                    are_chosen=self._at_sites,
+                    steps_foreign=self._steps_foreign,
+                )
                 path = f"/proc/self/fd/{fd}"
                 self._attach_linker(symbols, sites, path, file)
                 if mapped.is_c_library:
@@ -304,7 +317,7 @@ class Attachments:
                         symbols, sites, path, file, dict.fromkeys(_FORKS, ENTER_FORK)
                     )
                 if mapped.is_marks_library:
-                    self._attach_entries(symbols, sites, path, file, _MARKS)
+                    self._attach_entries(symbols, sites, path, file, _MARKS, are_own=True)
                 if mapped.is_allocator:
                     self._attach_reports(symbols, sites, fd, file)
                 if mapped.is_door and self._attach_door(symbols, sites, path, file):
@@ -321,12 +334,12 @@ class Attachments:
         entry = dict(symbols.functions).get(_LIST_CHANGED)
         lists = (name for name in _LISTS if name in symbols.addresses)
         if entry is not None and (name := next(lists, None)):
-            place = sites.choose({_LIST_CHANGED: entry}, reads_stack=False)[_LIST_CHANGED]
             distance = symbols.addresses[name] - symbols.addresses[_LIST_CHANGED]
-            cookie = (distance - (place - entry) << 1 | _LISTS[name]) & _U64
-            file.links += self._programs.bpf.attach_uprobes(
-                LIBRARY_LIST_CHANGED, path, [(place, cookie)]
-            )
+            for place in sites.choose({_LIST_CHANGED: entry}, reads_stack=False).values():
+                cookie = (distance - (place - entry) << 1 | _LISTS[name]) & _U64
+                file.links += self._programs.bpf.attach_uprobes(
+                    LIBRARY_LIST_CHANGED, path, [(place, cookie)]
+                )
 
     def _attach_entries(
         self,
@@ -335,11 +348,14 @@ class Attachments:
         path: str,
         file: _File,
         programs: Mapping[str, str],
+        *,
+        are_own: bool = False,
     ) -> None:
         """Probe functions whose programs read arguments alone."""
         found = {name: offset for name, offset in symbols.functions if name in programs}
         by_program: dict[str, set[int]] = {}
-        for name, place in sites.choose(found, reads_stack=False).items():
+        chosen = sites.choose(found, reads_stack=False, are_own=are_own)
+        for name, place in chosen.items():
             by_program.setdefault(programs[name], set()).add(place)
         for program, places in by_program.items():
             file.links += self._programs.bpf.attach_uprobes(
@@ -370,7 +386,7 @@ class Attachments:
         """Say whether it is one: what it exports besides leads to the functions of the same name."""
         found = {name: offset for name, offset in symbols.functions if name in _DOOR}
         if found and self._programs.doors.suits:
-            chosen = sites.choose(found, reads_stack=False)
+            chosen = sites.choose(found, reads_stack=False, are_own=True)
             places = [(offset, _DOOR[name]) for name, offset in chosen.items()]
             file.links += self._programs.bpf.attach_uprobes(AT_DOOR, path, places)
         return DOOR_THREAD in found
@@ -385,9 +401,16 @@ class Attachments:
         *,
         has_door: bool,
     ) -> Iterator[dict[str, Any]]:
-        probes = sites.move(probes_of(symbols.functions, mapped.name))
-        if not probes:
+        exported = probes_of(symbols.functions, mapped.name)
+        if not exported:
             return
+        probes = sites.move(exported)
+        if unsafe := list(sites.unsafe):
+            _logger.warning(
+                "%s of process %d: %d of %d functions carry no probe: the kernel would single-step "
+                "them, which is not safe on arm64 (capture.foreign_probes)",
+                *(mapped.path, mapped.pid, len(exported) - len(probes), len(exported)),
+            )
         file.asks = DeviceAsks(self._programs.bpf, sites.move(asks_of(symbols.functions)))
         # What a program has in itself, it calls without asking the dynamic linker.
         hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
@@ -395,6 +418,8 @@ class Attachments:
         placed = [probe for probe in probes if probe not in left_out]
         failed = self._attach_all(path, placed, mapped, file)
         file.hot = [probe for probe in hot if probe.symbol not in failed]
+        if not file.is_program:
+            file.hot_count = sum(probe.api.door for probe in exported) - len(hot) + len(file.hot)
         file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
         file.probed_ktime_ns = kernel_clock.ktime_ns()
         file.said = {
@@ -403,9 +428,10 @@ class Attachments:
             "inode": mapped.file.inode,
             "build_id": symbols.build_id,
             "symbols": len(probes) - len(failed) - len(left_out),
-            "exported": len(probes),
+            "exported": len(exported),
             "failed": failed,
-            "door": len(left_out),
+            "unsafe": unsafe,
+            "door": file.hot_count if has_door else 0,
             "sites": describe_sites(sites.chosen),
         }
         yield file.said
@@ -422,7 +448,7 @@ class Attachments:
             failed = self._attach_all(path, file.hot, mapped, file)
             file.hot = [probe for probe in file.hot if probe.symbol not in failed]
         file.said |= {
-            "symbols": file.said["symbols"] + file.said["door"] - len(failed),
+            "symbols": file.said["symbols"] + len(file.hot),
             "failed": [*file.said["failed"], *failed],
             "door": 0,
         }

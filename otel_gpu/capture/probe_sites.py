@@ -23,7 +23,7 @@ see at the entry:
   Where a jump goes is not always known (tables, parts of the function that lie elsewhere). Then only
   a ``push`` will do, which no compiler puts into a loop, or a ``nop``.
 
-In all other cases the probe is at the entry, as it also is where we decode nothing (arm64).
+In all other cases the probe is at the entry. Sites on arm64 are in ``arm64_sites.py``.
 """
 
 import os
@@ -56,11 +56,16 @@ _LONG_NOPS_SINCE = (6, 18)
 
 
 class SiteClass(StrEnum):
-    """What a probe costs at its site; UNKNOWN: the instruction there is not decoded."""
+    """
+    What a probe costs at its site.
+
+    UNKNOWN: the instruction there is not decoded. REFUSED: kernels put no probe there, or do wrong.
+    """
 
     EMULATED = "emulated"
     SINGLE_STEPPED = "single-stepped"
     UNKNOWN = "unknown"
+    REFUSED = "refused"
 
 
 class Site(NamedTuple):
@@ -111,12 +116,13 @@ def emulated(code: bytes) -> str:
         case "condition":
             return _CONDITIONS[found[0][-1] % len(_CONDITIONS)]  # type: ignore[index]
         case "long_nop":
-            return "nop" if _emulates_long_nops() else ""
+            return "nop" if is_kernel_since(_LONG_NOPS_SINCE) else ""
         case name:
             return str(name)
 
 
 @cache
-def _emulates_long_nops() -> bool:
+def is_kernel_since(version: tuple[int, int]) -> bool:
+    """Say whether the running kernel is this version or a newer one."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return release is not None and (int(release[1]), int(release[2])) >= _LONG_NOPS_SINCE
+    return release is not None and (int(release[1]), int(release[2])) >= version

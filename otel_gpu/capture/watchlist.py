@@ -101,7 +101,11 @@ class Watchlist:
         # What was there before the capture has made calls before it; 0: it is still looked for.
         self._begun_ktime_ns = 0
         self._flags = process_flags(config)
-        self._attachments = Attachments(programs, at_sites=config.capture.probe_sites)
+        self._attachments = Attachments(
+            programs,
+            at_sites=config.capture.probe_sites,
+            steps_foreign=config.capture.foreign_probes == "all",
+        )
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         self._interpreters = Interpreters(programs, in_advance=True)
         self._thread_contexts = ThreadContexts(programs.contexts)

@@ -4,8 +4,10 @@ import contextlib
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from otel_gpu import visibility
 from otel_gpu.capture.interpreters import Diagnosis
+from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.visibility import (
@@ -24,6 +27,7 @@ from otel_gpu.visibility import (
     examine_process,
     examine_processes,
 )
+from tests.hosts import file_at
 from tests.stubs.build import odd_starts
 
 RUNTIME = MappedFile(7, FileId(1, 12), 0x1000, 0x2000, "/opt/a b/libcudart.so.12.4.127")
@@ -217,6 +221,24 @@ def test_a_library_says_at_which_instructions_its_probes_are():
         "1 single-stepped (endbr64 at +0: cuEventSynchronize)",
         "1 single-stepped (sub at +0: cuStreamCreate)",
     ]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is of x86-64")
+def test_functions_that_are_not_safe_to_probe_on_arm64_are_named(tmp_path, monkeypatch):
+    """With what can be done, and why they carry none."""
+    library = tmp_path / "libcuda.so.1"
+    data = bytearray(odd_starts().read_bytes())
+    struct.pack_into("<H", data, 18, 183)  # e_machine of ELF
+    monkeypatch.setattr(visibility, "LibrarySites", partial(LibrarySites, machine="aarch64"))
+    library.write_bytes(data)
+
+    found = visibility.check_probe_sites(
+        MappedFile(os.getpid(), file_at(library), 0, 0, str(library))
+    )
+
+    assert found.status == "warning"
+    assert "15 carry no probe, as the kernel would single-step them" in found.detail
+    assert "capture.foreign_probes: all" in found.hint
 
 
 def test_a_runtime_under_another_name_is_found_by_its_text(tmp_path):

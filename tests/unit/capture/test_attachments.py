@@ -2,9 +2,11 @@
 
 import os
 import platform
+import struct
 import subprocess
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -12,7 +14,8 @@ from otel_gpu.capture import attachments as module
 from otel_gpu.capture import library_sites
 from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.device_asks import SEEN_FOR_S
-from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.libraries import ElfSymbols, exported_functions
+from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.missed_starts import MissedStart
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
@@ -71,7 +74,14 @@ def library():
 
 @pytest.fixture(scope="module")
 def offsets(library):
-    return dict(exported_functions(str(library)))
+    return places_of(library)
+
+
+def places_of(library):
+    """Where the probes of a library's functions go."""
+    with library.open("rb") as stream:
+        symbols = ElfSymbols(stream)
+        return LibrarySites(symbols, stream).choose(dict(symbols.functions))
 
 
 def attach(library, refused=()):
@@ -352,7 +362,7 @@ def test_a_program_that_has_the_runtime_in_itself_keeps_its_probes(library):
         attachments.detach_unused(UNUSED_LIMIT_S)
         program.kill()
 
-    assert probed(bpf, dict(exported_functions(str(path))), HOT | RARE) == HOT | RARE
+    assert probed(bpf, places_of(path), HOT | RARE) == HOT | RARE
     assert said["symbols"] == said["exported"]
 
 
@@ -382,6 +392,60 @@ def test_entry_and_return_are_probed_at_the_site_which_is_said():
     }
     assert sum(len(alike["symbols"]) for alike in said["sites"]) == said["symbols"]
     assert {(alike["offset"], alike["class"]) for alike in other["sites"]} == {(0, "unknown")}
+
+
+@pytest.fixture
+def arm64_library(tmp_path):
+    """A library that says it is of arm64, of whose functions two begin as the driver's and NCCL's do."""
+    path = tmp_path / "libcuda.so.1"
+    data = bytearray(odd_starts().read_bytes())
+    # e_machine of ELF.
+    struct.pack_into("<H", data, 18, 183)
+    offsets = dict(exported_functions(str(odd_starts())))
+    for name, words in (
+        ("cuStreamSynchronize", (0xB000CA82, 0x52974001, 0x52800080, 0xD65F03C0)),
+        ("cuMemAlloc_v2", (0xD503245F, 0x90000103, 0x52800080, 0xD65F03C0)),
+        ("cuEventRecord", (0x58000040, 0xD61F0200)),
+    ):
+        struct.pack_into(f"<{len(words)}I", data, offsets[name], *words)
+    path.write_bytes(data)
+    return path, offsets
+
+
+def examine_on_arm64(monkeypatch, library, **more):
+    monkeypatch.setattr(module, "LibrarySites", partial(LibrarySites, machine="aarch64"))
+    bpf = Bpf()
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    (said,) = Attachments(Programs(bpf), **more).examine(OWN, [mapped])
+    return said, {at for _, at in bpf.places()}
+
+
+def test_on_arm64_only_what_the_kernel_simulates_is_probed(monkeypatch, arm64_library, caplog):
+    """All others are named, and count among what the library exports."""
+    library, offsets = arm64_library
+
+    said, places = examine_on_arm64(monkeypatch, library)
+
+    assert places == {offsets["cuStreamSynchronize"], offsets["cuMemAlloc_v2"] + 4}
+    assert said["symbols"] == 2
+    assert said["exported"] == 2 + len(said["unsafe"])
+    assert {"cuEventRecord", "cuStreamDestroy_v2"} <= set(said["unsafe"])
+    assert said["failed"] == []
+    assert f"{len(said['unsafe'])} of {said['exported']} functions carry no probe" in caplog.text
+
+
+def test_on_arm64_the_operator_may_have_others_probed_too(monkeypatch, arm64_library, caplog):
+    """At their entries, and never where kernels would do something else."""
+    library, offsets = arm64_library
+
+    said, places = examine_on_arm64(monkeypatch, library, at_sites=False, steps_foreign=True)
+
+    assert {offsets["cuStreamSynchronize"], offsets["cuStreamDestroy_v2"]} <= places
+    # Its first instruction is not simulated: without sites it is stepped.
+    assert offsets["cuMemAlloc_v2"] in places
+    # The bytes of the latter happen to be a literal load, too.
+    assert said["unsafe"] == ["cuEventRecord", "cuStreamCreate"]
+    assert "2 of 15 functions carry no probe" in caplog.text
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")

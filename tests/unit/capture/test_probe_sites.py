@@ -34,7 +34,7 @@ def site(code, **more):
 @pytest.fixture(params=[True, False], ids=["Linux 6.18", "Linux 5.15"])
 def long_nops(request, monkeypatch):
     """Whether the kernel emulates nops of several bytes."""
-    monkeypatch.setattr(probe_sites, "_emulates_long_nops", lambda: request.param)
+    monkeypatch.setattr(probe_sites, "is_kernel_since", lambda _version: request.param)
     choose_site.cache_clear()
     yield request.param
     choose_site.cache_clear()
@@ -96,12 +96,12 @@ def test_nops_of_several_bytes_depend_on_the_kernel(long_nops):
 def test_the_version_of_the_kernel_says_what_it_emulates(monkeypatch, release, are_emulated):
     name = os.uname_result(("Linux", "host", release, "#1", "x86_64"))
     monkeypatch.setattr(os, "uname", lambda: name)
-    probe_sites._emulates_long_nops.cache_clear()
+    probe_sites.is_kernel_since.cache_clear()
 
-    assert probe_sites._emulates_long_nops() == are_emulated
+    assert probe_sites.is_kernel_since((6, 18)) == are_emulated
 
     monkeypatch.undo()
-    probe_sites._emulates_long_nops.cache_clear()
+    probe_sites.is_kernel_since.cache_clear()
 
 
 @pytest.mark.parametrize(
