@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import DoorReading, read_door
+from otel_gpu.capture.door_memory import (
+    DoorError,
+    DoorReading,
+    losses_of,
+    read_door,
+    read_header,
+)
 from otel_gpu.capture.door_times import DoorTimes
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.records import Entry
@@ -17,6 +23,8 @@ _BEGINNING_NS: Final = 10_000_000
 # Beyond what a process can have done; so no sum of them overflows anywhere.
 _MOST: Final = 1 << 62
 _MOST_CALLS: Final = 1 << 54
+# A program that writes over a part of its memory spoils some series, and not most of them.
+_LEAST_NONSENSE: Final = 16
 _SLOT_HEAD: Final = wire.DOOR_SLOT.before("places")
 _METRIC: Final = wire.DOOR_KEY.fields.index("metric")
 _EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "max")))
@@ -32,6 +40,7 @@ class Door:
         fd: The memory, open to read and write; it is the door's once that is made.
         address: Where the process has it.
         image: Whose it is.
+        uid: Its user.
 
     Attributes:
         series: Packed ``wire.AGGREGATE`` by the names that the kernel side has for series.
@@ -42,39 +51,44 @@ class Door:
         DoorError: It is none that we can read.
     """
 
-    def __init__(self, fd: int, address: int, image: Image) -> None:
+    def __init__(self, fd: int, address: int, image: Image, uid: int) -> None:
         self.fd = fd
+        self.uid = uid
         self._address = address
         self._image = image
         self._names: dict[bytes, bytes] = {}
         self._values: dict[bytes, Value] = {}
         self._before: dict[bytes, Value] = {}
         self._lost = (0,) * wire.DOOR_LOSSES
-        reading = self._read()
-        if reading.start_ktime_ns < image[1] - _BEGINNING_NS:
+        self._latest: DoorReading | None = None
+        if read_header(self._pread)["start_ktime_ns"] < image[1] - _BEGINNING_NS:
+            self._latest = read_door(self._pread)
             self._before = {
-                key: wire.AGGREGATE.unpack(value) for key, value in reading.series.items()
+                key: wire.AGGREGATE.unpack(value) for key, value in self._latest.series.items()
             }
-            self._lost = reading.lost
-        self._times = DoorTimes(reading if self._before else None)
-        self._threads = reading.threads
+            self._lost = self._latest.lost
+        self._times = DoorTimes(self._latest if self._before else None)
         self.series: dict[bytes, bytes] = {}
         self.calls = 0
         self.is_asked = False
 
-    def _read(self) -> DoorReading:
-        return read_door(lambda offset, size_bytes: os.pread(self.fd, size_bytes, offset))
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is not read any more; what it had counted until then stays."""
+        return self.fd < 0
+
+    def _pread(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self.fd, size_bytes, offset)
 
     def read(self) -> tuple[list[int], int]:
         """
         Bring the series up to date; what was lost since, and how much of what was read is no series.
 
         Raises:
-            DoorError: The program has destroyed it.
+            DoorError: The program has destroyed it, or most of what is in it is nonsense.
         """
-        reading = self._read()
-        self._threads = reading.threads
-        rejected = reading.left_out
+        self._latest = reading = read_door(self._pread)
+        impossible = 0
         for key, packed in reading.series.items():
             value = wire.AGGREGATE.unpack(packed)
             if before := self._before.get(key):
@@ -84,29 +98,46 @@ class Door:
             if value == last:
                 continue
             if _is_impossible(value) or (last and any(map(operator.lt, value, last))):
-                rejected += 1
+                impossible += 1
                 continue
             self.calls += _calls(key, value) - (_calls(key, last) if last else 0)
             self._values[name] = value
             self.series[name] = wire.AGGREGATE.pack(*value)
+        nonsense = reading.nonsense + impossible
+        if nonsense > max(_LEAST_NONSENSE, len(reading.series) - impossible):
+            raise DoorError(f"{nonsense:,} of its series make no sense")
         lost = [max(0, now - then) for now, then in zip(reading.lost, self._lost, strict=True)]
         self._lost = tuple(map(max, reading.lost, self._lost))
-        return lost, rejected
+        return lost, reading.left_out + impossible
 
     def sees_all(self) -> bool:
         """Say whether nothing was loaded whose calls do not come through the door."""
-        return not self._read().lost[wire.DOOR_LOST_BOUND_PAST]
+        if self.is_closed:
+            return False
+        return not losses_of(read_header(self._pread))[wire.DOOR_LOST_BOUND_PAST]
 
     def divide_times(
-        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
+        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int], *, is_new: bool
     ) -> list[Entry]:
-        """Return the account of this image; see ``DoorTimes``."""
-        return self._times.divide(entries, self._read(), booked_ktime_ns)
+        """
+        Return the account of this image; see ``DoorTimes``.
+
+        ``is_new`` says to read for that where threads are; else they are where they were when that was
+        read last.
+
+        Raises:
+            DoorError: The program has destroyed it.
+        """
+        if is_new and not self.is_closed:
+            self._latest = read_door(self._pread, with_series=False)
+        if self._latest is None:
+            return list(entries)
+        return self._times.divide(entries, self._latest, booked_ktime_ns)
 
     def open_calls(self, slot: int) -> list[int]:
         """Return when the calls began that a thread is in now, by the address of its slot."""
         offset = slot - self._address
-        if not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
+        if self.is_closed or not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
             return []
         head = os.pread(self.fd, _SLOT_HEAD.size, offset)
         if len(head) < _SLOT_HEAD.size:
@@ -118,12 +149,15 @@ class Door:
 
     def calls_inside(self) -> int:
         """Return in how many calls that the door counts threads were when it was last read."""
-        open_apis = (thread.innermost_api for thread in self._threads)
+        threads = () if self.is_closed or self._latest is None else self._latest.threads
+        open_apis = (thread.innermost_api for thread in threads)
         return sum(API_BY_NUMBER[api].door for api in open_apis if api)
 
     def close(self) -> None:
-        """Let go of the memory."""
-        os.close(self.fd)
+        """Let go of the memory; it may be called again."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _name_of(self, key: bytes) -> bytes:
         if key not in self._names:

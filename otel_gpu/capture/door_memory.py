@@ -8,8 +8,7 @@ what makes no sense is left out and counted.
 
 import fcntl
 import os
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -24,15 +23,19 @@ ReadBytes = Callable[[int, int], bytes]
 """Returns the bytes from an offset on, as many as are asked for, or fewer where there are no more."""
 
 _KEY = wire.DOOR_KEY
-_EXTREMES = struct.Struct("<QQ")
-_EXTREMES_OFFSET = wire.AGGREGATE.offset_of("min_complement")
-_NO_EXTREMES = bytes(_EXTREMES.size)
+# Of an aggregate: the sum and both extremes, before all else.
+_HEAD = wire.AGGREGATE.before("size_bytes")
+_REST_BYTES = wire.AGGREGATE.size - _HEAD.size
+_REST_OFFSET = _KEY.size + _HEAD.size
+_U64 = 1 << 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP, wire.METRIC_COPY_SIZE)
 _COPY_KINDS = (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE)
 _SLOT_HEAD = wire.DOOR_SLOT.before("places")
 _SERIES_OFFSET = wire.DOOR_SLOT.size - wire.DOOR_SLOT_SERIES * wire.DOOR_SERIES.size
 _PLACES_OFFSET = _SLOT_HEAD.size
+_SERIES_BEGUN_OFFSET = wire.DOOR_SLOT.offset_of("series_begun")
+_PLACES_BYTES = wire.MAX_APIS * wire.DOOR_PLACE.size
 
 
 class DoorError(OtelGpuError):
@@ -66,10 +69,11 @@ class DoorReading(NamedTuple):
     What a door's memory held.
 
     ``series`` maps a packed ``wire.DOOR_KEY`` to a packed ``wire.AGGREGATE``: sums since the memory
-    began, over all threads. ``places`` maps an API's number to the cumulative nanoseconds inside its
+    began, over all threads; nothing, if only the rest was read. ``places`` maps an API's number to the cumulative nanoseconds inside its
     outermost calls, and in the gaps after them. ``lost`` has the door's own losses, by ``enum
     door_loss``; ``slots_begun`` is how many
-    slots were ever used; ``left_out`` is how many series made no sense or were too many.
+    slots were ever used; ``left_out`` is how many series made no sense or were too many, and
+    ``nonsense`` the former.
     """
 
     start_ktime_ns: int
@@ -80,6 +84,7 @@ class DoorReading(NamedTuple):
     threads: list[DoorThread]
     lost: tuple[int, ...]
     left_out: int
+    nonsense: int = 0
 
 
 def open_memory(pid: int, address: int) -> int:
@@ -107,25 +112,31 @@ def _check_memory(fd: int) -> None:
         raise DoorError("it does not have the size of a door's memory")
 
 
-def read_door(read: ReadBytes) -> DoorReading:
-    """Read everything; raises DoorError if this is no door's memory, or another version's."""
-    header = _read_header(read)
+def read_door(read: ReadBytes, *, with_series: bool = True) -> DoorReading:
+    """
+    Read everything, or everything but the series, which take most of the time.
+
+    Raises:
+        DoorError: This is no door's memory, or another version's.
+    """
+    header = read_header(read)
     sums = _Sums()
     threads: list[DoorThread] = []
-    places: dict[int, tuple[int, int]] = {}
-    common = min(header["common_begun"], wire.DOOR_COMMON_SERIES)
-    sums.add(read(wire.DOOR_COMMON_OFFSET, common * wire.DOOR_SERIES.size))
+    # As one number, whose lanes are times in ns.
+    places = 0
+    if with_series:
+        common = min(header["common_begun"], wire.DOOR_COMMON_SERIES)
+        sums.add(read(wire.DOOR_COMMON_OFFSET, common * wire.DOOR_SERIES.size))
     for number in range(min(header["slots_begun"], wire.DOOR_SLOTS)):
         offset = wire.DOOR_SLOTS_OFFSET + number * wire.DOOR_SLOT.size
-        head = read(offset, _SERIES_OFFSET)
-        if len(head) < _SERIES_OFFSET:
+        head = read(offset, _PLACES_OFFSET + _PLACES_BYTES)
+        if len(head) < _PLACES_OFFSET + _PLACES_BYTES:
             break
         slot = _SLOT_HEAD.named(head)
-        begun = min(slot["series_begun"], wire.DOOR_SLOT_SERIES)
-        sums.add(read(offset + _SERIES_OFFSET, begun * wire.DOOR_SERIES.size))
-        for api, call_ns, gap_ns in _places(head):
-            before = places.get(api, (0, 0))
-            places[api] = (before[0] + call_ns, before[1] + gap_ns)
+        if with_series:
+            begun = min(slot["series_begun"], wire.DOOR_SLOT_SERIES)
+            sums.add(read(offset + _SERIES_OFFSET, begun * wire.DOOR_SERIES.size))
+        places += int.from_bytes(head[_PLACES_OFFSET:].rstrip(b"\0"), "little")
         if slot["tid"]:
             depth = min(slot["depth"], wire.MAX_DEPTH)
             opened = list(wire.DOOR_OPEN_CALL.all_named(slot["calls"]))[:depth]
@@ -151,14 +162,16 @@ def read_door(read: ReadBytes) -> DoorReading:
         clock=header["clock"],
         slots_begun=min(header["slots_begun"], wire.DOOR_SLOTS),
         series=sums.packed(),
-        places=places,
+        places=_places(places),
         threads=threads,
-        lost=tuple(header[f"lost_{loss}"] for loss in range(wire.DOOR_LOSSES)),
+        lost=losses_of(header),
         left_out=sums.left_out,
+        nonsense=sums.nonsense,
     )
 
 
-def _read_header(read: ReadBytes) -> dict[str, int]:
+def read_header(read: ReadBytes) -> dict[str, int]:
+    """Read the header alone; raises DoorError as ``read_door`` does."""
     data = read(0, wire.DOOR_HEADER.size)
     if len(data) < wire.DOOR_HEADER.size:
         raise DoorError("the door's memory is too short")
@@ -175,61 +188,75 @@ def _read_header(read: ReadBytes) -> dict[str, int]:
     return header
 
 
+def count_rows(read: ReadBytes) -> int:
+    """Return how many series a reading has to add up, before any of them is read."""
+    header = read_header(read)
+    rows = min(header["common_begun"], wire.DOOR_COMMON_SERIES)
+    for number in range(min(header["slots_begun"], wire.DOOR_SLOTS)):
+        place = wire.DOOR_SLOTS_OFFSET + number * wire.DOOR_SLOT.size + _SERIES_BEGUN_OFFSET
+        rows += min(int.from_bytes(read(place, 4), "little"), wire.DOOR_SLOT_SERIES)
+    return rows
+
+
+def losses_of(header: dict[str, int]) -> tuple[int, ...]:
+    """Return the door's own losses, by ``enum door_loss``."""
+    return tuple(header[f"lost_{loss}"] for loss in range(wire.DOOR_LOSSES))
+
+
 def _known(api: int) -> int:
     return api if api in API_BY_NUMBER else 0
 
 
-def _places(head: bytes) -> Iterator[tuple[int, int, int]]:
-    times = wire.DOOR_PLACE.iter_unpack(
-        head[_PLACES_OFFSET : _PLACES_OFFSET + wire.MAX_APIS * wire.DOOR_PLACE.size]
-    )
-    for api, (call_ns, gap_ns) in enumerate(times):
-        if (call_ns or gap_ns) and api in API_BY_NUMBER:
-            yield api, call_ns, gap_ns
+def _places(summed: int) -> dict[int, tuple[int, int]]:
+    data = (summed % (1 << 8 * _PLACES_BYTES)).to_bytes(_PLACES_BYTES, "little")
+    return {
+        api: times
+        for api, times in enumerate(wire.DOOR_PLACE.iter_unpack(data))
+        if any(times) and api in API_BY_NUMBER
+    }
 
 
 class _Sums:
     """Series of many threads, added up by key."""
 
     def __init__(self) -> None:
-        # An aggregate is added as one number: a lane overflows only where somebody wants it to, and
-        # then into the next one of the same series.
+        # All of an aggregate behind the extremes is added as one number: a lane overflows only where
+        # somebody wants it to, and then into the next one of the same series.
         self._numbers: dict[bytes, int] = {}
-        self._extremes: dict[bytes, tuple[int, int]] = {}
+        self._heads: dict[bytes, tuple[int, int, int]] = {}
         self.left_out = 0
+        self.nonsense = 0
 
     def add(self, series: bytes) -> None:
         """Add an array of ``struct door_series``."""
         size = wire.DOOR_SERIES.size
+        numbers, heads = self._numbers, self._heads
         for start in range(0, len(series) - size + 1, size):
             key = series[start : start + _KEY.size]
-            metric = _KEY.unpack(key)[2]
-            if not metric:  # a thread is about to begin it
-                continue
-            if not _is_known(key) or (
-                key not in self._numbers and len(self._numbers) >= MAX_DOOR_SERIES
-            ):
-                self.left_out += 1
-                continue
-            aggregate = series[start + _KEY.size : start + _KEY.size + wire.AGGREGATE.size]
-            least, most = _EXTREMES.unpack_from(aggregate, _EXTREMES_OFFSET)
-            before = self._extremes.get(key, (0, 0))
-            self._extremes[key] = (max(least, before[0]), max(most, before[1]))
-            end = _EXTREMES_OFFSET + _EXTREMES.size
-            summed = aggregate[:_EXTREMES_OFFSET] + _NO_EXTREMES + aggregate[end:]
-            number = int.from_bytes(summed, "little")
-            self._numbers[key] = self._numbers.get(key, 0) + number
+            before = numbers.get(key)
+            if before is None:
+                if not _KEY.unpack(key)[2]:  # a thread is about to begin it
+                    continue
+                is_known = _is_known(key)
+                if not is_known or len(numbers) >= MAX_DOOR_SERIES:
+                    self.left_out += 1
+                    self.nonsense += not is_known
+                    continue
+                before, heads[key] = 0, (0, 0, 0)
+            total, least, most = heads[key]
+            value, own_least, own_most = _HEAD.unpack_from(series, start + _KEY.size)
+            heads[key] = total + value, max(least, own_least), max(most, own_most)
+            rest = series[start + _REST_OFFSET : start + _REST_OFFSET + _REST_BYTES].rstrip(b"\0")
+            numbers[key] = before + int.from_bytes(rest, "little")
 
     def packed(self) -> dict[bytes, bytes]:
         """Return the sums as ``wire.AGGREGATE`` packs them."""
-        size = wire.AGGREGATE.size
-        modulus = 1 << 8 * size
-        packed = {}
-        for key, number in self._numbers.items():
-            data = bytearray((number % modulus).to_bytes(size, "little"))
-            _EXTREMES.pack_into(data, _EXTREMES_OFFSET, *self._extremes[key])
-            packed[key] = bytes(data)
-        return packed
+        modulus = 1 << 8 * _REST_BYTES
+        return {
+            key: _HEAD.pack(self._heads[key][0] % _U64, *self._heads[key][1:])
+            + (number % modulus).to_bytes(_REST_BYTES, "little")
+            for key, number in self._numbers.items()
+        }
 
 
 def _is_known(key: bytes) -> bool:

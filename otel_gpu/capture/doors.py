@@ -7,28 +7,31 @@ counted until its end can still be read when it is gone.
 """
 
 import contextlib
-import logging
 import os
 import struct
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.door import Door
-from otel_gpu.capture.door_memory import DoorError, open_memory
+from otel_gpu.capture.door_memory import DoorError, count_rows, open_memory
 from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.objects import BpfObject
+from otel_gpu.capture.unread import Unread
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.users import user_of
 from otel_gpu.recent import Recent
 from otel_gpu.records import Entry
 from otel_gpu.stacks.samples import Image
+from otel_gpu.work_budget import Share, WorkBudget
 
 DOOR_THREAD: Final = "otel_gpu_door_thread"
 """The function of the library that each thread calls first."""
@@ -41,6 +44,12 @@ _PID: Final = struct.Struct("<I")
 _IMAGE: Final = struct.Struct("<Q")
 _KEY_IMAGE: Final = struct.Struct("<QI")
 _REFUSED: Final = 1 << wire.DOOR_REFUSED_BIT
+# Seconds. A memory of ten threads takes 0.2 ms, and the largest that there can be 0.2 s. Who is at the
+# end of a share waits for the next reading, and loses nothing.
+_READING: Final = Share(0.25, 0.02), Share(0.5, 0.04), Share(1.0, 0.1)
+# The last reading of a process cannot wait. Small ones need no share.
+_LAST_READING: Final = Share(0.5, 0.02), Share(1.0, 0.05), Share(2.0, 0.1)
+_SMALL_ROWS: Final = 1024
 # Losses of the door that the kernel side has too, and those that only doors have.
 _LOST: Final = {
     wire.DOOR_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
@@ -56,7 +65,10 @@ _OWN_LOST: Final = {
 LOST_BY_DOORS: Final = ("door_unread", "door_rejected", *_OWN_LOST.values())
 """The reasons of losses that only doors have."""
 
-_logger = logging.getLogger(__name__)
+
+class _NoShareError(DoorError):
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"its user's share of reading is used up, and it has {rows:,} series")
 
 
 class Doors:
@@ -73,16 +85,29 @@ class Doors:
         lost: What only doors lose, by reason.
         rhythms: What doors keep of threads whose steps are looked for.
         calls: How many calls programs have counted themselves.
+        unread: Whose memory was not read.
+        is_ending: Whether the capture ends: what is read of a process now is the last of it.
     """
 
-    def __init__(self, bpf: BpfObject, config: Config, lost: list[int]) -> None:
+    def __init__(
+        self,
+        bpf: BpfObject,
+        config: Config,
+        lost: list[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._places = bpf.map("doors")
         self._counters = lost
         self._doors: dict[Image, Door] = {}
         self._refused: Recent[Image, None] = Recent(_MAX_REFUSED)
         self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
         self._wishes = Wishes(config)
-        self.rhythms = DoorRhythms(lost)
+        self._reading = WorkBudget(*_READING, clock=clock)
+        self._last_reading = WorkBudget(*_LAST_READING, clock=clock)
+        self._refused_now: set[Image] = set()
+        self.unread = Unread()
+        self.is_ending = False
+        self.rhythms = DoorRhythms(lost, self._reading)
         # Of these processes every call is shown that says that work on a stream is done.
         self._with_collectives: Recent[Image, None] = Recent(_MAX_REFUSED)
         self.suits = config.histograms.layout == "exponential"
@@ -113,6 +138,8 @@ class Doors:
         Nothing is shown before ``ask``. Returns whether all its hot calls come through the door, as
         far as is known; False: probes have to count the others.
         """
+        if image in self._refused:
+            return False
         address = None if image in self._doors else door_memory(image[0])
         if address is not None:
             # From here on no probe counts what the door counts.
@@ -134,7 +161,7 @@ class Doors:
         if image not in self._doors and not self._open(image, address):
             return False
         self.ask(image)
-        return True
+        return not self._doors[image].is_closed
 
     def ask(self, image: Image) -> None:
         """
@@ -148,47 +175,102 @@ class Doors:
                 self._wish(door, image)
 
     def _open(self, image: Image, address: int) -> bool:
+        if image in self._refused:
+            return False
         if not self.suits or not address:
             self._refuse(image)
             return False
-        fd = -1
+        fd, uid = -1, user_of(image[0]).uid
         try:
             fd = open_memory(image[0], address)
-            door = Door(fd, address, image)
-            self.rhythms.add(image, fd)
+            self._check_share(self._reading, image, uid, fd)
+            with self._reading.paying(image, uid):
+                door = Door(fd, address, image, uid)
+                self.rhythms.add(image, fd, uid)
             self._doors[image] = door
         except (OSError, DoorError) as error:
             if fd >= 0:
                 os.close(fd)
-            _logger.warning("what process %d counts itself is not read: %s", image[0], error)
-            self.lost["door_unread"] += 1
+            self._lose(image, uid, error, "door_unread")
             self._refuse(image)
             return False
         return True
 
     def read(self, images: Collection[Image] | None = None) -> dict[bytes, bytes]:
-        """Return the series of these images, or of all, by the keys of the kernel side."""
+        """
+        Return the series of these images, which have ended, or of all, by the keys of the kernel side.
+
+        Of one that cannot be read now the series are as they were when it was read last.
+        """
+        is_last = images is not None or self.is_ending
         found: dict[bytes, bytes] = {}
-        for image in list(self._doors) if images is None else images:
+        for image in self._in_turn() if images is None else images:
             door = self._doors.get(image)
             if door is None:
                 continue
-            calls = door.calls
-            try:
-                lost, rejected = door.read()
-            except (OSError, DoorError) as error:
-                _logger.warning("what process %d counts itself is not read: %s", image[0], error)
-                rejected, lost = 1, []
-            self.calls += door.calls - calls
-            self._note_lost(lost, rejected)
+            if not door.is_closed:
+                self._read(image, door, is_last=is_last)
             found |= door.series
         return found
 
+    def _in_turn(self) -> list[Image]:
+        """Return all images: first those of users, and of processes, who took least of our time."""
+        doors = self._doors
+        return sorted(
+            doors, key=lambda image: self._reading.left(image, doors[image].uid), reverse=True
+        )
+
+    def _read(self, image: Image, door: Door, *, is_last: bool) -> None:
+        budget = self._last_reading if is_last else self._reading
+        calls = door.calls
+        try:
+            if is_last:
+                self._check_share(budget, image, door.uid, door.fd)
+            elif not budget.allows(image, door.uid):
+                return
+            with budget.paying(image, door.uid):
+                self._note_lost(*door.read())
+        except _NoShareError as error:
+            self._lose(image, door.uid, error, "door_unread")
+            self._leave(image, door)
+        except (OSError, DoorError) as error:
+            self._lose(image, door.uid, error, "door_rejected")
+            self._leave(image, door)
+        self.calls += door.calls - calls
+
+    def _check_share(self, budget: WorkBudget, image: Image, uid: int, fd: int) -> None:
+        if not budget.allows(image, uid):
+            rows = count_rows(lambda offset, size_bytes: os.pread(fd, size_bytes, offset))
+            if rows > _SMALL_ROWS:
+                raise _NoShareError(rows)
+
+    def _leave(self, image: Image, door: Door) -> None:
+        """Read nothing any more of a memory; what it has counted until now stays."""
+        with contextlib.suppress(OSError):
+            self._wishes.withdraw(door.fd)
+        self.rhythms.leave(image, is_readable=False)
+        door.close()
+        self._refuse(image)
+        self._refused_now.add(image)
+
+    def take_refused(self) -> set[Image]:
+        """Return the images whose memory is read no more, since this was asked: probes have to count."""
+        refused, self._refused_now = self._refused_now, set()
+        return refused
+
     def divide_times(
-        self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int]
+        self,
+        entries: Iterable[Entry],
+        booked_ktime_ns: tuple[int, int],
+        images: Collection[Image] | None = None,
     ) -> Iterator[Entry]:
-        """Yield the time account, booked between these moments, with what doors know of it."""
-        of_doors: dict[Image, list[Entry]] = {image: [] for image in self._doors}
+        """
+        Yield the time account, booked between these moments, with what doors know of it.
+
+        That is of all images, or of these, which have ended.
+        """
+        known = self._doors.keys() if images is None else self._doors.keys() & set(images)
+        of_doors: dict[Image, list[Entry]] = {image: [] for image in known}
         for entry in entries:
             image_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
             if (found := of_doors.get((pid, image_ktime_ns))) is not None:
@@ -196,10 +278,17 @@ class Doors:
             else:
                 yield entry
         for image, found in of_doors.items():
-            try:
-                yield from self._doors[image].divide_times(found, booked_ktime_ns)
-            except (OSError, DoorError):
-                yield from found
+            yield from self._divide(image, self._doors[image], found, booked_ktime_ns)
+
+    def _divide(
+        self, image: Image, door: Door, entries: list[Entry], booked_ktime_ns: tuple[int, int]
+    ) -> list[Entry]:
+        is_new = self._reading.allows(image, door.uid)
+        try:
+            with self._reading.paying(image, door.uid):
+                return door.divide_times(entries, booked_ktime_ns, is_new=is_new)
+        except (OSError, DoorError):
+            return entries  # The next reading of its series says so.
 
     def still_open(
         self, image: Image, slot: int, calls: Sequence[dict[str, Any]]
@@ -227,7 +316,7 @@ class Doors:
                 self._wish(door, image, of_images[image])
 
     def images(self) -> set[Image]:
-        """Return the images whose door is open."""
+        """Return the images that have a door, also one that is not read any more."""
         return set(self._doors)
 
     def close(self, images: Iterable[Image] | None = None) -> None:
@@ -271,6 +360,10 @@ class Doors:
                 self.lost[_OWN_LOST.get(loss, "door_other")] += times
         if rejected:
             self.lost["door_rejected"] += rejected
+
+    def _lose(self, image: Image, uid: int, error: Exception, reason: str) -> None:
+        self.unread.add(image[0], uid, "what it counts itself", str(error))
+        self.lost[reason] += 1
 
     def _say(self, image: Image, flags: int = 0) -> None:
         try:

@@ -274,13 +274,19 @@ class Programs:
             self._book_passing()
         self._booked_ktime_ns = begun_ktime_ns, kernel_clock.ktime_ns()
 
-    def read_times(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield every entry of the time account as (key, value)."""
+    def read_times(
+        self, images: Collection[tuple[int, int]] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """
+        Yield every entry of the time account as (key, value).
+
+        What programs know of it themselves is read for these images only, as (pid, image_ktime_ns).
+        """
         entries = itertools.chain.from_iterable(times.entries() for times in self._times)
         if not self.doors.images():
             return entries
         # Each once: an entry that moves meanwhile comes twice.
-        return self.doors.divide_times(dict(entries).items(), self._booked_ktime_ns)
+        return self.doors.divide_times(dict(entries).items(), self._booked_ktime_ns, images)
 
     def forget_times(self, key: bytes) -> None:
         """Free an entry of a process image that ended."""

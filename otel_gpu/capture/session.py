@@ -309,6 +309,7 @@ class Session:
             yield from self._surroundings.faults.read(is_last=True)
         self._missed_starts.settle_all()
         self._count_stalls()
+        self._programs.doors.is_ending = True
         # What is found now is told by the reading that follows.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()
@@ -374,6 +375,7 @@ class Session:
                 "devices": self._surroundings.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
+                "unread": self._programs.doors.unread.named,
                 "still_running": self._still_running,
                 "missed_starts": self._missed_starts.named,
                 "unknown_interpreters": dict(self._watchlist.unknown_interpreters),

@@ -112,7 +112,9 @@ class Snapshots:
         self._series = _Reading(
             programs.read_aggregates, programs.forget_aggregate, _image, programs.read_aggregates
         )
-        self._times = _Reading(programs.read_times, programs.forget_times, _image)
+        self._times = _Reading(
+            programs.read_times, programs.forget_times, _image, programs.read_times
+        )
         blocks = programs.blocks
         self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
         self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)

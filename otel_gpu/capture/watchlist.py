@@ -330,6 +330,9 @@ class Watchlist:
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
                 yield from self._probes(pid)
+        for pid, image_ktime_ns in self._programs.doors.take_refused():
+            if self._images.get(pid) == image_ktime_ns:
+                yield from self._probes(pid)
         self._attachments.detach_unused()
         self._interpreters.examine_again()
         self._missed_starts.settle_old()

@@ -91,10 +91,20 @@ def write_notes(
 def describe_losses(agent: AgentReadings) -> Iterator[str]:
     """Say of losses whose they are, and why, where that is known."""
     yield from _describe_missed_starts(agent)
+    yield from _describe_unread(agent)
     for reason, pid in sorted(agent.status.get("unknown_interpreters", {}).items()):
         yield (
             f"Stacks of process {pid} have no lines of Python: {printable(reason)}. "
             f"otel-gpu doctor --pid {pid} says what can be done."
+        )
+
+
+def _describe_unread(agent: AgentReadings) -> Iterator[str]:
+    for one in agent.status.get("unread", ()):
+        yield (
+            f"Of process {printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}) of user "
+            f"{one.get('uid', -1)}, {printable(one.get('what', ''))} was not read: "
+            f"{printable(one.get('reason', ''))}."
         )
 
 

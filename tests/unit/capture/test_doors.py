@@ -218,3 +218,113 @@ def test_both_doors_of_a_series_are_one_sum():
             sum=12, min_complement=90, max=9, size_bytes=3, buckets_0=2, buckets_191=1
         )
     )
+
+
+class Clock:
+    """A reading takes as long as a test says."""
+
+    now_s, reading_s = 100.0, 0.0
+
+    def __call__(self):
+        self.now_s += self.reading_s
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def slow_doors(bpf, lost, clock):
+    doors = Doors(bpf, load(None, {}, {}), lost, clock)
+    yield doors
+    doors.close()
+
+
+def test_a_memory_that_takes_long_is_read_less_often_and_at_its_end(slow_doors, clock):
+    """Nothing of it is lost."""
+    shared = Shared()
+    shared.put(launches(7))
+    slow_doors.open(IMAGE, shared.address)
+    clock.reading_s = 10.0
+    assert count(slow_doors.read()) == 7
+    clock.reading_s = 0.0
+    shared.put(launches(11))
+
+    assert count(slow_doors.read()) == 7
+    assert count(slow_doors.read([IMAGE])) == 11
+    assert not slow_doors.lost
+
+
+def test_it_is_read_again_once_its_share_is_back(slow_doors, clock):
+    shared = Shared()
+    shared.put(launches(7))
+    slow_doors.open(IMAGE, shared.address)
+    clock.reading_s = 1.0
+    slow_doors.read()
+    clock.reading_s = 0.0
+    shared.put(launches(11))
+    clock.now_s += 1000
+
+    assert count(slow_doors.read()) == 11
+
+
+def test_at_the_end_large_memories_of_a_user_without_a_share_are_lost_and_small_ones_are_not(
+    slow_doors, clock, monkeypatch
+):
+    shared, other = Shared(), (IMAGE[0], BEGUN_KTIME_NS + 1)
+    shared.put(launches(7))
+    for image in (IMAGE, other):
+        assert slow_doors.open(image, shared.address)
+    clock.reading_s = 10.0
+    slow_doors.read([IMAGE])
+    clock.reading_s = 0.0
+    assert len(slow_doors.read([other])) == 1
+    shared.put(launches(11), common_begun=wire.DOOR_COMMON_SERIES)
+
+    slow_doors.is_ending = True
+    assert {wire.AGGREGATE.named(value)["buckets_40"] for value in slow_doors.read().values()} == {
+        7
+    }
+
+    assert slow_doors.lost == {"door_unread": 2}
+    assert [(one["pid"], one["uid"]) for one in slow_doors.unread.named] == [
+        (IMAGE[0], os.getuid())
+    ]
+    assert "share of reading" in slow_doors.unread.named[0]["reason"]
+
+
+def test_a_memory_most_of_which_is_nonsense_is_closed(doors, bpf):
+    """What it had counted before stays, and probes are to count from then on."""
+    shared = Shared()
+    shared.put(launches(7))
+    doors.open(IMAGE, shared.address)
+    doors.read()
+    files = open_files(os.getpid())
+    shared.put(*(series(CALL | {"status": number}, sum=1 << 63) for number in range(64)))
+
+    assert count(doors.read()) == 7
+    assert doors.lost == {"door_rejected": 1}
+    # Its own descriptor and that of its rhythms.
+    assert len(open_files(os.getpid())) == len(files) - 2
+    assert not doors.examine(IMAGE)
+    assert not doors.open(IMAGE, shared.address)
+    assert doors.take_refused() == {IMAGE}
+    assert doors.take_refused() == set()
+    (said,) = bpf.map("doors").values()
+    assert int.from_bytes(said, "little") == BEGUN_KTIME_NS | 1 << wire.DOOR_REFUSED_BIT
+
+    assert count(doors.read([IMAGE])) == 7
+    doors.close([IMAGE])
+    assert doors.read() == {}
+
+
+def test_some_nonsense_costs_no_more_than_itself(doors):
+    shared = Shared()
+    shared.put(launches(7), *(series(CALL | {"status": 1, "api": 255}) for _ in range(16)))
+    doors.open(IMAGE, shared.address)
+
+    assert count(doors.read()) == 7
+    assert doors.images() == {IMAGE}
+    assert doors.lost == {"door_rejected": 16}

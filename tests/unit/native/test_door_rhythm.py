@@ -14,6 +14,7 @@ from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.rhythm import Rhythm, Role, history_of, turns_of
 from otel_gpu.config import load
+from otel_gpu.work_budget import Share, WorkBudget
 from tests.doors import address_of, reading_of, running
 from tests.kernel.agent import open_files, wait_until
 from tests.stubs.build import stub_libraries
@@ -45,6 +46,7 @@ for line in sys.stdin:
     print(flush=True)
 """
 FIRST, LAST = 3, 9
+PLENTY = Share(1e9, 1.0)
 
 
 class Program:
@@ -55,11 +57,11 @@ class Program:
         self.pid = int(process.stdout.readline())
         self.image = (self.pid, time.monotonic_ns() - 60_000_000_000)
         self.lost = [0] * wire.COUNTER_COUNT
-        self.rhythms = DoorRhythms(self.lost)
+        self.rhythms = DoorRhythms(self.lost, WorkBudget(PLENTY, PLENTY, PLENTY))
         self.wishes = Wishes(load(None, {}, {}))
         self.fd = open_memory(self.pid, address_of(self.pid))
         self.wishes.write(self.fd, {}, collectives=False)
-        self.rhythms.add(self.image, self.fd)
+        self.rhythms.add(self.image, self.fd, 0)
 
     def do(self, line):
         self.process.stdin.write(line + "\n")
@@ -197,7 +199,7 @@ def test_another_agent_begins_anew(program):
     program.rhythms.follow(index, Rhythm((first,), 1, (first,), 1, False, {}, 100, 9))
     program.do("launch(3, 3, 3)")
     program.rhythms.close()
-    program.rhythms.add(program.image, program.fd)
+    program.rhythms.add(program.image, program.fd, 0)
     program.do("launch(4, 5)")
 
     ((index, _),) = program.taken().items()

@@ -1,0 +1,56 @@
+"""
+Which processes' memory or files were not read, as reading them would have taken too much of our time.
+
+RECORD_STATUS names the first of them, each once for each thing of it.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.recent import Recent
+
+MAX_NAMED: Final = 32
+_MAX_REMEMBERED: Final = 4096
+_MAX_NAME_BYTES: Final = 256
+
+_logger = logging.getLogger(__name__)
+
+
+class Unread:
+    """
+    Names what was not read of processes.
+
+    Args:
+        name_of: Returns the name of a process.
+    """
+
+    def __init__(self, name_of: Callable[[int], str] | None = None) -> None:
+        self._name_of = name_of or _name_of
+        self._known: Recent[tuple[int, str], None] = Recent(_MAX_REMEMBERED)
+        self._named: list[dict[str, Any]] = []
+
+    def add(self, pid: int, uid: int, what: str, reason: str) -> None:
+        """
+        Name a process, and what of it is not read for which reason, both in the words of reports.
+
+        It is logged too, once.
+        """
+        if (pid, what) in self._known:
+            return
+        self._known[pid, what] = None
+        _logger.warning("%s of process %d of user %d is not read: %s", what, pid, uid, reason)
+        if len(self._named) < MAX_NAMED:
+            name = self._name_of(pid)
+            named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}
+            self._named.append(named)
+
+    @property
+    def named(self) -> list[dict[str, Any]]:
+        """The first processes, as RECORD_STATUS has them."""
+        return list(self._named)
+
+
+def _name_of(pid: int) -> str:
+    return read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace").rstrip("\n")

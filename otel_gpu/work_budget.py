@@ -1,0 +1,100 @@
+"""
+Work that watched processes can cause: a share for each process, for each user and in all.
+
+What a process maps, or shares with us, is as large and as costly to read as it likes. So whether
+such work is done is decided before, and what it took is paid afterwards: one piece of work can exceed
+its share by what that piece takes, which its own bounds limit, and not by more.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from otel_gpu.recent import Recent
+
+_MAX_ACCOUNTS = 4096
+
+
+class Share(NamedTuple):
+    """What may be spent at once, and how much of that comes back in each second."""
+
+    at_once: float
+    per_second: float
+
+
+class _Account:
+    def __init__(self, share: Share, now_s: float) -> None:
+        self._share = share
+        self._left = share.at_once
+        self._at_s = now_s
+
+    def left(self, now_s: float) -> float:
+        back = self._share.per_second * (now_s - self._at_s)
+        self._left, self._at_s = min(self._share.at_once, self._left + back), now_s
+        return self._left
+
+    def pay(self, amount: float, now_s: float) -> None:
+        self._left = self.left(now_s) - amount
+
+
+class WorkBudget:
+    """
+    Keeps what was spent, in seconds of the clock, in bytes, or in whatever unit all three shares have.
+
+    Args:
+        process: The share of each process.
+        user: That of all processes of a user.
+        total: That of all users.
+        clock: A monotonic clock in seconds, by which shares come back.
+    """
+
+    def __init__(
+        self,
+        process: Share,
+        user: Share,
+        total: Share,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shares = process, user
+        self._clock = clock
+        self._total = _Account(total, clock())
+        # Who pays nothing for long has all of its share again, as somebody new has.
+        self._processes: Recent[Hashable, _Account] = Recent(_MAX_ACCOUNTS)
+        self._users: Recent[int, _Account] = Recent(_MAX_ACCOUNTS)
+
+    def allows(self, process: Hashable, uid: int) -> bool:
+        """Say whether anything is left of all three shares."""
+        now_s = self._clock()
+        return min(self._total.left(now_s), *self.left(process, uid)) > 0
+
+    def left(self, process: Hashable, uid: int) -> tuple[float, float]:
+        """Return what is left of the share of a user, and of that of one of its processes."""
+        now_s = self._clock()
+        of_process, of_user = self._accounts(process, uid)
+        return of_user.left(now_s), of_process.left(now_s)
+
+    def pay(self, process: Hashable, uid: int, amount: float) -> None:
+        """Take what work for a process took from all three shares."""
+        now_s = self._clock()
+        for account in (self._total, *self._accounts(process, uid)):
+            account.pay(amount, now_s)
+
+    @contextmanager
+    def paying(self, process: Hashable, uid: int) -> Iterator[None]:
+        """Take the seconds that pass inside, however that ends."""
+        begun_s = self._clock()
+        try:
+            yield
+        finally:
+            self.pay(process, uid, self._clock() - begun_s)
+
+    def _accounts(self, process: Hashable, uid: int) -> tuple[_Account, _Account]:
+        of_process, of_user = self._shares
+        found = self._processes.use(process)
+        if found is None:
+            found = self._processes[process] = _Account(of_process, self._clock())
+        whole = self._users.use(uid)
+        if whole is None:
+            whole = self._users[uid] = _Account(of_user, self._clock())
+        return found, whole
