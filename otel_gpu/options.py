@@ -326,8 +326,8 @@ class ExplainConfig:
     Attributes:
         enabled: Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident`
             spans.
-        chains_per_second: Most causal chains kept of one second, as spans and in the store: those
-            that lost most time. The others are counted.
+        chains_per_second: Of how many slow or failed calls and gaps of one second `run` and `top` look
+            for the causes: those that lost most time. The others are counted.
         high_lost_ms: An incident that cost less than this is never of high severity.
         chronic_share: A cause that takes this share of the time of the threads that feed a GPU is
             an incident, also if that is usual.

@@ -8,6 +8,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from otel_gpu.config import Config
@@ -30,8 +31,8 @@ class Keeper(Observer, Protocol):
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
 
-    def withhold_chain(self, chain: Chain, reason: str) -> None:
-        """Count a chain that is not to be kept."""
+    def withhold_chains(self, reason: str, count: int) -> None:
+        """Count chains that are not kept, or not even made."""
 
     def observe_incident(self, incident: Incident) -> None:
         """Take an incident, after its chains."""
@@ -46,7 +47,7 @@ class Blame:
     """
 
     def __init__(self, config: Config, *keepers: Part[Any] | Keeper) -> None:
-        settings = explain_settings(config)
+        settings = bounded_settings(config)
         wanted = config.explain.enabled
         self._explainer = Explainer(settings, keeps_closed=False) if wanted else None
         self._budget = ChainBudget(config.explain.chains_per_second, settings.settle_ns)
@@ -62,6 +63,7 @@ class Blame:
             self._add(chains)
         if explainer.now_unix_ns >= self._budget.due_unix_ns:
             self._hand_on(self._budget.advance(explainer.now_unix_ns))
+            self._count_left_out(explainer)
         # A chain closes an incident, or a reading does: no call by itself.
         if chains or type(activity) is not CallActivity:
             self._hand_on_incidents(explainer)
@@ -71,6 +73,7 @@ class Blame:
         if self._explainer is not None:
             self._add(self._explainer.close())
             self._hand_on(self._budget.close())
+            self._count_left_out(self._explainer)
             self._hand_on_incidents(self._explainer)
 
     def _add(self, chains: Iterable[Chain]) -> None:
@@ -80,9 +83,13 @@ class Blame:
     def _hand_on(self, decisions: Iterable[Decision]) -> None:
         for chain, withheld in decisions:
             if withheld:
-                self._call("withhold_chain", chain, withheld)
+                self._call("withhold_chains", withheld, 1)
             else:
                 self._call("observe_chain", chain)
+
+    def _count_left_out(self, explainer: Explainer) -> None:
+        for reason, count in explainer.take_left_out().items():
+            self._call("withhold_chains", reason, count)
 
     def _hand_on_incidents(self, explainer: Explainer) -> None:
         for incident in explainer.closed_incidents():
@@ -102,6 +109,12 @@ def explain_settings(config: Config) -> Settings:
         chronic_lost_ns=round(explain.chronic_lost_ms * _NS_PER_MS),
         chronic_window_ns=round(explain.chronic_window_s * _NS_PER_S),
     )
+
+
+def bounded_settings(config: Config) -> Settings:
+    """Return the same for who runs beside the programs: of each second it explains what lost most."""
+    per_second = config.explain.chains_per_second
+    return replace(explain_settings(config), effects_per_second=per_second)
 
 
 AnyObserver = Part[Any] | Observer | Callable[[Activity], object]

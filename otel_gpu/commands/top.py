@@ -158,7 +158,7 @@ class _Pace:
 
 def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> Board:
     interval_ns = round(args.interval * _NS_PER_S)
-    return Board(pipeline.explain_settings(config), interval_ns, rejected)
+    return Board(pipeline.bounded_settings(config), interval_ns, rejected)
 
 
 def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:

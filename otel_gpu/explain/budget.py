@@ -20,7 +20,7 @@ WITHHELD_TRACE = "trace_full"
 
 # One call has one effect, two where it hung and came back; calls that it made inside
 # have their own.
-_CHAINS_PER_TRACE = 16
+CHAINS_PER_TRACE = 16
 _MAX_TRACES = 4096
 # They settle after three seconds; times of a broken record must not hold more.
 _MAX_SECONDS = 8
@@ -76,7 +76,7 @@ class ChainBudget:
         self._traces[effect.trace_id] = self._traces.pop(effect.trace_id, 0) + 1
         if len(self._traces) > _MAX_TRACES:
             self._traces.popitem(last=False)
-        if any(effect.trace_id) and self._traces[effect.trace_id] > _CHAINS_PER_TRACE:
+        if any(effect.trace_id) and self._traces[effect.trace_id] > CHAINS_PER_TRACE:
             of_trace = (
                 entry for entry in entries if entry.chain.effect.trace_id == effect.trace_id
             )

@@ -78,13 +78,30 @@ class Effects:
         start = event.start_ktime_ns
         end = event.ktime_ns if isinstance(event, OpenCall) else event.end_ktime_ns
         duration_ns = max(0, end - start)
-        baseline = _baseline_of(event)
+        baseline = None if isinstance(event, OpenCall) else baseline_of(event)
         median_ns = None if baseline is None else self._baselines.median_ns(baseline)
         kind = self._kind_of(event, duration_ns, median_ns)
         if kind is None:
             return None
         usual_ns = min(duration_ns, median_ns or 0)
         return self._describe(candidate, kind, duration_ns, usual_ns, duration_ns - usual_ns)
+
+    def lost_ns(
+        self, baseline: Baseline, duration_ns: int, *, failed: bool, is_slow: bool
+    ) -> int | None:
+        """
+        Return how much longer than is usual a call or gap took; None: it is no effect.
+
+        Args:
+            baseline: Its series.
+            duration_ns: How long it took.
+            failed: Whether it is an effect however short it was.
+            is_slow: Whether it is one for the kernel side, which counts while no median is known.
+        """
+        median_ns = self._baselines.median_ns(baseline)
+        if not failed and not self._is_slow(duration_ns, median_ns, is_slow=is_slow):
+            return None
+        return max(0, duration_ns - (median_ns or 0))
 
     def as_example(self, candidate: Candidate) -> tuple[Effect, Subject]:
         """Return a call or gap that took no longer than others, and what there is to explain."""
@@ -122,7 +139,7 @@ class Effects:
             start + duration_ns,
             event.blocked_ns,
             event.run_queue_ns,
-            self._place_of(candidate, _baseline_of(event)),
+            self._place_of(candidate),
             usual_ns,
             evidence.of_whole(activity, candidate.end_unix_ns),
             event.image_ktime_ns,
@@ -154,17 +171,19 @@ class Effects:
         if isinstance(event, CudaCall) and event.status:
             is_event = event.api == ASYNC_EVENT_API
             return EffectKind.NETWORK_EVENT if is_event else EffectKind.FAILED_CALL
-        if duration_ns <= self._settings.slow_floor_ns:
-            return None
-        if median_ns is None:
-            is_slow = bool(event.choices & wire.CHOICE_SLOW)
-        else:
-            is_slow = duration_ns > self._settings.slow_factor * median_ns
-        if not is_slow:
+        is_slow = bool(event.choices & wire.CHOICE_SLOW)
+        if not self._is_slow(duration_ns, median_ns, is_slow=is_slow):
             return None
         return "slow_gap" if isinstance(event, Gap) else "slow_call"
 
-    def _place_of(self, candidate: Candidate, baseline: Baseline | None) -> str:
+    def _is_slow(self, duration_ns: int, median_ns: int | None, *, is_slow: bool) -> bool:
+        if duration_ns <= self._settings.slow_floor_ns:
+            return False
+        return (
+            is_slow if median_ns is None else duration_ns > self._settings.slow_factor * median_ns
+        )
+
+    def _place_of(self, candidate: Candidate) -> str:
         activity = candidate.activity
         if isinstance(activity, GapActivity):
             return rules.GAP
@@ -172,16 +191,16 @@ class Effects:
             return rules.FIRST_CALL
         if isinstance(activity, CallActivity) and activity.event.choices & wire.CHOICE_FIRST_USE:
             return rules.FIRST_CALL
-        if baseline is not None and self._baselines.is_rising(baseline):
+        event = activity.event
+        if not isinstance(event, OpenCall) and self._baselines.is_rising(baseline_of(event)):
             return rules.CHURN
         return rules.place_of(activity.api.family)
 
 
-def _baseline_of(event: CudaCall | Gap | OpenCall) -> Baseline | None:
+def baseline_of(event: CudaCall | Gap) -> Baseline:
+    """Return the series that a call or gap is compared with."""
     if isinstance(event, Gap):
         return of_gaps(event.pid, event.image_ktime_ns)
-    if isinstance(event, OpenCall):
-        return None
     return of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
 
 

@@ -5,7 +5,7 @@ It is pure: no clock, no I/O. Time is what the stream says, so a replay explains
 the live capture explained. Its memory is bounded, and what it gives up is counted.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +57,7 @@ from otel_gpu.explain.out_of_memory import (
     is_retried,
     recorded_chain,
 )
+from otel_gpu.explain.pending_effects import PendingEffects
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.reasoning import Reasoning
 from otel_gpu.explain.recent_times import RecentTimes
@@ -149,7 +150,7 @@ class Explainer:
         self.histories: dict[int, History] = {}
         # Those of which an effect may still settle.
         self._settling = Endings()
-        self._pending: deque[Candidate] = deque()
+        self._pending = PendingEffects(self._effects, self.settings)
         self.now_unix_ns = 0
         self._settled_early = 0
         self._has_times = False
@@ -185,8 +186,8 @@ class Explainer:
 
     def close(self) -> Sequence[Chain]:
         """Return the chains that still wait: nothing follows. Incidents are closed."""
-        while self._pending:
-            self._settle(self._pending.popleft())
+        for candidate in self._pending.close():
+            self._settle(candidate)
         self.communicators.finish(self.now_unix_ns)
         self._chronic.close()
         self._take_chronic(None)
@@ -209,6 +210,14 @@ class Explainer:
         counts["samples"] += self._samples.given_up + self._chronic.places.left_out
         return +counts
 
+    def take_left_out(self) -> Counter[str]:
+        """Return how many effects were not explained since this was last asked, by reason."""
+        left_out = self._pending.left_out
+        if not left_out:
+            return left_out
+        self._pending.left_out = Counter()
+        return +left_out
+
     def _take_ready(self) -> Sequence[Chain]:
         ready, self._ready = self._ready, []
         return ready
@@ -218,8 +227,9 @@ class Explainer:
             return
         self.now_unix_ns = unix_ns
         settled_ns = unix_ns - self.settings.settle_ns
-        while self._pending and self._pending[0].end_unix_ns <= settled_ns:
-            self._settle(self._pending.popleft())
+        if settled_ns >= self._pending.due_unix_ns:
+            for candidate in self._pending.take(settled_ns):
+                self._settle(candidate)
         self._take_chronic(settled_ns)
         # At nearly every call nothing ended lately.
         if self._endings:
@@ -325,14 +335,14 @@ class Explainer:
             has_allocator = self.blocks.knows(activity.process)
             self.churn.observe(activity, has_allocator=has_allocator)
         if self._effects.may_be(event):
-            self._wait(activity, activity.end_unix_ns, is_first=is_first)
+            self._wait(activity, is_first=is_first)
         self._advance(activity.end_unix_ns)
 
     def _observe_gap(self, activity: GapActivity) -> None:
         self._timeline.know(activity.process)
         self._chronic.places.observe(activity)
         if self._effects.may_be(activity.event):
-            self._wait(activity, activity.end_unix_ns, is_first=False)
+            self._wait(activity, is_first=False)
         self._advance(activity.end_unix_ns)
 
     def _observe_communicator(self, activity: CommunicatorActivity) -> None:
@@ -400,18 +410,18 @@ class Explainer:
         self._incidents.add(chain)
         self._ready.append(chain)
 
-    def _wait(
-        self, activity: CallActivity | GapActivity, end_unix_ns: int, *, is_first: bool
-    ) -> None:
+    def _wait(self, activity: CallActivity | GapActivity, *, is_first: bool) -> None:
         event = activity.event
-        # Its stalls came right before it; by the time it settles they may be given up.
-        stalls = self._timeline.stalls(
-            (event.pid, event.tid), event.start_ktime_ns, event.end_ktime_ns
-        )
-        self._pending.append(Candidate(activity, end_unix_ns, is_first, tuple(stalls)))
-        if len(self._pending) > self.settings.max_pending:
+
+        def make() -> Candidate:
+            # Its stalls came right before it; by the time it settles they may be given up.
+            thread = event.pid, event.tid
+            stalls = self._timeline.stalls(thread, event.start_ktime_ns, event.end_ktime_ns)
+            return Candidate(activity, activity.end_unix_ns, is_first, tuple(stalls))
+
+        for candidate in self._pending.add(activity, make):
             self._settled_early += 1
-            self._settle(self._pending.popleft())
+            self._settle(candidate)
 
     def _settle(self, candidate: Candidate) -> None:
         chain = self._reasoning.explain(candidate)

@@ -39,6 +39,8 @@ class Settings:
         chronic_share: A cause is chronic from this share of the feeder threads' time on,
         chronic_lost_ns: and from this much lost in each second.
         chronic_high_share: Share of their time from which a chronic cause is of high severity.
+        effects_per_second: How many effects that ended in one second are explained, those that lost
+            most; 0: all.
         max_pending: Effects that wait to settle; further ones are settled early.
         max_intervals: Stalls and calls remembered, of all threads.
         max_thread_intervals: Stalls, and calls, remembered of one thread.
@@ -69,6 +71,7 @@ class Settings:
     chronic_share: float = 0.05
     chronic_lost_ns: int = 50 * _MS
     chronic_high_share: float = 0.1
+    effects_per_second: int = 0
     max_pending: int = 4096
     max_intervals: int = 16384
     max_thread_intervals: int = 512

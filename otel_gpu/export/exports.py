@@ -206,10 +206,11 @@ class Exports:
             spans = causal.chain_spans(chain, origin, self._exported.find, self._stacks.place)
             self._add(map(self._limits.apply, spans))
 
-    def withhold_chain(self, chain: Chain, reason: str) -> None:
-        """Count a causal chain that makes no spans."""
-        if self._wants(chain):
-            self._metrics.count(semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD, semconv.REASON, reason)
+    def withhold_chains(self, reason: str, count: int) -> None:
+        """Count causal chains that make no spans."""
+        if self._explains:
+            name = semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD
+            self._metrics.count(name, semconv.REASON, reason, count)
 
     def _wants(self, chain: Chain) -> bool:
         name = semconv.SPAN_CAUSAL_CHAIN

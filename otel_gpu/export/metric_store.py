@@ -271,10 +271,10 @@ class MetricStore:
                 image.of_run = measurements
                 self._end(image, end_unix_ns)
 
-    def count(self, instrument: Instrument, attribute: str, value: str) -> None:
-        """Count a chain or an incident, by the value of the attribute of its instrument."""
+    def count(self, instrument: Instrument, attribute: str, value: str, count: int = 1) -> None:
+        """Count chains or incidents, by the value of the attribute of their instrument."""
         with self._lock:
-            self._host.agent.explained[instrument, attribute, value] += 1
+            self._host.agent.explained[instrument, attribute, value] += count
 
     def tell_dropped(self, counts: Mapping[str, int]) -> None:
         """Take in how many spans were dropped, by reason; newer than the agent's last figures."""

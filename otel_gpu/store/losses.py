@@ -15,7 +15,7 @@ NAMES_BUSY = "names_disk_too_slow"
 TRACE_TOO_LARGE = "trace_too_large"
 """What a trace of another tool is made of, where it would not fit into the store."""
 CHAINS = "chains_over_"
-"""Causal chains that are not kept, as ``explain.budget`` decides; its reason follows."""
+"""Effects whose causes are not looked for, or not kept, as ``explain`` decides; its reason follows."""
 FAILED = "internal_error"
 """An error of our own."""
 KILLED = "writer_killed"
@@ -23,14 +23,11 @@ KILLED = "writer_killed"
 
 
 def describe_losses(lost: Mapping[str, int]) -> Iterator[str]:
-    """Yield what a reader is to know of rows that did not reach a store, without full stops."""
-    chains = sum(count for reason, count in lost.items() if reason.startswith(CHAINS))
-    if chains:
-        yield (
-            f"the causes of {chains:,} slow calls and gaps were left out, those that lost least: "
-            "explain.chains_per_second bounds how many are kept of one second. Their calls are "
-            "counted, and explain --store finds these causes again"
-        )
+    """
+    Yield what a reader is to know of rows that did not reach a store, without full stops.
+
+    Causal chains are none: of what lost least causes are not looked for, and ``explain`` finds them.
+    """
     rows = [
         f"{reason} {n:,}" for reason, n in sorted(lost.items()) if not reason.startswith(CHAINS)
     ]

@@ -158,9 +158,9 @@ class StoreWriter:
         self._batch.add("chains", chain_row(seq, chain, self._names), end_unix_ns)
         self._add_causes(seq, chain.causes)
 
-    def withhold_chain(self, chain: Chain, reason: str) -> None:  # noqa: ARG002 -- the protocol's
-        """Count a causal chain that is not kept."""
-        self._lost[CHAINS + reason] += 1
+    def withhold_chains(self, reason: str, count: int) -> None:
+        """Count causal chains that are not kept."""
+        self._lost[CHAINS + reason] += count
 
     def observe_incident(self, incident: Incident) -> None:
         """Take in an incident, after its chains."""

@@ -150,7 +150,7 @@ def test_chains_that_are_withheld_are_counted(write):
             if number < 4:
                 exports.observe_chain(chain)
             else:
-                exports.withhold_chain(chain, "rate")
+                exports.withhold_chains("rate", 1)
 
     written = write(observe)
 
@@ -174,7 +174,7 @@ def test_an_incident_leads_to_the_chains_that_became_spans(write):
         for call, chain in zip(calls[:2], chains[:2], strict=True):
             exports.observe(call)
             exports.observe_chain(chain)
-        exports.withhold_chain(chains[2], "rate")
+        exports.withhold_chains("rate", 1)
         exports.observe_incident(incident_of(*chains))
 
     written = write(observe)
@@ -194,7 +194,7 @@ def test_nothing_is_explained_where_that_is_turned_off(write):
     def observe(exports):
         exports.observe(call)
         exports.observe_chain(chain_of(call, stall))
-        exports.withhold_chain(chain_of(call, stall), "rate")
+        exports.withhold_chains("rate", 7)
         exports.observe_incident(incident_of(chain_of(call, stall)))
 
     written = write(observe, enabled=False)

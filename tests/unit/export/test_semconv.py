@@ -505,7 +505,7 @@ def run_everything(path, stacks_mode):
                 exports.observe(DeviceTraceActivity(T0, made))
             exports.observe_chain(chain(trainer))
             for reason in (WITHHELD_RATE, WITHHELD_TRACE):
-                exports.withhold_chain(chain(trainer), reason)
+                exports.withhold_chains(reason, 1)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
             said = gap_effect._replace(kind="network_event", api="IBV_EVENT_PORT_ERR")

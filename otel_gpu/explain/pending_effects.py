@@ -1,0 +1,210 @@
+"""
+Which calls and gaps are explained: of each second, those that lost most.
+
+To find the causes of one takes a large part of a millisecond, and a program can wait thousands of
+times a second. So the choice comes before the causes. An effect waits for three seconds anyway, until
+all that belongs to it has arrived; by then its whole second has arrived, too. Within a series what
+took longest has lost most, so of each series only its longest are kept until it is known what is usual.
+Time that is not explained call by call is in the account of the threads' time, and chronic causes
+are found there.
+"""
+
+import heapq
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.decode.events import CudaCall
+from otel_gpu.enrich.activities import CallActivity, GapActivity
+from otel_gpu.explain.baselines import Baseline
+from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TRACE
+from otel_gpu.explain.effects import Candidate, Effects, baseline_of
+from otel_gpu.explain.settings import Settings
+
+_NS_PER_S: Final = 1_000_000_000
+_NEVER: Final = 1 << 64
+# Durations of one series and second that are kept to be counted; further ones count as effects.
+_MAX_OTHERS: Final = 65_536
+
+
+class _Key(NamedTuple):
+    baseline: Baseline
+    status: int
+    is_slow: bool
+
+
+class _Entry(NamedTuple):
+    # In the order in which they are given up: of equals, the last one first.
+    duration_ns: int
+    minus_number: int
+    candidate: Candidate
+
+
+class _Series:
+    __slots__ = ("longest", "others_ns", "traces")
+
+    def __init__(self) -> None:
+        self.longest: list[_Entry] = []  # a heap, the shortest first
+        self.traces: Counter[bytes] = Counter()  # how many of these are of each
+        # Of the others, by what keeps them from being explained.
+        self.others_ns: dict[str, array[int]] = {}
+
+
+class _Ranked(NamedTuple):
+    # In the order in which they are explained.
+    comes_second: bool
+    minus_lost_ns: int
+    number: int
+    candidate: Candidate
+
+
+class PendingEffects:
+    """
+    Calls and gaps that may be effects, until they settle; bounded.
+
+    Args:
+        effects: Says how much they lost.
+        settings: How many are explained of one second, and how many can wait.
+
+    Attributes:
+        due_unix_ns: From when on ``take`` yields anything, so that it need not be called before.
+        left_out: Effects that are not explained, by reason, until somebody clears it.
+    """
+
+    def __init__(self, effects: Effects, settings: Settings) -> None:
+        self._effects = effects
+        self._limit = settings.effects_per_second
+        self._max_pending = settings.max_pending
+        self._seconds: dict[int, dict[_Key, _Series]] = {}
+        # The second from which on nothing was chosen yet.
+        self._undecided = 0
+        self._chosen: deque[Candidate] = deque()
+        self._size = 0
+        self._number = 0
+        self.due_unix_ns = _NEVER
+        self.left_out: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(
+        self, activity: CallActivity | GapActivity, make: Callable[[], Candidate]
+    ) -> Iterator[Candidate]:
+        """
+        Take in a call or gap; yield those that there is no room for any more, to be settled now.
+
+        Args:
+            activity: The call or gap.
+            make: Makes the candidate, if it can be one that is explained.
+        """
+        if not self._limit:
+            self._chosen.append(make())
+            self._size += 1
+        else:
+            self._put(activity, make)
+        while self._size > self._max_pending:
+            if not self._chosen:
+                self._choose(min(self._seconds))
+            if self._chosen:
+                self._size -= 1
+                yield self._chosen.popleft()
+        self._find_due()
+
+    def take(self, settled_unix_ns: int) -> Iterator[Candidate]:
+        """Yield those to be explained that ended by then, as far as they were chosen."""
+        while self._seconds and (second := min(self._seconds)) * _NS_PER_S <= settled_unix_ns:
+            self._choose(second)
+        while self._chosen and self._chosen[0].end_unix_ns <= settled_unix_ns:
+            self._size -= 1
+            yield self._chosen.popleft()
+        self._find_due()
+
+    def close(self) -> Iterator[Candidate]:
+        """Yield all that are to be explained: nothing follows."""
+        for second in sorted(self._seconds):
+            self._choose(second)
+        self._size = 0
+        while self._chosen:
+            yield self._chosen.popleft()
+        self._find_due()
+
+    def _find_due(self) -> None:
+        due_unix_ns = self._chosen[0].end_unix_ns if self._chosen else _NEVER
+        if self._seconds:
+            due_unix_ns = min(due_unix_ns, min(self._seconds) * _NS_PER_S)
+        self.due_unix_ns = due_unix_ns
+
+    def _put(self, activity: CallActivity | GapActivity, make: Callable[[], Candidate]) -> None:
+        event, trace_id = activity.event, activity.trace_id
+        status = event.status if isinstance(event, CudaCall) else 0
+        key = _Key(baseline_of(event), status, bool(event.choices & wire.CHOICE_SLOW))
+        # One that is late belongs to what is decided next.
+        second = max(self._undecided, activity.end_unix_ns // _NS_PER_S)
+        series = self._seconds.setdefault(second, {}).setdefault(key, _Series())
+        longest, duration_ns = series.longest, max(0, event.end_ktime_ns - event.start_ktime_ns)
+        self._number += 1
+        if any(trace_id) and series.traces[trace_id] >= CHAINS_PER_TRACE:
+            rival = min(one for one in longest if one.candidate.activity.trace_id == trace_id)
+            reason = WITHHELD_TRACE
+        elif len(longest) >= self._limit:
+            rival, reason = longest[0], WITHHELD_RATE
+        else:
+            heapq.heappush(longest, _Entry(duration_ns, -self._number, make()))
+            series.traces[trace_id] += 1
+            self._size += 1
+            return
+        if duration_ns > rival.duration_ns:
+            longest[longest.index(rival)] = _Entry(duration_ns, -self._number, make())
+            heapq.heapify(longest)
+            series.traces[rival.candidate.activity.trace_id] -= 1
+            series.traces[trace_id] += 1
+            duration_ns = rival.duration_ns
+        others_ns = series.others_ns.setdefault(reason, array("Q"))
+        if len(others_ns) < _MAX_OTHERS:
+            others_ns.append(duration_ns)
+        else:
+            self.left_out[reason] += 1
+
+    def _choose(self, second: int) -> None:
+        """Choose of a second what is explained: of each kind of failure one, then what lost most."""
+        self._undecided = max(self._undecided, second + 1)
+        chosen: list[tuple[int, Candidate]] = []
+        ranked: list[_Ranked] = []
+        for key, series in self._seconds.pop(second).items():
+            self._size -= len(series.longest)
+            worst = max(series.longest)
+            for entry in series.longest:
+                number, candidate = -entry.minus_number, entry.candidate
+                lost_ns = self._lost_ns(key, entry.duration_ns)
+                if lost_ns is None:
+                    # It can be an example of what is usual.
+                    chosen.append((number, candidate))
+                else:
+                    comes_second = not key.status or entry is not worst
+                    ranked.append(_Ranked(comes_second, -lost_ns, number, candidate))
+            for reason, others_ns in series.others_ns.items():
+                effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
+                self.left_out[reason] += effects
+        ranked.sort()
+        traces: Counter[bytes] = Counter()
+        explained = 0
+        for _, _, number, candidate in ranked:
+            trace_id = candidate.activity.trace_id
+            if explained >= self._limit:
+                self.left_out[WITHHELD_RATE] += 1
+            elif any(trace_id) and traces[trace_id] >= CHAINS_PER_TRACE:
+                self.left_out[WITHHELD_TRACE] += 1
+            else:
+                traces[trace_id] += 1
+                explained += 1
+                chosen.append((number, candidate))
+        chosen.sort()
+        self._size += len(chosen)
+        self._chosen.extend(candidate for _, candidate in chosen)
+
+    def _lost_ns(self, key: _Key, duration_ns: int) -> int | None:
+        return self._effects.lost_ns(
+            key.baseline, duration_ns, failed=bool(key.status), is_slow=key.is_slow
+        )
