@@ -21,17 +21,10 @@ from otel_gpu.capture.libbpf_trials import Libbpf, query_libbpf
 from otel_gpu.capture.loaders import choose_loader
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
+from otel_gpu.procfs.capabilities import names_in
 from otel_gpu.reachability import check_endpoints
 
-# From include/uapi/linux/capability.h.
-_CAPABILITIES = {
-    "DAC_READ_SEARCH": 2,
-    "SYS_PTRACE": 19,
-    "SYS_ADMIN": 21,
-    "SYSLOG": 34,
-    "PERFMON": 38,
-    "BPF": 39,
-}
+_CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE", "SYS_ADMIN", "SYSLOG", "PERFMON", "BPF"}
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
 # counted as locked memory; a kernel with all HELPERS is past that, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
@@ -378,8 +371,7 @@ def capabilities(host: Host) -> frozenset[str] | None:
     )
     if match is None:
         return None
-    held = int(match[1], 16)
-    return frozenset(name for name, bit in _CAPABILITIES.items() if held >> bit & 1)
+    return names_in(int(match[1], 16)) & _CAPABILITIES
 
 
 def _btf(host: Host) -> Path:

@@ -102,6 +102,8 @@ class CaptureConfig:
         foreign_probes: Which functions of other people's libraries are probed on arm64: `safe` are
             those where the kernel need not single-step, as that has corrupted processes there;
             `all` are also the others. On x86-64 all are safe.
+        drop_privileges: Give up the capabilities that docs/security.md does not list, and the
+            chance to get others; off: a capture as root keeps all of root's.
     """
 
     loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
@@ -120,6 +122,7 @@ class CaptureConfig:
     environment: str = _option("all", choices=("all", "otel", "none"))
     probe_sites: bool = _option(default=True)
     foreign_probes: str = _option("safe", choices=("safe", "all"))
+    drop_privileges: bool = _option(default=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

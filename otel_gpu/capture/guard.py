@@ -19,6 +19,11 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture._libbpf import Libbpf
 from otel_gpu.capture.objects import BpfMap
+from otel_gpu.capture.privileges import (
+    CAPTURE_CAPABILITIES,
+    COMMAND_CAPABILITIES,
+    give_up_privileges,
+)
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.procfs.proc_files import stat_fields
 
@@ -35,14 +40,17 @@ class Guard:
     The agent's side of the guard.
 
     Made before the agent has threads or much memory, for it is a fork of it.
+
+    Args:
+        drops_privileges: It keeps the capabilities that it needs, and no others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, drops_privileges: bool) -> None:
         self._socket, theirs = socket.socketpair()
         self._pid = os.fork()
         if not self._pid:
             self._socket.close()
-            _stand_guard(theirs)
+            _stand_guard(theirs, drops_privileges=drops_privileges)
         theirs.close()
 
     def watch(self, processes_fd: int) -> None:
@@ -67,7 +75,7 @@ class Guard:
             self._pid = 0
 
 
-def _stand_guard(agent: socket.socket) -> None:
+def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
     # In the child, which must never return into the agent's code.
     try:
         # It ends by itself. What is sent to all of the agent's group is not for it.
@@ -77,6 +85,8 @@ def _stand_guard(agent: socket.socket) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
+        if drops_privileges:
+            give_up_privileges(CAPTURE_CAPABILITIES | COMMAND_CAPABILITIES)
         Path("/proc/self/comm").write_text("otel-gpu-guard", encoding="ascii")
         processes_fd = None
         while True:

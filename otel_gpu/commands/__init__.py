@@ -104,11 +104,16 @@ def refuse_overwriting(args: Namespace) -> None:
         UsageError: A file to be written is another file of the command line as well.
     """
     named = {name: value for name, value in vars(args).items() if isinstance(value, str | Path)}
-    for name in _WRITTEN & named.keys():
-        path = Path(named[name])
+    for path in written_files(args):
         others = (Path(value) for other, value in named.items() if other not in _WRITTEN)
         if path.is_file() and any(one.is_file() and one.samefile(path) for one in others):
             raise UsageError(f"{path} would be written and is read", hint="name another file")
+
+
+def written_files(args: Namespace) -> list[Path]:
+    """Return the files that a command line has a verb write."""
+    named = vars(args)
+    return [Path(named[name]) for name in _WRITTEN if isinstance(named.get(name), str | Path)]
 
 
 class Output:

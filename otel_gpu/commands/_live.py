@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -17,12 +18,19 @@ from otel_gpu.capture.door_library import with_door
 from otel_gpu.capture.guard import Guard
 from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.inherited import given_environment
+from otel_gpu.capture.privileges import (
+    CAPTURE_CAPABILITIES,
+    COMMAND_CAPABILITIES,
+    give_up_privileges,
+)
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
+from otel_gpu.commands import written_files
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, RecordingError
 from otel_gpu.faults import Faults
+from otel_gpu.procfs.capabilities import effective_capabilities
 from otel_gpu.service.notify import CAPTURING, Notifier
 
 # Process images, files that they map, and files with their symbols, each within bounds.
@@ -58,12 +66,15 @@ class Started(NamedTuple):
 
 
 @contextmanager
-def start_command(args: Namespace) -> Iterator[Started]:
+def start_command(
+    args: Namespace, config: Config, written: Iterable[Path] = ()
+) -> Iterator[Started]:
     """
-    Fork the user's command, if there is one, and hold it at its gate.
+    Fork the user's command, if there is one, and hold it at its gate; then give up privileges.
 
     To be called before anything else: a fork is cheapest, and safest, from a process with little
-    memory and one thread. Once the command runs, it outlives the agent's errors: what goes wrong
+    memory and one thread, and capabilities are of threads. ``written`` are files that will be
+    written, beside those that the command line names. Once the command runs, it outlives the agent's errors: what goes wrong
     in the context is logged, and the context ends without it when the command has ended.
     """
     with ExitStack() as stack:
@@ -72,7 +83,7 @@ def start_command(args: Namespace) -> Iterator[Started]:
             environment = given_environment()
             if args.door:
                 environment = with_door(environment)
-            guard = Guard()
+            guard = Guard(drops_privileges=config.capture.drop_privileges)
             stack.callback(guard.dismiss)
             command = Command(args.command, environment)
             stack.callback(command.close)
@@ -83,6 +94,10 @@ def start_command(args: Namespace) -> Iterator[Started]:
             # A shell has background commands of a script ignore it, and a capture has no other end.
             stack.enter_context(signals_handled(numbers={signal.SIGINT}))
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if config.capture.drop_privileges:
+            needed = CAPTURE_CAPABILITIES | (COMMAND_CAPABILITIES if command else frozenset())
+            give_up_privileges(needed, [*written_files(args), *written])
+        _logger.info("capabilities: %s", ", ".join(effective_capabilities(os.getpid()) or ()))
         try:
             yield Started(command, guard)
         except Exception as error:
@@ -165,7 +180,7 @@ def open_capture(
 ) -> Iterator[tuple[Started, Batches]]:
     """Begin a capture that exports nothing: command, programs, session."""
     with (
-        start_command(args) as started,
+        start_command(args, config) as started,
         load_programs(args, config, started) as programs,
         open_session(
             args, config, programs, started, lambda: {"rejected": dict(rejected)}, faults

@@ -62,6 +62,14 @@ def wants_store(config: Config) -> bool:
     return config.store.enabled == "on"
 
 
+def telemetry_files(config: Config) -> Iterator[Path]:
+    """Yield the files that a capture keeps its telemetry in."""
+    if config.export.otlp_file not in {None, "-"}:
+        yield Path(config.export.otlp_file)
+    if wants_store(config):
+        yield store_path(config)
+
+
 def open_store(
     path: Path, config: Config, *, live: bool, faults: Faults | None = None
 ) -> "StoreWriter":

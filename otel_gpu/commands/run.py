@@ -22,7 +22,7 @@ from otel_gpu.commands._live import (
     open_session,
     start_command,
 )
-from otel_gpu.commands._recorder import live_store, store_path
+from otel_gpu.commands._recorder import live_store, store_path, telemetry_files
 from otel_gpu.commands._targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
@@ -52,7 +52,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Capture; the command's exit code, or 0 if all parts of the agent worked until the end."""
     check_targets(args)
     faults = Faults()
-    with start_command(args) as started:
+    with start_command(args, config, telemetry_files(config)) as started:
         _capture(args, config, out, started, faults)
     return exit_code_of(started, faults)
 

@@ -17,6 +17,7 @@ from otel_gpu.commands._recorder import store_path
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
 from otel_gpu.findings.words import format_duration, format_size, printable
+from otel_gpu.procfs.capabilities import effective_capabilities
 from otel_gpu.service.files import UNIT, Action, Layout
 from otel_gpu.service.systemd import State, state_of_service
 from otel_gpu.service.trust import parts_of_program, untrusted
@@ -107,12 +108,16 @@ def _status(args: Namespace, config: Config, out: Output) -> int:
     state = state_of_service()
     path = store_path(config)
     recorder = _ask_recorder(path)
+    held = effective_capabilities(state.pid) if state.pid else None
     if args.json:
-        out.json({"schema_version": 1, "service": state._asdict(), "recorder": recorder})
+        service = {**state._asdict(), "capabilities": held}
+        out.json({"schema_version": 1, "service": service, "recorder": recorder})
     else:
         out.line(_describe_state(state))
         if state.uptime_s is not None:
             out.line(_describe_cost(state, state.uptime_s, recorder))
+            if held is not None:
+                out.line(f"rights    {', '.join(held) or 'no capabilities'}")
         if state.has_errors:
             out.line(f"agent     {printable(state.word)}")
         out.line(_describe_recorder(path, recorder))

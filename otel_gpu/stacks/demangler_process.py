@@ -6,7 +6,8 @@ made to write without end: each substitution may stand for all before it, so 260
 200 kilobytes, and every twenty more double that. Nor was it written for an agent that runs as
 root. So it runs here, without rights and with little memory and time, where it may fail.
 
-It imports nothing of the package, and is started by its path.
+It imports nothing of the package, and is started by its path; its argument is the filter of system
+calls that it installs, in hexadecimal.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import ctypes
 import os
 import resource
 import select
+import struct
 import sys
 
 NO_DEMANGLER = 3  # the exit status when the host has no C++ library
@@ -24,6 +26,7 @@ _MEMORY_BYTES = 256 << 20
 _CPU_S = 60
 _NOBODY = 65534
 # From include/uapi/linux/prctl.h and capability.h.
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -75,7 +78,8 @@ def _give_up_rights() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(limit, (value, value))
     if os.geteuid() == 0:
-        # Where there is only one user (a user namespace), there is no other to become.
+        # An agent that gave its capabilities up cannot become another user: then the filter below
+        # is what keeps this process from using what root may do without any. Where there is only one user (a user namespace), there is no other to become.
         with contextlib.suppress(OSError):
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -86,6 +90,10 @@ def _give_up_rights() -> None:
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
+    if instructions := b"".join(map(bytes.fromhex, sys.argv[1:])):
+        program = ctypes.create_string_buffer(instructions, len(instructions))
+        header = struct.pack("HxxxxxxQ", len(instructions) // 8, ctypes.addressof(program))
+        libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from otel_gpu.procfs.system_call_filter import ALLOWED_TO_CALCULATE, make_filter
 from otel_gpu.stacks import demangler_process
 
 _PROGRAM = Path(demangler_process.__file__)
+_FILTER = make_filter(ALLOWED_TO_CALCULATE, allowed=True)
 # With the newline it is what the process reads at once.
 _MAX_NAME_BYTES = 4095
 _MAX_ANSWER_BYTES = 4096
@@ -92,7 +94,7 @@ class Demangler:
         name = "LD_LIBRARY_PATH"
         with other, contextlib.suppress(OSError):
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(_PROGRAM)],
+                [sys.executable, "-I", "-S", "-B", str(_PROGRAM), _FILTER.hex()],
                 stdin=other.fileno(),
                 stdout=other.fileno(),
                 stderr=subprocess.DEVNULL,

@@ -76,6 +76,7 @@ def test_flags_that_make_no_sense_are_refused(flags):
             [
                 "service   active (running), process 71, for 100 s, enabled",
                 "cost      1.5 s of CPU time (1.5 % of a core), 99 MB of memory of at most 537 MB",
+                "rights    CAP_BPF, CAP_PERFMON",
             ],
         ),
         (
@@ -84,6 +85,7 @@ def test_flags_that_make_no_sense_are_refused(flags):
             [
                 "service   active (running), process 71, for 100 s, enabled",
                 "cost      not accounted for on this host",
+                "rights    CAP_BPF, CAP_PERFMON",
             ],
         ),
         (
@@ -104,6 +106,7 @@ def test_status_says_how_the_service_does(monkeypatch, tmp_path, capsys, state, 
     Its exit code is 0 when the service runs; without a flight recorder losses are not known here.
     """
     monkeypatch.setattr(service, "state_of_service", lambda: state)
+    monkeypatch.setattr(service, "effective_capabilities", lambda _pid: ["CAP_BPF", "CAP_PERFMON"])
     store = tmp_path / "store.db"
 
     assert cli.main(["service", "status", "--store", str(store)]) == code

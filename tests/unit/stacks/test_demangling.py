@@ -149,7 +149,31 @@ def test_the_process_has_no_rights_and_no_secrets(demangler, monkeypatch):
     if os.geteuid() == 0:
         assert set(status["Uid"].split()) == {"65534"}
         assert int(status["CapEff"], 16) == 0
+        assert status["Seccomp"].strip() == "2"
         assert b"secret" not in (folder / "environ").read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give capabilities away")
+def test_nor_has_that_of_an_agent_that_cannot_become_another_user():
+    """As one that gave up its capabilities: the filter of system calls is what is left."""
+    ask = """
+from otel_gpu.capture.privileges import CAPTURE_CAPABILITIES, give_up_privileges
+from otel_gpu.stacks.demangling import Demangler
+give_up_privileges(CAPTURE_CAPABILITIES)
+demangler = Demangler()
+print(demangler.text("_ZN3foo3barEv"))
+for line in open(f"/proc/{demangler._process.pid}/status"):
+    if line.startswith(("Uid", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp:")):
+        print(*line.split()[:2])
+demangler.close()
+"""
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+
+    name, *status = done.stdout.splitlines()
+    assert name == "foo::bar()"
+    found = dict(line.split() for line in status)
+    assert found.pop("CapBnd:") == "000001c400080004"
+    assert found == {"Uid:": "0", "CapPrm:": "0" * 16, "NoNewPrivs:": "1", "Seccomp:": "2"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give capabilities away")
