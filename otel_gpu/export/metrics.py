@@ -183,7 +183,11 @@ def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExport
         return metric_exporter.OTLPMetricExporter(timeout=timeout_s, compression=compression)
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
 
-    return OTLPMetricExporter(timeout=timeout_s)
+    from otel_gpu.export.otlp_http import bound_answers  # noqa: PLC0415
+
+    exporter = OTLPMetricExporter(timeout=timeout_s)
+    bound_answers(exporter)
+    return exporter
 
 
 def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:

@@ -1,17 +1,23 @@
 """One signal over OTLP/HTTP: the standard exporters' client, given our bytes."""
 
 import contextlib
+import io
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from requests import ConnectionError as AnswerError
+from urllib3.exceptions import HTTPError
 
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 from otel_gpu.export.signals import LOGS, Signal
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+"""Of a receiver's answer; one that is longer says nothing."""
 
 # As the specification has it; None: there was no answer.
 _RETRYABLE = (None, 429, 502, 503, 504)
@@ -22,6 +28,7 @@ class HttpTransport:
 
     def __init__(self, signal: Signal) -> None:
         self._exporter = _exporter(signal)
+        bound_answers(self._exporter)
         self._client = self._exporter._client  # noqa: SLF001
         self._signal = signal
         self._rejected = 0
@@ -42,7 +49,8 @@ class HttpTransport:
             if not result.success:
                 operation.error = result.error
         status = result.status_code
-        if result.error is None and status is not None and status < HTTPStatus.BAD_REQUEST:
+        # One that sends elsewhere has not taken it, and the standard exporter does not follow it.
+        if result.error is None and status is not None and status < HTTPStatus.MULTIPLE_CHOICES:
             return Delivery(Outcome.DELIVERED, self._rejected)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             return Delivery(Outcome.TOO_LARGE)
@@ -60,6 +68,27 @@ class HttpTransport:
                 response = self._signal.response.FromString(result.content())
                 self._rejected = self._signal.count_rejected(response)
         return result
+
+
+def bound_answers(exporter: Any) -> None:  # noqa: ANN401 -- any of the standard ones
+    """Let a standard exporter read an answer of a bounded size: it would read an endless one whole."""
+    exporter._client._transport._session.hooks["response"].append(_cut_answer)  # noqa: SLF001
+
+
+def _cut_answer(response: Any, **_: Any) -> None:  # noqa: ANN401 -- of requests, which has no types
+    content = bytearray()
+    try:
+        while len(content) <= MAX_ANSWER_BYTES and (
+            piece := response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
+        ):
+            content += piece
+    except HTTPError as error:
+        # As requests itself says it.
+        raise AnswerError(error) from error
+    if len(content) > MAX_ANSWER_BYTES:
+        content.clear()
+        response.raw.close()
+    response.raw = io.BytesIO(content)
 
 
 def _exporter(signal: Signal) -> Any:  # noqa: ANN401 -- either

@@ -1,17 +1,21 @@
+import gzip
 import socket
 import threading
+from contextlib import closing, suppress
 from unittest.mock import Mock
 
 import grpc
 import pytest
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as stock_encode
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, readable
+from otel_gpu.export.metrics import open_exporters
 from otel_gpu.export.otlp import otlp_transport
 from otel_gpu.export.profile_encoder import PROFILES, ProfileEncoder, Taken
 from otel_gpu.export.queue import Pending
@@ -114,6 +118,69 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
         number.to_bytes(8) for number in (1, 2, 3)
     ]
     assert {record.event_name for record in scope.log_records} == {"otel_gpu.stack"}
+
+
+class Answering:
+    """A receiver that answers each request in its own way; ``sent`` is how many bytes it could send."""
+
+    def __init__(self, head: str, piece: bytes = b"", most_bytes: int = 0) -> None:
+        self._answer = head.encode() + b"\r\n\r\n", piece, most_bytes
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        self.requests = self.sent = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        head, piece, most_bytes = self._answer
+        with suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                with connection, suppress(OSError):
+                    connection.settimeout(30)
+                    connection.recv(1 << 16)
+                    self.requests += 1
+                    connection.sendall(head)
+                    while self.sent < most_bytes:
+                        self.sent += connection.send(piece)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "piece"),
+    [("", b"a" * 65_536), ("Content-Encoding: gzip\r\n", gzip.compress(bytes(1 << 20)))],
+)
+def test_an_answer_without_an_end_costs_little(encoding, piece):
+    """It says nothing, as a proxy's page does; and as much is read of it as of any other."""
+    with closing(
+        Answering(f"HTTP/1.1 200 OK\r\n{encoding}Connection: close", piece, 1 << 29)
+    ) as one:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": one.endpoint}
+        environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+        with closing(otlp_transport(environ)) as transport:
+            assert transport.deliver(batch(span(1))) == Delivery(Outcome.DELIVERED)
+        (exporter,) = open_exporters({**environ, "OTEL_METRICS_EXPORTER": "otlp"}, 9)
+        exporter.export(MetricsData([]))
+        exporter.shutdown()
+
+        assert one.requests == 2
+        # And what is on its way when the connection is closed.
+        assert one.sent < 32 << 20
+
+
+def test_telemetry_is_not_sent_on():
+    """A receiver that names another one is a receiver that refuses."""
+    with closing(Answering("HTTP/1.1 200 OK\r\nContent-Length: 0")) as other:
+        head = f"HTTP/1.1 307 Elsewhere\r\nLocation: {other.endpoint}\r\nContent-Length: 0"
+        with closing(Answering(head)) as one:
+            environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": one.endpoint}
+            environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+            with closing(otlp_transport(environ)) as transport:
+                assert transport.deliver(batch(span(1))).outcome is Outcome.REJECTED
+
+        assert one.requests == 1
+        assert other.requests == 0
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
