@@ -101,3 +101,24 @@ def test_pages_say_how_many_tools_an_assistant_has():
 
     assert said
     assert {number for _, number in said} == {len(TOOLS)}
+
+
+def test_each_test_that_the_page_of_threats_names_exists():
+    """And each of its rows names one, or says that nothing holds."""
+    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    rows = [
+        line
+        for line in text.splitlines()
+        if re.match(r"\| (user|program|container|author|peer|reader|any) \|", line)
+    ]
+    rows = [row for row in rows if row.count(" | ") == 3]
+
+    assert len(rows) > 40
+    assert [row for row in rows if "::" not in row and "(#what-does-not-hold)" not in row] == []
+    assert [
+        f"{file}::{test}"
+        for file, test in named
+        if not (path := ROOT / "tests" / file).exists()
+        or f"def {test}(" not in path.read_text(encoding="utf-8")
+    ] == []
