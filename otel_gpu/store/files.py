@@ -108,7 +108,7 @@ def open_reading(path: Path) -> sqlite3.Connection:
                 for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
                     connection.execute(f"PRAGMA {setting}")
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_READ_BYTES)
-                _check_schema(connection, path, schema.OLDEST_READ)
+                _check_schema(connection, path)
         except _UnusableError as error:
             raise StoreError(f"{path}: {error}", hint=error.hint) from error
         except FAILURES as error:
@@ -240,7 +240,7 @@ def _configure(
     execute("PRAGMA cell_size_check = ON")
 
 
-def _check_schema(connection: sqlite3.Connection, path: Path, oldest: int = schema.VERSION) -> None:
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if number != schema.APPLICATION_ID or version < 1:
@@ -248,9 +248,9 @@ def _check_schema(connection: sqlite3.Connection, path: Path, oldest: int = sche
     other = f"is a store of version {version}; this otel-gpu uses version {schema.VERSION}"
     if version > schema.VERSION:
         raise StoreError(f"{path}: {other}", hint="upgrade otel-gpu")
-    if version < oldest:
+    if version < schema.VERSION:
         raise _UnusableError(other, _OLDER, f"version-{version}")
-    if not schema.is_ours(connection, version):
+    if not schema.is_ours(connection):
         raise _UnusableError("is damaged: its tables are not the ones of a store")
 
 

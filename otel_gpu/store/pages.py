@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_gpu.store.columns import Column, Row
 from otel_gpu.store.problems import explained
-from otel_gpu.store.schema import TABLE_BY_NAME, names_of
+from otel_gpu.store.schema import TABLE_BY_NAME
 
 PAGE_ROWS = 2_048
 _QUERIES = {table.name: table.select for table in TABLE_BY_NAME.values()}
@@ -26,8 +26,6 @@ class Pages:
     """
     Reads tables; each method raises ``StoreError`` where the file cannot be read any further.
 
-    A table that came with a later version than the store's is empty.
-
     ``rejected`` counts rows that are not what their table holds, by table. Only a damaged or a
     made-up store has any.
     """
@@ -37,13 +35,9 @@ class Pages:
         self._path = path
         self._known: dict[str, set[tuple[type, ...]]] = {}
         self.rejected: Counter[str] = Counter()
-        ((version,),) = self.fetch("PRAGMA user_version")
-        self._names = names_of(version)
 
     def between(self, table: str, first: int, last: int, condition: str = "1") -> Iterator[Row]:
         """Yield the rows of a table whose key begins with ``seq``, in the order of the key."""
-        if table not in self._names:
-            return
         key, order = TABLE_BY_NAME[table].key, _ORDERS[table]
         where, after = f"{_QUERIES[table]} WHERE", f"({order}) > ({', '.join('?' * len(key))})"
         limits = f"AND seq <= ? AND {condition} ORDER BY {order} LIMIT {PAGE_ROWS}"
@@ -56,8 +50,6 @@ class Pages:
 
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows that meet a condition, in the order of the key."""
-        if table not in self._names:
-            return []
         query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
         return list(self._sound(table, self.fetch(query, values)))
 

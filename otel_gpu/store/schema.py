@@ -1,9 +1,8 @@
 """
 The schema: what a store is made of, and which version of it this is.
 
-A store is made whole and never altered. One of an older version is set aside by whoever
-would write it, and still read where later versions only have more; one of a later version is
-refused.
+A store is made whole and never altered. One of an older version is set aside when it would be
+written, and read by the otel-gpu that wrote it; one of a later version is refused.
 """
 
 import sqlite3
@@ -12,42 +11,16 @@ from hashlib import sha256
 
 from otel_gpu.store.columns import Table, View
 from otel_gpu.store.communicator_tables import (
-    COMMUNICATOR_NUMBERED,
     COMMUNICATOR_TOTALS,
-    COMMUNICATOR_VIEWS,
 )
-from otel_gpu.store.device_tables import DEVICE_NUMBERED
-from otel_gpu.store.device_views import DEVICE_VIEWS
 from otel_gpu.store.lookups import LOOKUPS
-from otel_gpu.store.memory_tables import MEMORY_NUMBERED, MEMORY_TOTALS
+from otel_gpu.store.memory_tables import MEMORY_TOTALS
 from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
 VERSION = 10
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
-OLDEST_READ = 3
-"""The oldest version that is still read: it has all but what is in ``ADDED``."""
-ADDED: Mapping[str, int] = {
-    "samples": 4,
-    "v_samples": 4,
-    **dict.fromkeys((one.name for one in (*MEMORY_NUMBERED, *MEMORY_TOTALS)), 5),
-    **dict.fromkeys(("v_memory", "v_memory_holders", "v_out_of_memory"), 5),
-    **dict.fromkeys(("launches", "v_launches"), 5),
-    **dict.fromkeys(("device_readings", "v_device_readings"), 6),
-    **dict.fromkeys(("fabric_readings", "v_fabric_readings"), 7),
-    **dict.fromkeys(("imports", *(one.name for one in DEVICE_NUMBERED)), 6),
-    **dict.fromkeys((one.name for one in DEVICE_VIEWS), 6),
-    **dict.fromkeys(("device_faults", "v_device_faults"), 7),
-    **dict.fromkeys(("ras_readings", "v_ras"), 7),
-    **dict.fromkeys((one.name for one in (*COMMUNICATOR_NUMBERED, *COMMUNICATOR_TOTALS)), 7),
-    **dict.fromkeys((one.name for one in COMMUNICATOR_VIEWS), 7),
-    **dict.fromkeys(("steps", "thread_contexts", "annotations", "v_steps"), 8),
-    "ranges": 9,
-}
-"""Tables and views that are younger than that, by the version that they came with."""
-NULLABLE: Mapping[tuple[str, str], int] = {("device_steps", "idle_ns"): 10}
-"""Columns that had to have a value before a version, by table and name."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""
 
@@ -112,28 +85,15 @@ def first_numbers(connection: sqlite3.Connection) -> dict[str, int]:
     }
 
 
-def names_of(version: int) -> set[str]:
-    """Return the tables and views that stores of a version have."""
-    return {part.name for part in _PARTS if ADDED.get(part.name, 0) <= version}
-
-
-def is_ours(connection: sqlite3.Connection, version: int = VERSION) -> bool:
+def is_ours(connection: sqlite3.Connection) -> bool:
     """
-    Say whether tables and views are the ones of a version, to the letter.
+    Return whether tables and views are the ones that ``create`` makes, to the letter.
 
     A file may come from anywhere: what is no table of ours has other types than its
     name promises, and what is no view of ours may compute for hours.
     """
     found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    return dict(found) == {name: _sql_of(name, version) for name in names_of(version)}
-
-
-def _sql_of(name: str, version: int) -> str:
-    sql = _SQL_BY_NAME[name]
-    for (table, column), since in NULLABLE.items():
-        if table == name and version < since:
-            sql = sql.replace(f" {column} INTEGER,", f" {column} INTEGER NOT NULL,")
-    return sql
+    return dict(found) == _SQL_BY_NAME
 
 
 _PARTS: tuple[Table | View, ...] = (*TABLES, *VIEWS)

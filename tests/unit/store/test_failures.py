@@ -26,8 +26,8 @@ from otel_gpu.store.lock import lock_path
 from otel_gpu.store.queries import QueryLimits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
-from tests.activities import SECOND, T0, call, call_stack, capture, image
-from tests.unit.store.stores import ask, read, report_of, without_images, write
+from tests.activities import SECOND, call, call_stack, capture, image
+from tests.unit.store.stores import ask, read, report_of, write
 
 MS = 1_000_000
 TRAINER = image(42)
@@ -281,59 +281,6 @@ def test_a_reader_of_an_older_version_says_what_to_do(tmp_path):
     assert error.value.hint.startswith("read it with the otel-gpu that wrote it; the next")
     assert path.read_bytes() == before
     assert list(tmp_path.glob("store.db.version-*")) == []
-
-
-def of_older_version(path, version=3):
-    """A store from before memory, or samples too, were kept, and what is in it."""
-    written = [capture(), *some_calls(10)]
-    write(path, written)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for name in schema.names_of(schema.VERSION) - schema.names_of(version):
-            connection.execute(f"DROP {'VIEW' if name.startswith('v_') else 'TABLE'} {name}")
-            connection.execute("DELETE FROM schema_info WHERE table_name = ?", (name,))
-        if 6 <= version < 10:
-            # Idle time of a step was never unknown then.
-            (sql,) = connection.execute(
-                "SELECT sql FROM sqlite_schema WHERE name = 'device_steps'"
-            ).fetchone()
-            connection.execute("DROP TABLE device_steps")
-            connection.execute(sql.replace("idle_ns INTEGER,", "idle_ns INTEGER NOT NULL,"))
-        connection.execute(f"PRAGMA user_version = {version}")
-    return written
-
-
-@pytest.mark.parametrize("version", [3, 4, 6, 9])
-def test_a_store_that_lacks_only_what_is_newer_is_still_read(tmp_path, version):
-    """Of these versions: what is in it, whole and in windows; and it is not altered."""
-    path = tmp_path / "store.db"
-    written = of_older_version(path, version)
-    before = path.read_bytes()
-
-    assert list(map(without_images, read(path))) == list(map(without_images, written))
-    assert len(read(path, T0, T0 + SECOND)) == len(written)
-    assert ask(path, "SELECT count(*) FROM v_calls") == [(10,)]
-    assert path.read_bytes() == before
-
-
-def test_a_store_of_an_older_version_with_other_tables_is_refused(tmp_path):
-    """One that says that it is of version 3 has what those have, and nothing else."""
-    path = tmp_path / "store.db"
-    of_version(path, 3)
-
-    with pytest.raises(StoreError, match="its tables are not the ones of a store"):
-        StoreReader(path)
-
-
-def test_a_store_that_can_only_be_read_is_set_aside_by_a_writer(tmp_path):
-    """Where it is read from then on."""
-    path = tmp_path / "store.db"
-    written = of_older_version(path)
-
-    write(path, [capture(), *some_calls(3)])
-
-    (aside,) = tmp_path.glob("store.db.version-3-*")
-    assert len(read(path)) == 4
-    assert len(read(aside)) == len(written)
 
 
 def test_a_second_writer_is_told_who_the_first_one_is(tmp_path):
