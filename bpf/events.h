@@ -105,7 +105,6 @@ enum record_kind {
 	RECORD_COMMUNICATORS = 275, /* struct memory_record, then its communicators */
 	RECORD_DEVICE_FAULT = 276,  /* JSON: an error that the driver logged about a device */
 	RECORD_FABRIC = 277,	    /* JSON: counters of network adapters that do RDMA */
-	RECORD_RAS = 278,	    /* JSON: what NCCL's own service says of a job */
 };
 
 /* Counters kept per CPU. The first group are losses, each with its reason. */

@@ -240,12 +240,6 @@ class MemoryConfig:
     blocks_per_second: int = _option(10_000, bounds=(100, 10_000_000))
 
 
-def _check_ras(address: str) -> str | None:
-    host, _, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16
-    return None if not address or (host and is_port) else "must be host:port, or empty"
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NcclConfig:
     """
@@ -254,14 +248,9 @@ class NcclConfig:
     Attributes:
         pending_seconds: A rank that has called nothing more for so long, and does not know what it called
             to be done, is reported in a log record.
-        ras: Where NCCL's own service (RAS, 2.24 and later) is asked which ranks do not answer:
-            `host:port`, by default of NCCL `localhost:28028`. Empty: it is not asked.
-        ras_interval_s: How often. One question is of the whole job.
     """
 
     pending_seconds: float = _option(2.0, bounds=(0.1, 86_400.0))
-    ras: str = _option("", check=_check_ras)
-    ras_interval_s: float = _option(30.0, bounds=(1.0, 3_600.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

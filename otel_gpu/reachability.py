@@ -1,14 +1,13 @@
-"""Whether what the agent talks to can be reached from here: OTLP endpoints, NCCL's own service."""
+"""Whether the OTLP endpoints that the agent sends to take connections."""
 
 import socket
 from collections.abc import Iterator, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
-from otel_gpu.checks import Finding, ok
+from otel_gpu.checks import Finding
 
 _CONNECT_TIMEOUT_S = 1.0
-_RAS_ADDRESS = "localhost:28028"
 _ok = partial(Finding, "endpoint", "ok")
 _warning = partial(Finding, "endpoint", "warning")
 
@@ -52,17 +51,3 @@ def _check_endpoint(url: str, signals: list[str], environ: Mapping[str, str]) ->
             "start the receiver, or correct the endpoint; meanwhile spans wait and are then dropped",
         )
     return _ok(f"{where} takes connections")
-
-
-def check_ras(address: str) -> Finding:
-    """NCCL's own service (RAS) takes a TCP connection, where one runs; ``address``: as configured, or empty."""
-    where = address or _RAS_ADDRESS
-    host, _, port = where.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()
-    except OSError:
-        none = "no job of NCCL 2.24 or later now, or it is in another network namespace"
-        return ok(f"nobody listens on {where}: {none}")
-    if address:
-        return ok(f"{where} takes connections")
-    return ok(f"{where} takes connections: nccl.ras asks it which ranks do not answer")

@@ -33,7 +33,6 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     OutOfMemoryActivity,
     ProbesActivity,
-    RasActivity,
     SampleActivity,
     Series,
     StallActivity,
@@ -221,33 +220,6 @@ GPU = {
 def devices(at_s, **info):
     """What the devices of the host say."""
     return DevicesActivity(T0 + round(at_s * SECOND), info)
-
-
-RAS = {
-    "id": "ae94423cfbb2ef4a",
-    "size": 4,
-    "answering": 2,
-    "silent": {"unresponsive": 1, "dead": 1},
-    "absent": [
-        {"rank": 2, "host": "10.0.0.2", "pid": 5002, "state": "unresponsive"},
-        {"rank": 3, "host": "10.0.0.2", "pid": 5003, "state": "dead"},
-    ],
-    "errors": {"ncclSystemError": 1},
-    "calls": {"AllReduce": [98, 100]},
-    "behind": [{"rank": 1, "host": "10.0.0.1", "pid": 4001, "operation": "AllReduce", "calls": 98}],
-}
-"""What NCCL's own service may say of a communicator."""
-
-
-def ras(at_s, *communicators, **info):
-    """What NCCL's own service says of a job."""
-    body = {
-        "is_there": True,
-        "address": "localhost:28028",
-        "failed": {},
-        "communicators": [*communicators],
-    }
-    return RasActivity(T0 + round(at_s * SECOND), body | info)
 
 
 def annotation(process, at_s, *pairs):

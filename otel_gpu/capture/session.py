@@ -356,7 +356,6 @@ class Session:
             ("pressure", self._surroundings.pressure),
             ("devices", self._surroundings.devices),
             ("fabric", self._surroundings.fabric),
-            ("ras", self._surroundings.ras),
             ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._read_counters),
         ):

@@ -6,7 +6,6 @@ from otel_gpu import wire
 from otel_gpu.capture.device_faults import open_devices
 from otel_gpu.capture.fabric import Fabric
 from otel_gpu.capture.pressure import Pressure
-from otel_gpu.capture.ras import RasService
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.records import json_record
@@ -30,7 +29,6 @@ class Surroundings:
         self._pressure = Pressure()
         self._devices, self.faults = open_devices(config, images)
         self._fabric = Fabric(config.fabric.interval_s, config.fabric.root)
-        self._ras = RasService(config.nccl.ras, config.nccl.ras_interval_s)
 
     def start(self) -> None:
         """Begin to read what takes its time to answer, each source on a thread of its own."""
@@ -38,15 +36,12 @@ class Surroundings:
             self._devices.start()
         if self._config.fabric.enabled:
             self._fabric.start()
-        if self._config.nccl.ras:
-            self._ras.start()
 
     def close(self) -> None:
         """Stop reading."""
         self._devices.close()
         self.faults.close()
         self._fabric.close()
-        self._ras.close()
 
     def pressure(self) -> Iterator[bytes]:
         """Yield the load of the host and of the watched cgroups."""
@@ -62,8 +57,3 @@ class Surroundings:
         """Yield the counters of adapters that were read since the last time."""
         for ktime_ns, info in self._fabric.take():
             yield json_record(wire.RECORD_FABRIC, ktime_ns, info)
-
-    def ras(self) -> Iterator[bytes]:
-        """Yield what NCCL's service said, if it said something new."""
-        if (info := self._ras.take()) is not None:
-            yield json_record(wire.RECORD_RAS, kernel_clock.ktime_ns(), info)

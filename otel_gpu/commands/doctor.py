@@ -16,7 +16,6 @@ from otel_gpu.commands import JSON_HELP, Output, add_pids
 from otel_gpu.config import Config
 from otel_gpu.doctor import Host, check_loader, examine_host
 from otel_gpu.findings.words import printable
-from otel_gpu.reachability import check_ras
 from otel_gpu.service.systemd import examine_service
 from otel_gpu.visibility import examine_process, examine_processes
 
@@ -36,7 +35,6 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         *named(
             loader=check_loader(host, config.capture.loader),
             cuda_libraries=examine_processes(),
-            nccl_ras=check_ras(config.nccl.ras),
         ),
         *examine_service(),
     ]

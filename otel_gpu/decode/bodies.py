@@ -20,8 +20,6 @@ from otel_gpu.decode.device_faults import SHAPE as DEVICE_FAULT_SHAPE
 from otel_gpu.decode.device_faults import check_device_fault
 from otel_gpu.decode.fabric_bodies import SHAPE as FABRIC_SHAPE
 from otel_gpu.decode.fabric_bodies import check_fabric
-from otel_gpu.decode.ras_bodies import SHAPE as RAS_SHAPE
-from otel_gpu.decode.ras_bodies import check_ras
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
 
 _MAX_DEPTH = 16
@@ -105,7 +103,6 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
     wire.RECORD_DEVICES: DEVICES_SHAPE,
     wire.RECORD_DEVICE_FAULT: DEVICE_FAULT_SHAPE,
     wire.RECORD_FABRIC: FABRIC_SHAPE,
-    wire.RECORD_RAS: RAS_SHAPE,
     wire.RECORD_RESOURCE: {
         "resource": int,
         "kind": str,
@@ -145,7 +142,6 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
     wire.RECORD_DEVICES: (),
     wire.RECORD_DEVICE_FAULT: ("told_by", "xid", "bus_id"),
     wire.RECORD_FABRIC: (),
-    wire.RECORD_RAS: ("address",),
     wire.RECORD_RESOURCE: ("resource", "kind"),
     wire.RECORD_CULPRIT: (),
     wire.RECORD_FUNCTION: ("function", "name"),
@@ -355,7 +351,6 @@ _CHECKS: Mapping[int, Callable[[Mapping[str, Any]], None]] = {
     wire.RECORD_DEVICES: check_devices,
     wire.RECORD_DEVICE_FAULT: check_device_fault,
     wire.RECORD_FABRIC: check_fabric,
-    wire.RECORD_RAS: check_ras,
     wire.RECORD_RESOURCE: _check_resource,
     wire.RECORD_STATUS: _check_counts,
     wire.RECORD_MEMORY_MAP: _check_memory_map,

@@ -21,7 +21,6 @@ from otel_gpu.decode.readings import (
     Devices,
     FabricRead,
     Pressure,
-    Ras,
     Status,
     Times,
 )
@@ -325,7 +324,6 @@ Event = (
     | Devices
     | DeviceFault
     | FabricRead
-    | Ras
     | Memory
     | Communicators
     | Holders

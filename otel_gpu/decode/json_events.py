@@ -8,7 +8,7 @@ from otel_gpu.decode.blocks import MemoryMap
 from otel_gpu.decode.bodies import parse_body
 from otel_gpu.decode.device_faults import device_fault_of
 from otel_gpu.decode.events import Capture, Event, Probes
-from otel_gpu.decode.readings import Devices, FabricRead, Pressure, Ras, Status
+from otel_gpu.decode.readings import Devices, FabricRead, Pressure, Status
 from otel_gpu.decode.referents import (
     CulpritSeen,
     FunctionSeen,
@@ -85,7 +85,6 @@ OF_JSON: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_DEVICES: _with_info(Devices),
     wire.RECORD_DEVICE_FAULT: lambda record: device_fault_of(*_parse(record)),
     wire.RECORD_FABRIC: _with_info(FabricRead),
-    wire.RECORD_RAS: _with_info(Ras),
     wire.RECORD_MEMORY_MAP: _decode_memory_map,
     wire.RECORD_CAPTURE: _with_info(Capture),
     wire.RECORD_PROCESS: lambda record: ProcessSeen(*_parse(record)),

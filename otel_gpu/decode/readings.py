@@ -125,13 +125,6 @@ class FabricRead(NamedTuple):
     info: Mapping[str, Any]
 
 
-class Ras(NamedTuple):
-    """What NCCL's own service says of a job (from JSON)."""
-
-    ktime_ns: int
-    info: Mapping[str, Any]
-
-
 class Status(NamedTuple):
     """The agent's own figures: CPU time, user-space counters (from JSON)."""
 

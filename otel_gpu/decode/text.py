@@ -77,7 +77,6 @@ def describe(event: Event) -> Iterator[str]:
             | readings.Status()
             | readings.Pressure()
             | readings.Devices()
-            | readings.Ras()
             | referents.ResourceSeen()
             | referents.CulpritSeen()
         ):

@@ -159,13 +159,6 @@ class FabricActivity(NamedTuple):
     info: Mapping[str, Any]
 
 
-class RasActivity(NamedTuple):
-    """What NCCL's own service said of a job at one moment."""
-
-    unix_ns: int
-    info: Mapping[str, Any]
-
-
 class MemoryActivity(NamedTuple):
     """What an allocator holds of one device, and what led there."""
 
@@ -352,7 +345,6 @@ Activity = (
     | RangeActivity
     | DeviceFaultActivity
     | FabricActivity
-    | RasActivity
     | DeviceTraceActivity
     | MemoryActivity
     | BlocksActivity

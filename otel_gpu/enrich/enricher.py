@@ -32,7 +32,6 @@ from otel_gpu.decode.readings import (
     Devices,
     FabricRead,
     Pressure,
-    Ras,
     Status,
     Times,
 )
@@ -58,7 +57,6 @@ from otel_gpu.enrich.activities import (
     MemoryActivity,
     PressureActivity,
     ProbesActivity,
-    RasActivity,
     StallActivity,
     StatusActivity,
     TimesActivity,
@@ -134,7 +132,6 @@ class Enricher:
             ThreadContext: glossary.context,
             DeviceFault: self._enrich_device_fault,
             FabricRead: glossary.dated(FabricActivity),
-            Ras: glossary.dated(RasActivity),
             Stack: glossary.waits.learn,
             UserStack: glossary.stacks.learn,
             FunctionSeen: glossary.learn_function,

@@ -10,13 +10,11 @@ from otel_gpu.enrich.activities import (
     DevicesActivity,
     FabricActivity,
     ProbesActivity,
-    RasActivity,
     StatusActivity,
 )
 from otel_gpu.export.host_devices import HostDevices
 from otel_gpu.export.host_fabric import HostFabric
 from otel_gpu.export.points import Measurement
-from otel_gpu.export.ras import Ras
 from otel_gpu.export.selftelemetry import SelfTelemetry
 
 OfHost = (
@@ -25,7 +23,6 @@ OfHost = (
     | DevicesActivity
     | FabricActivity
     | ProbesActivity
-    | RasActivity
     | StatusActivity
 )
 
@@ -43,14 +40,12 @@ class HostFigures:
         self.agent = SelfTelemetry()
         self.devices = HostDevices()
         self._fabric = HostFabric()
-        self._ras = Ras()
         self._observers: Mapping[type, Callable[[Any], None]] = {
             CountersActivity: self.agent.observe,
             DeviceFaultActivity: self.devices.observe_fault,
             DevicesActivity: self.devices.observe,
             FabricActivity: self._fabric.observe,
             ProbesActivity: self.agent.observe,
-            RasActivity: self._ras.observe,
             StatusActivity: self.agent.observe,
         }
 
@@ -64,5 +59,4 @@ class HostFigures:
             *self.agent.measurements(dropped_series),
             *self.devices.measurements(),
             *self._fabric.measurements(),
-            *self._ras.measurements(),
         ]

@@ -148,7 +148,6 @@ GPU_NCCL_ROOT = "gpu.nccl.root"
 GPU_NCCL_CALLED = "gpu.nccl.called"
 GPU_NCCL_COMPLETED = "gpu.nccl.completed"
 GPU_NCCL_PENDING_TIME = "gpu.nccl.pending.time"
-GPU_NCCL_RAS_STATE = "gpu.nccl.ras.state"
 GPU_STEP_KIND = "gpu.step.kind"
 GPU_STEP_SOURCE = "gpu.step.source"
 GPU_STEP_NUMBER = "gpu.step.number"
@@ -325,13 +324,6 @@ METRIC_GPU_NCCL_PENDING_AGE = Instrument("gpu.nccl.pending.age", "s", "gauge")
 METRIC_GPU_NCCL_WAIT_TIME = Instrument("gpu.nccl.wait.time", "s")
 METRIC_GPU_NCCL_COMPLETIONS = Instrument("gpu.nccl.completions", "{collective}")
 METRIC_GPU_NCCL_ERRORS = Instrument("gpu.nccl.errors", "{error}")
-METRIC_GPU_NCCL_RAS_COMMUNICATORS = Instrument(
-    "gpu.nccl.ras.communicators", "{communicator}", "gauge"
-)
-METRIC_GPU_NCCL_RAS_RANKS = Instrument("gpu.nccl.ras.ranks", "{rank}", "gauge")
-METRIC_GPU_NCCL_RAS_LAG = Instrument("gpu.nccl.ras.lag", "{call}", "gauge")
-METRIC_GPU_NCCL_RAS_ERRORS = Instrument("gpu.nccl.ras.errors", "{rank}", "gauge")
-METRIC_GPU_NCCL_RAS_TIMEOUTS = Instrument("gpu.nccl.ras.timeouts", "{timeout}", "gauge")
 METRIC_HW_STATUS = Instrument("hw.status", "1", "updowncounter")
 METRIC_HW_ERRORS = Instrument("hw.errors", "{error}")
 METRIC_HW_NETWORK_UP = Instrument("hw.network.up", "1", "updowncounter")
@@ -410,7 +402,6 @@ METRIC_OTEL_GPU_DEVICES_LATE = Instrument("otel_gpu.devices.late", "{reading}")
 METRIC_OTEL_GPU_FABRIC_LATE = Instrument("otel_gpu.fabric.late", "{reading}")
 METRIC_OTEL_GPU_FABRIC_FAILED = Instrument("otel_gpu.fabric.failed", "{read}")
 METRIC_OTEL_GPU_DEVICES_FAILED = Instrument("otel_gpu.devices.failed", "{call}")
-METRIC_OTEL_GPU_RAS_FAILED = Instrument("otel_gpu.ras.failed", "{question}")
 METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
 METRIC_OTEL_GPU_DOOR_COVERAGE = Instrument("otel_gpu.door.coverage", "1", "gauge")
 METRIC_OTEL_GPU_DOOR_CALLS = Instrument("otel_gpu.door.calls", "{call}")
@@ -448,11 +439,6 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.nccl.wait.time": "Time from calls until the program learned that their collectives are done.",
     "gpu.nccl.completions": "Collectives that the program learned to be done.",
     "gpu.nccl.errors": "Calls that failed (`_OTHER`), and 1 for the asynchronous error that the program was told last.",
-    "gpu.nccl.ras.communicators": "Communicators of the job, as NCCL's own service counts them.",
-    "gpu.nccl.ras.ranks": "Ranks of a communicator, by whether they answer NCCL's own service.",
-    "gpu.nccl.ras.lag": "By how many calls of an operation the last of the ranks that answer is behind the first. One that stays, while nothing else goes on, is a hang.",
-    "gpu.nccl.ras.errors": "Ranks that NCCL's own service says to have an error.",
-    "gpu.nccl.ras.timeouts": "How often the service did not hear from a process while it made its latest answer.",
     "hw.status": "1 for the state that a device or port is in, 0 for the others.",
     "hw.errors": "ECC errors of a device since the driver was loaded (`corrected`, `uncorrected`), and XIDs since the capture began (`xid_79`); errors of a network port since its driver was loaded.",
     "hw.network.up": "1 for a port that can be used.",
@@ -525,7 +511,6 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.fabric.late": "Readings of the host's network adapters that took longer than 5 s.",
     "otel_gpu.fabric.failed": "Reads of /sys/class/infiniband that failed, by the kernel's name of the error.",
     "otel_gpu.devices.failed": "Calls of NVML that failed, by its own name of the error.",
-    "otel_gpu.ras.failed": "Questions to NCCL's own service that failed.",
     "otel_gpu.coverage": "Share of a library's known CUDA symbols whose calls are counted, by probes or by programs themselves.",
     "otel_gpu.door.coverage": "Share of a library's known CUDA symbols whose calls programs count themselves, without a probe.",
     "otel_gpu.door.calls": "Calls that programs counted themselves, without a probe.",

@@ -18,7 +18,6 @@ from otel_gpu.enrich.activities import (
     OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
-    RasActivity,
 )
 from otel_gpu.enrich.cuda_errors import signal_name
 from otel_gpu.enrich.identities import ProcessImage, Who
@@ -54,7 +53,6 @@ from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.memory_rows import memory_rows
 from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.one_name import program_of, with_one_name
-from otel_gpu.findings.ras_notes import RasNotes
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.findings.steps import step_rows
 from otel_gpu.ledger.agent import AgentReadings
@@ -128,14 +126,12 @@ class Collector:
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
         self._devices = DeviceRows()
         self._nobodys_faults = NobodysFaults(window)
-        self._ras = RasNotes()
         self._steps = Steps(window)
         self._ways: dict[type, Callable[[Any], object]] = {
             CaptureActivity: self._observe_capture,
             ExitActivity: self._observe_exit,
             PressureActivity: self._pressure.observe,
             ProbesActivity: self._observe_probes,
-            RasActivity: self._ras.observe,
             StepActivity: self._steps.observe,
             **dict.fromkeys((AnnotationActivity, ForkActivity), self._steps.note),
         }
@@ -232,7 +228,6 @@ class Collector:
                     if key in self._deaths
                 ),
                 *self._nobodys_faults.notes(),
-                *self._ras.notes(),
                 *memory_notes,
                 *device_notes,
                 *communicator_notes,

@@ -27,7 +27,6 @@ from otel_gpu.enrich.activities import (
     FabricActivity,
     PressureActivity,
     ProbesActivity,
-    RasActivity,
     ResourceActivity,
     Series,
     StatusActivity,
@@ -114,7 +113,6 @@ class Playback:
             "pressure": _pressure,
             "device_readings": _devices,
             "fabric_readings": _fabric,
-            "ras_readings": _ras,
             "statuses": _status,
         }
 
@@ -235,7 +233,7 @@ class Playback:
             # Of this capture nothing is played from before its chunk, of older ones there is.
             began = began._replace(unix_ns=max(began.unix_ns, span.chunk_unix_ns - 1))
         found: list[Activity | None] = [began, *map(_probes, probes)]
-        for table in ("pressure", "device_readings", "fabric_readings", "ras_readings"):
+        for table in ("pressure", "device_readings", "fabric_readings"):
             latest = f"seq = (SELECT max(seq) FROM {table} WHERE seq < ? AND seq > ?)"
             before = self._pages.where(table, latest, (span.first_seq, capture[2]))
             found += map(self._ways[table], before)
@@ -384,7 +382,6 @@ _capture = _informed(_capture_of, wire.RECORD_CAPTURE)
 _pressure = _informed(PressureActivity, wire.RECORD_PRESSURE)
 _devices = _informed(DevicesActivity, wire.RECORD_DEVICES)
 _fabric = _informed(FabricActivity, wire.RECORD_FABRIC)
-_ras = _informed(RasActivity, wire.RECORD_RAS)
 _probes = _informed(ProbesActivity, wire.RECORD_PROBES)
 
 

@@ -121,13 +121,6 @@ NUMBERED: tuple[Table, ...] = (
         INFO,
     ),
     Table(
-        "ras_readings",
-        "What NCCL's own service (RAS) said of the job that runs on the host.",
-        SEQ,
-        UNIX,
-        INFO,
-    ),
-    Table(
         "statuses",
         "The agent's own figures.",
         SEQ,

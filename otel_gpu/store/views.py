@@ -301,32 +301,6 @@ VIEWS: tuple[View, ...] = (
         value="what it stands at; less than before: the adapter was reset",
     ),
     View(
-        "v_ras",
-        "What NCCL's own service (RAS) said of each communicator, reading by reading.",
-        f"""
-        SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(c.value, '$.id') AS comm,
-          json_extract(c.value, '$.size') AS ranks,
-          json_extract(c.value, '$.answering') AS answering,
-          json_extract(c.value, '$.silent.unresponsive') AS unresponsive,
-          json_extract(c.value, '$.silent.dead') AS dead,
-          json_extract(c.value, '$.silent.missing') AS missing,
-          json_extract(c.value, '$.absent') AS absent,
-          json_extract(c.value, '$.behind') AS behind,
-          json_extract(c.value, '$.errors') AS errors, e.unix_ns
-        FROM ras_readings e, json_each(e.info, '$.communicators') c
-        """,
-        time="when it was read, UTC",
-        comm="its id, in 16 hexadecimal digits",
-        ranks="that it has",
-        answering="ranks that do",
-        unresponsive="ranks that could not be reached",
-        dead="ranks that are given up",
-        missing="ranks whose process answers, and does not name it",
-        absent="who they are: a JSON list of rank, host, pid and state",
-        behind="who called an operation less often than others: a JSON list",
-        errors="a JSON object of ranks by error",
-    ),
-    View(
         "v_pressure",
         "The load of the host, reading by reading.",
         f"""

@@ -27,7 +27,6 @@ from otel_gpu.enrich.activities import (
     OutOfMemoryActivity,
     PressureActivity,
     ProbesActivity,
-    RasActivity,
     ResourceActivity,
     StatusActivity,
     TimesActivity,
@@ -108,7 +107,6 @@ class StoreWriter:
             PressureActivity: partial(self._observe_info, "pressure"),
             DevicesActivity: partial(self._observe_info, "device_readings"),
             FabricActivity: partial(self._observe_info, "fabric_readings"),
-            RasActivity: partial(self._observe_info, "ras_readings"),
             ProbesActivity: self._observe_probes,
             ResourceActivity: self._observe_resource,
             StatusActivity: partial(self._observe_info, "statuses"),
@@ -314,11 +312,7 @@ class StoreWriter:
     def _observe_info(
         self,
         table: str,
-        activity: PressureActivity
-        | DevicesActivity
-        | FabricActivity
-        | RasActivity
-        | StatusActivity,
+        activity: PressureActivity | DevicesActivity | FabricActivity | StatusActivity,
     ) -> None:
         text = self._json(activity.info)
         row = (self._next_seq(), activity.unix_ns, text)

@@ -14,9 +14,7 @@ from otel_gpu.annotations import read_pairs
 from otel_gpu.capture.door_memory import DoorError, read_door
 from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_times import DoorTimes, spent
-from otel_gpu.capture.foreign_json import ForeignJsonError
 from otel_gpu.capture.kernel_log import KernelLog
-from otel_gpu.capture.ras_status import read_json, read_text
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
 from otel_gpu.procfs import mounts, process_context, sockets
@@ -25,10 +23,8 @@ from otel_gpu.procfs.mapped_files import executable_mappings
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.records import json_record
-from tests import ras_servers
 from tests.fuzz.target import Target
 from tests.unit.capture.test_door_memory import CALL, Memory, series
-from tests.unit.capture.test_ras import MISSING, RUNNING
 
 _ID = b"0123456789abcdef" * 4
 _FILES = {
@@ -207,19 +203,6 @@ def _kernel_log_seeds() -> Iterator[bytes]:
     yield b"4,78,99,-;NVRM: Xid (PCI:0000:3b:00.0 GPU-I:01): 31, pid=4242, name=python, Ch 00000010\n a=b"
 
 
-def parse_ras(data: bytes, _folder: Path) -> None:
-    """An answer of whoever listens where NCCL's service would."""
-    read = read_json if data[:1] in b"{[" else read_text
-    json_record(wire.RECORD_RAS, 5, read(data))
-
-
-def _ras_seeds() -> Iterator[bytes]:
-    ranks = [ras_servers.rank(0), ras_servers.rank(1, calls=99)]
-    yield ras_servers.status(ras_servers.communicator(ranks, [ras_servers.absent(2)]))
-    yield RUNNING
-    yield MISSING
-
-
 TARGETS = (
     Target(
         "process",
@@ -245,7 +228,4 @@ TARGETS = (
         (b"%", b"="),
     ),
     Target("kernel_log", _kernel_log_seeds, parse_kernel_log, (), (b"pid=", b", name=")),
-    Target(
-        "ras", _ras_seeds, parse_ras, (ForeignJsonError,), (b'"ranks":', b"  Rank 7", b"\n#1-1 (")
-    ),
 )

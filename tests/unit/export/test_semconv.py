@@ -36,7 +36,6 @@ from tests.activities import (
     GPU,
     H100,
     MAIN_FRAME,
-    RAS,
     SECOND,
     T0,
     aggregate,
@@ -60,7 +59,6 @@ from tests.activities import (
     open_call,
     out_of_memory,
     probes,
-    ras,
     sample,
     series,
     snapshot,
@@ -310,7 +308,6 @@ def stream():
     waited = waited._replace(ended_ns=SECOND, wait=wait)
     yield times(20, thread_time(trainer, wire.STATE_ON_CPU, wire.CONTEXT_GAP, SECOND), waited)
     yield from of_hardware(trainer)
-    yield ras(20, RAS, communicators_count=1, timeouts=2, failed={"timeout": 1})
     yield counters(20, spans_chosen=3)
     figures = {"rejected": {"short": 1}, "dropped": {"queue_full": 1}}
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
