@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / ".output" / "benchmarks"
 SOURCE = HERE / "programs.bpf.c"
 UPROBES = (
-    *("empty_enter", "empty_exit", "count_shared", "count_per_cpu"),
+    *("empty_enter", "empty_exit", "timing_enter", "timing_exit", "count_shared", "count_per_cpu"),
     *("look_for_publishers", "look_for_nothing"),
 )
 API = "cudaStreamSynchronize"

@@ -127,16 +127,21 @@ static __always_inline void read_user(void *to, __u32 size, __u64 address)
 }
 
 /* A global function, as there are many slots to read: the verifier follows it once. */
-__weak __noinline __u64 read_slot(const struct arguments *arguments, __u32 slot)
+__weak __noinline __u64 read_stack_slot(const struct arguments *arguments, __u32 slot)
 {
 	__u64 value = 0;
 
 	if (!arguments)
 		return 0;
-	if (slot <= REGISTER_SLOTS)
-		return arguments->registers[(slot - 1) & 7];
 	read_user(&value, sizeof(value), arguments->stack + 8 * (slot - REGISTER_SLOTS - 1));
 	return value;
+}
+
+static __always_inline __u64 read_slot(const struct arguments *arguments, __u32 slot)
+{
+	if (slot <= REGISTER_SLOTS)
+		return arguments->registers[(slot - 1) & 7];
+	return read_stack_slot(arguments, slot);
 }
 
 static __always_inline void read_launch(const struct arguments *arguments,

@@ -246,8 +246,7 @@ static __noinline int free_block(struct pt_regs *ctx, const struct thread *threa
 
 /* Check what is said against what was seen. What was missed is put right, and counted once. */
 static __always_inline void take_totals(struct memory_totals *totals, __s64 change_bytes,
-					__u64 allocated_bytes, __u64 reserved_bytes,
-					__u64 now_ktime_ns)
+					__u64 allocated_bytes, __u64 reserved_bytes)
 {
 	__s64 missed_bytes;
 
@@ -270,7 +269,17 @@ static __always_inline void take_totals(struct memory_totals *totals, __s64 chan
 		totals->peak_allocated_bytes = allocated_bytes;
 	if (totals->peak_reserved_bytes < reserved_bytes)
 		totals->peak_reserved_bytes = reserved_bytes;
-	totals->last_ktime_ns = now_ktime_ns;
+}
+
+/* Once in a tick: to read the clock takes longer than to count. */
+static __always_inline void note_time(struct device_memory *memory)
+{
+	__u64 tick = bpf_jiffies64();
+
+	if (memory->tick == tick)
+		return;
+	memory->tick = tick;
+	memory->totals.last_ktime_ns = bpf_ktime_get_ns();
 }
 
 /*
@@ -325,8 +334,8 @@ static __noinline struct device_memory *take_report(struct pt_regs *ctx,
 	}
 	if (memory->is_inherited)
 		return NULL;
-	take_totals(&memory->totals, change_bytes, allocated_bytes, reserved_bytes,
-		    bpf_ktime_get_ns());
+	take_totals(&memory->totals, change_bytes, allocated_bytes, reserved_bytes);
+	note_time(memory);
 	return settings.block_mode < BLOCKS_LARGE || !change_bytes ? NULL : memory;
 }
 
@@ -353,6 +362,7 @@ int report_block(struct pt_regs *ctx)
 		return free_block(ctx, thread, memory);
 	if (!choose_block(memory, change_bytes))
 		return 0;
+	memory->totals.last_ktime_ns = bpf_ktime_get_ns();
 	stack = hold_block(ctx, thread, memory, key_of_place(ctx, thread));
 	if (stack && !send_block_stack(ctx, thread, memory->totals.last_ktime_ns, stack))
 		forget_sent(ctx, thread, stack);

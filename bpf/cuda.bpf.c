@@ -77,8 +77,7 @@ static __always_inline void drop_unwound(struct thread *thread, struct task_stru
 	}
 }
 
-/* Whether the program counts this call, which is about to begin or has just ended. */
-__weak __noinline int goes_through_door(struct thread *thread, __u32 api)
+__weak __noinline int is_counted_by_door(struct thread *thread, __u32 api)
 {
 	const struct door_slot *view;
 	const __u64 *image_ktime_ns;
@@ -88,7 +87,7 @@ __weak __noinline int goes_through_door(struct thread *thread, __u32 api)
 		return false;
 	view = view_of(thread);
 	pid = thread->pid;
-	if (!thread->door_slot || api >= MAX_APIS || !settings.apis[api].door)
+	if (api >= MAX_APIS || !settings.apis[api].door)
 		return false;
 	image_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
 	if (!image_ktime_ns || *image_ktime_ns != thread->image_ktime_ns)
@@ -100,6 +99,12 @@ __weak __noinline int goes_through_door(struct thread *thread, __u32 api)
 	if (depth >= MAX_DEPTH)
 		return true;
 	return depth && view->calls[(depth - 1) % MAX_DEPTH].api == api;
+}
+
+/* Whether the program counts this call, which is about to begin or has just ended. */
+static __always_inline bool goes_through_door(struct thread *thread, __u32 api)
+{
+	return thread->door_slot && is_counted_by_door(thread, api);
 }
 
 SEC("uprobe")
@@ -127,7 +132,8 @@ int enter_call(struct pt_regs *ctx)
 	if (thread->off_ktime_ns)
 		notice_running(thread, task, bpf_ktime_get_ns());
 	stack_pointer = stack_pointer_at_entry(ctx);
-	sync_door(thread);
+	if (thread->door_slot)
+		sync_door(thread);
 	drop_unwound(thread, task, stack_pointer, api);
 	/* The door published it a moment ago. */
 	is_published = thread->depth && innermost(thread)->is_published == PUBLISHED &&
@@ -182,8 +188,10 @@ int exit_call(struct pt_regs *ctx)
 {
 	/* First, so that our own work does not count as the call's. */
 	__u64 now_ktime_ns = bpf_ktime_get_ns();
-	struct thread *thread = find_thread(tid_of(bpf_get_current_task_btf()));
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *thread = find_thread(tid_of(task));
 	__u64 stack_pointer = stack_pointer_at_return(ctx);
+	__u32 number = cookie_api(bpf_get_attach_cookie(ctx));
 	const volatile struct api_descriptor *api;
 	struct open_call *call;
 	__u64 duration_ns, size_bytes = 0;
@@ -192,10 +200,10 @@ int exit_call(struct pt_regs *ctx)
 
 	if (!thread) /* not watched; or no room for it, which its entry has counted */
 		return 0;
-	if (goes_through_door(thread, cookie_api(bpf_get_attach_cookie(ctx)) % MAX_APIS))
+	if (goes_through_door(thread, number % MAX_APIS))
 		return 0;
 	thread->returns++;
-	notice_running(thread, bpf_get_current_task_btf(), now_ktime_ns);
+	notice_running(thread, task, now_ktime_ns);
 	/* The account was read a moment later: the call lasts until then. */
 	if (now_ktime_ns < (thread->booked & ~OFF_CPU))
 		now_ktime_ns = thread->booked & ~OFF_CPU;
@@ -212,8 +220,7 @@ int exit_call(struct pt_regs *ctx)
 		thread->depth--;
 	}
 	call = innermost(thread);
-	if (!thread->depth || call->stack_pointer != stack_pointer ||
-	    call->api != cookie_api(bpf_get_attach_cookie(ctx))) {
+	if (!thread->depth || call->stack_pointer != stack_pointer || call->api != number) {
 		/* A call nested too deep was counted when it began. */
 		if (thread->depth < MAX_DEPTH)
 			count(COUNTER_LOST_NO_ENTRY);
@@ -240,13 +247,15 @@ int exit_call(struct pt_regs *ctx)
 		call->address = 0; /* where it would have been put */
 	if (status && api->family == FAMILY_DEREGISTER)
 		change_registration(thread, call, false);
-	if (!status)
+	if (!status && (call->has_no_size || thread->depth > 1))
 		settle_size(thread, api, call);
 	if (api->stream_capture)
 		note_capture(thread, call, api->stream_capture, status);
 	if (!status) {
-		size_bytes = learn_from_success(thread, api, call);
-		send_device(thread, api, call, now_ktime_ns);
+		size_bytes =
+			teaches(api) ? learn_from_success(thread, api, call) : call->size_bytes;
+		if (names_device(api))
+			send_device(thread, api, call, now_ktime_ns);
 	}
 	if (api->family == FAMILY_KERNEL || api->family == FAMILY_KERNEL_ALIAS)
 		note_handle(thread, call, api->family, status, now_ktime_ns);
@@ -276,7 +285,9 @@ int exit_call(struct pt_regs *ctx)
 		/* Whoever only asks, as a watchdog does, or prepares transfers, feeds no device. */
 		if (thread->last_return_ktime_ns || !only_asks(api))
 			begin_gap(thread, call->api, now_ktime_ns);
-		note_gap_context(thread);
+		thread->gap_span_id = 0;
+		if (is_in_span(thread))
+			note_gap_context(thread);
 		if (thread->in_rhythm)
 			thread->rhythm_return_ktime_ns = now_ktime_ns;
 		thread->in_rhythm = 0;

@@ -27,9 +27,10 @@
 #define STATUS_KILLED	  1073741824 /* 1 << 30 */
 #define MAX_DEPTH	  8	     /* open CUDA calls of one thread; deeper ones are lost */
 #define MAX_INTERVALS	  4	     /* kept of a call or gap: its longest */
-#define MAX_PLACES	  8 /* of a thread on a CPU, counted before they are in the account */
-#define MAX_LINKS	  8 /* of a thread: what it last waited for */
-#define MAX_KEPT	  2 /* kinds of waits of a thread: blocked, and in a run queue */
+#define MAX_PLACES	  8  /* of a thread on a CPU, counted before they are in the account */
+#define MAX_LINKS	  8  /* of a thread: what it last waited for */
+#define CALL_BUCKETS	  16 /* of a thread, each of the APIs with one number modulo this */
+#define MAX_KEPT	  2  /* kinds of waits of a thread: blocked, and in a run queue */
 #define MAX_STACK_FRAMES  24
 #define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
 #define MAX_BUCKETS	  192
@@ -708,7 +709,7 @@ struct device_key {
 
 /* Of one device, by a framework: monotonic, but for what the allocator itself said last. */
 struct memory_totals {
-	__u64 last_ktime_ns;   /* of the last report */
+	__u64 last_ktime_ns; /* of the first report in the last tick, or of a later block that has a stack */
 	__u64 allocated_bytes; /* as the last report says */
 	__u64 reserved_bytes;  /* as the last report says */
 	__u64 peak_allocated_bytes;
@@ -1420,7 +1421,8 @@ struct thread {
 	__u32 may_be_shown; /* the last outermost call is over, and still published */
 	__u16 last_api;	    /* of its last outermost call */
 	__u8 switch_type;
-	__u8 sampled; /* the outermost open call is on the baseline sample */
+	__u8 sampled;			 /* the outermost open call is on the baseline sample */
+	__u8 call_buckets[CALL_BUCKETS]; /* of the durations of its last calls, by API; 0: none */
 	char culprit_comm[COMM_BYTES];
 	char waker_comm[COMM_BYTES];
 	char comm[COMM_BYTES];		  /* when it last left a CPU */
@@ -1513,6 +1515,7 @@ struct device_memory {
 	__s64 until_sample_bytes;    /* of small blocks, before the next one that is sampled */
 	__u64 failed_ktime_ns;	     /* a request failed, and the agent has not read the map yet */
 	__u64 is_inherited;	     /* what it frees is its parent's */
+	__u64 tick;		     /* in which the time of a report was last read */
 };
 
 enum memory_kind {

@@ -85,10 +85,8 @@ __weak __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 no
 	return 0;
 }
 
-/* The gap ends that began when the thread's last outermost call returned. */
-static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+static __always_inline void count_launch_gap(const struct thread *thread, __u64 gap_ns)
 {
-	__u64 gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
 	struct aggregate_key key = {
 		.image_ktime_ns = thread->image_ktime_ns,
 		.pid = thread->pid,
@@ -97,11 +95,20 @@ static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __
 		.metric = METRIC_LAUNCH_GAP,
 	};
 
+	add_duration(&key, gap_ns, 0);
+}
+
+/* The gap ends that began when the thread's last outermost call returned. */
+static __always_inline void finish_gap(struct thread *thread, __u32 next_api, __u64 now_ktime_ns)
+{
+	__u64 gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
+
 	if (!thread->last_return_ktime_ns)
 		return;
 	if (is_launch(&settings.apis[next_api < MAX_APIS ? next_api : 0]))
-		add_duration(&key, gap_ns, 0);
-	choose_gap(thread, next_api, now_ktime_ns);
+		count_launch_gap(thread, gap_ns);
+	if (gap_ns >= settings.call_stall_floor_ns)
+		choose_gap(thread, next_api, now_ktime_ns);
 }
 
 #endif

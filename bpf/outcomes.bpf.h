@@ -43,6 +43,19 @@ static __noinline int change_registration(const struct thread *thread, struct op
 	return 0;
 }
 
+#define TEACHING_FAMILIES                                                                          \
+	(1U << FAMILY_ALLOCATE | 1U << FAMILY_HOST_ALLOCATE | 1U << FAMILY_REGISTER |              \
+	 1U << FAMILY_FREE | 1U << FAMILY_HOST_FREE | 1U << FAMILY_DEREGISTER |                    \
+	 1U << FAMILY_SET_DEVICE | 1U << FAMILY_MEMORY_INFO | 1U << FAMILY_ELAPSED_TIME |          \
+	 1U << FAMILY_CONTEXT)
+
+/* Whether a success says anything but how many bytes it moved. */
+static __always_inline bool teaches(const volatile struct api_descriptor *api)
+{
+	return TEACHING_FAMILIES >> (api->family & 31) & 1 || api->address_is_output ||
+	       api->physical;
+}
+
 /* What a success says about memory and devices. Returns the bytes that it moved. */
 static __noinline __u64 learn_from_success(struct thread *thread,
 					   const volatile struct api_descriptor *api,
@@ -120,14 +133,17 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 	return call->size_bytes;
 }
 
+static __always_inline bool names_device(const volatile struct api_descriptor *api)
+{
+	return api->family == FAMILY_DEVICE_UUID || api->family == FAMILY_DEVICE_PROPERTIES;
+}
+
 static __noinline int send_device(struct thread *thread, const volatile struct api_descriptor *api,
 				  struct open_call *call, __u64 now_ktime_ns)
 {
 	struct device_record *record;
 	__u64 uuid = call->address;
 
-	if (api->family != FAMILY_DEVICE_UUID && api->family != FAMILY_DEVICE_PROPERTIES)
-		return 0;
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
@@ -218,6 +234,22 @@ static __always_inline bool is_nested(struct thread *thread,
 	return layer < LAYER_NCCL ? api->layer < LAYER_NCCL : api->layer == layer;
 }
 
+/* Calls of one API mostly last as long as the one before: its bucket is tried first. */
+static __always_inline __u32 find_call_bucket(struct thread *thread, __u32 api, __u64 duration_ns)
+{
+	const volatile __u64 *bounds = settings.duration_bounds_ns;
+	__u8 *last = &thread->call_buckets[api % CALL_BUCKETS];
+	__u32 bucket = *last, below = (bucket - 1) & (SEARCHED_BOUNDS - 1);
+
+	/* Below the first bucket there is none, which what is compared with then does not change. */
+	if (duration_ns <= bounds[bucket & (SEARCHED_BOUNDS - 1)] &&
+	    (!bucket || duration_ns > bounds[below]))
+		return bucket;
+	bucket = find_duration_bucket(duration_ns);
+	*last = bucket;
+	return bucket;
+}
+
 static __always_inline void count_call(struct thread *thread,
 				       const volatile struct api_descriptor *api,
 				       struct open_call *call, __s32 status, __u64 duration_ns,
@@ -234,7 +266,8 @@ static __always_inline void count_call(struct thread *thread,
 		.nested = is_nested(thread, api),
 	};
 
-	add_duration(&key, duration_ns, size_bytes);
+	add_to_bucket(&key, find_call_bucket(thread, call->api, duration_ns), duration_ns,
+		      size_bytes);
 	if (api->family == FAMILY_COPY && !status && !key.nested && !call->has_no_size) {
 		key.metric = METRIC_COPY_SIZE;
 		key.api = 0;

@@ -32,16 +32,29 @@ static __always_inline bool try_read(void *to, __u32 size, __u64 from)
 	return !bpf_probe_read_user(to, size, (const void *)from);
 }
 
+static __always_inline bool has_publishers(void)
+{
+	__u32 none = 0;
+	const __u32 *publishers_now = bpf_map_lookup_elem(&publishers, &none);
+
+	return publishers_now && *publishers_now;
+}
+
+/* Whether it takes a look to know that the current thread is in no span. */
+static __always_inline bool is_in_span(const struct thread *thread)
+{
+	return thread->ranges_address || has_publishers();
+}
+
 /* The context that the current thread publishes; false: it is in no span. */
 static __always_inline bool read_published(const struct thread *thread,
 					   struct published_context *context)
 {
-	__u32 pid = thread->pid, none = 0;
-	const __u32 *publishers_now = bpf_map_lookup_elem(&publishers, &none);
+	__u32 pid = thread->pid;
 	const struct thread_context_place *place;
 	__u64 storage, record = 0;
 
-	if (!publishers_now || !*publishers_now)
+	if (!has_publishers())
 		return false;
 	place = bpf_map_lookup_elem(&thread_contexts, &pid);
 	if (!place || place->image_ktime_ns != thread->image_ktime_ns)

@@ -16,6 +16,7 @@ MAX_DEPTH = 8
 MAX_INTERVALS = 4
 MAX_PLACES = 8
 MAX_LINKS = 8
+CALL_BUCKETS = 16
 MAX_KEPT = 2
 MAX_STACK_FRAMES = 24
 MAX_BOUNDS = 191
@@ -651,14 +652,14 @@ THREAD = CStruct(
     "last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
     "slices_kernel_stack:i slices_system_call:i waits_for_io:I collectives_epoch:I "
     "has_communicators:I rhythm:I until_rhythm:I in_rhythm:I may_be_shown:I last_api:H "
-    "switch_type:B sampled:B culprit_comm:16s waker_comm:16s comm:16s context.trace_id:16s "
-    "context.span_id:Q context.valid:B context.trace_flags:B context.attributes_bytes:H 4x "
-    "kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q division.to_ktime_ns:Q "
-    "division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q division.run_queue_ns:Q "
-    "division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q part.last_ktime_ns:Q "
-    "part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q part.run_queue_ns:Q "
-    "part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i part.state:B "
-    "part.flags:B 6x intervals:608s calls:960s"
+    "switch_type:B sampled:B call_buckets:16s culprit_comm:16s waker_comm:16s comm:16s "
+    "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
+    "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
+    "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "
+    "division.run_queue_ns:Q division.floor_ns:Q division.ended:Q part.start_ktime_ns:Q "
+    "part.last_ktime_ns:Q part.runnable_ktime_ns:Q part.end_ktime_ns:Q part.blocked_ns:Q "
+    "part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i "
+    "part.state:B part.flags:B 6x intervals:608s calls:960s"
 )
 ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
 STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
@@ -682,7 +683,7 @@ DEVICE_MEMORY = CStruct(
     "totals.peak_allocated_bytes:Q totals.peak_reserved_bytes:Q totals.before_bytes:q "
     "totals.before_freed_bytes:Q totals.allocations:Q totals.frees:Q totals.handed_out_bytes:Q "
     "totals.taken_back_bytes:Q totals.unequal:Q totals.unsampled_bytes:Q totals.withheld_bytes:Q "
-    "until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q"
+    "until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q tick:Q"
 )
 BLOCK_KEY = CStruct("image_ktime_ns:Q address:Q pid:I kind:I")
 BLOCK = CStruct("size_bytes:Q weight_bytes:Q stack:Q ktime_ns:Q device:i weight_blocks:I")
