@@ -7,7 +7,10 @@ from otel_gpu.store.columns import JSON, S32, S64, U32, U64, WORD, Column, Table
 from otel_gpu.store.fields import DEVICE, PROCESS, SEQ, STACK, UNIX, event_columns
 
 TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
-    "last_ktime_ns": ("when the allocator last reported, to a tick of the kernel, on CLOCK_MONOTONIC", "ns"),
+    "last_ktime_ns": (
+        "when the allocator last reported, to a tick of the kernel, on CLOCK_MONOTONIC",
+        "ns",
+    ),
     "allocated_bytes": ("in use, as the allocator says", "bytes"),
     "reserved_bytes": ("taken from the device, as the allocator says", "bytes"),
     "peak_allocated_bytes": ("the most that was in use", "bytes"),
