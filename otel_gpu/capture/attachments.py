@@ -458,22 +458,29 @@ class Attachments:
         self, path: str, probes: list[Probe], mapped: MappedFile, file: _File
     ) -> list[str]:
         """Probe these functions, and return the symbols of those that carry none."""
-        try:
-            self._attach_kinds(path, probes, file)
-        except BpfError as error:
-            # It may be about one function, which is not to cost us the others.
-            failed = []
-            for probe in probes:
-                try:
-                    self._attach_kinds(path, [probe], file)
-                except BpfError:
-                    failed.append(probe.symbol)
+        failed, error = self._attach_parts(path, probes, file)
+        if failed:
             _logger.warning(
                 "%s of process %d: %d of %d functions carry no probe: %s",
                 *(mapped.path, mapped.pid, len(failed), len(probes), error),
             )
-            return failed
-        return []
+        return failed
+
+    def _attach_parts(
+        self, path: str, probes: list[Probe], file: _File
+    ) -> tuple[list[str], BpfError | None]:
+        """Probe what can be probed; an error may be about one function, which costs few others time."""
+        try:
+            self._attach_kinds(path, probes, file)
+        except BpfError as error:
+            if len(probes) == 1:
+                return [probes[0].symbol], error
+            middle = len(probes) // 2
+            parts = [
+                self._attach_parts(path, part, file) for part in (probes[:middle], probes[middle:])
+            ]
+            return [symbol for failed, _ in parts for symbol in failed], error
+        return [], None
 
     def _attach_kinds(self, path: str, probes: list[Probe], file: _File) -> None:
         links = attach_probes(

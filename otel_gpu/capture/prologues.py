@@ -72,6 +72,9 @@ def _can_be_skipped(instruction: Instruction, *, reads_stack: bool) -> bool:
 
 
 def _makes_room(instruction: Instruction) -> bool:
+    """Say whether an instruction only grows the stack: by a number, or by a number pushed there."""
+    if instruction.mnemonic == Mnemonic.PUSH:
+        return instruction.op0_kind not in {OpKind.REGISTER, OpKind.MEMORY}
     return (instruction.mnemonic, instruction.op0_register) == (
         Mnemonic.SUB,
         Register.RSP,

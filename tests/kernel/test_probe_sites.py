@@ -1,6 +1,8 @@
 """Wherever in a function its probe is, the same is counted: see capture/probe_sites.py."""
 
+import json
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from otel_gpu.capture.programs import ENTER_FORK, Programs
 from otel_gpu.config import Config
 from otel_gpu.probe_symbols import probes_of
 from tests.hosts import LIBCUDA
-from tests.kernel.agent import Agent, calls, losses, total
+from tests.kernel.agent import Agent, calls, losses, through, total
 from tests.kernel.btf_headers import make_headers
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, allocator, odd_starts
@@ -39,7 +41,12 @@ CALLED = {
     "cuStreamCreate": 163,
     "cuEventRecordWithFlags": 167,
     "cuMemsetD8_v2": 173,
-    "cuModuleUnload": 179,
+    "cuLinkComplete": 179,
+    "cuMemsetD16_v2": 181,
+    "cuMemsetD8Async": 191,
+    "cuMemsetD16Async": 193,
+    "cuMemsetD32Async": 197,
+    "cuModuleLoad": 199,
 }
 SITES = {
     "cuStreamSynchronize": (10, "je", "emulated"),
@@ -58,6 +65,12 @@ SITES = {
     "cuStreamCreate": (0, "sub", "single-stepped"),
     "cuEventRecordWithFlags": (0, "xor", "single-stepped"),
     "cuMemsetD8_v2": (0, "nop", "emulated"),
+    "cuMemsetD16_v2": (0, "jmp", "emulated"),
+    "cuMemsetD32_v2": (10, "je", "emulated"),
+    "cuMemsetD8Async": (1, "push", "emulated"),
+    "cuMemsetD16Async": (0, "lea", "single-stepped"),
+    "cuMemsetD32Async": (0, "mov", "single-stepped"),
+    "cuModuleLoad": (0, "int", "single-stepped"),
 }
 
 
@@ -102,8 +115,8 @@ def test_counts_are_the_same_at_sites_and_at_entries(
     # Called by another, or what another one ends with; the entry of one is in the other.
     expected["cuStreamSynchronize"] += CALLED["cuCtxSynchronize"] + CALLED["cuStreamDestroy_v2"]
     expected["cuStreamWaitEvent"] += CALLED["cuEventSynchronize"]
-    # No function has its address.
-    expected["cuModuleUnload"] = 0
+    # No function has its address; the kernel refuses to probe a breakpoint.
+    expected["cuLinkComplete"] = expected["cuModuleLoad"] = 0
 
     assert {name: calls(receiver, name, pid) for name in expected} == expected
     assert total(receiver, "gpu.cuda.memory.allocations", pid) == 997 * CALLED["cuMemAlloc_v2"]
@@ -128,6 +141,52 @@ def test_another_probe_at_the_entry_takes_nothing_from_ours(receiver: OtlpReceiv
             (line,) = agent.wait().lines
 
     assert calls(receiver, name, line["pid"]) == 1009
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_others_write_over_the_start_of_a_function_hides_no_call(
+    receiver: OtlpReceiver, when: str
+) -> None:
+    """A debugger's breakpoint, and a hook that jumps back behind what it overwrote."""
+    command = [sys.executable, WORKLOADS / "patched_starts.py", odd_starts(), when]
+    if when == "before":
+        with (
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as program,
+            Agent(receiver, flags=("--pid", str(program.pid))) as agent,
+        ):
+            assert program.stdout
+            program.stdout.readline()
+            receiver.wait_for(
+                lambda: any(key.name == "otel_gpu.coverage" for key in receiver.metrics()), 30
+            )
+            answer, _ = program.communicate("go\n")
+            agent.wait()
+        pid, said = program.pid, json.loads(answer)
+    else:
+        with Agent(receiver, command, stdin=subprocess.PIPE) as agent:
+            pid = agent.next_line()["pid"]
+            agent.send_line()
+            said = agent.next_line()
+            agent.wait()
+
+    assert said["traps"] == (1012 if when == "before" else 509)
+    assert said["calls"] == 1012
+    assert calls(receiver, "cuMemsetD8Async", pid) == 1012
+    assert calls(receiver, "cuEventQuery", pid) == 1012
+
+
+@pytest.mark.parametrize("way", ["probes", "entries"])
+def test_a_loop_to_the_very_start_of_a_function_is_one_call(
+    receiver: OtlpReceiver, way: str
+) -> None:
+    """Its turns pass the site as they pass the entry, with the stack pointer of a call that is open."""
+    command = [sys.executable, WORKLOADS / "odd_starts.py", odd_starts(), "cuMemsetD32_v2=211"]
+    with through(way), Agent(receiver, command) as agent:
+        (line,) = agent.wait().lines
+
+    assert calls(receiver, "cuMemsetD32", line["pid"]) == 211
 
 
 @pytest.mark.skipif(not LIBCUDA.exists(), reason="libcuda1 of Debian's non-free is not here")

@@ -28,7 +28,8 @@
 __asm__("	.data\n"
 	"flag:	.long	0x321cba00\n"
 	"	.p2align 3\n"
-	"elsewhere: .quad 0\n");
+	"elsewhere: .quad 0\n"
+	"turns:	.long	0\n");
 
 FUNCTION("cuStreamSynchronize", AS_THE_DRIVER AND_RETURN);
 /* Its second argument is what is allocated. */
@@ -82,16 +83,35 @@ FUNCTION("cuEventRecordWithFlags", "	xorl	%edi, %edi\n"
 				   "	jmp	1f\n"
 				   "1:\n" AND_RETURN);
 FUNCTION("cuMemsetD8_v2", "	nop\n" AND_RETURN);
+FUNCTION("cuMemsetD16_v2", "	jmp	1f\n"
+			   "1:\n" AND_RETURN);
+/* Begins four times in each of its calls, as seen from the start and from the jump. */
+FUNCTION("cuMemsetD32_v2", "2:\n" AS_THE_DRIVER "	incl	turns(%rip)\n"
+			   "	testl	$3, turns(%rip)\n"
+			   "	jnz	2b\n" AND_RETURN);
+/* Where a debugger puts a breakpoint, it can go on behind it. */
+FUNCTION("cuMemsetD8Async", "	cld\n"
+			    "	pushq	%rbp\n"
+			    "	popq	%rbp\n" AND_RETURN);
+/* To be patched while they run, as gcc's ms_hook_prologue and Windows have it: both write what is read. */
+FUNCTION("cuMemsetD16Async", "	.byte	0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0\n"
+			     "	pushq	%rbp\n"
+			     "	popq	%rbp\n" AND_RETURN);
+FUNCTION("cuMemsetD32Async", "	movl	%edi, %edi\n"
+			     "	pushq	%rbp\n"
+			     "	popq	%rbp\n" AND_RETURN);
+/* The kernel puts no breakpoint where the file has one. */
+FUNCTION("cuModuleLoad", "	int3\n" AND_RETURN);
 
-static int module(void)
+static int link_all(void)
 {
 	return 0;
 }
 
 /* Found when it is first called, by a function of the same name. */
-static int (*find_module(void))(void)
+static int (*find_link(void))(void)
 {
-	return module;
+	return link_all;
 }
 
-int cuModuleUnload(void) __attribute__((ifunc("find_module")));
+int cuLinkComplete(void) __attribute__((ifunc("find_link")));

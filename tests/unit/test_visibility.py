@@ -210,15 +210,19 @@ def test_a_library_says_at_which_instructions_its_probes_are():
 
     assert found.status == "ok"
     assert found.detail.split("; ") == [
-        "libcuda.so.1: 4 emulated (je at +10)",
+        "libcuda.so.1: 5 emulated (je at +10)",
+        "1 emulated (jmp at +0)",
         "1 emulated (jmp at +5)",
         "1 emulated (nop at +0)",
         "1 emulated (push at +0)",
+        "1 emulated (push at +1)",
         "1 emulated (push at +4)",
         "1 emulated (push at +7)",
-        "2 single-stepped (mov at +0: cuEventCreate, cuStreamQuery)",
+        "3 single-stepped (mov at +0: cuEventCreate, cuMemsetD32Async, cuStreamQuery)",
         "2 single-stepped (xor at +0: cuCtxSetCurrent, cuEventRecordWithFlags)",
         "1 single-stepped (endbr64 at +0: cuEventSynchronize)",
+        "1 single-stepped (int at +0: cuModuleLoad)",
+        "1 single-stepped (lea at +0: cuMemsetD16Async)",
         "1 single-stepped (sub at +0: cuStreamCreate)",
     ]
 
@@ -237,7 +241,7 @@ def test_functions_that_are_not_safe_to_probe_on_arm64_are_named(tmp_path, monke
     )
 
     assert found.status == "warning"
-    assert "15 carry no probe, as the kernel would single-step them" in found.detail
+    assert "21 carry no probe, as the kernel would single-step them" in found.detail
     assert "capture.foreign_probes: all" in found.hint
 
 

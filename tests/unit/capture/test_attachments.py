@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +26,11 @@ from otel_gpu.capture.programs import (
     EXIT_CALL,
     EXIT_EVENT_WAIT,
     LEARN_DEVICE,
+    LIBRARY_LIST_CHANGED,
 )
 from otel_gpu.errors import BpfError
-from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.native_library import DOOR, MARKS, NVTX, native_library
+from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from tests.hosts import file_at
 from tests.stubs.build import odd_starts, stub_ibverbs, stub_libraries, workload_with_runtime
 
@@ -387,11 +390,49 @@ def test_entry_and_return_are_probed_at_the_site_which_is_said():
         "instruction": "je",
         "class": "emulated",
         "symbols": [
-            *("cuCtxSynchronize", "cuMemAlloc_v2", "cuStreamDestroy_v2", "cuStreamSynchronize"),
+            *("cuCtxSynchronize", "cuMemAlloc_v2", "cuMemsetD32_v2"),
+            *("cuStreamDestroy_v2", "cuStreamSynchronize"),
         ],
     }
     assert sum(len(alike["symbols"]) for alike in said["sites"]) == said["symbols"]
     assert {(alike["offset"], alike["class"]) for alike in other["sites"]} == {(0, "unknown")}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
+@pytest.mark.parametrize(
+    ("library", "prefix"), [(DOOR, "otel_gpu_door_"), (MARKS, "otel_gpu_"), (NVTX, "otel_gpu_")]
+)
+def test_functions_of_our_own_begin_with_what_all_kernels_emulate(library, prefix):
+    """Those that are there to be probed: of the door, of marks and of NVTX."""
+    with native_library(library).open("rb") as stream:
+        symbols = ElfSymbols(stream, (prefix.encode(),))
+        sites = LibrarySites(symbols, stream)
+        sites.choose(dict(symbols.functions), reads_stack=False)
+
+    assert len(sites.chosen) >= 2
+    assert set(sites.chosen.values()) == {(0, "nop", "emulated")}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
+def test_the_dynamic_linker_is_probed_where_its_list_can_be_found():
+    """At its one instruction, or behind an endbr64: the program is told how far the list is from there."""
+    bpf = Bpf()
+    (linker,) = {
+        mapped.file: mapped for mapped in mapped_files(OWN) if mapped.is_dynamic_linker
+    }.values()
+    with Path(linker.path).open("rb") as stream:
+        symbols = ElfSymbols(stream)
+        entry = dict(symbols.functions)["_dl_debug_state"]
+        (place,) = (
+            LibrarySites(symbols, stream)
+            .choose({"_dl_debug_state": entry}, reads_stack=False)
+            .values()
+        )
+
+    assert list(Attachments(Programs(bpf)).examine(OWN, [linker])) == []
+
+    assert bpf.places() == [(LIBRARY_LIST_CHANGED, place)]
+    assert place - entry in {0, 4}
 
 
 @pytest.fixture
@@ -445,7 +486,7 @@ def test_on_arm64_the_operator_may_have_others_probed_too(monkeypatch, arm64_lib
     assert offsets["cuMemAlloc_v2"] in places
     # The bytes of the latter happen to be a literal load, too.
     assert said["unsafe"] == ["cuEventRecord", "cuStreamCreate"]
-    assert "2 of 15 functions carry no probe" in caplog.text
+    assert "2 of 21 functions carry no probe" in caplog.text
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")

@@ -193,6 +193,9 @@ def test_probes_that_read_no_stack_pass_what_makes_room_there():
     assert site(code).offset == 0
     assert site(code, reads_stack=False) == Site(4, "jmp", EMULATED)
     assert site(f"48 29 c4 eb 00 {RET}", reads_stack=False).offset == 0
+    # A constant that is pushed, and what another function keeps for this one to push.
+    assert site(f"6a 01 68 01 00 00 00 {PUSH} c3", reads_stack=False).offset == 7
+    assert site(f"ff 37 {PUSH} c3", reads_stack=False).offset == 0
 
 
 @pytest.mark.parametrize("code", ["", "06", "81 3d 00", f"{CMP} 74 06 06", f"{CMP} 74 00 0f"])
