@@ -94,6 +94,8 @@ class CaptureConfig:
         snapshot_interval_s: How often the kernel's counters are read.
         discovery_interval_s: How often processes are looked through for newly mapped CUDA
             libraries.
+        cache_bytes: What all caches of the agent may hold together, as estimated; of the largest
+            ones what was not used for longest goes first.
         environment: Which environment variables of watched processes are read: `all` that
             docs/security.md lists, `otel` for `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`
             alone, or `none`.
@@ -119,6 +121,7 @@ class CaptureConfig:
     open_call_limit_s: float = _option(10.0, bounds=(0.1, 86_400.0))
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
+    cache_bytes: int = _option(16_777_216, bounds=(1_048_576, 17_179_869_184))
     environment: str = _option("all", choices=("all", "otel", "none"))
     probe_sites: bool = _option(default=True)
     foreign_probes: str = _option("safe", choices=("safe", "all"))

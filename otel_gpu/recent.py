@@ -42,6 +42,11 @@ class Recent(OrderedDict[_Key, _Value]):
             return None
         return self[key]
 
+    def release(self, count: int) -> None:
+        """Let go of so many of the entries that were not used for longest."""
+        for _ in range(min(count, len(self))):
+            self.popitem(last=False)
+
     @property
     def oldest(self) -> _Key:
         """The entry that was not used for longest, of at least one."""

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from otel_gpu.caches import CACHES
+
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
@@ -34,6 +36,12 @@ class KernelSymbols:
         self._scheduler = (0, 0)
         # By the position behind it in the table.
         self._known: dict[int, str] = {}
+        CACHES.register("kernel_symbols", self, "_order", size_bytes="_size_bytes")
+
+    @property
+    def _size_bytes(self) -> int:
+        columns = (self._addresses or array("Q"), self._order)
+        return sum(len(one) * one.itemsize for one in columns) + sum(map(len, self._names))
 
     def name(self, address: int) -> str:
         """Return the function that an address lies in, without an offset."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
+from otel_gpu.caches import CACHES
 from otel_gpu.capture.command import Command, reap_orphans
 from otel_gpu.capture.completion import Completion
 from otel_gpu.capture.early_calls import EarlyCalls
@@ -46,6 +47,7 @@ from otel_gpu.units import count_of
 _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
+_CACHES_INTERVAL_S = 5.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
@@ -244,6 +246,7 @@ class Session:
         schedule.every(capture.discovery_interval_s, "discovery", self._watchlist.discover)
         schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
+        schedule.every(_CACHES_INTERVAL_S, "caches", self._keep_caches_small)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
         schedule.every(_POLL_S, "stacks", self._user_stacks.release)
@@ -318,6 +321,10 @@ class Session:
         with self._faults.at("culprits"):
             yield from self._snapshots.culprits.introduce_some(is_last=True)
 
+    def _keep_caches_small(self) -> Iterator[bytes]:
+        CACHES.keep_within(self._config.capture.cache_bytes)
+        return iter(())
+
     def _sweep(self) -> Iterator[bytes]:
         yield from self._unseen_ends()
         yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
@@ -368,6 +375,7 @@ class Session:
             {
                 "cpu_ns": time.process_time_ns(),
                 "rss_bytes": resident_bytes(),
+                **CACHES.figures(),
                 "stacks": {**self._user_stacks.counts, **self._early_calls.counts},
                 "steps": self._snapshots.steps.counts,
                 "blocks": self._watchlist.block_windows.counts,

@@ -25,6 +25,7 @@ from otel_gpu.store.reader import StoreReader
 
 CONFIG_FLAGS = ("store.path",)
 
+_MOST_CACHES = 5
 _ACTIONS = ("install", "uninstall", "status")
 # What is said of a file: what was done, or what would be.
 _SAID: dict[Action, tuple[str, str, str]] = {
@@ -118,6 +119,8 @@ def _status(args: Namespace, config: Config, out: Output) -> int:
             out.line(_describe_cost(state, state.uptime_s, recorder))
             if held is not None:
                 out.line(f"rights    {', '.join(held) or 'no capabilities'}")
+        if caches := _describe_caches(recorder):
+            out.line(caches)
         if state.has_errors:
             out.line(f"agent     {printable(state.word)}")
         out.line(_describe_recorder(path, recorder))
@@ -148,6 +151,19 @@ def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -
         of_limit = f" of at most {format_size(limit)}" if limit else ""
         words.append(f"{format_size(state.memory_bytes)} of memory{of_limit}")
     return "cost      " + (", ".join(words) or "not accounted for on this host")
+
+
+def _describe_caches(recorder: Mapping[str, Any]) -> str:
+    sizes: Mapping[str, int] = recorder.get("agent", {}).get("cache_bytes", {})
+    if not sizes:
+        return ""
+    entries = recorder["agent"].get("cache_entries", {})
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_CACHES]
+    parts = (
+        f"{printable(name)} {format_size(sizes[name])} ({entries.get(name, 0):,})"
+        for name in largest
+    )
+    return f"caches    {format_size(sum(sizes.values()))}: {', '.join(parts)}"
 
 
 def _ask_recorder(path: Path) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from otel_gpu.caches import shared
 from otel_gpu.stacks.frames import Frame
 
 
+@shared
 @dataclass(frozen=True, slots=True, eq=False)
 class ProcessImage:
     """

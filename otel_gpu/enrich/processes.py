@@ -24,6 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.clock import Clock
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
@@ -66,6 +67,8 @@ class ProcessTable:
         self._read_ktime_ns = self._read_before_ktime_ns = 0
         # The image that runs under a pid now, as far as is known.
         self._current: dict[int, ImageKey] = {}
+        CACHES.register("processes", self, "_images")
+        CACHES.register("processes", self, "_facts")
 
     def __len__(self) -> int:
         return len(self._images)

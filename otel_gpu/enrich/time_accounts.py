@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.readings import TimesEntry, TimesKey
 from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.kernel_waits import KernelWaits
@@ -28,6 +29,7 @@ class TimeAccounts:
         self._resources = resources
         self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
         self._size = 0
+        CACHES.register("time_accounts", self, "_entries")
 
     def __contains__(self, image: ImageKey) -> bool:
         return image in self._entries

@@ -9,6 +9,7 @@ longest are kept: a report shows one of them to the microsecond, and an incident
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.events import OpenCall
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identities import ImageKey, key_of
@@ -65,6 +66,7 @@ class Examples:
         self._explain = explain
         self._images: Recent[ImageKey, _OfImage] = Recent(max_processes)
         self.window = Window()
+        CACHES.register_recent("examples", self._images)
 
     def consider(self, candidate: Candidate) -> None:
         """Take in a call or gap that is no effect."""
@@ -108,9 +110,9 @@ class Examples:
         shown.sort(key=lambda one: (one[0], -one[1].time_ns, one[1].chain.id))
         yield from [one.chain for _, one in shown[:MAX_EXAMPLES]]
 
-    def forget(self) -> None:
-        """Begin anew: what comes is of another stretch of time."""
-        self._images.clear()
+    def forget(self, image: ImageKey) -> None:
+        """Begin anew with an image: what comes of it is of another stretch of time, or it ended."""
+        self._images.pop(image, None)
 
     def _of(self, image: ImageKey) -> _OfImage:
         known = self._images.use(image)

@@ -236,11 +236,10 @@ class Explainer:
             self._forget_ended(settled_ns)
 
     def _take_chronic(self, settled_ns: int | None) -> None:
-        found = list(self._chronic.take(settled_ns))
-        for finding in found:
+        for finding in list(self._chronic.take(settled_ns)):
             self._incidents.add_chronic(finding)
-        if found and not self._keeps_examples:
-            self.examples.forget()
+            if not self._keeps_examples:
+                self.examples.forget(key_of(finding.process))
 
     def _forget_ended(self, settled_ns: int) -> None:
         for image in self._settling.take_over(settled_ns):

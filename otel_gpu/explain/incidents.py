@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.identities import ProcessImage, key_of
 from otel_gpu.explain import memory_advice
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
@@ -110,6 +111,7 @@ class Incidents:
         self._hung: OrderedDict[OpenKey, Chain] = OrderedDict()
         self._claims = Claims(settings.max_processes)
         self.given_up: Counter[str] = Counter()
+        CACHES.register("incidents", self, "_open")
 
     def add(self, chain: Chain) -> None:
         """Add an effect to the incident that it belongs to."""

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu import wire
 from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import CallActivity, GapActivity
@@ -85,6 +86,8 @@ class PendingEffects:
         self._number = 0
         self.due_unix_ns = _NEVER
         self.left_out: Counter[str] = Counter()
+        CACHES.register("pending_effects", self, "_seconds")
+        CACHES.register("pending_effects", self, "_chosen")
 
     def __len__(self) -> int:
         return self._size

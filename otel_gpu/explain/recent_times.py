@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
@@ -93,6 +94,7 @@ class RecentTimes:
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._size = 0
         self._begin_unix_ns = 0
+        CACHES.register("recent_times", self, "_processes", release=RecentTimes._release)
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: nothing was counted before it."""
@@ -199,6 +201,10 @@ class RecentTimes:
                 self._size += known.size
         self._processes.move_to_end(process.pid)
         while self._size > _MAX_ENTRIES and len(self._processes) > 1:
+            self._drop(next(iter(self._processes)))
+
+    def _release(self, count: int) -> None:
+        for _ in range(min(count, len(self._processes) - 1)):
             self._drop(next(iter(self._processes)))
 
     def _drop(self, pid: int) -> None:

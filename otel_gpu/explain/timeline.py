@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, deque
 from typing import Generic, TypeVar
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.events import CudaCall, Stall
 from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
 from otel_gpu.enrich.identities import ProcessImage
@@ -87,6 +88,7 @@ class _Tracks(Generic[_T]):
         self._order: deque[tuple[_Track[_T], int]] = deque()
         self._size = 0
         self.given_up = 0
+        CACHES.register("intervals", self, "_order", release=_Tracks._release)
 
     def add(self, activity: _T) -> None:
         event: Stall | CudaCall = activity.event
@@ -121,6 +123,13 @@ class _Tracks(Generic[_T]):
                 oldest = track.find(start)
                 if oldest is not None:
                     self._give_up(track, oldest)
+
+    def _release(self, count: int) -> None:
+        for _ in range(min(count, len(self._order))):
+            track, start = self._order.popleft()
+            index = track.find(start) if track.starts else None
+            if index is not None:
+                self._give_up(track, index)
 
     def find(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[_T]:
         """Return the intervals that lie in the window at least partly, in order."""

@@ -8,12 +8,14 @@ was never exported would be a dead end in every backend.
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export.finished import FinishedSpan
 
 # Of one generation; there are two. A chain is made seconds after what it is about, and
 # together they cover those at the highest rate of spans, in about 12 MB.
 _MAX_SPANS = 32_768
+_SPAN_BYTES = 190
 # Where spans are fewer a generation ends with its time, but never with less than this.
 _ENOUGH_SPANS = 2_048
 _LONG_NS = 5_000_000_000
@@ -43,6 +45,19 @@ class ExportedSpans:
         self._since_unix_ns = 0
         self._chains: OrderedDict[bytes, None] = OrderedDict()
         self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
+        CACHES.register(
+            "exported_spans",
+            self,
+            "_traces",
+            entry_bytes=_SPAN_BYTES,
+        )
+        CACHES.register(
+            "exported_spans",
+            self,
+            "_older_traces",
+            release=ExportedSpans._release_older,
+            entry_bytes=_SPAN_BYTES,
+        )
 
     def add(self, span: FinishedSpan) -> None:
         """Remember a span that is not of a causal chain."""
@@ -70,6 +85,9 @@ class ExportedSpans:
         self._chains[span_id] = None
         if len(self._chains) > _MAX_CHAINS:
             self._chains.popitem(last=False)
+
+    def _release_older(self, _: int) -> None:
+        self._older_traces = {}
 
     def _drop_threads(self, before_unix_ns: int) -> None:
         # In the order of their latest spans.

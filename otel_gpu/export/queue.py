@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu.export.finished import Origin
 
 
@@ -43,6 +44,7 @@ class SpanQueue:
     _waiting_bytes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        CACHES.register("span_queue", self, "_waiting", size_bytes="size_bytes")
         self._most_batch_bytes = self.batch_bytes = min(self.batch_bytes, self.limit_bytes)
 
     def __len__(self) -> int:

@@ -55,6 +55,9 @@ _FIGURES = (
     ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),
     ("errors", semconv.METRIC_OTEL_GPU_ERRORS, semconv.OTEL_GPU_PLACE),
     ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED, semconv.OTEL_GPU_PLACE),
+    ("cache_entries", semconv.METRIC_OTEL_GPU_CACHE_ENTRIES, semconv.OTEL_GPU_CACHE),
+    ("cache_bytes", semconv.METRIC_OTEL_GPU_CACHE_SIZE, semconv.OTEL_GPU_CACHE),
+    ("cache_released", semconv.METRIC_OTEL_GPU_CACHE_RELEASED, semconv.OTEL_GPU_CACHE),
     ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF, semconv.OTEL_GPU_PLACE),
 )
 _SUMS = (

@@ -216,6 +216,7 @@ REASON = "reason"
 OTEL_GPU_PROBE_TYPE = "otel_gpu.probe.type"
 OTEL_GPU_SPAN_SOURCE = "otel_gpu.span.source"
 OTEL_GPU_PLACE = "otel_gpu.place"
+OTEL_GPU_CACHE = "otel_gpu.cache"
 OTEL_GPU_LIBRARY_PATH = "otel_gpu.library.path"
 OTEL_METRIC_OVERFLOW = "otel.metric.overflow"
 CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
@@ -398,6 +399,9 @@ METRIC_OTEL_GPU_SWITCHED_OFF = Instrument("otel_gpu.switched_off", "1", "gauge")
 METRIC_OTEL_GPU_PROBE_HITS = Instrument("otel_gpu.probe.hits", "{hit}")
 METRIC_OTEL_GPU_OVERHEAD_TIME = Instrument("otel_gpu.overhead.time", "s")
 METRIC_OTEL_GPU_OVERHEAD_MEMORY = Instrument("otel_gpu.overhead.memory", "By", "gauge")
+METRIC_OTEL_GPU_CACHE_ENTRIES = Instrument("otel_gpu.cache.entries", "{entry}", "gauge")
+METRIC_OTEL_GPU_CACHE_SIZE = Instrument("otel_gpu.cache.size", "By", "gauge")
+METRIC_OTEL_GPU_CACHE_RELEASED = Instrument("otel_gpu.cache.released", "{entry}")
 METRIC_OTEL_GPU_DEVICES_LATE = Instrument("otel_gpu.devices.late", "{reading}")
 METRIC_OTEL_GPU_FABRIC_LATE = Instrument("otel_gpu.fabric.late", "{reading}")
 METRIC_OTEL_GPU_FABRIC_FAILED = Instrument("otel_gpu.fabric.failed", "{read}")
@@ -507,6 +511,9 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.probe.hits": "How often probes fired for watched processes.",
     "otel_gpu.overhead.time": "CPU time of the agent's user-space side.",
     "otel_gpu.overhead.memory": "Resident memory of the agent.",
+    "otel_gpu.cache.entries": "What a cache of the agent holds.",
+    "otel_gpu.cache.size": "How large a cache of the agent is, estimated from a few of its entries.",
+    "otel_gpu.cache.released": "What a cache had to let go of, to keep the sum of all within capture.cache_bytes.",
     "otel_gpu.devices.late": "Readings of the host's devices that took longer than 5 s.",
     "otel_gpu.fabric.late": "Readings of the host's network adapters that took longer than 5 s.",
     "otel_gpu.fabric.failed": "Reads of /sys/class/infiniband that failed, by the kernel's name of the error.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.readings import SeriesKey
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
@@ -71,6 +72,7 @@ class Accounts(Generic[_A]):
         self.size = self.times = 0
         # Asked at every span: a method of ours would cost as much again.
         self.get: Callable[[ImageKey], _A | None] = self._accounts.get
+        CACHES.register("accounts", self, "_accounts")
 
     def items(self) -> ItemsView[ImageKey, _A]:
         """Return all accounts, those first that were silent for longest."""

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.stacks.line_tables import Lines, decode
 from otel_gpu.stacks.python_memory import ENCODINGS
@@ -51,6 +52,13 @@ class CodeObjects:
         self._used_bytes = 0
         self.rejected = 0
         self.forgotten = 0
+        CACHES.register(
+            "code_objects",
+            self,
+            "_codes",
+            release=CodeObjects._release,
+            size_bytes="_used_bytes",
+        )
 
     @property
     def images(self) -> Collection[Image]:
@@ -114,6 +122,11 @@ class CodeObjects:
         if not code.users:
             del self._by_content[code.digest]
             self._used_bytes -= code.size_bytes + _FRAME_BYTES * len(code.frames)
+
+    def _release(self, count: int) -> None:
+        for _ in range(min(count, len(self._codes) - 1)):
+            self._remove(*next(iter(self._codes)))
+            self.forgotten += 1
 
     def _trim(self) -> None:
         # The newest stays, however large.

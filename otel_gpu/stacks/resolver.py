@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.probe_symbols import api_of_symbol
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
@@ -113,6 +114,9 @@ class Resolver:
         self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
         # By id.
         self._sent: Recent[int, Resolved] = Recent(MAX_SENT)
+        CACHES.register_recent("stack_frames", self._functions, self._frames)
+        CACHES.register_recent("stack_frames", self._python, self._pythons)
+        CACHES.register_recent("stacks", self._merged, self._sent)
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """

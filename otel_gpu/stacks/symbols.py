@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
+from otel_gpu.caches import CACHES
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
@@ -52,6 +53,8 @@ class Symbols:
         self._texts: Recent[str, str] = Recent(_MAX_TEXTS)
         self._perf_maps: Recent[int, PerfMap] = Recent(_MAX_PERF_MAPS)
         self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
+        CACHES.register_recent("symbol_names", self._names, self._texts)
+        CACHES.register("symbol_tables", self, "_tables")
         self._budget_s = _BUILDING_S
         self._budget_at = clock()
         self.malformed = 0

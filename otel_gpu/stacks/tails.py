@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from otel_gpu.caches import CACHES
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.frames import NativeStack
 
+_TAIL_BYTES = 600
 _MAX_TAILS: Final = 4096
 _FEW: Final = 4
 
@@ -71,6 +73,17 @@ class Tails:
         self._limit = limit
         self._count = 0
         self._by_generation: Recent[int, dict[int, list[Tail]]] = Recent(limit)
+        CACHES.register(
+            "stack_tails",
+            self,
+            "_by_generation",
+            release=Tails._release,
+            size_bytes="_size_bytes",
+        )
+
+    @property
+    def _size_bytes(self) -> int:
+        return _TAIL_BYTES * self._count
 
     def of(self, generation: int) -> dict[int, list[Tail]]:
         """Return those of a process, by the address before the one that is returned to."""
@@ -86,5 +99,12 @@ class Tails:
         self._count += 1 - len(tails[_FEW:])
         del tails[_FEW:]
         while self._count > self._limit:
-            oldest = self._by_generation.pop(self._by_generation.oldest)
-            self._count -= sum(map(len, oldest.values()))
+            self._release(1)
+
+    def forget(self, generation: int) -> None:
+        """Let go of those of a process that ended."""
+        self._count -= sum(map(len, self._by_generation.pop(generation, {}).values()))
+
+    def _release(self, count: int) -> None:
+        for _ in range(min(count, len(self._by_generation))):
+            self.forget(self._by_generation.oldest)

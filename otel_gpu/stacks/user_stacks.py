@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.launched import LaunchedKernels
@@ -33,6 +34,8 @@ _MAX_SAMPLE_BYTES: Final = 4 << 20
 _MAX_SAMPLE_AGE_NS: Final = 60_000_000_000
 _MAX_NAMED: Final = 4096
 _MAX_HELD: Final = 256
+# Of a sample: its key, the entry, and the head of its bytes.
+_SAMPLE_OVERHEAD_BYTES: Final = 250
 _MAX_DOUBT_NS: Final = 3_000_000_000
 _TOKEN_BYTES: Final = 8
 _API_BYTES: Final = 2
@@ -106,6 +109,15 @@ class UserStacks:
         self._newest_token = 0
         self._named: Recent[tuple[int, int], Resolved] = Recent(_MAX_NAMED)
         self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
+        CACHES.register(
+            "stack_samples",
+            self,
+            "_samples",
+            release=UserStacks._release_samples,
+            size_bytes="_sample_bytes",
+            entry_bytes=_SAMPLE_OVERHEAD_BYTES,
+        )
+        CACHES.register_recent("named_waits", self._named)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -170,6 +182,10 @@ class UserStacks:
             if is_young and self._sample_bytes <= _MAX_SAMPLE_BYTES:
                 break
             self._drop_sample(oldest)
+
+    def _release_samples(self, count: int) -> None:
+        for _ in range(min(count, len(self._samples))):
+            self._drop_sample(next(iter(self._samples)))
 
     def _drop_sample(self, key: tuple[int, int]) -> None:
         self._sample_bytes -= len(self._samples.pop(key))

@@ -67,6 +67,24 @@ def test_flags_that_make_no_sense_are_refused(flags):
     assert cli.main(["service", *flags]) == 2
 
 
+def test_status_names_what_the_caches_hold(monkeypatch, tmp_path, capsys):
+    """The sum, and the largest of them with their entries."""
+    agent = {
+        "cache_bytes": {f"c{n}": n * 1_000_000 for n in range(1, 8)},
+        "cache_entries": {f"c{n}": n * 1_001 for n in range(1, 8)},
+    }
+    monkeypatch.setattr(service, "state_of_service", lambda: RUNNING)
+    monkeypatch.setattr(
+        service, "_ask_recorder", lambda path: {"agent": agent, "losses": [], "last_unix_ns": 0}
+    )
+
+    assert cli.main(["service", "status", "--store", str(tmp_path / "store.db")]) == 0
+    assert (
+        "caches    28 MB: c7 7 MB (7,007), c6 6 MB (6,006), c5 5 MB (5,005), c4 4 MB (4,004), "
+        "c3 3 MB (3,003)" in capsys.readouterr().out.splitlines()
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "code", "lines"),
     [

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import otel_gpu
 from otel_gpu import cli
+from otel_gpu.explain.examples import Examples
 from tests.schemas import REPORT
 from tests.unit.faces.mcp import served
 
@@ -166,3 +168,24 @@ def value_of(span, key):
     """An attribute of a span; None where it has none."""
     found = [one["value"] for one in span["attributes"] if one["key"] == key]
     return next(iter(found[0].values())) if found else None
+
+
+def test_the_end_of_a_process_leaves_the_examples_of_others():
+    """A process comes and goes every second: what the others lost is still shown."""
+    examples = Examples(lambda _: pytest.fail("nothing is to be explained"), 97)
+    trainer, short = (SimpleNamespace(pid=pid, image_ktime_ns=7) for pid in (11, 13))
+    for process in (trainer, short):
+        cause = SimpleNamespace(kind="sleep", time_ns=5, culprit=None)
+        effect = SimpleNamespace(
+            process=process, start_unix_ns=100, duration_ns=5, kind="usual_gap", api=""
+        )
+        examples.add(SimpleNamespace(id=str(process.pid), effect=effect, causes=[cause]))
+    examples.forget((short.pid, short.image_ktime_ns))
+
+    def shown(process):
+        cause = SimpleNamespace(kind="sleep")
+        window = {"start_unix_ns": 0, "end_unix_ns": 200}
+        chronic = SimpleNamespace(process=process, cause=cause, culprit_pid=0, **window)
+        return [chain.id for chain in examples.find(chronic)]
+
+    assert (shown(trainer), shown(short)) == (["11"], [])

@@ -693,6 +693,9 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
                 "perf_map_malformed": 13,
                 "of a later version": 9,
             },
+            cache_entries={"intervals": 97},
+            cache_bytes={"intervals": 43_000},
+            cache_released={"intervals": 11},
         ),
         probes(9, "/lib/libcuda.so.1", 30, 40),
     )
@@ -742,6 +745,9 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert collected.point("otel_gpu.overhead.time", "otel-gpu").value == 1.5
     assert collected.point("otel_gpu.overhead.memory", "otel-gpu").value == 5_000
     assert collected.values("otel_gpu.coverage", "otel-gpu") == {("/lib/libcuda.so.1",): 0.75}
+    assert collected.values("otel_gpu.cache.entries", "otel-gpu") == {("intervals",): 97}
+    assert collected.values("otel_gpu.cache.size", "otel-gpu") == {("intervals",): 43_000}
+    assert collected.values("otel_gpu.cache.released", "otel-gpu") == {("intervals",): 11}
 
 
 def test_the_time_of_feeder_threads_is_counted_by_state(sink):

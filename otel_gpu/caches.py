@@ -1,0 +1,196 @@
+"""
+Caches: what is kept to be looked up again, and one bound for all of it.
+
+Each cache has a bound of its own, and the sum of these is far more than an agent should take. So a
+cache registers here under a name: how many entries it has, and how it lets go of the oldest. Now and
+then their sizes are estimated, and where the sum is too large, the largest caches become smaller.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+from weakref import ref
+
+from otel_gpu.recent import Recent
+
+_Owner = TypeVar("_Owner")
+_Type = TypeVar("_Type", bound=type)
+
+_SAMPLED = 8
+# To get far into a large collection takes time.
+_MOST_STEP = 512
+# Of one entry. What it refers to beyond that is rather shared with others.
+_MOST_OBJECTS = 256
+_PLAIN = (str, bytes, bytearray, int, float, bool, type(None))
+_PRUNED_EVERY = 64
+# At a time a cache lets go of so much of what it has.
+_RELEASED_SHARE = 0.25
+
+
+_shared: set[type] = set()
+
+
+def shared(kind: _Type) -> _Type:
+    """Mark a class whose objects many entries refer to: they are in the size of none."""
+    _shared.add(kind)
+    return kind
+
+
+class Held(NamedTuple):
+    """What caches of one name hold; ``size_bytes`` is estimated from a few entries."""
+
+    entries: int
+    size_bytes: int
+
+
+class _Cache(NamedTuple):
+    name: str
+    owner: "ref[Any]"
+    attribute: str
+    release: Callable[[Any, int], object] | None
+    size_bytes: str
+    entry_bytes: int
+
+    def held(self) -> Held:
+        owner = self.owner()
+        if owner is None:
+            return Held(0, 0)
+        entries = getattr(owner, self.attribute) if self.attribute else owner
+        count = len(entries)
+        if self.size_bytes or self.entry_bytes:
+            known_bytes = getattr(owner, self.size_bytes) if self.size_bytes else 0
+            return Held(count, known_bytes + self.entry_bytes * count)
+        return Held(count, estimated_bytes(entries))
+
+
+class Caches:
+    """
+    The caches of one process.
+
+    Attributes:
+        held: What each held when it was last looked at.
+        released: How many entries each had to let go of.
+    """
+
+    def __init__(self) -> None:
+        self._caches: list[_Cache] = []
+        self.held: Mapping[str, Held] = {}
+        self.released: dict[str, int] = {}
+
+    def register(
+        self,
+        name: str,
+        owner: _Owner,
+        attribute: str = "",
+        *,
+        release: Callable[[_Owner, int], object] | None = None,
+        size_bytes: str = "",
+        entry_bytes: int = 0,
+    ) -> None:
+        """
+        Count a cache, for as long as its owner lives.
+
+        Args:
+            name: What it is called in telemetry; several may have one name.
+            owner: Whose it is; has to allow weak references.
+            attribute: Where the owner has the entries; empty: it is a collection itself.
+            release: Lets go of so many of the oldest entries; without it, only its own bound holds.
+            size_bytes: Where the owner has their size, if it knows that.
+            entry_bytes: What each entry takes, or takes beside that; 0 of both: a few are looked at.
+        """
+        if len(self._caches) % _PRUNED_EVERY == 0:
+            self._prune()
+        self._caches.append(
+            _Cache(*(name, ref(owner), attribute, release, size_bytes, entry_bytes))
+        )
+
+    def register_recent(self, name: str, *caches: Recent[Any, Any]) -> None:
+        """Count mappings that know which of their entries are the oldest."""
+        for cache in caches:
+            self.register(name, cache, release=Recent.release)
+
+    def keep_within(self, most_bytes: int) -> None:
+        """Estimate what all hold, and have the largest release entries while that is too much."""
+        self._prune()
+        sizes = [cache.held() for cache in self._caches]
+        total = sum(held.size_bytes for held in sizes)
+        can = {at for at, cache in enumerate(self._caches) if cache.release is not None}
+        while can and total > most_bytes:
+            at = max(can, key=lambda at: sizes[at].size_bytes)
+            before, sizes[at] = sizes[at], self._release(self._caches[at], sizes[at])
+            total -= before.size_bytes - sizes[at].size_bytes
+            if sizes[at].entries == before.entries:
+                can.remove(at)
+        held: dict[str, Held] = {}
+        for cache, one in zip(self._caches, sizes, strict=True):
+            entries, size_bytes = held.get(cache.name, (0, 0))
+            held[cache.name] = Held(entries + one.entries, size_bytes + one.size_bytes)
+        self.held = held
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        """Return by name what each holds, and what each had to release, for the agent's status."""
+        return {
+            "cache_entries": {name: held.entries for name, held in self.held.items()},
+            "cache_bytes": {name: held.size_bytes for name, held in self.held.items()},
+            "cache_released": dict(self.released),
+        }
+
+    def _prune(self) -> None:
+        self._caches = [cache for cache in self._caches if cache.owner() is not None]
+
+    def _release(self, cache: _Cache, before: Held) -> Held:
+        owner = cache.owner()
+        if owner is None or cache.release is None:
+            return Held(0, 0)
+        cache.release(owner, max(1, round(before.entries * _RELEASED_SHARE)))
+        after = cache.held()
+        gone = max(0, before.entries - after.entries)
+        self.released[cache.name] = self.released.get(cache.name, 0) + gone
+        return after
+
+
+CACHES = Caches()
+"""Those of this process."""
+
+
+def estimated_bytes(entries: Collection[object]) -> int:
+    """Return about how large a collection is with all that only it refers to, by a few entries."""
+    count = len(entries)
+    if not count:
+        return sys.getsizeof(entries)
+    pairs: Iterable[object] = entries.items() if isinstance(entries, Mapping) else entries
+    step = max(1, min(count // _SAMPLED, _MOST_STEP))
+    sampled = list(islice(pairs, 0, step * _SAMPLED, step))
+    # What several of them refer to is counted once.
+    seen: set[int] = set()
+    size_bytes = sum(_deep_bytes(one, seen) for one in sampled)
+    return sys.getsizeof(entries) + size_bytes * count // len(sampled)
+
+
+def _deep_bytes(entry: object, seen: set[int]) -> int:
+    size_bytes, left = 0, _MOST_OBJECTS
+    waiting = [entry]
+    while waiting and left:
+        one = waiting.pop()
+        if id(one) in seen or type(one) in _shared or isinstance(one, type) or callable(one):
+            continue
+        seen.add(id(one))
+        left -= 1
+        size_bytes += sys.getsizeof(one)
+        if not isinstance(one, _PLAIN):
+            waiting += _parts(one)
+    return size_bytes
+
+
+def _parts(one: object) -> Iterable[object]:
+    if isinstance(one, Mapping):
+        return [part for pair in one.items() for part in pair]
+    if isinstance(one, tuple | list | set | frozenset | deque):
+        return list(one)
+    attributes: Mapping[str, object] | None = getattr(one, "__dict__", None)
+    if attributes is not None:
+        return list(attributes.values())
+    slots = getattr(type(one), "__slots__", ())
+    return [getattr(one, slot, None) for slot in ((slots,) if isinstance(slots, str) else slots)]

@@ -1,0 +1,107 @@
+"""One bound for all caches: what is told of them, and who lets go of what."""
+
+import gc
+import sys
+
+from otel_gpu.caches import Caches, estimated_bytes, shared
+from otel_gpu.recent import Recent
+
+
+class Owner:
+    """Has bytes, and knows how many."""
+
+    def __init__(self, count, size_bytes):
+        self.kept = {number: bytes(size_bytes) for number in range(count)}
+        self.lets_go = True
+
+    @property
+    def size_bytes(self):
+        return sum(map(len, self.kept.values()))
+
+    def release(self, count):
+        for number in list(self.kept)[: count if self.lets_go else 0]:
+            del self.kept[number]
+
+
+def recent(count, size_bytes):
+    found = Recent(1 << 20)
+    for number in range(count):
+        found[number] = bytes(size_bytes)
+    return found
+
+
+def test_what_is_held_within_the_bound_stays():
+    """Nothing is released where the sum is small enough, and figures say what there is."""
+    caches, small, owner = Caches(), recent(97, 1000), Owner(11, 100)
+    caches.register_recent("small", small)
+    caches.register("owned", owner, "kept", size_bytes="size_bytes", entry_bytes=13)
+    caches.keep_within(1 << 20)
+
+    figures = caches.figures()
+    assert len(small) == 97
+    assert figures["cache_entries"] == {"small": 97, "owned": 11}
+    assert figures["cache_bytes"]["owned"] == 11 * (100 + 13)
+    assert 97 * 1033 < figures["cache_bytes"]["small"] < 97 * 1300
+    assert figures["cache_released"] == {}
+
+
+def test_the_largest_releases_its_oldest_first():
+    """Only as much goes as has to, and of the cache that holds most."""
+    caches, large, small = Caches(), recent(1009, 10_000), recent(101, 100)
+    caches.register_recent("large", large)
+    caches.register_recent("small", small)
+    caches.keep_within(5_000_000)
+
+    assert len(small) == 101
+    assert 5_000_000 // 10_033 * 0.7 < len(large) <= 5_000_000 // 10_033
+    assert list(large) == list(range(1009 - len(large), 1009))
+    assert caches.released == {"large": 1009 - len(large)}
+    assert sum(caches.figures()["cache_bytes"].values()) <= 5_000_000
+
+
+def test_a_cache_that_lets_go_of_nothing_ends_no_loop():
+    """What only its own bound holds is counted, and others make room for it."""
+    caches, fixed, stubborn, other = Caches(), Owner(7, 100_000), Owner(5, 200_000), recent(97, 100)
+    stubborn.lets_go = False
+    caches.register("fixed", fixed, "kept", size_bytes="size_bytes")
+    caches.register("stubborn", stubborn, "kept", release=Owner.release, size_bytes="size_bytes")
+    caches.register_recent("other", other)
+    caches.keep_within(1000)
+
+    assert len(fixed.kept) == 7
+    assert len(stubborn.kept) == 5
+    assert not other
+
+
+def test_caches_of_one_name_are_added_up_and_gone_ones_forgotten():
+    """A cache counts for as long as its owner lives."""
+    caches, one, other = Caches(), recent(3, 10), recent(5, 10)
+    caches.register_recent("same", one, other)
+    caches.keep_within(1 << 20)
+    both = caches.held["same"].entries
+    del other
+    gc.collect()
+    caches.keep_within(1 << 20)
+
+    assert (both, caches.held["same"].entries) == (8, 3)
+
+
+def test_what_many_refer_to_is_in_no_size():
+    """An entry has the size of what only it refers to."""
+
+    @shared
+    class Process:
+        def __init__(self):
+            self.text = "x" * 100_000
+
+    class Entry:
+        __slots__ = ("process", "text")
+
+        def __init__(self, process, number):
+            self.process, self.text = process, str(number) * 1000
+
+    process = Process()
+    entries = [Entry(process, number % 10) for number in range(1000)]
+    size_bytes = estimated_bytes(entries)
+
+    assert 1000 * 1000 < size_bytes < 1000 * 1300 + sys.getsizeof(entries)
