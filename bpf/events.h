@@ -52,6 +52,7 @@
 #define MAX_RHYTHMS	  64	/* threads whose steps are looked for at one time */
 #define RHYTHM_AREAS	  8	/* of them, those whose calls are kept */
 #define RHYTHM_CALLS	  32768 /* kept of each of those */
+#define FOLDED_BY_NAME	  2 /* numbers of names are in place of pids; made in user space */
 #define RHYTHM_HISTORY	  4	/* calls by which the beginning or the end of a step is known */
 #define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
 #define RANGE_NAME_BYTES  64
@@ -607,7 +608,7 @@ struct times_key {
 	__u32 resource; /* what the system call was about: an id; 0: not known */
 	__u16 api;	/* outermost open call; in a gap the one before it; 0: none */
 	__u8 end_flags; /* enum stall_flag, of the last one */
-	__u8 is_folded; /* 1: its details found no room */
+	__u8 is_folded; /* 1: its details found no room; FOLDED_BY_NAME: those named in it have ended */
 };
 
 struct times {

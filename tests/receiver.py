@@ -200,6 +200,18 @@ class OtlpReceiver:
             self._decode()
             return list(self._point_cache)
 
+    def take(self) -> Sequence[tuple[MetricKey, MetricPoint]]:
+        """Return every point since the last time, and forget all that was received, spans too."""
+        with self._decode_lock:
+            self._decode()
+            points = list(self._point_cache)
+            with self._arrived:
+                del self._requests[: self._decoded]
+                self._decoded = 0
+            for cache in (self._span_cache, self._metric_cache, self._point_cache):
+                cache.clear()
+        return points
+
     def clear(self) -> None:
         """Forget everything received."""
         with self._decode_lock, self._arrived:

@@ -48,6 +48,7 @@ _POLL_S = 0.1
 _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _CACHES_INTERVAL_S = 5.0
+_FOLD_INTERVAL_S = 60.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
 _SWEEP_INTERVAL_S = 5.0
@@ -246,6 +247,7 @@ class Session:
         schedule.every(capture.discovery_interval_s, "discovery", self._watchlist.discover)
         schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
         schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
+        schedule.every(_FOLD_INTERVAL_S, "ended_waits", self._snapshots.fold_ended_waits)
         schedule.every(_CACHES_INTERVAL_S, "caches", self._keep_caches_small)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)

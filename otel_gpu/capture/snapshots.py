@@ -7,6 +7,7 @@ from otel_gpu import wire
 from otel_gpu.capture.blocks import is_over
 from otel_gpu.capture.communicators import is_ended
 from otel_gpu.capture.culprits import Culprits
+from otel_gpu.capture.ended_waits import EndedWaits
 from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
@@ -115,6 +116,7 @@ class Snapshots:
         self._times = _Reading(
             programs.read_times, programs.forget_times, _image, programs.read_times
         )
+        self._ended_waits = EndedWaits(self._times.drop)
         blocks = programs.blocks
         self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
         self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)
@@ -140,6 +142,13 @@ class Snapshots:
         """Yield the entries of the time account that changed since they were last read."""
         self._programs.book_passing()
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.changed())
+
+    def fold_ended_waits(self) -> Iterator[bytes]:
+        """Yield what becomes of entries of the time account that are about who ended."""
+        # What programs divide themselves is no entry of the kernel's.
+        folded = self._ended_waits.fold(self._times.latest, self._programs.doors.images())
+        if folded:
+            yield times_record(kernel_clock.ktime_ns(), folded)
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the time account of images that ended, and free it, with what they counted themselves."""

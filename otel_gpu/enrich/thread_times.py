@@ -26,6 +26,16 @@ class Wait(NamedTuple):
     end_reason: str
     resource: Resource | None
 
+    def by_name(self) -> "Wait":
+        """Return the same wait for processes of the same names, when those ended."""
+        if not (self.who or self.end):
+            return self
+        return self._replace(who=_name_of(self.who), end=_name_of(self.end))
+
+
+def _name_of(one: Culprit | None) -> Culprit | None:
+    return one and one._replace(pid=0, tid=0)
+
 
 NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
 """Nothing is known but the time."""

@@ -41,6 +41,10 @@ class TimeAccounts:
             key = entry.key
             image = (key.pid, key.image_ktime_ns)
             known = self._entries.get(image, {})
+            if not (entry.time_ns or entry.count or entry.ended_ns):
+                # It is in that of a name now, as who it is about has ended.
+                self._size -= known.pop(key, None) is not None
+                continue
             if key not in known:
                 if self._size >= MAX_ENTRIES:
                     continue
@@ -85,6 +89,8 @@ class TimeAccounts:
         who = Culprit(key.who_pid, key.who_tid, entry.who_comm) if key.who_pid else None
         end = Culprit(key.end_pid, key.end_tid, entry.end_comm) if key.end_pid else None
         wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
+        if key.is_folded == wire.FOLDED_BY_NAME:
+            wait = wait.by_name()
         return key.state, key.context, reason, wait
 
 

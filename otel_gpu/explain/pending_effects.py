@@ -15,8 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from otel_gpu.caches import CACHES
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import CallActivity, GapActivity
 from otel_gpu.explain.baselines import Baseline

@@ -15,6 +15,8 @@ to be sent, is known by the account alone: by what it was blocked on, and who en
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from otel_gpu import wire
@@ -23,6 +25,7 @@ from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.ledger.accounts import Account
+from otel_gpu.ledger.differences import moved_by_name
 
 _MAX_READINGS: Final = 32
 # Entries of all readings of all processes.
@@ -113,11 +116,15 @@ class RecentTimes:
             account_of: Returns what a process had spent before.
         """
         spent: dict[ImageKey, dict[TimeKind, _Figures]] = {}
+        befores: dict[ImageKey, Mapping[TimeKind, ThreadTime]] = {}
+        for process, times in groupby(activity.times, attrgetter("process")):
+            image = key_of(process)
+            if (account := account_of(image)) is not None:
+                befores[image] = moved_by_name(account.times, {one.kind: one for one in times})
         processes: dict[ImageKey, ProcessImage] = {}
         for time in activity.times:
             image = key_of(time.process)
-            account = account_of(image)
-            before = account.times.get(time.kind) if account else None
+            before = befores.get(image, {}).get(time.kind)
             known = (before.time_ns, before.count, before.ended_ns) if before else (0, 0, 0)
             figures = time.time_ns - known[0], time.count - known[1], time.ended_ns - known[2]
             if any(one > 0 for one in figures):

@@ -3,13 +3,13 @@
 # A counter that runs backwards took nothing away: a recording is damaged, or the time of a
 # thread was moved to another reason, which became known later.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
 from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
+from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime, TimeKind
 
 
 def grown(now: int, before: int) -> int:
@@ -80,6 +80,27 @@ def time_with(one: ThreadTime, other: ThreadTime) -> ThreadTime:
         count=one.count + other.count,
         ended_ns=one.ended_ns + other.ended_ns,
     )
+
+
+def moved_by_name(
+    before: Mapping[TimeKind, ThreadTime], now: Mapping[TimeKind, ThreadTime]
+) -> Mapping[TimeKind, ThreadTime]:
+    """
+    Return a reading with the kinds of a later one: those who ended are known by their names there.
+
+    Else what they took before would have been added since.
+    """
+    moved: dict[TimeKind, ThreadTime] | None = None
+    for kind, time in before.items():
+        if kind in now and now[kind].time_ns:
+            continue
+        by_name = (*kind[:3], kind[3].by_name())
+        if by_name == kind or by_name not in now:
+            continue
+        moved = dict(before) if moved is None else moved
+        known, renamed = moved.get(by_name), time._replace(wait=by_name[3])
+        moved[by_name] = renamed if known is None else time_with(renamed, known)
+    return before if moved is None else moved
 
 
 def without_waits(times: Iterable[ThreadTime]) -> list[ThreadTime]:

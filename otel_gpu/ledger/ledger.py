@@ -36,7 +36,13 @@ from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
-from otel_gpu.ledger.differences import aggregate_with, series_since, time_since, time_with
+from otel_gpu.ledger.differences import (
+    aggregate_with,
+    moved_by_name,
+    series_since,
+    time_since,
+    time_with,
+)
 from otel_gpu.ledger.window import Window
 
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE, wire.METRIC_ELAPSED_TIME})
@@ -325,6 +331,7 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
     if then is None:
         series, times = tuple(account.series.values()), tuple(account.times.values())
         return Figures(account.process, series, times, warm_up_ns)
+    times_then = moved_by_name(then.times, account.times)
     added = (
         series_since(series, then.series.get(key), middles_ns)
         for key, series in account.series.items()
@@ -332,7 +339,7 @@ def _figures_of(account: Account, then: Account | None, middles_ns: Sequence[flo
     return Figures(
         account.process,
         tuple(series for series in added if series is not None),
-        tuple(time_since(time, then.times.get(kind)) for kind, time in account.times.items()),
+        tuple(time_since(time, times_then.get(kind)) for kind, time in account.times.items()),
         warm_up_ns,
     )
 

@@ -10,13 +10,10 @@ import logging
 import os
 import re
 import signal
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -32,6 +29,7 @@ from tests.kernel.agent import (
 )
 from tests.kernel.storms import API, DELTA, counted, storm, waiting_storm
 from tests.receiver import OtlpReceiver
+from tests.soak.resident import Watch
 from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
@@ -45,8 +43,6 @@ MODES = "linked,opened"
 PROCESSES = int(os.environ.get("OTEL_GPU_SOAK_PROCESSES", "211"))
 # From so many on, warming up is over in the first third.
 ENOUGH = 5_000
-MAX_RSS_BYTES = 100 << 20
-FLAT = 0.02
 KEEP = {"OTEL_GPU_STORE_ENABLED": "auto"}
 # A call that had begun when the probes came, or between those of entry and return, and stacks of
 # programs that ended before they could be looked at. No counts are among them. What tests beside
@@ -55,42 +51,6 @@ SMALL_LOSSES = {"no_entry", "no_return", "sample"}
 # What others on a busy host do to a program: incidents all the same.
 OF_THE_HOST = {"preemption", "run_queue", "stopped"}
 END_TIMEOUT_S = 120.0
-
-
-class Watch:
-    """The agent's resident memory, read twice a second."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self.rss_bytes: list[int] = []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while not self._end.wait(0.5):
-            text = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii")
-            self.rss_bytes.append(int(text.partition("VmRSS:")[2].split()[0]) << 10)
-
-    def close(self) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def describe(self) -> str:
-        thirds = ", ".join(f"{value / (1 << 20):.1f}" for value in self.thirds())
-        return f"median MiB by third: {thirds}; most {max(self.rss_bytes) / (1 << 20):.1f}"
-
-    def thirds(self) -> Sequence[float]:
-        size = len(self.rss_bytes) // 3
-        return [median(self.rss_bytes[at * size : (at + 1) * size or None]) for at in range(3)]
-
-    def judge(self) -> None:
-        """Hold the bounds: small, and flat once everything that is kept was met."""
-        assert self.rss_bytes
-        assert max(self.rss_bytes) < MAX_RSS_BYTES, self.describe()
-        if PROCESSES >= ENOUGH:
-            _, middle, last = self.thirds()
-            assert last <= middle * (1 + FLAT), self.describe()
 
 
 def files_of(pids: AbstractSet[int], agent: int) -> list[str]:
@@ -159,7 +119,7 @@ def test_short_programs_are_exported_exactly(stubs: StubLibraries, receiver: Otl
         if span.span.name == "gpu.incident" and span.resource.get("process.pid") in made
     ]
     assert set(blamed) <= OF_THE_HOST, Counter(blamed)
-    watch.judge()
+    watch.judge(is_long=PROCESSES >= ENOUGH)
 
 
 @pytest.mark.alone
@@ -186,7 +146,7 @@ def test_short_programs_are_kept_exactly(stubs: StubLibraries, tmp_path: Path) -
     incidents = incidents_of(report, made.keys())
     blamed = [incident["causes"][0]["kind"] for incident in incidents]
     assert set(blamed) <= OF_THE_HOST, Counter(blamed)
-    watch.judge()
+    watch.judge(is_long=PROCESSES >= ENOUGH)
 
 
 def test_a_command_of_short_programs_keeps_its_exit_code(

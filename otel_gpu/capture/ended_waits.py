@@ -1,0 +1,91 @@
+"""
+Waits for processes that ended: their entries of the time account become one for each name.
+
+The time account of a process has an entry for each thread that kept it waiting. Beside a program that
+runs for days, thousands of short ones come and go, and each leaves entries that never change again.
+The kernel's map has room for so many, and each of ours is kept several times.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.records import Entry
+
+# A process with fewer entries keeps all of them: who had which pid is told of it.
+_ENOUGH = 512
+_FIELDS = wire.TIMES_KEY.fields
+_PID, _IMAGE, _IS_FOLDED = (_FIELDS.index(name) for name in ("pid", "image_ktime_ns", "is_folded"))
+_WHO, _WHO_TID, _END, _END_TID = (
+    _FIELDS.index(name) for name in ("who_pid", "who_tid", "end_pid", "end_tid")
+)
+_NOTHING = bytes(wire.TIMES.size)
+
+Image = tuple[int, int]
+
+
+class EndedWaits:
+    """
+    Adds up entries of those who ended.
+
+    Args:
+        drop: Frees an entry; it does not change any more.
+        lives: Says whether there is a process.
+    """
+
+    def __init__(
+        self, drop: Callable[[bytes], object], lives: Callable[[int], bool] | None = None
+    ) -> None:
+        self._drop = drop
+        self._lives = lives or (lambda pid: Path(f"/proc/{pid}").exists())
+        self._sums: dict[Image, dict[bytes, tuple[int, int, int]]] = {}
+        # Values at the time before: what changed since then is not over.
+        self._before: dict[bytes, bytes] = {}
+
+    def fold(self, latest: Mapping[bytes, bytes], excepted: Iterable[Image] = ()) -> list[Entry]:
+        """Return what becomes of entries: those that are gone have nothing, the sums have all."""
+        by_image: dict[Image, list[bytes]] = {}
+        for key in latest:
+            fields = wire.TIMES_KEY.unpack(key)
+            by_image.setdefault((fields[_PID], fields[_IMAGE]), []).append(key)
+        for image in self._sums.keys() - by_image.keys():
+            del self._sums[image]
+        before, self._before = self._before, {}
+        known: dict[int, bool] = {0: False}
+        changed: dict[bytes, bytes] = {}
+        for image, keys in by_image.items():
+            if len(keys) <= _ENOUGH or image in excepted:
+                continue
+            for key in keys:
+                if before.get(key) == latest[key] and self._is_over(key, known):
+                    self._add(image, key, latest[key], changed)
+                else:
+                    self._before[key] = latest[key]
+        return list(changed.items())
+
+    def _is_over(self, key: bytes, known: dict[int, bool]) -> bool:
+        fields = wire.TIMES_KEY.unpack(key)
+        pids = {fields[_WHO], fields[_END]}
+        for pid in pids - known.keys():
+            known[pid] = self._lives(pid)
+        return pids != {0} and not any(known[pid] for pid in pids)
+
+    def _add(self, image: Image, key: bytes, value: bytes, changed: dict[bytes, bytes]) -> None:
+        time_ns, count, ended_ns, who, end = wire.TIMES.unpack(value)
+        fields = list(wire.TIMES_KEY.unpack(key))
+        for pid, tid, name in ((_WHO, _WHO_TID, who), (_END, _END_TID, end)):
+            fields[pid], fields[tid] = _number(name) if fields[pid] else 0, 0
+        fields[_IS_FOLDED] = wire.FOLDED_BY_NAME
+        folded = wire.TIMES_KEY.pack(*fields)
+        sums = self._sums.setdefault(image, {})
+        known = sums.get(folded, (0, 0, 0))
+        sums[folded] = (known[0] + time_ns, known[1] + count, known[2] + ended_ns)
+        changed[key] = _NOTHING
+        changed[folded] = wire.TIMES.pack(*sums[folded], who, end)
+        self._drop(key)
+
+
+def _number(name: bytes) -> int:
+    # In place of a pid, to tell names apart.
+    return zlib.crc32(name.rstrip(b"\0")) | 1
