@@ -223,6 +223,7 @@ def _guided(
         f"-seed={random_.randrange(1, 1 << 31)}",
         "-verbosity=0",
         "-print_final_stats=0",
+        f"-artifact_prefix={folder}/",
     ]
     atheris.Setup([*arguments, f"-max_len={MAX_BYTES}", folder], take, custom_mutator=change)
     try:

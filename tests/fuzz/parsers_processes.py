@@ -11,7 +11,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import wire
 from otel_gpu.annotations import read_pairs
-from otel_gpu.capture.door_memory import DoorError, read_door
+from otel_gpu.capture.door_memory import DoorError, count_rows, read_door
 from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_times import DoorTimes, spent
 from otel_gpu.capture.kernel_log import KernelLog
@@ -23,6 +23,7 @@ from otel_gpu.procfs.mapped_files import executable_mappings
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.records import json_record
+from otel_gpu.work_budget import Share, WorkBudget
 from tests.fuzz.target import Target
 from tests.unit.capture.test_door_memory import CALL, Memory, series
 
@@ -128,6 +129,7 @@ def _process_context_seeds() -> Iterator[bytes]:
 
 
 _DOOR_SLOTS = 3
+PLENTY = Share(1e9, 1e9)
 
 
 def _door_pieces() -> tuple[tuple[int, int], ...]:
@@ -168,14 +170,16 @@ def parse_door(data: bytes, folder: Path) -> None:
             os.pwrite(file.fileno(), data[at : at + size], offset)
             at += size
         fd = file.fileno()
-        rhythms = DoorRhythms([0] * 1024)
-        rhythms.add((os.getpid(), 5), fd)
+        rhythms = DoorRhythms([0] * 1024, WorkBudget(PLENTY, PLENTY, PLENTY))
+        rhythms.add((os.getpid(), 5), fd, os.getuid())
         for index, fields in list(rhythms.taken())[:4]:
             assert fields["pid"] == os.getpid()
             rhythms.calls(index)
             rhythms.rounds(index, is_last=True)
         rhythms.close()
+        rows = count_rows(lambda offset, size: os.pread(fd, size, offset))
         reading = read_door(lambda offset, size: os.pread(fd, size, offset))
+        assert len(reading.series) + reading.left_out <= rows
     for aggregate in reading.series.values():
         assert len(aggregate) == wire.AGGREGATE.size
     assert all(time_ns >= 0 for time_ns in spent(reading, 1 << 62).values())

@@ -4,12 +4,14 @@ import os
 import random
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import driver
 from tests.fuzz.mutation import mutate
+from tests.fuzz.parsers_native import Program
 from tests.fuzz.target import CORPUS, Finding, Target, check
 
 TARGETS = driver.load_targets()
@@ -95,6 +97,39 @@ def test_a_broken_promise_is_a_finding(data, place, tmp_path, monkeypatch):
         check(faulty(), data, tmp_path)
 
     assert caught.value.place.startswith(place)
+
+
+FAULTY = """
+#include "native_main.h"
+void run_input(const uint8_t *data, size_t size)
+{
+	volatile int sum = 0x7fffffff;
+	if (size && data[0] == 'r')
+		sum = data[size];
+	if (size && data[0] == 'o')
+		sum += (int)size;
+	while (size && data[0] == 'w')
+		;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [(b"read", "heap-buffer-overflow"), (b"overflow", "signed integer"), (b"wait", "not answer")],
+)
+def test_a_fault_in_c_is_a_finding(data, text, tmp_path, monkeypatch):
+    """Memory that is not there, behaviour that is not defined, and no answer."""
+    monkeypatch.setattr("tests.fuzz.parsers_native._ANSWER_S", 2.0)
+    (tmp_path / "faulty.c").write_text(FAULTY)
+    with closing(Program(tmp_path / "faulty.c")) as program:
+        target = Target("faulty", lambda: [b"fine"], program.parse)
+        check(target, b"fine", tmp_path)
+
+        with pytest.raises(Finding, match=text):
+            check(target, data, tmp_path)
+
+        check(target, b"fine", tmp_path)
 
 
 def test_documented_errors_are_no_finding(tmp_path):

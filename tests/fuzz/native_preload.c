@@ -1,0 +1,90 @@
+/*
+ * What the preload library does with names that a program looks up, and with numbers that are in its
+ * shared memory: steps of a thread, and the bounds of histograms.
+ */
+#define _GNU_SOURCE
+#include "native_main.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../native/door_calls.h"
+
+#include "../../bpf/rhythm_turns.h"
+#include "../../native/door_bounds.h"
+#include "../../native/door_names.c"
+#include "../../native/door_rows.h"
+#include "../../native/door_series.h"
+
+/* What the parts that are not here would have. */
+char *door_memory;
+OWN struct self door_self;
+const __u32 door_row_count = sizeof(door_rows) / sizeof(*door_rows);
+
+void door_count_loss(enum door_loss loss)
+{
+	(void)loss;
+}
+
+static void find_names(const char *text)
+{
+	__u16 variant = 0xffff;
+	const struct row *row = door_find_row(text, &variant);
+
+	door_is_lookup(text);
+	door_is_cuda(text);
+	if (row && (row < door_rows || row >= door_rows + door_row_count || variant >= 9))
+		abort();
+}
+
+static void check_bounds(const struct bounds *bounds, size_t count, __u64 value)
+{
+	__u32 bucket = find_bucket(bounds, value);
+
+	if (bucket > count || value > bounds->upper[bucket] ||
+	    (bucket && value <= bounds->upper[bucket - 1]))
+		abort();
+}
+
+/* The rest of an input: the memory of a thread's steps, and the calls that it makes. */
+static void follow_calls(const uint8_t *data, size_t size)
+{
+	struct rhythm *rhythm = calloc(1, sizeof(*rhythm));
+
+	memcpy(rhythm, data, size < sizeof(*rhythm) ? size : sizeof(*rhythm));
+	for (size_t at = sizeof(*rhythm); at + 8 <= size; at += 8) {
+		struct rhythm_call call;
+		__u64 word;
+		__u16 symbol;
+
+		memcpy(&word, data + at, sizeof(word));
+		symbol = symbol_of(word >> 8, word, word >> 16, word >> 24, word << 8);
+		describe_call(&call, word, word >> 8, symbol, word);
+		if (!symbol)
+			abort();
+		if (counts_in_rhythm(word) && !is_same_again(rhythm, symbol))
+			take_turn(rhythm, symbol, word);
+	}
+	free(rhythm);
+}
+
+void run_input(const uint8_t *data, size_t size)
+{
+	size_t length = strnlen((const char *)data, size);
+	char *text = malloc(length + 1);
+
+	memcpy(text, data, length);
+	text[length] = 0;
+	find_names(text);
+	free(text);
+	data += length;
+	size -= length;
+	for (size_t at = 0; at + 8 <= size && at < 256; at += 8) {
+		__u64 value;
+
+		memcpy(&value, data + at, sizeof(value));
+		check_bounds(&duration_bounds, MAX_BOUNDS, value);
+		check_bounds(&size_bounds, MAX_BOUNDS, value);
+	}
+	follow_calls(data, size);
+}
