@@ -2,11 +2,10 @@
 
 import multiprocessing
 import random
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Activity, PressureActivity
@@ -87,7 +86,7 @@ def measure(job: tuple[bool, int]) -> dict[str, float]:
     # What making activities takes by itself is not counted.
     for _ in stream(1_000):
         pass
-    before_mib = peak_mib()
+    before_mib = own_peak_mib()
     for number, activity in enumerate(stream(count)):
         if collector is not None:
             collector.observe(activity)
@@ -96,23 +95,15 @@ def measure(job: tuple[bool, int]) -> dict[str, float]:
             for _ in explainer.closed_incidents():
                 pass
         if number in marks:
-            peaks[marks[number]] = peak_mib() - before_mib
+            peaks[marks[number]] = own_peak_mib() - before_mib
     if collector is not None:
         peaks["chains"] = len(collector.finish("a benchmark").chains)
     else:
         peaks["chains"] += sum(1 for _ in explainer.close())
         assert explainer.incidents()
-    peaks["whole"] = peak_mib() - before_mib
+    peaks["whole"] = own_peak_mib() - before_mib
     peaks["images"] = count / ACTIVITIES_PER_PROCESS + ALIVE
     return peaks
-
-
-def peak_mib() -> float:
-    """Return the highest resident memory that this process has had."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
 
 
 def stream(count: int) -> Iterator[Activity]:

@@ -3,12 +3,12 @@
 import multiprocessing
 import os
 import pickle
-import resource
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from otel_gpu import pipeline
 from otel_gpu.enrich.enricher import Enricher
@@ -99,4 +99,4 @@ def measure(path: str) -> tuple[float, float, float]:
         pipeline.process_events(capture.events(), Enricher(), [collector])
     make_document(collector.finish(path))
     whole_s = time.process_time() - start_s
-    return whole_s, read_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return whole_s, read_s, own_peak_mib()

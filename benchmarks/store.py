@@ -1,8 +1,6 @@
 """The flight recorder: what writing costs, and how long a question about the end takes."""
 
 import multiprocessing
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from benchmarks.days import day
-from benchmarks.explain_memory import peak_mib
+from benchmarks.peak_memory import own_peak_mib, run_measured
 from benchmarks.result import Result
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.store.limits import Limits
@@ -88,7 +86,7 @@ def _share(activities: Iterable[Activity], observe: Callable[[Activity], object]
 
 
 def _apart(function: Callable[..., _Result], *arguments: object) -> _Result:
-    # In a process of its own, whose peak of memory is its own too, and that of its children.
+    # In a process of its own, whose peak of memory is its own too.
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(function, arguments)
@@ -97,7 +95,7 @@ def _apart(function: Callable[..., _Result], *arguments: object) -> _Result:
 def _write_day(path: Path, rows: int, seconds: int, max_bytes: int) -> Written:
     cpu_s = time.process_time()
     made = largest_bytes = 0
-    before_mib = peak_mib()
+    before_mib = own_peak_mib()
     log = path.with_name(f"{path.name}-wal")
     with open_writer(path, Limits(max_bytes=max_bytes), live=False) as writer:
         for activity in day(rows, seconds):
@@ -107,14 +105,14 @@ def _write_day(path: Path, rows: int, seconds: int, max_bytes: int) -> Written:
                 largest_bytes = max(largest_bytes, path.stat().st_size + log.stat().st_size)
         assert writer.close()
         assert not writer.lost()
-    peak = peak_mib() - before_mib
+    peak = own_peak_mib() - before_mib
     return Written(path, made, time.process_time() - cpu_s, peak, largest_bytes)
 
 
 def _explaining(written: Written) -> Iterator[Result]:
     with _small_store(written.path.parent) as small:
-        floor_s, _ = _apart(_explain, small)
-    best_s, peak = min(_apart(_explain, written.path) for _ in range(3))
+        floor_s, _ = _explain(small)
+    best_s, peak = min(_explain(written.path) for _ in range(3))
     yield Result(
         what=f"explain --since 5m of {written.activities:,} rows",
         value=best_s,
@@ -140,12 +138,8 @@ def _small_store(folder: Path) -> Iterator[Path]:
 def _explain(path: Path) -> tuple[float, float]:
     """How long a person waits, in seconds, and the memory that it takes, in MiB."""
     command = [sys.executable, "-m", "otel_gpu", "explain", "--since", "5m", "--store", str(path)]
-    begin_s = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return time.monotonic() - begin_s, usage.ru_maxrss / 1024
+    usage = run_measured(command)
+    return usage.wall_s, usage.peak_mib
 
 
 def _size(written: Written) -> Result:

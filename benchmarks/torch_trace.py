@@ -2,12 +2,12 @@
 
 import multiprocessing
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from benchmarks.traces import REAL, REAL_MB, REAL_TRACE, repeat, write, write_tiny
 from otel_gpu import pipeline
@@ -97,4 +97,4 @@ def measure(path: str) -> tuple[float, float, float, int]:
         pipeline.process_events(events(), Enricher(), [collector])
     make_document(collector.finish(path))
     whole_s = time.process_time() - begun_s
-    return whole_s, read_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, rows
+    return whole_s, read_s, own_peak_mib(), rows

@@ -8,13 +8,13 @@ that a busy machine says the same.
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
+from benchmarks.peak_memory import run_measured
 from benchmarks.result import Result, spread
 from benchmarks.traces import REAL, REAL_TRACE, repeat, write
 
@@ -87,11 +87,5 @@ def run(*, quick: bool = False) -> list[Result]:
 
 def _measure(command: list[str], environ: Mapping[str, str] = {}) -> tuple[float, float]:
     """Return the CPU seconds of a process and its peak in MiB."""
-    environ = os.environ | environ
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environ) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{command[0]} failed: {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    usage = run_measured(command, environ)
+    return usage.cpu_s, usage.peak_mib
