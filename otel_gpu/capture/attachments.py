@@ -10,7 +10,7 @@ unmounted.
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
@@ -39,6 +39,7 @@ from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
 from otel_gpu.recent import Recent
+from otel_gpu.stacks.file_work import NotReadError
 
 # How long an unused file keeps its probes: a training script that is started again at
 # once should not pay for them twice.
@@ -163,12 +164,8 @@ class Attachments:
                     _logger.warning("%s of process %d gets no probe: too many", mapped.path, pid)
                     continue
                 known = _File(is_program=mapped.path == executable)
-                stream = self._open(mapped, root)
-                if stream is not None:
-                    self._files[mapped.file] = known
-                    yield from self._attach(mapped, stream, known, has_door=has_door)
-                else:
-                    problem = MissedStart.UNREADABLE
+                said, problem = self._take_in(mapped, known, root, has_door=has_door)
+                yield from said
             known.users.add(pid)
             if has_door:
                 known.door_users.add(pid)
@@ -296,6 +293,20 @@ class Attachments:
                 "symbols": file.said["symbols"] - len(file.hot),
                 "door": file.hot_count,
             }
+
+    def _take_in(
+        self, mapped: MappedFile, file: _File, root: int | None, *, has_door: bool
+    ) -> tuple[Sequence[dict[str, Any]], MissedStart | None]:
+        """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
+        stream = self._open(mapped, root)
+        if stream is None:
+            return (), MissedStart.UNREADABLE
+        try:
+            with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
+                self._files[mapped.file] = file
+                return tuple(self._attach(mapped, stream, file, has_door=has_door)), None
+        except NotReadError:  # It may be read for another process, or later.
+            return (), MissedStart.NOT_READ
 
     def _attach(
         self, mapped: MappedFile, stream: BinaryIO, file: _File, *, has_door: bool

@@ -30,6 +30,7 @@ from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_of
 from otel_gpu.recent import Recent
 from otel_gpu.records import Entry
+from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.samples import Image
 from otel_gpu.work_budget import Share, WorkBudget
 
@@ -94,6 +95,9 @@ class Doors:
         bpf: BpfObject,
         config: Config,
         lost: list[int],
+        *,
+        unread: Unread | None = None,
+        files: FileWork | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._places = bpf.map("doors")
@@ -105,7 +109,8 @@ class Doors:
         self._reading = WorkBudget(*_READING, clock=clock)
         self._last_reading = WorkBudget(*_LAST_READING, clock=clock)
         self._refused_now: set[Image] = set()
-        self.unread = Unread()
+        self.unread = unread or Unread()
+        self._files = files or FileWork()
         self.is_ending = False
         self.rhythms = DoorRhythms(lost, self._reading)
         # Of these processes every call is shown that says that work on a stream is done.
@@ -343,7 +348,10 @@ class Doors:
     def _is_library(self, mapped: MappedFile) -> bool:
         if mapped.file not in self._libraries:
             try:
-                with os.fdopen(mapped.open(), "rb") as stream:
+                with (
+                    self._files.reading(mapped.pid, mapped.path),
+                    os.fdopen(mapped.open(), "rb") as stream,
+                ):
                     names = {name for name, _ in ElfSymbols(stream).functions}
             except (OSError, ValueError):
                 return False

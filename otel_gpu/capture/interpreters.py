@@ -21,6 +21,7 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.recent import Recent
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
 from otel_gpu.stacks.python_memory import check
 from otel_gpu.stacks.samples import Image
@@ -114,8 +115,10 @@ class Interpreters:
         *,
         in_advance: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        work: FileWork | None = None,
     ) -> None:
         self._programs = programs
+        self._work = work or FileWork()
         self._in_advance = in_advance
         self._clock = clock
         self._true: set[FileId] = set()
@@ -189,7 +192,7 @@ class Interpreters:
             self._programs.forget_interpreter(pid)
 
     def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
-        found = _locate(files, self._places)
+        found = _locate(files, self._places, self._work)
         if found is None:
             return None
         place, start, file = found
@@ -254,7 +257,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
 
     None, if it maps no interpreter; ``files`` are all that it maps.
     """
-    found = _locate(files, {})
+    found = _locate(files, {}, FileWork())
     if found is None:
         return None
     place, start, _ = found
@@ -270,7 +273,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
 
 
 def _locate(
-    files: Iterable[MappedFile], places: dict[FileId, _Place | None]
+    files: Iterable[MappedFile], places: dict[FileId, _Place | None], work: FileWork
 ) -> tuple[_Place, int, FileId] | None:
     program: str | None = None
     for mapped in files:
@@ -283,7 +286,11 @@ def _locate(
         if mapped.file not in places and len(places) >= _MAX_PLACES:
             places.clear()
         if mapped.file not in places:
-            places[mapped.file] = _find(mapped)
+            try:
+                with work.reading(mapped.pid, mapped.path):
+                    places[mapped.file] = _find(mapped)
+            except NotReadError:
+                continue
         place = places[mapped.file]
         start = None if place is None else _start(place, mapped)
         if place is not None and start is not None:

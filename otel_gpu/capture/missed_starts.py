@@ -24,6 +24,7 @@ class MissedStart(StrEnum):
     FOUND_LATE = "it was found when it could have made calls already"
     LIBRARY_LATE = "its library was probed when it could have been called already"
     LIBRARY_GONE = "it had ended before its library was found"
+    NOT_READ = "reading its library would have taken more than its share of our time"
     UNREADABLE = "its library could not be opened"
     LET_GO = "another process let it go on before its library was probed"
     REFUSED = "its library took no probe"

@@ -25,11 +25,13 @@ from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
 from otel_gpu.capture.stops import let_all_go_on
 from otel_gpu.capture.thread_contexts import ContextPlaces
+from otel_gpu.capture.unread import Unread
 from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
+from otel_gpu.stacks.file_work import FileWork
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
@@ -100,6 +102,8 @@ class Programs:
         blocks: What is kept of the blocks that frameworks hand out.
         communicators: What is kept of NCCL's communicators.
         doors: What programs count themselves.
+        file_work: What reading files of processes takes.
+        unread: Of which processes something was not read.
         rhythms: What is kept of threads whose steps are looked for.
         processes: Who is watched.
         looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
@@ -169,12 +173,10 @@ class Programs:
         self._book_passing: Callable[[], object] | None = None
         self._booked_ktime_ns = (0, 0)
         self.looks: Looks | None = None
-        self._stacks = self.bpf.map("stacks")
-        self._resources = self.bpf.map("resources")
+        self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
         self._stall_samples = self.bpf.map("stall_samples")
         self._interpreters = self.bpf.map("interpreters")
-        self._allocations = self.bpf.map("allocations")
-        self._captures = self.bpf.map("captures")
+        self._allocations, self._captures = map(self.bpf.map, ("allocations", "captures"))
         self._cpu_sampling = self.bpf.map("cpu_sampling")
         self.blocks = Blocks(self.bpf, config)
         self.communicators = Communicators(self.bpf)
@@ -182,7 +184,9 @@ class Programs:
         self._lost = [0] * wire.COUNTER_COUNT
         self.processes = WatchedProcesses(self.bpf, self._lost)
         self.contexts = ContextPlaces(self.bpf, self._lost)
-        self.doors = Doors(self.bpf, config, self._lost)
+        self.unread = Unread()
+        self.file_work = FileWork(self.unread.add_file)
+        self.doors = Doors(self.bpf, config, self._lost, unread=self.unread, files=self.file_work)
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
     def __enter__(self) -> Self:

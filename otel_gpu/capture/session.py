@@ -35,12 +35,15 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.surroundings import Surroundings
+from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.unwinder import Unwinder
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.units import count_of
 
@@ -99,6 +102,8 @@ class Session:
         self._faults = faults or Faults()
         self._user_stacks = UserStacks(
             programs.processes.image,
+            Unwinder(work=programs.file_work),
+            Symbols(work=programs.file_work),
             trusts=self._trusts_python,
             cannot_know=self._cannot_know_python,
             lose_python=lambda: programs.lose(wire.COUNTER_LOST_PYTHON),
@@ -141,6 +146,7 @@ class Session:
     def stop(self) -> None:
         """End the capture soon; safe in a signal handler."""
         self._stopping = True
+        self._programs.file_work.end_soon()
         with contextlib.suppress(OSError):
             os.eventfd_write(self._stop_fd, 1)
 
@@ -384,7 +390,8 @@ class Session:
                 "devices": self._surroundings.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
-                "unread": self._programs.doors.unread.named,
+                "files": {FILE_UNREAD: self._programs.unread.files},
+                "unread": self._programs.unread.named,
                 "still_running": self._still_running,
                 "missed_starts": self._missed_starts.named,
                 "unknown_interpreters": dict(self._watchlist.unknown_interpreters),

@@ -19,6 +19,7 @@ from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 
 SYMBOL: Final = b"otel_thread_ctx_v1"
 
@@ -67,8 +68,9 @@ class ContextPlaces:
 class ThreadContexts:
     """Tells the kernel side which processes publish the context of their threads, and where."""
 
-    def __init__(self, places: ContextPlaces) -> None:
+    def __init__(self, places: ContextPlaces, work: FileWork | None = None) -> None:
         self._places = places
+        self._work = work or FileWork()
         self._slots: Recent[FileId, Slot | None] = Recent(_MAX_FILES)
         # By pid: image_ktime_ns, module and offset.
         self._known: dict[int, tuple[int, int, int]] = {}
@@ -105,7 +107,11 @@ class ThreadContexts:
     def _slot_of(self, mapped: MappedFile) -> Slot | None:
         # Inodes come again; what is found in the wrong file leads to no valid record.
         if mapped.file not in self._slots:
-            self._slots[mapped.file] = _find_slot(mapped)
+            try:
+                with self._work.reading(mapped.pid, mapped.path):
+                    self._slots[mapped.file] = _find_slot(mapped)
+            except NotReadError:
+                return None
         return self._slots[mapped.file]
 
 

@@ -11,6 +11,9 @@ from typing import Any, Final
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.recent import Recent
 
+FILE_UNREAD: Final = "file_unread"
+"""The reason of losses of files."""
+
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED: Final = 4096
 _MAX_NAME_BYTES: Final = 256
@@ -24,12 +27,16 @@ class Unread:
 
     Args:
         name_of: Returns the name of a process.
+
+    Attributes:
+        files: How many files were not read.
     """
 
     def __init__(self, name_of: Callable[[int], str] | None = None) -> None:
         self._name_of = name_of or _name_of
         self._known: Recent[tuple[int, str], None] = Recent(_MAX_REMEMBERED)
         self._named: list[dict[str, Any]] = []
+        self.files = 0
 
     def add(self, pid: int, uid: int, what: str, reason: str) -> None:
         """
@@ -45,6 +52,12 @@ class Unread:
             name = self._name_of(pid)
             named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}
             self._named.append(named)
+
+    def add_file(self, pid: int, uid: int, path: str) -> None:
+        """Count a file, or what else a process calls its own, that is not read for want of a share."""
+        self.files += 1
+        what = "the symbols of its files" if path.startswith("/") else path
+        self.add(pid, uid, what, "its share of our time, or that of its user, is used up")
 
     @property
     def named(self) -> list[dict[str, Any]]:

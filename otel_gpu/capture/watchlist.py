@@ -107,8 +107,9 @@ class Watchlist:
             steps_foreign=config.capture.foreign_probes == "all",
         )
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
-        self._interpreters = Interpreters(programs, in_advance=True)
-        self._thread_contexts = ThreadContexts(programs.contexts)
+        work = programs.file_work
+        self._interpreters = Interpreters(programs, in_advance=True, work=work)
+        self._thread_contexts = ThreadContexts(programs.contexts, work)
         self._introductions = Introductions(programs.processes, config.capture.environment)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}

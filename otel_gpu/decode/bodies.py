@@ -82,6 +82,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "steps": (Mapping, int),
         "devices": (Mapping, int),
         "doors": (Mapping, int),
+        "files": (Mapping, int),
         "door_calls": int,
         "errors": (Mapping, int),
         "skipped": (Mapping, int),

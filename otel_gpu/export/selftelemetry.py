@@ -50,6 +50,7 @@ _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
 _FIGURES = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("doors", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("files", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
     ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
     ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),

@@ -46,6 +46,14 @@ _MOST_COMPRESSED = 16
 _UNSEEN_BYTES = 8 << 20
 
 
+_read_bytes = 0
+
+
+def read_bytes() -> int:
+    """Return how many bytes of ELF files have been read so far, of all together."""
+    return _read_bytes
+
+
 class Segment(NamedTuple):
     """A part of the file that is loaded; ``address`` is where its own addresses say."""
 
@@ -151,9 +159,12 @@ class ElfImage:
         if self._fd < 0 or size_bytes <= 0:
             return b""
         try:
-            return os.pread(self._fd, size_bytes, file_offset)
+            found = os.pread(self._fd, size_bytes, file_offset)
         except (OSError, OverflowError):
             return b""
+        global _read_bytes  # noqa: PLW0603 -- of all files, whoever opened them
+        _read_bytes += len(found)
+        return found
 
     def is_on_disk(self, size_bytes: int) -> bool:
         """Say whether so much of the file can be read at a fair price: not where it is sparse."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
 from otel_gpu.procfs.users import user_of
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.process_root import open_in_root
 
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16}) +(?:0[xX])?([0-9a-fA-F]{1,8}) +(\S.*)")
@@ -41,9 +42,15 @@ class PerfMap:
         malformed: How many lines were none. A line that is read again counts once.
     """
 
-    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pid: int,
+        clock: Callable[[], float] = time.monotonic,
+        work: FileWork | None = None,
+    ) -> None:
         self._pid = pid
         self._clock = clock
+        self._work = work or FileWork(clock=clock)
         self._next_s = 0.0
         self._started_ns = 0
         self._seen = (0, 0, 0)
@@ -58,7 +65,8 @@ class PerfMap:
         """
         now_s = self._clock()
         if now_s >= self._next_s:
-            self._read()
+            with contextlib.suppress(NotReadError), self._work.reading(self._pid, "its perf map"):
+                self._read()
             cost_s = self._clock() - now_s
             self._next_s = now_s + max(_MIN_INTERVAL_S, cost_s * _INTERVAL_PER_COST)
         after = bisect_right(self._starts, address)

@@ -8,11 +8,13 @@ frame, and reading the tables costs only the first time.
 """
 
 from bisect import bisect_right
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 from otel_gpu.stacks import mappings, rows
 from otel_gpu.stacks.cfi import CallFrames
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.rows import Row
 from otel_gpu.stacks.steps import Architecture, follows_call
 
@@ -71,9 +73,10 @@ class FileRules(dict[int, Rule]):
             rule = self[address] = self._extents[at - 1][1]
             self._all.used += 1
             return rule
-        if self._all.work > _MAX_WORK:
+        try:
+            row = self._read(address)
+        except NotReadError:
             return _NO_CODE
-        row = self._read(address)
         if row is not None:
             rule = _reduced(self._all.architecture, row)
             rule = self._all.different.setdefault(rule, rule)
@@ -90,9 +93,10 @@ class FileRules(dict[int, Rule]):
     def row(self, address: int) -> Row | None:
         """Return what the tables say about an address."""
         if address not in self._rows:
-            if self._all.work > _MAX_WORK:
+            try:
+                self._rows[address] = self._read(address)
+            except NotReadError:
                 return None
-            self._rows[address] = self._read(address)
             self._all.used += _ROW_WEIGHT
         return self._rows[address]
 
@@ -103,8 +107,11 @@ class FileRules(dict[int, Rule]):
         )
 
     def _read(self, address: int) -> Row | None:
+        if self._all.work > _MAX_WORK:
+            raise NotReadError("this walk has read enough")
         before = self._frames.work
-        row = self._frames.row(address)
+        with self._all.reading():
+            row = self._frames.row(address)
         self._all.work += self._frames.work - before
         return row
 
@@ -147,11 +154,14 @@ class Rules:
     The rules of all files that were met.
 
     There are ``used`` of them, of which a row counts as many; ``different`` has each once.
-    ``work`` is how many bytes of tables the present walk has read.
+    ``work`` is how many bytes of tables the present walk has read, and ``file_work`` what reading them
+    may take.
     """
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, file_work: FileWork | None = None) -> None:
         self.architecture = architecture
+        self._file_work = file_work or FileWork()
+        self._mapping: mappings.Mapping | None = None
         self._files: dict[ElfImage, FileRules] = {}
         self.used = self.work = 0
         self.different: dict[Rule, Rule] = {}
@@ -170,10 +180,16 @@ class Rules:
         if image is None:
             # What a uretprobe put in the place of a return address has no caller.
             return NOWHERE if mapping.path == mappings.UPROBES else _GENERATED
+        self._mapping = mapping
         rules = self._files.get(image)
         if rules is None:
             rules = self._files[image] = FileRules(image, self)
         return rules
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Read tables of what ``of`` was asked about last, for its process; see ``FileWork``."""
+        mapping = self._mapping
+        return self._file_work.reading(*(mapping.pid, mapping.path) if mapping else (0, ""))
 
 
 def _reduced(architecture: Architecture, row: Row) -> Rule:

@@ -11,6 +11,7 @@ from otel_gpu.recent import Recent
 from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.frames import clean
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.perf_map import PerfMap
@@ -26,10 +27,6 @@ _MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not 
 _MAX_PERF_MAPS = 4
 # Smaller tables are built faster than they are found on disk.
 _CACHED_KEYS = 20_000
-# Building a table stops everything else. Large programs need a few seconds of it at their
-# start; one that maps new files all the time gets a twentieth of our time.
-_BUILDING_S = 10.0
-_BUILDING_SHARE = 0.05
 
 
 class Symbols:
@@ -45,18 +42,18 @@ class Symbols:
         cache: SymbolCache | None = None,
         demangler: Demangler | None = None,
         clock: Callable[[], float] = time.monotonic,
+        work: FileWork | None = None,
     ) -> None:
         self._cache = cache or SymbolCache(cache_folder())
         self._demangler = demangler or Demangler()
         self._clock = clock
+        self._work = work or FileWork(clock=clock)
         self._names: Recent[Hashable, _Named] = Recent(_MAX_NAMES)
         self._texts: Recent[str, str] = Recent(_MAX_TEXTS)
         self._perf_maps: Recent[int, PerfMap] = Recent(_MAX_PERF_MAPS)
         self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
         CACHES.register_recent("symbol_names", self._names, self._texts)
         CACHES.register("symbol_tables", self, "_tables")
-        self._budget_s = _BUILDING_S
-        self._budget_at = clock()
         self.malformed = 0
 
     def close(self) -> None:
@@ -82,10 +79,15 @@ class Symbols:
         key = (identity, address - mapping.bias)
         if key in self._names:
             return self._names.use(key)
-        table = None if image.closed else self._table(identity, mapping, image)
-        if table is None:
+        if image.closed:
             return None
-        found = table.find(image, address - mapping.bias)
+        try:
+            # It stops everything else.
+            with self._work.reading(mapping.pid, mapping.path):
+                table = self._table(identity, mapping, image)
+                found = table.find(image, address - mapping.bias)
+        except NotReadError:
+            return None
         if found is not None:
             text = self.text(found[0])
             if text is None:
@@ -107,25 +109,19 @@ class Symbols:
             return None
         perf_map = self._perf_maps.use(mapping.pid)
         if perf_map is None:
-            perf_map = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._clock)
+            perf_map = PerfMap(mapping.pid, self._clock, self._work)
+            self._perf_maps[mapping.pid] = perf_map
         malformed = perf_map.malformed
         found = perf_map.find(address)
         self.malformed += perf_map.malformed - malformed
         return None if found is None else (clean(found[0]), found[1])
 
-    def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable | None:
+    def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable:
         table = self._tables.get(identity)
         if table is not None:
             self._tables.move_to_end(identity)
             return table
-        now_s = self._clock()
-        earned_s = (now_s - self._budget_at) * _BUILDING_SHARE
-        self._budget_s = min(self._budget_s + earned_s, _BUILDING_S)
-        self._budget_at = now_s
-        if self._budget_s <= 0:
-            return None
         table = self._tables[identity] = self._read_table(mapping, image)
-        self._budget_s -= self._clock() - now_s
         while len(self._tables) > 1 and (
             len(self._tables) > _MAX_TABLES
             or sum(map(_held_keys, self._tables.values())) > _MAX_KEYS

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from otel_gpu.stacks import mappings
+from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.frames import NativeStack
 from otel_gpu.stacks.rules import (
     BY_FRAME_POINTER,
@@ -75,11 +76,12 @@ class Unwinder:
 
     Args:
         architecture: The processor that the processes run on.
+        work: What reading tables of files may take.
     """
 
-    def __init__(self, architecture: Architecture = _HOST) -> None:
+    def __init__(self, architecture: Architecture = _HOST, work: FileWork | None = None) -> None:
         self._architecture = architecture
-        self._rules = Rules(architecture)
+        self._rules = Rules(architecture, work)
 
     def unwind(
         self,

@@ -31,6 +31,7 @@ from otel_gpu.capture.programs import (
 from otel_gpu.errors import BpfError
 from otel_gpu.native_library import DOOR, MARKS, NVTX, native_library
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
+from otel_gpu.stacks.file_work import FileWork
 from tests.hosts import file_at
 from tests.stubs.build import odd_starts, stub_ibverbs, stub_libraries, workload_with_runtime
 
@@ -65,6 +66,7 @@ class Bpf:
 class Programs:
     def __init__(self, bpf):
         self.bpf = bpf
+        self.file_work = FileWork()
 
     def forget_known(self):
         self.bpf.forgotten += 1

@@ -237,7 +237,7 @@ def clock():
 
 @pytest.fixture
 def slow_doors(bpf, lost, clock):
-    doors = Doors(bpf, load(None, {}, {}), lost, clock)
+    doors = Doors(bpf, load(None, {}, {}), lost, clock=clock)
     yield doors
     doors.close()
 

@@ -1,0 +1,86 @@
+"""Reading files of watched processes: a share for each process and user."""
+
+import os
+
+import pytest
+
+from otel_gpu.stacks import elf_image
+from otel_gpu.stacks.file_work import FileWork, NotReadError
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def lost():
+    return []
+
+
+@pytest.fixture
+def work(clock, lost):
+    return FileWork(lambda *what: lost.append(what), clock)
+
+
+OWN = os.getpid()
+
+
+def read(work, clock, seconds=0.0, *, pid=OWN, path="/lib/one.so"):
+    try:
+        with work.reading(pid, path):
+            clock.now_s += seconds
+    except NotReadError:
+        return False
+    return True
+
+
+def test_whoever_has_used_up_its_share_is_not_read_and_named_once_for_each_file(work, clock, lost):
+    assert read(work, clock, 30.0)
+
+    assert not any(read(work, clock) for _ in range(3))
+    assert not read(work, clock, path="/lib/two.so")
+    assert lost == [(OWN, os.getuid(), path) for path in ("/lib/one.so", "/lib/two.so")]
+
+
+def test_what_raises_is_paid_for_as_well(work, clock):
+    def fail():
+        clock.now_s += 30.0
+        raise OSError("damaged")
+
+    with pytest.raises(OSError, match="damaged"), work.reading(OWN, "/lib/one.so"):
+        fail()
+
+    assert not read(work, clock)
+
+
+def test_bytes_are_paid_for_where_they_take_no_time(work, clock, monkeypatch):
+    """As those of a file that is in memory, read again and again."""
+    with work.reading(OWN, "/lib/one.so"):
+        monkeypatch.setattr(elf_image, "_read_bytes", elf_image.read_bytes() + (5 << 30))
+
+    assert not read(work, clock)
+    clock.now_s += 60
+    assert read(work, clock)
+
+
+def test_all_of_pytorch_is_well_within_the_share_of_one_process(work, clock):
+    """Its 40 libraries take 3 s together, and 10 s on a machine that is as busy as that."""
+    assert all(read(work, clock, 0.19) for _ in range(40))
+
+
+def test_once_the_capture_is_to_end_all_together_have_a_moment(work, clock, lost):
+    """Also those that had read nothing yet."""
+    work.end_soon()
+
+    assert read(work, clock, 1.0)
+    assert read(work, clock, 1.0)
+    assert not read(work, clock, pid=1)
+    assert [pid for pid, _, _ in lost] == [1]
