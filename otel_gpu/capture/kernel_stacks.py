@@ -41,6 +41,10 @@ class KernelStacks:
         """Read the kernel's symbols now: it takes a tenth of a second."""
         self._symbols.read()
 
+    def compress(self) -> None:
+        """Let the names of the kernel's functions take less memory, some at a time."""
+        self._symbols.compress()
+
     def tell(self, stack: int) -> Iterator[bytes]:
         """Yield the functions of a stack, innermost first, when it is met for the first time."""
         if stack < 0 or stack in self._sent:

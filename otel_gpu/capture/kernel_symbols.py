@@ -1,6 +1,7 @@
 """Names of kernel functions, by address."""
 
 import contextlib
+import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,10 @@ KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _MAX_OFFSET = 1 << 20
 # So many names are kept as one string: each for itself all would be 10 MB, and few are ever asked for.
+# Compressed they take a third, which is left for later: it takes as long as to read them.
 _NAMES_AT_ONCE = 256
 _BLOCK_BYTES = 1 << 19
+_PIECES_AT_A_TIME = 64
 # ffffffff81000100 t schedule
 _DIGITS, _KIND, _NAME = 16, slice(17, 18), 19
 _KINDS = frozenset({b"t", b"T", b"w", b"W"})
@@ -33,6 +36,8 @@ class KernelSymbols:
         # In the order of the table, and where in it the names of the addresses are.
         self._names: list[bytes] = []
         self._order = array("I")
+        # So many of the names are compressed.
+        self._compressed = 0
         self._scheduler = (0, 0)
         # By the position behind it in the table.
         self._known: dict[int, str] = {}
@@ -67,9 +72,19 @@ class KernelSymbols:
         return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
-        piece, position = divmod(self._order[index], _NAMES_AT_ONCE)
+        number, position = divmod(self._order[index], _NAMES_AT_ONCE)
+        piece = self._names[number]
+        if number < self._compressed:
+            piece = zlib.decompress(piece)
         # A module's name is behind that of the function.
-        return self._names[piece].split(b"\n")[position].partition(b"\t")[0]
+        return piece.split(b"\n")[position].partition(b"\t")[0]
+
+    def compress(self) -> None:
+        """Let some of the names take less memory; of all once it was called often enough."""
+        end = min(self._compressed + _PIECES_AT_A_TIME, len(self._names))
+        for number in range(self._compressed, end):
+            self._names[number] = zlib.compress(self._names[number], level=1)
+        self._compressed = end
 
     def read(self) -> "array[int]":
         """Read the table; the addresses, ascending."""

@@ -330,6 +330,7 @@ class Session:
             yield from self._snapshots.culprits.introduce_some(is_last=True)
 
     def _keep_caches_small(self) -> Iterator[bytes]:
+        self._snapshots.stacks.compress()
         CACHES.keep_within(self._config.capture.cache_bytes)
         return iter(())
 

@@ -23,6 +23,8 @@ _T = TypeVar("_T", StallActivity, CallActivity)
 
 _PARENT = "process.parent_pid"
 _MAX_FORKS = 512
+# Of a stall or call with its event, and its places in a track and in the order of arrival.
+_INTERVAL_BYTES = 800
 _MAX_READINGS = 32
 # Intervals of a thread that are given up and not yet let go of.
 _MAX_GIVEN_UP = 64
@@ -88,7 +90,13 @@ class _Tracks(Generic[_T]):
         self._order: deque[tuple[_Track[_T], int]] = deque()
         self._size = 0
         self.given_up = 0
-        CACHES.register("intervals", self, "_order", release=_Tracks._release)
+        CACHES.register(
+            "intervals",
+            self,
+            "_order",
+            release=_Tracks._release,
+            entry_bytes=_INTERVAL_BYTES,
+        )
 
     def add(self, activity: _T) -> None:
         event: Stall | CudaCall = activity.event

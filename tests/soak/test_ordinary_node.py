@@ -33,8 +33,9 @@ INTERVAL = {"OTEL_METRIC_EXPORT_INTERVAL": "5000"}
 LONG_S = 30 * 60
 TAKEN_EVERY_S = 5.0
 END_TIMEOUT_S = 300.0
-# Stacks of what had ended, and calls that had begun when the probes came. No counts are among them.
-SMALL_LOSSES = {"no_entry", "no_return", "sample", "python_frames"}
+# Stacks of what had ended, calls that had begun when the probes came, and programs that were there
+# before the agent, as that which starts the others. Of what those others made nothing is lost.
+SMALL_LOSSES = {"no_entry", "no_return", "sample", "python_frames", "not_watched_from_start"}
 
 
 class Counts:

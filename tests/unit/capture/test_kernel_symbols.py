@@ -64,6 +64,26 @@ def test_a_kernel_without_a_table_leaves_addresses(tmp_path):
     assert KernelSymbols(tmp_path / "missing").name(0x1234) == "0x1234"
 
 
+def test_compressed_names_are_the_same(tmp_path):
+    """They take less memory, a part of them at a time."""
+    path = tmp_path / "kallsyms"
+    path.write_text(
+        "".join(f"{0xFFFFFFFF81000000 + 16 * n:x} t some_function_{n}\n" for n in range(40_009))
+    )
+    symbols = KernelSymbols(path)
+    places = range(0xFFFFFFFF81000000, 0xFFFFFFFF81000000 + 16 * 40_009, 997 * 16)
+    before_bytes = 0
+    for _ in range(4):
+        assert [symbols.name(place) for place in places] == [
+            f"some_function_{997 * n}" for n in range(len(places))
+        ]
+        before_bytes = before_bytes or symbols._size_bytes
+        symbols.compress()
+        symbols._known.clear()
+
+    assert symbols._size_bytes < 0.8 * before_bytes
+
+
 def test_the_table_is_read_once_and_when_it_is_needed(tmp_path):
     """It has a hundred thousand lines."""
     path = tmp_path / "kallsyms"
