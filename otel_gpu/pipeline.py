@@ -23,6 +23,8 @@ from otel_gpu.faults import Faults, Observer, Part
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000 * _NS_PER_MS
+# Beside a capture there is less memory than for a report: 5 MB of stalls, and as much of calls.
+_MAX_INTERVALS = 6_144
 
 
 class Keeper(Observer, Protocol):
@@ -114,7 +116,9 @@ def explain_settings(config: Config) -> Settings:
 def bounded_settings(config: Config) -> Settings:
     """Return the same for who runs beside the programs: of each second it explains what lost most."""
     per_second = config.explain.chains_per_second
-    return replace(explain_settings(config), effects_per_second=per_second)
+    return replace(
+        explain_settings(config), effects_per_second=per_second, max_intervals=_MAX_INTERVALS
+    )
 
 
 AnyObserver = Part[Any] | Observer | Callable[[Activity], object]

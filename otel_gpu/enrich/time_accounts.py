@@ -11,6 +11,8 @@ from otel_gpu.enrich.reasons import CAPTURE, STOPPED
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
 
+_ENTRY_BYTES = 700
+
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
 
@@ -29,7 +31,11 @@ class TimeAccounts:
         self._resources = resources
         self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
         self._size = 0
-        CACHES.register("time_accounts", self, "_entries")
+        CACHES.register("time_accounts", self, "_entries", size_bytes="_size_bytes")
+
+    @property
+    def _size_bytes(self) -> int:
+        return _ENTRY_BYTES * self._size
 
     def __contains__(self, image: ImageKey) -> bool:
         return image in self._entries

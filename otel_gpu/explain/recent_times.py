@@ -28,6 +28,8 @@ from otel_gpu.ledger.accounts import Account
 from otel_gpu.ledger.differences import moved_by_name
 
 _MAX_READINGS: Final = 32
+# Of an entry of a reading, with what only it refers to.
+_ENTRY_BYTES: Final = 250
 # Entries of all readings of all processes.
 _MAX_ENTRIES: Final = 65_536
 # More than its window a thread does not spend; readings and windows do not end at the same moment.
@@ -97,7 +99,13 @@ class RecentTimes:
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._size = 0
         self._begin_unix_ns = 0
-        CACHES.register("recent_times", self, "_processes", release=RecentTimes._release)
+        CACHES.register(
+            "recent_times",
+            self,
+            "_processes",
+            release=RecentTimes._release,
+            size_bytes="_size_bytes",
+        )
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: nothing was counted before it."""
@@ -209,6 +217,10 @@ class RecentTimes:
         self._processes.move_to_end(process.pid)
         while self._size > _MAX_ENTRIES and len(self._processes) > 1:
             self._drop(next(iter(self._processes)))
+
+    @property
+    def _size_bytes(self) -> int:
+        return _ENTRY_BYTES * self._size
 
     def _release(self, count: int) -> None:
         for _ in range(min(count, len(self._processes) - 1)):

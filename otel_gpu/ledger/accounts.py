@@ -16,6 +16,9 @@ MAX_SERIES = 16_384
 MAX_TIMES = 65_536
 """Entries of time accounts kept."""
 
+# Of one with what only it refers to.
+_SERIES_BYTES, _TIME_BYTES = 2_000, 400
+
 
 @dataclass(slots=True, eq=False)
 class Account:
@@ -72,7 +75,11 @@ class Accounts(Generic[_A]):
         self.size = self.times = 0
         # Asked at every span: a method of ours would cost as much again.
         self.get: Callable[[ImageKey], _A | None] = self._accounts.get
-        CACHES.register("accounts", self, "_accounts")
+        CACHES.register("accounts", self, "_accounts", size_bytes="_size_bytes")
+
+    @property
+    def _size_bytes(self) -> int:
+        return _SERIES_BYTES * self.size + _TIME_BYTES * self.times
 
     def items(self) -> ItemsView[ImageKey, _A]:
         """Return all accounts, those first that were silent for longest."""
