@@ -104,6 +104,8 @@ class CaptureConfig:
         foreign_probes: Which functions of other people's libraries are probed on arm64: `safe` are
             those where the kernel need not single-step, as that has corrupted processes there;
             `all` are also the others. On x86-64 all are safe.
+        nice: How much higher the nice value of the thread that captures is than the one that the
+            agent was started with, while no process and no full ring buffer waits for it; 0: it stays.
         drop_privileges: Give up the capabilities that docs/security.md does not list, and the
             chance to get others; off: a capture as root keeps all of root's.
     """
@@ -125,6 +127,7 @@ class CaptureConfig:
     environment: str = _option("all", choices=("all", "otel", "none"))
     probe_sites: bool = _option(default=True)
     foreign_probes: str = _option("safe", choices=("safe", "all"))
+    nice: int = _option(10, bounds=(0, 19))
     drop_privileges: bool = _option(default=True)
 
 

@@ -74,6 +74,11 @@ class RingBuffer:
         self._order()
         return position
 
+    @property
+    def fill(self) -> float:
+        """How much of it waits to be read, from 0 to 1."""
+        return (self.position() - self._consumer[0]) / (self._mask + 1)
+
     def read(self, until: int | None = None) -> Iterator[bytes]:
         """
         Take the finished records that are there, oldest first.

@@ -31,6 +31,7 @@ from otel_gpu.capture.layout import layout_description
 from otel_gpu.capture.lifecycle import Lifecycle
 from otel_gpu.capture.missed_starts import MissedStarts
 from otel_gpu.capture.on_cpu import OnCpuSampling
+from otel_gpu.capture.priority import Priority
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.snapshots import Snapshots
@@ -60,6 +61,8 @@ _TICKS_INTERVAL_S = 0.5
 # Who waits for a rank is to be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
 _MAX_BATCH = 4096
+# Of the ring buffer: what is fuller must not wait.
+_URGENT_FILL = 0.25
 _MAX_NAMED = 8
 
 _logger = logging.getLogger(__name__)
@@ -164,15 +167,20 @@ class Session:
         yield list(self._begin())
         deadline_s = None if duration_s is None else time.monotonic() + duration_s
         schedule = self._make_schedule()
+        # Not before: a command waits at its gate for what was done so far.
+        priority = Priority(self._config.capture.nice)
         with self._poller() as poller:
             while not self._is_over(deadline_s):
                 wait_s = min(_POLL_S, schedule.wait_s())
                 if deadline_s is not None:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
+                priority.adjust(is_urgent=False)
                 poller.poll(wait_s)
+                priority.adjust(is_urgent=self._is_urgent())
                 reap_orphans(self._command)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
                 yield from _pieces(turn)
+        priority.adjust(is_urgent=True)
         # Twice: whoever is gone before and after the ring was read has ended unseen.
         for _ in range(2):
             turn = itertools.chain(self._clock(), self._lifecycle.read(), self._unseen_ends())
@@ -184,6 +192,10 @@ class Session:
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
+
+    def _is_urgent(self) -> bool:
+        programs = self._programs
+        return programs.lifecycle.fill > 0 or programs.events.fill > _URGENT_FILL
 
     def _note_running(self) -> None:
         """Note what the command leaves running: what that does from now on is not seen."""

@@ -18,6 +18,7 @@ from otel_gpu.capture.door_library import with_door
 from otel_gpu.capture.guard import Guard
 from otel_gpu.capture.host import allow_open_files, collect_rarely
 from otel_gpu.capture.inherited import given_environment
+from otel_gpu.capture.priority import NICE_CAPABILITIES, allow_return
 from otel_gpu.capture.privileges import (
     CAPTURE_CAPABILITIES,
     COMMAND_CAPABILITIES,
@@ -94,8 +95,11 @@ def start_command(
             # A shell has background commands of a script ignore it, and a capture has no other end.
             stack.enter_context(signals_handled(numbers={signal.SIGINT}))
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        # After the fork: the limit, and the nice value, are none of the command's.
+        can_return = not config.capture.nice or allow_return()
         if config.capture.drop_privileges:
             needed = CAPTURE_CAPABILITIES | (COMMAND_CAPABILITIES if command else frozenset())
+            needed |= frozenset() if can_return else NICE_CAPABILITIES
             give_up_privileges(needed, [*written_files(args), *written])
         _logger.info("capabilities: %s", ", ".join(effective_capabilities(os.getpid()) or ()))
         try:
