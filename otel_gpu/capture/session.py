@@ -43,8 +43,6 @@ from otel_gpu.faults import Faults
 from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
-from otel_gpu.stacks.symbols import Symbols
-from otel_gpu.stacks.unwinder import Unwinder
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.units import count_of
 
@@ -105,11 +103,10 @@ class Session:
         self._faults = faults or Faults()
         self._user_stacks = UserStacks(
             programs.processes.image,
-            Unwinder(work=programs.file_work),
-            Symbols(work=programs.file_work),
             trusts=self._trusts_python,
             cannot_know=self._cannot_know_python,
             lose_python=lambda: programs.lose(wire.COUNTER_LOST_PYTHON),
+            work=programs.file_work,
         )
         self._snapshots = Snapshots(
             programs, config, self._user_stacks, lambda: self._watchlist.images

@@ -47,6 +47,7 @@ from otel_gpu.procfs.mapped_files import (
 from otel_gpu.procfs.process_facts import start_ktime_ns
 from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
+from otel_gpu.stacks.file_work import NotReadError
 from otel_gpu.stacks.user_stacks import UserStacks
 
 # In the header of a record, one after the other.
@@ -439,13 +440,17 @@ class Watchlist:
         # Its interpreter and its stacks only once it is watched: who begins to watch a process
         # whose libraries were seen already asks again. The files are listed once for all three, as
         # a process may stand still meanwhile.
-        mapped = list(mapped_files(pid))
         image = (pid, self._images.get(pid, 0))
-        has_door = self._programs.doors.has_door(image, mapped)
-        if pid in self._images:
-            has_door = has_door and self._programs.doors.examine(image)
-            self._interpreters.examine(pid, self._images[pid], mapped)
-            self._thread_contexts.examine(pid, self._images[pid], mapped)
+        try:
+            with self._programs.file_work.listing(pid):
+                mapped = list(mapped_files(pid))
+                has_door = self._programs.doors.has_door(image, mapped)
+                if pid in self._images:
+                    has_door = has_door and self._programs.doors.examine(image)
+                    self._interpreters.examine(pid, self._images[pid], mapped)
+                    self._thread_contexts.examine(pid, self._images[pid], mapped)
+        except NotReadError:
+            return
         lived_before = pid in self._lived_before
         for info in self._attachments.examine(
             pid, mapped, has_door=has_door, lived_before=lived_before, root=root, note=note

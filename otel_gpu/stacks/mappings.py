@@ -21,6 +21,7 @@ from typing import NamedTuple
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
 from otel_gpu.procfs.proc_files import read_descriptor
 from otel_gpu.stacks.elf_image import ElfImage, image_of
+from otel_gpu.stacks.file_work import FileWork, NotReadError
 
 VDSO = "[vdso]"
 UPROBES = "[uprobes]"
@@ -53,12 +54,13 @@ class Images:
     """
     The ELF files that processes map, each open once; the one not used for longest goes first.
 
-    A file is closed when the last process that maps it is closed: an open file keeps the
+    ``work`` is what listing them may take. A file is closed when the last process that maps it is closed: an open file keeps the
     file system of a container that has ended.
     """
 
-    def __init__(self, limit: int = _MAX_IMAGES) -> None:
+    def __init__(self, limit: int = _MAX_IMAGES, work: FileWork | None = None) -> None:
         self._limit = limit
+        self.work = work or FileWork()
         # A file that was opened and not yet looked into is a bare descriptor.
         self._files: OrderedDict[FileId, ElfImage | int] = OrderedDict()
         self._users: Counter[FileId] = Counter()
@@ -151,9 +153,13 @@ class Mappings:
         return self._mapping(self._mapped[index])
 
     def refresh(self) -> None:
-        """Read the mappings again; when the process is gone, nothing changes."""
-        if self._maps < 0:
-            return
+        """Read the mappings again; when the process is gone, or that takes too long, nothing changes."""
+        with contextlib.suppress(NotReadError):
+            if self._maps >= 0:
+                with self._images.work.listing(self.pid):
+                    self._refresh()
+
+    def _refresh(self) -> None:
         content = b""
         with contextlib.suppress(OSError):
             content = read_descriptor(self._maps, MAX_MAPS_BYTES)

@@ -14,6 +14,7 @@ from typing import Final
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.recent import Recent
+from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.mappings import Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
@@ -107,12 +108,12 @@ class ProcessImages:
 
     One that is not known is met when it is asked for. The one that was not asked for the
     longest time goes when there are too many. ``current`` returns which image a process is now, by
-    its ``image_ktime_ns``; 0: not known.
+    its ``image_ktime_ns``; 0: not known. ``work`` is what listing their mappings may take.
     """
 
-    def __init__(self, current: Callable[[int], int]) -> None:
+    def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
-        self._files = Images()
+        self._files = Images(work=work)
         self._images: OrderedDict[Image, ProcessImage] = OrderedDict()
         self._parents: Recent[Image, ProcessImage] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()

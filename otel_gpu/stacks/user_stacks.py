@@ -17,6 +17,7 @@ from otel_gpu import wire
 from otel_gpu.caches import CACHES
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
+from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.launched import LaunchedKernels
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
@@ -79,7 +80,8 @@ class UserStacks:
     ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
     ``lose_python`` is called for each sample that runs Python and has no line of it, if ``cannot_know``
     says that its image has an interpreter whose frames cannot be known. A sample from before the
-    interpreter was found, or of a program that ended before, is incomplete and no more.
+    interpreter was found, or of a program that ended before, is incomplete and no more. ``work`` is what
+    reading files of processes may take.
     """
 
     def __init__(
@@ -90,12 +92,13 @@ class UserStacks:
         trusts: Callable[[Image], bool | None] = lambda _: True,
         lose_python: Callable[[], None] = lambda: None,
         cannot_know: Callable[[Image], bool] = lambda _: False,
+        work: FileWork | None = None,
     ) -> None:
-        self.processes = ProcessImages(current)
+        self.processes = ProcessImages(current, work)
         self._codes = CodeObjects()
-        self._symbols = symbols or Symbols()
+        self._symbols = symbols or Symbols(work=work)
         self._resolver = Resolver(
-            self.processes, self._codes, unwinder or Unwinder(), self._symbols
+            self.processes, self._codes, unwinder or Unwinder(work=work), self._symbols
         )
         self.kernels = LaunchedKernels(self.processes, self._symbols)
         # By thread and token; of a wait that was named already, its stack.

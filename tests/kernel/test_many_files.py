@@ -90,3 +90,54 @@ def test_the_agent_ends_at_once_while_it_reads_many_libraries(
         agent.signal(signal.SIGTERM)
         agent.wait()
         assert time.monotonic() - asked_s < ENDS_WITHIN_S
+
+
+# Each takes half a second to be listed.
+MAPPINGS, PROCESSES = 31_000, 31
+MAPS_A_PAGE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+file, count = os.open(sys.argv[1], os.O_RDONLY), int(sys.argv[2])
+# What lies between keeps them apart.
+start = libc.mmap(None, 8192 * count, 0, 0x22, -1, 0)
+for number in range(count):
+    libc.mmap(start + 8192 * number, 4096, 5, 0x12, file, 0)
+going_on, ends = os.pipe()
+children = []
+for _ in range(int(sys.argv[3])):
+    child = os.fork()
+    if not child:
+        os.close(ends)
+        os.read(going_on, 1)
+        os._exit(0)
+    children.append(child)
+print("ready", flush=True)
+print(*children, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_with_as_many_mappings_as_there_can_be_have_a_share_of_the_agent(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """They are listed again and again, and the agent ends at once all the same."""
+    arguments = (stubs.runtime, MAPPINGS, PROCESSES)
+    with (
+        program(MAPS_A_PAGE, *arguments, inside=AS_NOBODY) as hostile,
+        program(CALLS, stubs.runtime, inside=AS_SOMEBODY) as other,
+    ):
+        assert hostile.stdout is not None
+        pids = [*map(int, hostile.stdout.readline().split()), other.pid]
+        with Agent(receiver, flags=[f"--pid={pid}" for pid in pids]) as agent:
+            receiver.wait_for(lambda: losses(receiver).get("file_unread"))
+            make_calls(other, 1009)
+            receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 1009)
+            asked_s = time.monotonic()
+            agent.signal(signal.SIGTERM)
+            finished = agent.wait()
+            assert time.monotonic() - asked_s < ENDS_WITHIN_S
+
+    assert finished.returncode == 0
+    assert " of user 65534 is not read: its share of our time" in finished.stderr

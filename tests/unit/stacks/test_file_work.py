@@ -1,11 +1,18 @@
 """Reading files of watched processes: a share for each process and user."""
 
+import ctypes
 import os
+import platform
 
 import pytest
 
 from otel_gpu.stacks import elf_image
 from otel_gpu.stacks.file_work import FileWork, NotReadError
+from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.rules import NO_CODE, Rules
+from otel_gpu.stacks.steps import AARCH64, X86_64
+from otel_gpu.stacks.symbol_cache import SymbolCache
+from otel_gpu.stacks.symbols import Symbols
 
 
 class Clock:
@@ -84,3 +91,51 @@ def test_once_the_capture_is_to_end_all_together_have_a_moment(work, clock, lost
     assert read(work, clock, 1.0)
     assert not read(work, clock, pid=1)
     assert [pid for pid, _, _ in lost] == [1]
+
+
+@pytest.fixture
+def own_code():
+    """The mapping of a function of the C library, and its virtual address in that file."""
+    images = Images()
+    own = Mappings(OWN, images)
+    address = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
+    mapping = own.find(address)
+    yield mapping, address - mapping.bias
+    own.close()
+    images.close()
+
+
+def test_unwind_tables_are_read_for_those_who_have_a_share_of_the_same_file(work, clock, own_code):
+    """What is refused to one is not remembered against others, nor for ever."""
+    mapping, address = own_code
+    rules = Rules(AARCH64 if platform.machine() == "aarch64" else X86_64, work)
+    read(work, clock, 9.0)
+
+    assert rules.of(mapping)[address].kind == NO_CODE
+    assert rules.of(mapping).row(address) is None
+    assert rules.of(mapping._replace(pid=1))[address].kind != NO_CODE
+    assert rules.of(mapping)[address].kind != NO_CODE
+
+
+def test_names_are_read_for_those_who_have_a_share_of_the_same_file(work, clock, own_code):
+    mapping, address = own_code
+    symbols = Symbols(SymbolCache(None), work=work)
+    read(work, clock, 9.0)
+
+    assert symbols.name(mapping, address + mapping.bias) is None
+    assert symbols.name(mapping._replace(pid=1), address + mapping.bias) is not None
+    symbols.close()
+
+
+def test_mappings_are_listed_for_nothing_unless_that_takes_long(work, clock, lost):
+    def list_mappings(seconds):
+        with work.listing(OWN):
+            clock.now_s += seconds
+
+    for _ in range(10_000):
+        list_mappings(0.03)
+    list_mappings(9.0)
+
+    with pytest.raises(NotReadError):
+        list_mappings(0.03)
+    assert lost == [(OWN, os.getuid(), "the list of what it maps")]
