@@ -125,6 +125,13 @@ golden: setup ## Compare what is printed of all recordings and examples with wha
 	rm -rf $(STAMPS)/golden
 	$(PYTHON_VENV) -m tests.golden $(STAMPS)/golden --base $(BASE)
 
+on-gpu-kit: setup bpf ## Put what `make on-gpu` needs into on-gpu-kit, for a machine that reaches no registry
+	$(PYTHON_VENV) -m tools.on_gpu --kit
+
+# Whatever Python is there: the one for developers, or the machine's own and the kit.
+on-gpu: ## Check and measure on a GPU, within 8 minutes; on-gpu.json and on-gpu.log are in $OUT or on-gpu
+	$(or $(wildcard $(PYTHON_VENV)),python3) tools/on_gpu.py $(ON_GPU_ARGS)
+
 wheel: setup ## Build a wheel with the BPF objects inside
 	$(PYTHON_VENV) -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 

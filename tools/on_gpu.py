@@ -1,0 +1,81 @@
+"""
+Runs ``benchmarks.on_gpu`` where there is a GPU and no registry: ``make on-gpu``.
+
+That needs a checkout, Python 3.11 or newer, a C compiler, and the folder that ``--kit`` makes on a machine
+with a registry (``make on-gpu-kit``): the wheel of this agent, the wheels that it needs, and the compiled programs of
+the benchmarks. Nothing is installed but into a folder of the checkout. Where this agent is installed
+for developers, no kit is needed. Other arguments are passed on.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KIT = ROOT / "on-gpu-kit"
+SITE = ROOT / ".output" / "on-gpu-site"
+PROGRAMS = Path(".output", "benchmarks", "programs.bpf.o")
+# What a wheel has and a checkout has not.
+BUILT = ("otel_gpu/_bpf/", "otel_gpu/_native/", "otel_gpu/_lib/")
+# What tests and benchmarks need besides the wheel.
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "pyelftools")
+PYTHON = os.environ.get("ON_GPU_PYTHON", "3.12")
+PLATFORMS = (
+    *("manylinux_2_34", "manylinux_2_31", "manylinux_2_28", "manylinux_2_27", "manylinux_2_17"),
+    *("manylinux2014", "manylinux2010", "manylinux1"),
+)
+
+
+def main() -> int:
+    """Make the kit, or run with it."""
+    if sys.argv[1:] == ["--kit"]:
+        make_kit()
+        return 0
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    if KIT.exists() and sys.prefix != str(ROOT / ".venv"):
+        unpack_kit()
+        paths = (str(SITE), environment.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    command = [sys.executable, "-m", "benchmarks.on_gpu", *sys.argv[1:]]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def make_kit() -> None:
+    """Fill the folder, for CPython of the version in ``ON_GPU_PYTHON`` on x86-64."""
+    from benchmarks.programs import object_file  # noqa: PLC0415 -- is there for developers
+
+    shutil.rmtree(KIT, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip"]
+    build = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(KIT), "."]
+    subprocess.run(build, cwd=ROOT, check=True)
+    wheels = map(str, KIT.glob("otel_gpu-*.whl"))
+    platforms = [word for one in PLATFORMS for word in ("--platform", f"{one}_x86_64")]
+    download = [*pip, "download", "-q", "--only-binary=:all:", "--python-version", PYTHON]
+    subprocess.run([*download, *platforms, "-d", str(KIT), *wheels, *TOOLS], check=True)
+    shutil.copy(object_file(), KIT)
+    files = [path.stat().st_size for path in KIT.iterdir()]
+    print(f"{KIT}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
+
+
+def unpack_kit() -> None:
+    """Install the wheels beside the checkout, and give it what it lacks."""
+    wheels = sorted(map(str, KIT.glob("*.whl")))
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--no-compile", "--upgrade", "--target", SITE, *wheels], check=True)
+    # The checkout's own modules are the ones that run.
+    shutil.rmtree(SITE / "otel_gpu", ignore_errors=True)
+    (own,) = KIT.glob("otel_gpu-*.whl")
+    with zipfile.ZipFile(own) as wheel:
+        for name in wheel.namelist():
+            if name.startswith(BUILT) and not (ROOT / name).exists():
+                wheel.extract(name, ROOT)
+    (ROOT / PROGRAMS).parent.mkdir(parents=True, exist_ok=True)
+    # Newer than its source, or it would be compiled.
+    shutil.copyfile(KIT / PROGRAMS.name, ROOT / PROGRAMS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
