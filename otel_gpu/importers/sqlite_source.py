@@ -35,7 +35,8 @@ _MAGIC = b"SQLite format 3\0"
 _MAX_TABLES = 1_000
 _MAX_MESSAGE = 200
 # The other one where a message of SQLite quotes what is no text.
-_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+# SQLite has no memory for a row that claims to have 2^63 bytes.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _LOGS = ("-wal", "-journal")
 _PRAGMAS = ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
 # Of PRAGMA table_xinfo: an ordinary column is 0, a generated one 2 or 3.
@@ -111,7 +112,8 @@ class SqliteSource:
             yield
         except _ERRORS as error:
             # SQLite quotes what it does not like, and that may come from the file.
-            what = "".join(c if c.isprintable() else "?" for c in str(error)[:_MAX_MESSAGE])
+            said = str(error) or "a value of impossible size"
+            what = "".join(c if c.isprintable() else "?" for c in said[:_MAX_MESSAGE])
             raise RecordingError(
                 f"{self._path}: is damaged, or not what it seems: {what}",
                 hint="copy it again from where it was made; while its writer runs, copy it with "

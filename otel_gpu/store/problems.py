@@ -70,8 +70,8 @@ class NoRoomError(Exception):
         self.problem = problem
 
 
-FAILURES = (sqlite3.Error, UnicodeDecodeError)
-"""What a call into SQLite raises; the second where a damaged file is in the message."""
+FAILURES = (sqlite3.Error, UnicodeDecodeError, MemoryError)
+"""What a call into SQLite raises; the second where a damaged file is in the message, the third where a row claims to be larger than any memory."""
 
 # The code of the first is the one of any mistake in SQL, and the second has none.
 _DAMAGE = ("malformed database schema", "Could not decode to UTF-8")
@@ -90,7 +90,7 @@ def problem_of(error: Exception) -> Problem:
 
 def is_damage(error: Exception) -> bool:
     """Say whether an error shows that the file is not as it was written."""
-    if isinstance(error, UnicodeDecodeError) or str(error).startswith(_DAMAGE):
+    if isinstance(error, UnicodeDecodeError | MemoryError) or str(error).startswith(_DAMAGE):
         return True
     code = getattr(error, "sqlite_errorcode", None) or 0
     return code & _PRIMARY in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

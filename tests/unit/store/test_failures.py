@@ -313,6 +313,23 @@ def test_a_damaged_store_is_set_aside(tmp_path, caplog):
     assert other.exists()
 
 
+def test_a_row_that_no_memory_is_enough_for_is_damage(tmp_path):
+    """SQLite says that it has no memory, though it asked for none. A writer begins a new store."""
+    corpus = Path(__file__).parents[2] / "corpus" / "ingero" / "no_memory_for_a_row"
+    content = bytearray(corpus.read_bytes())
+    # Where a database says of which version it is, and of what program.
+    struct.pack_into(">I4xI", content, 60, schema.VERSION, schema.APPLICATION_ID)
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+
+    with pytest.raises(StoreError, match="damaged"):
+        StoreReader(path)
+
+    open_writer(path, live=False).close()
+    (aside,) = tmp_path.glob("store.db.corrupt-*")
+    assert aside.read_bytes() == content
+
+
 def test_a_log_is_set_aside_before_its_store(tmp_path, monkeypatch):
     """Whoever is killed between the two leaves no log that the next store takes for its own."""
     for suffix in ("", "-wal", "-shm"):
