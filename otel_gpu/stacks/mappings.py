@@ -13,7 +13,7 @@ that this one became.
 import contextlib
 import os
 from bisect import bisect_right
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,11 @@ VDSO = "[vdso]"
 UPROBES = "[uprobes]"
 
 _MAX_IMAGES = 256
-_MAX_MAPPINGS = 1 << 16  # the kernel's own default limit for a process is 65,530
+# A process can have 65,530, of half a kilobyte each here, and most have a few hundred. Of too many, those at
+# the lowest addresses are kept, where the program is, and at the highest, where its libraries are.
+_LOWEST_MAPPINGS, _HIGHEST_MAPPINGS = 64, 4032
+MAPPING_BYTES = 500
+"""What one of them takes, about."""
 _MAX_VDSO_BYTES = 1 << 20
 
 
@@ -169,8 +173,15 @@ class Mappings:
             # It takes ten times as long to understand it as to read it, and it is mostly the same.
             self._answer = hash(content)
             text = content.decode("utf-8", "replace")
-            mapped = list(islice(executable_mappings(self.pid, text), _MAX_MAPPINGS))
+            found = executable_mappings(self.pid, text)
+            mapped = list(islice(found, _LOWEST_MAPPINGS))
+            mapped += deque(found, _HIGHEST_MAPPINGS)
             self._set(sorted(mapped, key=lambda line: line.start))
+
+    @property
+    def count(self) -> int:
+        """How many are kept."""
+        return len(self._mapped)
 
     def inherit(self, pid: int) -> "Mappings":
         """Return the mappings of a child that was just forked, which it may not live to show."""

@@ -11,11 +11,12 @@ from collections import OrderedDict, abc
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from otel_gpu.caches import CACHES
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.file_work import FileWork
-from otel_gpu.stacks.mappings import Images, Mapping, Mappings
+from otel_gpu.stacks.mappings import MAPPING_BYTES, Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
 # Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
@@ -117,6 +118,24 @@ class ProcessImages:
         self._images: OrderedDict[Image, ProcessImage] = OrderedDict()
         self._parents: Recent[Image, ProcessImage] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()
+        CACHES.register(
+            "mappings",
+            self,
+            "_images",
+            release=ProcessImages._release,
+            size_bytes="_size_bytes",
+        )
+
+    @property
+    def _size_bytes(self) -> int:
+        known = (*self._images.values(), *self._parents.values())
+        # A child that was not looked at has those of its parent.
+        distinct = {id(one): one for one in known}.values()
+        return sum(MAPPING_BYTES * one.mappings.count for one in distinct)
+
+    def _release(self, count: int) -> None:
+        for _ in range(min(count, len(self._images))):
+            self._drop(next(iter(self._images)))
 
     def get(self, image: Image) -> ProcessImage:
         """Return what is known of an image."""

@@ -310,3 +310,41 @@ def test_a_library_with_constants_in_front_of_its_code_is_biased_by_its_code(ima
     (twice,) = [each for each in functions(path, ".symtab") if each.name == "twice"]
 
     assert address - mapping.bias == twice.value
+
+
+@needs_compiler
+def test_of_too_many_mappings_the_program_and_its_libraries_are_kept(tmp_path, images):
+    """Any process can have 65,530 of them, and each would take half a kilobyte of ours."""
+    path = library(tmp_path, SOURCE)
+    many = LOADER.replace(
+        "sys.stdin.read()",
+        """
+import mmap
+kept = []
+with open(sys.argv[1], "rb") as file:
+    for _ in range(9_001):
+        kept.append(mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC))
+print("there", flush=True)
+sys.stdin.read()
+""",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", many, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        address = int(process.stdout.readline())
+        assert process.stdout.readline() == b"there\n"
+        mappings = Mappings(process.pid, images)
+        found = mappings.find(address)
+        text = Path(f"/proc/{process.pid}/maps").read_text()
+        program = next(executable_mappings(process.pid, text))
+        first = mappings.find(program.start)
+        count = mappings.count
+        mappings.close()
+        process.stdin.close()
+
+    assert len(list(executable_mappings(0, text))) > 9_001
+    assert count == 4_096
+    assert found.path == str(path)
+    assert first.path == program.path
