@@ -10,8 +10,11 @@ from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.reasons import CAPTURE, STOPPED
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
+from otel_gpu.recent import Recent
 
-_ENTRY_BYTES = 700
+_ENTRY_BYTES = 500
+
+_MAX_WAITS = 2_048
 
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
@@ -31,6 +34,8 @@ class TimeAccounts:
         self._resources = resources
         self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
         self._size = 0
+        self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS)
+        CACHES.register_recent("waits", self._known_waits)
         CACHES.register("time_accounts", self, "_entries", size_bytes="_size_bytes")
 
     @property
@@ -51,12 +56,16 @@ class TimeAccounts:
                 # It is in that of a name now, as who it is about has ended.
                 self._size -= known.pop(key, None) is not None
                 continue
-            if key not in known:
+            before = known.get(key)
+            if before is not None:
+                # The key that is kept for it is the largest part of an entry.
+                entry = entry._replace(key=before.key)  # noqa: PLW2901
+            else:
                 if self._size >= MAX_ENTRIES:
                     continue
                 self._size += 1
                 known = self._entries.setdefault(image, {})
-            known[key] = entry
+            known[entry.key] = entry
             images.add(image)
         return images
 
@@ -97,6 +106,8 @@ class TimeAccounts:
         wait = Wait(key.api, who, end, key.end_state, end_reason, resource)
         if key.is_folded == wire.FOLDED_BY_NAME:
             wait = wait.by_name()
+        # Whoever keeps a reading keeps these, too, and a reading has all of a process.
+        wait = self._known_waits.setdefault(wait, wait)
         return key.state, key.context, reason, wait
 
 
