@@ -39,18 +39,27 @@ __weak __noinline __u32 find_size_bucket(__u64 size_bytes)
 	return find_bucket(settings.size_bounds_bytes, size_bytes);
 }
 
-static __always_inline struct aggregate *find_aggregate(const struct aggregate_key *key)
+/* Begin a series, unless its program has its share of them. */
+static __noinline struct aggregate *add_aggregate(const struct aggregate_key *key)
 {
-	struct aggregate *aggregate = bpf_map_lookup_elem(&aggregates, key);
+	struct process *process = bpf_map_lookup_elem(&processes, &key->pid);
+	struct aggregate *aggregate;
 
-	if (aggregate)
-		return aggregate;
 	/* BPF_NOEXIST: another CPU may have begun the series, and counted already. */
-	bpf_map_update_elem(&aggregates, key, &new_aggregate, BPF_NOEXIST);
+	if (take_share(process, SHARE_SERIES) &&
+	    bpf_map_update_elem(&aggregates, key, &new_aggregate, BPF_NOEXIST))
+		give_share_back(process, SHARE_SERIES);
 	aggregate = bpf_map_lookup_elem(&aggregates, key);
 	if (!aggregate)
 		count(COUNTER_LOST_SERIES_FULL);
 	return aggregate;
+}
+
+static __always_inline struct aggregate *find_aggregate(const struct aggregate_key *key)
+{
+	struct aggregate *aggregate = bpf_map_lookup_elem(&aggregates, key);
+
+	return aggregate ? aggregate : add_aggregate(key);
 }
 
 static __always_inline void add_to_bucket(const struct aggregate_key *key, __u32 bucket,

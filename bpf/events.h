@@ -56,6 +56,9 @@
 #define RHYTHM_HISTORY	  4	/* calls by which the beginning or the end of a step is known */
 #define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
 #define RANGE_NAME_BYTES  64
+#define USER_SHARE	  3 /* times what is free: what the programs of one user can hold */
+#define ALL_USERS	  4294967295 /* no uid */
+#define UNKNOWN_USER	  4294967294 /* of a process that is gone; no uid either */
 #define DOOR_VIEW_WORDS	  30 /* of a slot of a door: open calls, and what is before them */
 
 enum record_kind {
@@ -1106,6 +1109,40 @@ enum verbs_status {
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
+/* What all programs fill, and have shares of: see shares.bpf.h. */
+enum share_kind {
+	SHARE_SERIES = 0,
+	SHARE_TIMES = 1,
+	SHARE_FOLDED_TIMES = 2,
+	SHARE_PROCESSES = 3, /* of users alone */
+	SHARE_THREADS = 4,
+	SHARE_STACKS = 5, /* of users alone */
+	SHARE_COUNT = 6,
+};
+
+struct shares {
+	__s32 held[SHARE_COUNT];
+	__u32 refused[SHARE_COUNT];
+};
+
+/* What the agent has added, less what it has freed. */
+struct share_corrections {
+	__s32 held[SHARE_COUNT];
+};
+
+struct program_key {
+	__u64 image_ktime_ns;
+	__u32 pid;
+	__u32 padding;
+};
+
+struct ended_shares {
+	struct shares shares;
+	__u32 uid;
+	char comm[COMM_BYTES];
+	__u32 padding;
+};
+
 struct settings {
 	__u64 duration_bounds_ns[MAX_BOUNDS + 1];
 	__u64 size_bounds_bytes[MAX_BOUNDS + 1];
@@ -1131,6 +1168,7 @@ struct settings {
 	__u32 sample_moments;	   /* enum sample_moment; 0: no user stacks */
 	__u32 block_mode;	   /* enum block_mode */
 	__u32 finds_steps;
+	__u32 share_bounds[SHARE_COUNT]; /* most entries of all programs together */
 	struct api_descriptor apis[MAX_APIS];
 };
 
@@ -1143,6 +1181,9 @@ struct process {
 	__u32 communicators;	      /* that were made in it */
 	__u64 step_arrival_ktime_ns;  /* rate limit of the steps that it tells */
 	__u64 event_arrival_ktime_ns; /* rate limit of failures of its adapters */
+	struct shares shares;
+	__u32 uid; /* the real one, in the initial user namespace */
+	__u32 padding;
 };
 
 /*

@@ -130,7 +130,7 @@ int sched_process_fork(__u64 *ctx)
 	struct task_struct *parent = (struct task_struct *)ctx[0];
 	struct task_struct *child = (struct task_struct *)ctx[1];
 	__u32 pid = pid_of(parent), child_pid = pid_of(child), child_tid = tid_of(child);
-	struct process *process = find_process(pid), *child_process;
+	struct process *process = find_process(pid), *child_process = find_process(child_pid);
 	__u64 now_ktime_ns = bpf_ktime_get_ns();
 	struct fork_record *record;
 	struct thread *thread;
@@ -142,7 +142,8 @@ int sched_process_fork(__u64 *ctx)
 		return 0;
 	}
 	/* A pid whose exit was not seen may still be there. */
-	bpf_map_delete_elem(&processes, &child_pid);
+	if (child_process)
+		forget_process(child_process, child_pid);
 	child_process = watch_process(child_pid, process->flags | PROCESS_FORKED);
 	if (!child_process)
 		return 0;
@@ -212,13 +213,11 @@ int sched_process_exec(__u64 *ctx)
 	if (!process)
 		return 0;
 	old_image_ktime_ns = process->image_ktime_ns;
-	process->image_ktime_ns = bpf_ktime_get_ns();
-	process->resources = 0;
-	process->communicators = 0;
-	process->flags &= ~(PROCESS_FORKED | PROCESS_HAS_COMMUNICATORS);
+	change_program(process, pid, bpf_ktime_get_ns());
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
-	if (!settings.pid_namespace_inode && old_tid != tid)
-		bpf_map_delete_elem(&threads, &old_tid);
+	thread = find_thread(old_tid);
+	if (!settings.pid_namespace_inode && old_tid != tid && thread)
+		forget_thread(old_tid, thread);
 	thread = find_thread(tid);
 	if (thread) {
 		leave_rhythm(thread);
@@ -302,7 +301,7 @@ int sched_process_exit(__u64 *ctx)
 		leave_rhythm(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);
-		bpf_map_delete_elem(&threads, &tid);
+		forget_thread(tid, thread);
 	}
 	process = find_process(pid);
 	if (!process || READ_KERNEL(task, signal, live.counter))
@@ -310,7 +309,7 @@ int sched_process_exit(__u64 *ctx)
 	image_ktime_ns = process->image_ktime_ns;
 	bpf_map_delete_elem(&thread_contexts, &pid);
 	/* Two last threads may both come here; one of them deletes. */
-	if (bpf_map_delete_elem(&processes, &pid))
+	if (!forget_process(process, pid))
 		return 0;
 	bpf_map_delete_elem(&doors, &pid);
 	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);

@@ -17,7 +17,7 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
 {
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room), *known;
 	__u64 hash = 0;
-	__u32 id;
+	__u32 id, uid;
 
 	if (!walk)
 		return -1;
@@ -31,7 +31,10 @@ __weak __noinline __s64 find_known_stack(__u32 frames, __u32 room)
 				walk->addresses[i] = 0;
 		}
 		/* BPF_NOEXIST: another CPU may have found the same. */
-		bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST);
+		uid = bpf_get_current_uid_gid();
+		if (take_user_share(uid, SHARE_STACKS) &&
+		    bpf_map_update_elem(&stacks, &id, walk, BPF_NOEXIST))
+			give_user_share_back(uid, SHARE_STACKS);
 		known = bpf_map_lookup_elem(&stacks, &id);
 	}
 	if (!known)

@@ -3,6 +3,8 @@
 #ifndef OTEL_GPU_TASKS_BPF_H
 #define OTEL_GPU_TASKS_BPF_H
 
+#include "shares.bpf.h"
+
 #define MAX_PID_NAMESPACE_LEVEL 6
 #define NO_SLOT                                                                                    \
 	(~0ULL) /* of a thread that counts its calls, and does not publish them (any more) */
@@ -61,19 +63,70 @@ static __always_inline struct process *find_process(__u32 pid)
 	return bpf_map_lookup_elem(&processes, &pid);
 }
 
-static __always_inline struct process *watch_process(__u32 pid, __u32 flags)
+/* False: another thread was first. */
+static __always_inline bool forget_process(struct process *process, __u32 pid)
+{
+	__u32 uid = process->uid;
+
+	end_shares(process, pid);
+	if (bpf_map_delete_elem(&processes, &pid))
+		return false;
+	give_user_share_back(uid, SHARE_PROCESSES);
+	return true;
+}
+
+/* A process becomes another program, and perhaps another user's, as those do that log users in. */
+static __always_inline void change_program(struct process *process, __u32 pid, __u64 now_ktime_ns)
+{
+	__u32 uid = bpf_get_current_uid_gid();
+
+	end_shares(process, pid);
+	process->image_ktime_ns = now_ktime_ns;
+	process->resources = 0;
+	process->communicators = 0;
+	process->flags &= ~(PROCESS_FORKED | PROCESS_HAS_COMMUNICATORS);
+	__builtin_memset(&process->shares, 0, sizeof(process->shares));
+	if (process->uid == uid)
+		return;
+	give_user_share_back(process->uid, SHARE_PROCESSES);
+	process->uid = uid;
+	/* It is watched already, also beyond the share. */
+	take_user_share(uid, SHARE_PROCESSES);
+}
+
+/* Watch the current process, or a child of it. */
+static __noinline struct process *watch_process(__u32 pid, __u32 flags)
 {
 	struct process process = {
 		.image_ktime_ns = bpf_ktime_get_ns(),
 		.flags = flags,
+		.uid = bpf_get_current_uid_gid(),
 	};
+	struct process *found = NULL;
 
-	/* Another thread may be first; either entry will do. */
-	bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST);
-	struct process *found = find_process(pid);
+	if (take_user_share(process.uid, SHARE_PROCESSES)) {
+		/* Another thread may be first; either entry will do. */
+		if (bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST))
+			give_user_share_back(process.uid, SHARE_PROCESSES);
+		found = find_process(pid);
+	}
 	if (!found)
 		count(COUNTER_LOST_PROCESSES_FULL);
 	return found;
+}
+
+static __always_inline struct thread *find_thread(__u32 tid)
+{
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+static __always_inline void forget_thread(__u32 tid, const struct thread *thread)
+{
+	struct process *process = find_process(thread->pid);
+
+	if (process && process->image_ktime_ns == thread->image_ktime_ns)
+		give_share_back(process, SHARE_THREADS);
+	bpf_map_delete_elem(&threads, &tid);
 }
 
 /* Too large for the BPF stack, so new threads are copied from here. */
@@ -88,13 +141,20 @@ static __always_inline __s32 device_at_start(struct task_struct *task)
 	return READ_KERNEL(task, start_boottime) > settings.started_boot_ns ? 0 : -1;
 }
 
-static __always_inline struct thread *watch_thread(struct process *process,
-						   struct task_struct *task, __u32 pid, __u32 tid)
+static __noinline struct thread *watch_thread(struct process *process, struct task_struct *task,
+					      __u32 pid, __u32 tid)
 {
-	struct thread *thread;
+	struct thread *thread = find_thread(tid);
 
-	bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY);
-	thread = bpf_map_lookup_elem(&threads, &tid);
+	/* Of the program that the process was before, or whose end was not seen. */
+	if (thread)
+		forget_thread(tid, thread);
+	thread = NULL;
+	if (take_share(process, SHARE_THREADS)) {
+		if (bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY))
+			give_share_back(process, SHARE_THREADS);
+		thread = find_thread(tid);
+	}
 	if (!thread) {
 		count(COUNTER_LOST_THREADS_FULL);
 		return NULL;
@@ -132,11 +192,6 @@ static __always_inline void count_hits(struct thread *thread)
 		count_many(COUNTER_PROBE_RETURNS, thread->returns);
 	thread->entries = 0;
 	thread->returns = 0;
-}
-
-static __always_inline struct thread *find_thread(__u32 tid)
-{
-	return bpf_map_lookup_elem(&threads, &tid);
 }
 
 static __always_inline void fill_header(struct record_header *header, enum record_kind kind,

@@ -41,6 +41,15 @@ static __always_inline __u32 cpu_place_of(const struct thread *thread)
 	return context << 16 | api_of(thread);
 }
 
+/*
+ * Whether the program of a key may begin an entry. Where another CPU begins the same, it is charged
+ * twice: here is no stack left to see that.
+ */
+static __always_inline bool takes_share(const struct times_key *key, enum share_kind kind)
+{
+	return take_share(bpf_map_lookup_elem(&processes, &key->pid), kind);
+}
+
 /* Begin an entry. BPF_NOEXIST: another CPU may have begun it, and says the same. */
 static __noinline struct times *add_entry(const struct times_key *key, const char *who_comm)
 {
@@ -60,8 +69,8 @@ static __noinline struct times *add_entry(const struct times_key *key, const cha
 	return times;
 }
 
-/* The entry of what is left of a key without its details. */
-static __noinline struct times *find_folded(const struct times_key *key)
+/* The entry of what is left of a key without its details, which is perhaps begun. */
+static __noinline struct times *find_folded(const struct times_key *key, bool may_begin)
 {
 	static const struct times nothing = {};
 	struct times_key folded = {
@@ -79,7 +88,7 @@ static __noinline struct times *find_folded(const struct times_key *key)
 	};
 	struct times *times = bpf_map_lookup_elem(&folded_times, &folded);
 
-	if (!times) {
+	if (!times && may_begin) {
 		bpf_map_update_elem(&folded_times, &folded, &nothing, BPF_NOEXIST);
 		times = bpf_map_lookup_elem(&folded_times, &folded);
 	}
@@ -90,7 +99,9 @@ static __always_inline int add_times(struct times *times, const struct times_key
 				     __u64 time_ns, __u64 ended_ns, __u64 ended)
 {
 	if (!times) {
-		times = find_folded(key);
+		times = find_folded(key, false);
+		if (!times && takes_share(key, SHARE_FOLDED_TIMES))
+			times = find_folded(key, true);
 		count(times ? COUNTER_TIMES_FOLDED : COUNTER_LOST_TIMES_FULL);
 	}
 	if (!times)
@@ -118,7 +129,7 @@ __weak __noinline int book_as(const struct times_key *key, const struct name *wh
 	if (!key || !who)
 		return 0;
 	times = bpf_map_lookup_elem(&thread_times, key);
-	if (!times)
+	if (!times && takes_share(key, SHARE_TIMES))
 		times = add_entry(key, who->text);
 	return add_times(times, key, time_ns, ended_ns, ended);
 }

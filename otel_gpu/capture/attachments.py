@@ -34,11 +34,15 @@ from otel_gpu.capture.programs import (
     REPORT_STEP,
     Programs,
 )
+from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
+from otel_gpu.procfs.process_log import PROCESS_LOG
+from otel_gpu.procfs.users import real_uid
 from otel_gpu.recent import Recent
+from otel_gpu.shares import Holder, Shares
 from otel_gpu.stacks.file_work import NotReadError
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -76,6 +80,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _File:
+    # Whose share it is of: the first program that mapped it.
+    holder: Holder
+    path: str
     is_program: bool = False
     is_cuda: bool = False
     # From when on the calls of the library are seen; 0: they are not.
@@ -118,15 +125,23 @@ class Attachments:
         programs: Loaded.
         at_sites: Whether probes go where they cost least; False: they are all at the entries.
         steps_foreign: As ``LibrarySites`` takes it.
+        refusals: Learns of programs that map more files than their share.
     """
 
     def __init__(
-        self, programs: Programs, *, at_sites: bool = True, steps_foreign: bool = False
+        self,
+        programs: Programs,
+        *,
+        at_sites: bool = True,
+        steps_foreign: bool = False,
+        refusals: Refusals | None = None,
     ) -> None:
         self._programs = programs
         self._at_sites = at_sites
         self._steps_foreign = steps_foreign
         self._files: dict[FileId, _File] = {}
+        self._shares = Shares(MAX_FILES)
+        self._refusals = refusals or Refusals()
         self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
 
     def examine(
@@ -153,18 +168,18 @@ class Attachments:
         executable = program_path(pid)
         had = {key for key, file in self._files.items() if pid in file.users}
         self.forget(pid)
+        holder, refused = Holder(pid, real_uid(pid)), 0
         for mapped in files:
             known = self._files.get(mapped.file)
             problem = None
             # What carries no probe and is not mapped may be gone, its inode another's.
-            if known is None or not (known.users or known.links):
+            is_same = mapped.file in had and known is not None and known.path == mapped.path
+            if known is None or not (known.users or known.links or is_same):
                 if not self._wants(mapped, executable):
                     continue
-                if len(self._files) >= MAX_FILES:
-                    _logger.warning("%s of process %d gets no probe: too many", mapped.path, pid)
-                    continue
-                known = _File(is_program=mapped.path == executable)
+                known = _File(holder, mapped.path, is_program=mapped.path == executable)
                 said, problem = self._take_in(mapped, known, root, has_door=has_door)
+                refused += problem is MissedStart.TOO_MANY
                 yield from said
             known.users.add(pid)
             if has_door:
@@ -182,6 +197,8 @@ class Attachments:
                         MissedStart.REFUSED if is_refused else problem,
                     )
                 )
+        if refused:
+            self._refusals.add_at_least("files", holder, refused)
 
     def examine_path(
         self, pid: int, path: str, note: Callable[[Arrival], None]
@@ -276,10 +293,13 @@ class Attachments:
                     file.asks.ignore()
                 if file.report_fd >= 0:
                     os.close(file.report_fd)
-                del self._files[key]
+                self._drop(key)
                 detached = True
         if detached:
             self._programs.forget_known()
+
+    def _drop(self, key: FileId) -> None:
+        self._shares.give_back(self._files.pop(key).holder)
 
     def _leave_to_doors(self, file: _File, now_s: float) -> None:
         if not (file.hot and file.hot_links) or file.users - file.door_users:
@@ -298,14 +318,21 @@ class Attachments:
         self, mapped: MappedFile, file: _File, root: int | None, *, has_door: bool
     ) -> tuple[Sequence[dict[str, Any]], MissedStart | None]:
         """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
+        if mapped.file in self._files:
+            self._drop(mapped.file)
+        if not self._shares.take(file.holder):
+            return (), MissedStart.TOO_MANY
         stream = self._open(mapped, root)
         if stream is None:
+            self._shares.give_back(file.holder)
             return (), MissedStart.UNREADABLE
         try:
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
                 return tuple(self._attach(mapped, stream, file, has_door=has_door)), None
         except NotReadError:  # It may be read for another process, or later.
+            if mapped.file not in self._files:
+                self._shares.give_back(file.holder)
             return (), MissedStart.NOT_READ
 
     def _attach(
@@ -337,7 +364,8 @@ class Attachments:
             except (ValueError, OSError, BpfError) as error:
                 # Code that a program makes is no library, and is in memory, too.
                 if not (mapped.is_in_memory and isinstance(error, ValueError)):
-                    _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+                    text = "%s of process %d: %s"
+                    PROCESS_LOG.warning(_logger, mapped.pid, text, mapped.path, mapped.pid, error)
 
     def _attach_linker(
         self, symbols: ElfSymbols, sites: LibrarySites, path: str, file: _File
@@ -471,7 +499,9 @@ class Attachments:
         """Probe these functions, and return the symbols of those that carry none."""
         failed, error = self._attach_parts(path, probes, file)
         if failed:
-            _logger.warning(
+            PROCESS_LOG.warning(
+                _logger,
+                mapped.pid,
                 "%s of process %d: %d of %d functions carry no probe: %s",
                 *(mapped.path, mapped.pid, len(failed), len(probes), error),
             )
@@ -513,5 +543,6 @@ class Attachments:
             # Short processes that share a library all have the same to say.
             if mapped.path not in self._unread:
                 self._unread[mapped.path] = None
-                _logger.warning("%s of process %d is not read: %s", mapped.path, mapped.pid, error)
+                text = "%s of process %d is not read: %s"
+                PROCESS_LOG.warning(_logger, mapped.pid, text, mapped.path, mapped.pid, error)
             return None

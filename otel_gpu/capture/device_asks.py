@@ -15,6 +15,7 @@ from otel_gpu.capture.objects import BpfObject, Link
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, api_of_symbol
 from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.procfs.process_log import PROCESS_LOG
 
 SEEN_FOR_S = 2.0
 
@@ -46,7 +47,8 @@ class DeviceAsks:
                 path = f"/proc/self/fd/{stream.fileno()}"
                 self._links = attach_probes(self._bpf, path, self._probes)
         except (OSError, BpfError) as error:
-            _logger.warning("%s of process %d: %s", mapped.path, mapped.pid, error)
+            text = "%s of process %d: %s"
+            PROCESS_LOG.warning(_logger, mapped.pid, text, mapped.path, mapped.pid, error)
 
     def tire(self, now_s: float) -> None:
         """See it no more, if that was some seconds."""

@@ -83,6 +83,8 @@ class Lifecycle:
                 yield from self._snapshots.last_aggregates(images)
             with self._faults.at("last_times"):
                 yield from self._snapshots.last_times(images)
+            with self._faults.at("shares"):
+                self._programs.shares.end(images)
             with self._faults.at("last_memory"):
                 yield from self._snapshots.last_memory(images)
             with self._faults.at("last_communicators"):

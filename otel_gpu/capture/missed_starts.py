@@ -28,6 +28,7 @@ class MissedStart(StrEnum):
     UNREADABLE = "its library could not be opened"
     LET_GO = "another process let it go on before its library was probed"
     REFUSED = "its library took no probe"
+    TOO_MANY = "it, or its user, maps more libraries than its share"
 
 
 class _Doubt(NamedTuple):

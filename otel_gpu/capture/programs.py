@@ -12,6 +12,11 @@ from otel_gpu.capture.communicators import Communicators, let_communicators_grow
 from otel_gpu.capture.cpu_clock import CpuClock
 from otel_gpu.capture.door import add
 from otel_gpu.capture.doors import Doors
+from otel_gpu.capture.kernel_shares import (
+    TIMES_PER_FOLDED,
+    KernelShares,
+    share_bounds,
+)
 from otel_gpu.capture.loaders import (
     KernelFunction,
     choose_loader,
@@ -20,6 +25,7 @@ from otel_gpu.capture.loaders import (
 )
 from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.objects import BpfMap, Link
+from otel_gpu.capture.refusals import Refusals
 from otel_gpu.capture.rhythm_maps import RhythmMaps, limit_rhythms
 from otel_gpu.capture.ring import RingBuffer
 from otel_gpu.capture.settings import pack_settings
@@ -72,7 +78,6 @@ _TRACEPOINTS = (
 )
 # By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
-_TIMES_PER_FOLDED = 8
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
 _CPU_TICK = "cpu_tick"
@@ -106,6 +111,8 @@ class Programs:
         unread: Of which processes something was not read.
         rhythms: What is kept of threads whose steps are looked for.
         processes: Who is watched.
+        shares: Who holds how much of the maps.
+        refusals: To whom was refused what is beyond their share.
         looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
         switch_program: The name of the program that is attached to sched_switch.
 
@@ -142,7 +149,8 @@ class Programs:
             ("thread_contexts", capture.max_processes),
             ("doors", capture.max_processes),
             ("thread_times", capture.max_times),
-            ("folded_times", capture.max_times // _TIMES_PER_FOLDED),
+            ("folded_times", capture.max_times // TIMES_PER_FOLDED),
+            ("ended_shares", capture.max_processes),
         ):
             self.bpf.set_max_entries(name, entries)
         if has_kernel_function(KernelFunction.ALLOCATES):
@@ -175,14 +183,16 @@ class Programs:
         self.looks: Looks | None = None
         self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
         self._stall_samples = self.bpf.map("stall_samples")
-        self._interpreters = self.bpf.map("interpreters")
-        self._allocations, self._captures = map(self.bpf.map, ("allocations", "captures"))
+        self._allocations, self._captures, self._interpreters = map(
+            self.bpf.map, ("allocations", "captures", "interpreters")
+        )
         self._cpu_sampling = self.bpf.map("cpu_sampling")
         self.blocks = Blocks(self.bpf, config)
         self.communicators = Communicators(self.bpf)
         self.rhythms = RhythmMaps(self.bpf)
-        self._lost = [0] * wire.COUNTER_COUNT
-        self.processes = WatchedProcesses(self.bpf, self._lost)
+        self._lost, self.refusals = [0] * wire.COUNTER_COUNT, Refusals()
+        self.shares = KernelShares(self.bpf, share_bounds(config), self.refusals)
+        self.processes = WatchedProcesses(self.bpf, self._lost, self.shares)
         self.contexts = ContextPlaces(self.bpf, self._lost)
         self.unread = Unread()
         self.file_work = FileWork(self.unread.add_file)

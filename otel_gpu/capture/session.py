@@ -345,7 +345,10 @@ class Session:
 
     def _sweep(self) -> Iterator[bytes]:
         yield from self._unseen_ends()
-        yield from self._snapshots.last_of_others(self._watchlist.free_leftovers())
+        living = self._watchlist.free_leftovers()
+        yield from self._snapshots.last_of_others(living)
+        followed = self._programs.processes.threads()
+        self._programs.shares.recount(living, (pid for _, pid in followed))
         give_back_memory()
 
     def _unseen_ends(self) -> Iterator[bytes]:
@@ -404,6 +407,7 @@ class Session:
                 "unread": self._programs.unread.named,
                 "still_running": self._still_running,
                 "missed_starts": self._missed_starts.named,
+                "over_share": self._programs.refusals.named,
                 "unknown_interpreters": dict(self._watchlist.unknown_interpreters),
                 **self._status(),
                 **self._faults.status(),
@@ -415,6 +419,7 @@ class Session:
 
     def _read_counters(self) -> Iterator[bytes]:
         yield self._snapshots.counters()
+        self._snapshots.describe_refusals()
 
 
 def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from otel_gpu import wire
+from otel_gpu.capture.kernel_shares import share_bounds
 from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
 from otel_gpu.probe_table import APIS
@@ -58,6 +59,7 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
         wire.SAMPLE_CALLS | wire.SAMPLE_STALLS if config.stacks.enabled else 0,
         block_mode(config),
         int(config.steps.find),
+        *share_bounds(config),
         _pack_apis(),
     )
 

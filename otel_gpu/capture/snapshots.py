@@ -9,6 +9,7 @@ from otel_gpu.capture.communicators import is_ended
 from otel_gpu.capture.culprits import Culprits
 from otel_gpu.capture.ended_waits import EndedWaits
 from otel_gpu.capture.found_steps import FoundSteps
+from otel_gpu.capture.kernel_shares import COUNTERS_OF_REFUSALS
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
@@ -17,6 +18,7 @@ from otel_gpu.capture.thresholds import find_thresholds
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.records import (
     MAX_COMMUNICATORS_PER_RECORD,
     Entry,
@@ -123,6 +125,10 @@ class Snapshots:
         ranks = programs.communicators
         self._communicators = _Reading(ranks.read, ranks.forget, _holder_image)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
+        self._counters: tuple[int, ...] = ()
+        # What COUNTERS_OF_REFUSALS were, and whether a program that lives was refused something.
+        self._refused = [0] * len(COUNTERS_OF_REFUSALS)
+        self._were_refused = False
         self.stacks = KernelStacks(programs)
         self.resources = Resources(programs, watched)
         self.culprits = Culprits(watched)
@@ -219,6 +225,7 @@ class Snapshots:
         if ended:
             yield from self.last_aggregates(ended)
             yield from self.last_times(ended)
+            self._programs.shares.end(ended)
             yield from self.last_memory(ended)
             yield from self.last_communicators(ended)
 
@@ -247,7 +254,18 @@ class Snapshots:
 
     def counters(self) -> bytes:
         """Return the kernel side's counters."""
-        return counters_record(kernel_clock.ktime_ns(), self._programs.read_counters())
+        self._counters = self._programs.read_counters()
+        return counters_record(kernel_clock.ktime_ns(), self._counters)
+
+    def describe_refusals(self) -> None:
+        """Find out to whom more was refused since the counters were read before."""
+        counted = [self._counters[counter] for counter in COUNTERS_OF_REFUSALS]
+        for holder, lines in PROCESS_LOG.left_out().items():
+            self._programs.refusals.add("log_lines", holder, lines)
+        if counted != self._refused or self._were_refused or self._programs.refusals.are_new:
+            found = list(self._programs.shares.refused())
+            self._refused, self._were_refused = counted, bool(found)
+            self._programs.refusals.describe(found)
 
     def open_calls(self) -> Iterator[bytes]:
         """Yield the calls that have been open for longer than the limit, with their callers."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.recent import Recent
 
 FILE_UNREAD: Final = "file_unread"
@@ -47,7 +48,8 @@ class Unread:
         if (pid, what) in self._known:
             return
         self._known[pid, what] = None
-        _logger.warning("%s of process %d of user %d is not read: %s", what, pid, uid, reason)
+        text = "%s of process %d of user %d is not read: %s"
+        PROCESS_LOG.warning(_logger, pid, text, what, pid, uid, reason)
         if len(self._named) < MAX_NAMED:
             name = self._name_of(pid)
             named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}

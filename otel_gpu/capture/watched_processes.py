@@ -1,17 +1,22 @@
 """Who is watched: the processes and threads that the kernel side follows."""
 
+import contextlib
 import struct
 from collections.abc import Mapping
 
 from otel_gpu import wire
+from otel_gpu.capture.kernel_shares import KernelShares
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import MapFullError
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
+from otel_gpu.procfs.users import real_uid
+from otel_gpu.shares import Holder
 
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")
+_PROCESS_UID = wire.PROCESS.fields.index("uid")
 
 
 class WatchedProcesses:
@@ -21,12 +26,14 @@ class WatchedProcesses:
     Args:
         bpf: The loaded object.
         lost: Counts of what the agent itself could not use, by ``enum counter``.
+        shares: Who holds how much of the maps.
     """
 
-    def __init__(self, bpf: BpfObject, lost: list[int]) -> None:
+    def __init__(self, bpf: BpfObject, lost: list[int], shares: KernelShares) -> None:
         self._processes = bpf.map("processes")
         self._threads = bpf.map("threads")
         self._lost = lost
+        self._shares = shares
         self._started_boot_ns = kernel_clock.boot_ns()
 
     @property
@@ -42,15 +49,16 @@ class WatchedProcesses:
             The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
             there is no room for it, which is counted.
         """
-        image_ktime_ns = kernel_clock.ktime_ns()
-        process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags)
-        try:
-            is_new = self._processes.update(_PID.pack(pid), process, only_new=True)
-        except MapFullError:
-            self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
-            return 0
-        if not is_new:
-            image_ktime_ns = self.image(pid)
+        holder = Holder(pid, real_uid(pid))
+        image_ktime_ns = self.image(pid)
+        is_new = not image_ktime_ns
+        if is_new:
+            image_ktime_ns = kernel_clock.ktime_ns()
+            process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags, uid=holder.uid)
+            is_new = self._add_process(holder, process)
+            if not is_new and not (image_ktime_ns := self.image(pid)):
+                self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
+                return 0
         lives = self.watch_threads(pid, image_ktime_ns, flags)
         if is_new and not lives:
             # The end of a process that ended before it was added is not reported.
@@ -65,6 +73,10 @@ class WatchedProcesses:
         Threads that there is no room for are counted. Says whether any of them lives.
         """
         tids = thread_ids(pid)
+        holder = Holder(pid, real_uid(pid))
+        unknown = [tid for tid in tids if self._threads.lookup(_PID.pack(tid)) is None]
+        room = self._shares.take(wire.SHARE_THREADS, holder, len(unknown))
+        self._lost[wire.COUNTER_LOST_THREADS_FULL] += len(unknown) - room
         # As the kernel side has it of threads that it meets.
         is_new = (start_boot_ns(f"/proc/{pid}") or 0) > self._started_boot_ns
         start = {
@@ -73,13 +85,25 @@ class WatchedProcesses:
             "device": 0 if is_new else -1,
             "process_flags": flags,
         }
-        added = {tid for tid in tids if self._add_thread(tid, start)}
+        added = {tid for tid in unknown[:room] if self._add_thread(tid, start)}
+        unused = room - len(added)
+        self._shares.give_back(wire.SHARE_THREADS, holder.uid, unused)
         ended = {tid for tid in tids if is_exiting(pid, tid)}
         # Those of a process that has become another program meanwhile are met at their calls.
         is_same = self.image(pid) == image_ktime_ns
         for tid in added & ended if is_same else added:
             self.forget_thread(tid)
         return len(ended) < len(tids)
+
+    def _add_process(self, holder: Holder, process: bytes) -> bool:
+        """Say whether a process is watched now that was not before."""
+        if not self._shares.take(wire.SHARE_PROCESSES, holder):
+            return False
+        with contextlib.suppress(MapFullError):
+            if self._processes.update(_PID.pack(holder.pid), process, only_new=True):
+                return True
+        self._shares.give_back(wire.SHARE_PROCESSES, holder.uid)
+        return False
 
     def _add_thread(self, tid: int, start: Mapping[str, int]) -> bool:
         thread = wire.THREAD.build(tid=tid, kernel_stack=-1, system_call=-1, **start)
@@ -114,7 +138,10 @@ class WatchedProcesses:
 
     def forget(self, pid: int) -> None:
         """Watch a process no longer, as it has ended."""
-        self._processes.delete(_PID.pack(pid))
+        if value := self._processes.lookup(_PID.pack(pid)):
+            self._processes.delete(_PID.pack(pid))
+            uid = wire.PROCESS.unpack(value)[_PROCESS_UID]
+            self._shares.give_back(wire.SHARE_PROCESSES, uid)
 
     def forget_thread(self, tid: int) -> None:
         """Follow a thread no longer, as it has ended."""

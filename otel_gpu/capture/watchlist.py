@@ -106,6 +106,7 @@ class Watchlist:
             programs,
             at_sites=config.capture.probe_sites,
             steps_foreign=config.capture.foreign_probes == "all",
+            refusals=programs.refusals,
         )
         self.block_windows = BlockWindows(programs.blocks, self._attachments, config)
         work = programs.file_work

@@ -91,6 +91,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "still_running": int,
         "missed_starts": [{"pid": int, "name": str, "reason": str, "file": str}],
         "unread": [{"pid": int, "uid": int, "name": str, "what": str, "reason": str}],
+        "over_share": [{"bound": str, "pid": int, "name": str, "user": str, "count": int}],
     },
     wire.RECORD_STACK: {"kernel_stack": int, "functions": [str]},
     wire.RECORD_PRESSURE: {

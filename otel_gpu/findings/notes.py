@@ -21,6 +21,18 @@ _WITHOUT_STEPS: Final[Mapping[str, str]] = {
     "lost": "do not make any more the steps that were found",
 }
 
+# What was refused to a program that had its share, by bound.
+_OVER_SHARE: Final[Mapping[str, str]] = {
+    "files": "files got no probes",
+    "series": "calls are not counted, as each would be the first of its series",
+    "times": "waits are counted without details",
+    "folded_times": "waits are not counted",
+    "processes": "processes are not watched",
+    "threads": "threads are not followed",
+    "kernel_stacks": "waits have no kernel stack",
+    "log_lines": "lines of the log were left out",
+}
+
 _NOT_WATCHED = "counter_lost_not_watched_from_start"
 # Fewer change nothing that a reader would notice.
 _REPAIRED_SHARE = 0.001
@@ -92,6 +104,7 @@ def describe_losses(agent: AgentReadings) -> Iterator[str]:
     """Say of losses whose they are, and why, where that is known."""
     yield from _describe_missed_starts(agent)
     yield from _describe_unread(agent)
+    yield from _describe_over_share(agent)
     for reason, pid in sorted(agent.status.get("unknown_interpreters", {}).items()):
         yield (
             f"Stacks of process {pid} have no lines of Python: {printable(reason)}. "
@@ -124,6 +137,17 @@ def _describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
         f"{'it was' if count == 1 else 'they were'} not watched from the start"
         f"{': ' if named else ''}{'; '.join(named + rest)}."
     )
+
+
+def _describe_over_share(agent: AgentReadings) -> Iterator[str]:
+    for one in agent.status.get("over_share", ()):
+        pid = one.get("pid", 0)
+        who = f"{printable(one.get('name', '') or 'process')} ({pid})" if pid else "all programs"
+        bound = one.get("bound", "")
+        yield (
+            f"{who} of user {printable(one.get('user', ''))} had the share of what all programs have "
+            f"together: {one.get('count', 0):,} {_OVER_SHARE.get(bound, printable(bound))}."
+        )
 
 
 def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:

@@ -16,10 +16,8 @@
 
 import contextlib
 import os
-import pwd
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +26,7 @@ from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
 from otel_gpu.procfs.proc_files import read_file, stat_fields
 from otel_gpu.procfs.process_context import read_process_context
 from otel_gpu.procfs.redaction import mask_secrets
+from otel_gpu.procfs.users import user_name
 
 MAX_ARGS = 64
 MAX_ARG_BYTES = 4096
@@ -99,7 +98,7 @@ def read_stranger(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None
         "comm": start.comm,
         "exe": _read_exe(folder),
         "command_args": _read_command_args(folder),
-        "owner": None if uid is None else _user_name(uid),
+        "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(_read_cgroup(folder)),
     }
 
@@ -192,7 +191,7 @@ def _read_once(
         "exe": exe,
         "command_args": _read_command_args(folder),
         "comm": start.comm,
-        "owner": None if uid is None else _user_name(uid),
+        "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(cgroup_bytes),
         "env": _read_environment(folder, variables),
         "otel_context": read_process_context(pid, proc),
@@ -274,12 +273,3 @@ def _boot_offset_ns() -> int:
     offset_ns = kernel_clock.boot_ns() - kernel_clock.ktime_ns()
     # The two reads are a microsecond apart; only a suspend makes more of it.
     return offset_ns if offset_ns > 1_000_000 else 0  # noqa: PLR2004 - 1 ms
-
-
-@lru_cache(maxsize=1024)
-def _user_name(uid: int) -> str:
-    # Cached because it may ask a directory server.
-    try:
-        return os.fsencode(pwd.getpwuid(uid).pw_name).decode(errors="replace")
-    except (KeyError, OverflowError):
-        return str(uid)

@@ -25,6 +25,7 @@ from otel_gpu.procfs import memory_reader
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
 from otel_gpu.procfs.mounts import find_mount
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.users import user_of
 from otel_gpu.recent import Recent
 
@@ -126,7 +127,7 @@ class _Reader:
             self._refuse(pid)
             return b""
         except OSError as error:
-            _logger.warning("memory of process %d is not read: %s", pid, error)
+            PROCESS_LOG.warning(_logger, pid, "memory of process %d is not read: %s", pid, error)
             self._abandon()
             return b""
         if not answer:
@@ -159,9 +160,8 @@ class _Reader:
     def _refuse(self, pid: int) -> None:
         self.stalls += 1
         self._refused[pid] = 1
-        _logger.warning(
-            "process %d can keep readers of its memory waiting: what it publishes is not read", pid
-        )
+        text = "process %d can keep readers of its memory waiting: what it publishes is not read"
+        PROCESS_LOG.warning(_logger, pid, text, pid)
 
 
 _reader = _Reader()

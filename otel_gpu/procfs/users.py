@@ -1,8 +1,12 @@
-"""As whom a process acts, from ``/proc/PID/status``."""
+"""Whose a process is, and as whom it acts, from ``/proc/PID/status``."""
 
+import functools
+import os
+import pwd
 from typing import NamedTuple
 
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.wire import UNKNOWN_USER
 
 
 class User(NamedTuple):
@@ -30,3 +34,21 @@ def user_of(pid: int) -> User:
         elif name == b"Groups":
             gids |= set(map(int, rest.split()))
     return User(uid, gids)
+
+
+def real_uid(pid: int) -> int:
+    """Return the real user of a process, who started it; ``UNKNOWN_USER`` when it is gone."""
+    for line in read_file(f"/proc/{pid}/status", 1 << 20).splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return UNKNOWN_USER
+
+
+@functools.lru_cache(maxsize=1024)
+def user_name(uid: int) -> str:
+    """Return the name of a user, or its number where it has none."""
+    # Cached because it may ask a directory server.
+    try:
+        return os.fsencode(pwd.getpwuid(uid).pw_name).decode(errors="replace")
+    except (KeyError, OverflowError):
+        return str(uid)

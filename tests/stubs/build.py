@@ -114,6 +114,15 @@ def odd_starts() -> Path:
 
 
 @cache
+def many_statuses(statuses: int) -> Path:
+    """Return a libcudart whose calls return so many statuses in turn, built when needed."""
+    source = STUBS / "statuses.c"
+    library = CACHE / f"statuses-{statuses}-{_fingerprint((source,))}" / "libcudart.so.12"
+    _compile(library, ("-shared", "-fPIC", f"-DSTATUSES={statuses}", str(source)))
+    return library
+
+
+@cache
 def stub_nccl() -> Path:
     """Return the stub libnccl, built when needed; load it after the stub libcudart."""
     sources = (STUBS / "nccl.c", STUBS / "nccl_world.h", STUBS / "stub.h")

@@ -37,6 +37,7 @@ ALONE = {
     "annotations.py",
     "records.py",
     "recent.py",
+    "shares.py",
     "errors.py",
     "safe_files.py",
     "printable.py",

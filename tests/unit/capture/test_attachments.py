@@ -28,9 +28,11 @@ from otel_gpu.capture.programs import (
     LEARN_DEVICE,
     LIBRARY_LIST_CHANGED,
 )
+from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.native_library import DOOR, MARKS, NVTX, native_library
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
+from otel_gpu.procfs.users import user_name
 from otel_gpu.stacks.file_work import FileWork
 from tests.hosts import file_at
 from tests.stubs.build import odd_starts, stub_ibverbs, stub_libraries, workload_with_runtime
@@ -205,21 +207,39 @@ def test_an_inode_that_comes_again_is_looked_at_again(library):
     assert said["symbols"] > 0
 
 
-def test_no_more_than_so_many_files_are_known(library, tmp_path, monkeypatch, caplog):
-    """A process may map any number of them; those that there is no room for are named."""
-    monkeypatch.setattr(module, "MAX_FILES", 17)
-    attachments = Attachments(Programs(Bpf()))
-    pid = os.getpid()
-    paths = [tmp_path / f"libcudart.so.{number}" for number in range(17)]
+def test_files_beyond_the_share_of_their_program_cost_no_other_program_its_own(
+    library, tmp_path, monkeypatch, lives
+):
+    """One maps more files than all can have: it has half of them, and a later one finds room."""
+    monkeypatch.setattr(module, "MAX_FILES", 34)
+    refusals = Refusals()
+    attachments = Attachments(Programs(Bpf()), refusals=refusals)
+    paths = [tmp_path / f"libcudart.so.{number}" for number in range(41)]
     for path in paths:
         path.write_bytes(b"no library")
-    files = [MappedFile(pid, file_at(path), 1, 2, str(path)) for path in paths]
-    list(attachments.examine(pid, files))
-    file = file_at(library)
-    caplog.clear()
+    files = [MappedFile(OWN, file_at(path), 1, 2, str(path)) for path in paths]
+    arrivals = []
+    for _ in range(2):  # What is refused again is the same.
+        list(attachments.examine(OWN, files, note=arrivals.append))
 
-    assert list(attachments.examine(pid, [*files, MappedFile(pid, file, 1, 2, str(library))])) == []
-    assert str(library) in caplog.text
+    other = MappedFile(lives, file_at(library), 1, 2, str(library))
+    (said,) = attachments.examine(lives, [other])
+
+    assert said["symbols"] == said["exported"]
+    refused = [one for one in arrivals if one.problem is MissedStart.TOO_MANY]
+    assert len({one.mapped.path for one in refused}) == 41 - 17
+    refusals.describe(())
+    (named,) = refusals.named
+    assert named.pop("name") == Path("/proc/self/comm").read_text().rstrip("\n")
+    assert named == {"bound": "files", "pid": OWN, "user": user_name(os.getuid()), "count": 24}
+
+
+@pytest.fixture
+def lives():
+    """The pid of another process that lives."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
 
 
 def test_a_library_that_could_not_be_opened_is_tried_again_with_the_next_process(library, caplog):

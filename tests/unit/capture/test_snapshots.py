@@ -96,7 +96,11 @@ class Programs:
             for pid, ktime_ns in images
         )
         self.thresholds = {}
-        self.processes = self
+        self.processes = self.shares = self
+        self.ended = set()
+
+    def end(self, images):
+        self.ended |= set(images)
 
     def image(self, pid):
         return 0

@@ -27,7 +27,7 @@ class Programs:
         self.watched = images
         self.processes = self
         self.followed = []
-        self.blocks = self.contexts = None
+        self.blocks = self.contexts = self.refusals = None
         self.file_work = FileWork()
 
     def image(self, pid):

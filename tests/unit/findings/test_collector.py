@@ -441,6 +441,28 @@ def test_processes_that_were_not_watched_from_the_start_are_named():
     )
 
 
+def test_who_had_the_share_of_what_all_programs_have_together_is_named():
+    """A program, with its user; or, where all programs of a user have one share, the user."""
+    refused = [
+        {"bound": "series", "pid": 7, "name": "calls", "user": "eve", "count": 3953},
+        {"bound": "processes", "pid": 0, "name": "", "user": "eve", "count": 11},
+    ]
+
+    report = report_of(capture(), counters(1, lost_series_full=3953), status(1, over_share=refused))
+
+    notes = [note for note in report.notes if "of user eve" in note]
+    assert notes == [
+        (
+            "calls (7) of user eve had the share of what all programs have together: 3,953 calls "
+            "are not counted, as each would be the first of its series."
+        ),
+        (
+            "all programs of user eve had the share of what all programs have together: 11 "
+            "processes are not watched."
+        ),
+    ]
+
+
 def test_notes_tell_what_is_not_known():
     """Withheld spans, symbols without probes, a missing account: a reader has to know."""
     failing = probes(1, "/usr/lib/libcudart.so.12", 60, 62)

@@ -1,0 +1,102 @@
+"""
+What was refused to programs that had their share already, so that reports can name them.
+
+The losses themselves are counted where they happen, by reason. RECORD_STATUS says here whose they were.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.users import user_name
+from otel_gpu.recent import Recent
+from otel_gpu.shares import Holder
+
+MAX_NAMED: Final = 32
+_MAX_NAME_BYTES = 256
+_MAX_REMEMBERED = 4096
+
+_logger = logging.getLogger(__name__)
+
+
+class Refusal(NamedTuple):
+    """Entries of a bound that were refused to a program, or, with pid 0, to the programs of a user."""
+
+    bound: str
+    holder: Holder
+
+
+class Refusals:
+    """
+    What was refused so far, and to whom.
+
+    Attributes:
+        named: The largest counts when they were last described, as RECORD_STATUS has them.
+        are_new: Whether something was added since.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[Refusal] = Counter()
+        self._names: Recent[int, str] = Recent(_MAX_REMEMBERED)
+        self._logged: set[Refusal] = set()
+        self.named: list[dict[str, Any]] = []
+        self.are_new = False
+
+    def add(self, bound: str, holder: Holder, count: int = 1, *, name: str = "") -> None:
+        """Count entries that were refused; ``name``: that of the process, if it is known."""
+        self._counts[self._place(Refusal(bound, holder))] += count
+        self._learn_name(holder.pid, name)
+        self.are_new = True
+
+    def add_at_least(self, bound: str, holder: Holder, count: int) -> None:
+        """Note how many entries are refused now, which may have been refused before."""
+        refusal = self._place(Refusal(bound, holder))
+        self._counts[refusal] = max(self._counts[refusal], count)
+        self._learn_name(holder.pid, "")
+        self.are_new = True
+
+    def describe(self, others: Iterable[tuple[str, Holder, int, str]]) -> None:
+        """
+        Find out what ``named`` returns: the largest counts. The first time, each is logged.
+
+        Args:
+            others: (bound, holder, count, name of the process), of what is counted elsewhere.
+        """
+        self.are_new = False
+        counts = self._counts.copy()
+        for bound, holder, count, name in others:
+            counts[self._place(Refusal(bound, holder))] += count
+            self._learn_name(holder.pid, name)
+        self.named = [
+            {
+                "bound": refusal.bound,
+                "pid": refusal.holder.pid,
+                "name": self._names.get(refusal.holder.pid, ""),
+                "user": user_name(refusal.holder.uid),
+                "count": count,
+            }
+            for refusal, count in counts.most_common(MAX_NAMED)
+        ]
+        for refusal, one in zip(dict(counts.most_common(MAX_NAMED)), self.named, strict=True):
+            if refusal not in self._logged and len(self._logged) < _MAX_REMEMBERED:
+                self._logged.add(refusal)
+                who = f"{one['name'] or 'process'} ({one['pid']})" if one["pid"] else "all programs"
+                _logger.warning(
+                    "%s of user %s had the share of what all programs have together (%s): more is "
+                    "refused, and counted",
+                    *(who, one["user"], one["bound"]),
+                )
+
+    def _place(self, refusal: Refusal) -> Refusal:
+        # Those of many programs of a user are counted together.
+        if refusal in self._counts or len(self._counts) < _MAX_REMEMBERED:
+            return refusal
+        return Refusal(refusal.bound, Holder(0, refusal.holder.uid))
+
+    def _learn_name(self, pid: int, name: str) -> None:
+        if not pid or pid in self._names:
+            return
+        comm = read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace")
+        self._names[pid] = comm.rstrip("\n") or name

@@ -1,0 +1,62 @@
+"""
+Log lines about processes, of which each process and each user has a share.
+
+What a program can make the agent log must not hide what it logs about others: a journal that gets too
+many lines drops some, whoever they are about.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from otel_gpu.procfs.users import real_uid, user_name
+from otel_gpu.shares import Holder, Shares
+
+MAX_LINES: Final = 128
+"""Most lines about all processes together, in each window of time."""
+WINDOW_S: Final = 60.0
+
+
+class ProcessLog:
+    """
+    Logs what is about processes.
+
+    Args:
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun_s = clock()
+        self._shares = Shares(MAX_LINES)
+        self._left_out: Counter[Holder] = Counter()
+        self._named: set[int] = set()
+
+    def warning(self, logger: logging.Logger, pid: int, text: str, *arguments: object) -> None:
+        """Log a warning about a process, if it and its user have lines left in this window."""
+        now_s = self._clock()
+        if now_s - self._begun_s >= WINDOW_S:
+            self._begun_s, self._shares = now_s, Shares(MAX_LINES)
+            self._named.clear()
+        holder = Holder(pid, real_uid(pid))
+        if self._shares.take(holder):
+            logger.warning(text, *arguments)
+            return
+        self._left_out[holder] += 1
+        if holder.uid not in self._named:
+            self._named.add(holder.uid)
+            logger.warning(
+                "there are too many lines about process %d of user %s: more are left out for %.0f s",
+                *(pid, user_name(holder.uid), WINDOW_S),
+            )
+
+    def left_out(self) -> Mapping[Holder, int]:
+        """Return how many lines about each process were left out; those are not returned again."""
+        left_out, self._left_out = self._left_out, Counter()
+        return left_out
+
+
+PROCESS_LOG: Final = ProcessLog()
+"""The log of this agent."""
