@@ -9,13 +9,18 @@ then their sizes are estimated, and where the sum is too large, the largest cach
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import ref
 
 from otel_gpu.recent import Recent
 
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
 _Owner = TypeVar("_Owner")
+_Result = TypeVar("_Result")
 _Type = TypeVar("_Type", bound=type)
 
 _SAMPLED = 8
@@ -153,6 +158,42 @@ class Caches:
 
 CACHES = Caches()
 """Those of this process."""
+
+
+class _Remembered:
+    # The results of a function. They go all at once.
+    def __init__(self, function: "_lru_cache_wrapper[Any]") -> None:
+        self._function = function
+
+    def __len__(self) -> int:
+        return self._function.cache_info().currsize
+
+    def release(self, _: int) -> None:
+        self._function.cache_clear()
+
+
+_functions: list[_Remembered] = []
+
+
+def remembered(
+    name: str, most: int, entry_bytes: int
+) -> Callable[[Callable[..., _Result]], "_lru_cache_wrapper[_Result]"]:
+    """
+    Have a function remember its latest results, as ``lru_cache`` does, in a cache that is counted.
+
+    Args:
+        name: Of the cache; several functions may have one.
+        most: Results that are kept.
+        entry_bytes: What one takes with its arguments, about.
+    """
+
+    def remember(function: Callable[..., _Result]) -> "_lru_cache_wrapper[_Result]":
+        found = lru_cache(most)(function)
+        _functions.append(_Remembered(found))
+        CACHES.register(name, _functions[-1], release=_Remembered.release, entry_bytes=entry_bytes)
+        return found
+
+    return remember
 
 
 def estimated_bytes(entries: Collection[object]) -> int:

@@ -30,8 +30,10 @@ import os
 import re
 from collections.abc import Collection
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
+
+from otel_gpu.caches import remembered
 
 # A site is at most so many bytes behind the start of its function.
 SITE_BYTES = 24
@@ -84,7 +86,7 @@ class Site(NamedTuple):
 ENTRY = Site(0, "", SiteClass.UNKNOWN)
 
 
-@lru_cache(_KEPT)
+@remembered("probe_sites", _KEPT, 700)
 def choose_site(
     code: bytes, later_starts: Collection[int] = (), *, reads_stack: bool = True
 ) -> Site:

@@ -58,7 +58,7 @@ _DROP_INTERVAL_S = 1.0
 _TICKS_INTERVAL_S = 0.5
 # Who waits for a rank is to be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
-_MAX_BATCH = 4096
+_MAX_BATCH = 1024
 # Of the ring buffer: what is fuller must not wait.
 _URGENT_FILL = 0.25
 _MAX_NAMED = 8

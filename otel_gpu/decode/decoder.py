@@ -5,7 +5,6 @@ One function per kind of record, found in one table. ``struct`` and not NumPy do
 the unpacking: docs/decisions/0010-struct-not-numpy.md holds the figures.
 """
 
-import functools
 import operator
 import struct
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.c_struct import CStruct
+from otel_gpu.caches import remembered
 from otel_gpu.decode import events, readings
 from otel_gpu.decode.blocks import (
     BlockStack,
@@ -137,7 +137,7 @@ def _unpack(layout: CStruct, record: bytes) -> tuple[Any, ...]:
     return layout.unpack(record)[3:]
 
 
-@functools.lru_cache(maxsize=_REMEMBERED_NAMES)
+@remembered("names", _REMEMBERED_NAMES, 200)
 def _decode_name(raw: bytes) -> str:
     return _decode_text(raw)
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from otel_gpu.caches import remembered
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
@@ -271,7 +272,7 @@ def _is_imported(frames: Sequence[Frame], index: int) -> bool:
     return caller is not None and _IMPORTS.fullmatch(caller.file) is not None
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@remembered("known_work", _REMEMBERED, 300)
 def work_of(frame: Frame) -> Work | None:
     """Return the work that a frame is known for; None: it is not known."""
     if frame.kind == PYTHON:

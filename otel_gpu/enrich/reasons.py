@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.caches import remembered
 
 UNKNOWN = "unknown"
 GIL = "gil"
@@ -267,7 +268,7 @@ def find_reason(
 
 
 # The time account asks about every stack, every second.
-@functools.lru_cache(maxsize=_REMEMBERED_STACKS)
+@remembered("wait_reasons", _REMEMBERED_STACKS, 600)
 def _from_stack(functions: tuple[str, ...]) -> str | None:
     found = None
     for index, function in enumerate(functions):

@@ -22,13 +22,13 @@ A log record travels under the same headers as a span: ``ResourceLogs`` has the 
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_gpu.caches import remembered
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
 from otel_gpu.export.finished import STATUS_UNSET, FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.export.queue import Pending
@@ -127,7 +127,7 @@ class SpanEncoder:
         return field(b"\x6a", b"".join(parts))
 
 
-@lru_cache(_MAX_HEADERS)
+@remembered("span_headers", _MAX_HEADERS, 200)
 def _status(code: int, message: str) -> bytes:
     return field(b"\x7a", text_field(b"\x12", message) + _count(b"\x18", code))
 
@@ -197,13 +197,13 @@ def header_size(origin: Origin) -> int:
     return sum(map(len, headers)) + lengths_and_tags
 
 
-@lru_cache(_MAX_HEADERS)
+@remembered("span_headers", _MAX_HEADERS, 1500)
 def _resource(resource: Resource) -> tuple[bytes, bytes]:
     attributes = AttributeEncoder(b"\x0a").encode((resource.attributes or {}).items())
     return field(b"\x0a", attributes), text_field(b"\x1a", resource.schema_url)
 
 
-@lru_cache(_MAX_HEADERS)
+@remembered("span_headers", _MAX_HEADERS, 200)
 def _scope(scope: InstrumentationScope) -> tuple[bytes, bytes]:
     body = (
         text_field(b"\x0a", scope.name)

@@ -14,9 +14,9 @@ a number of bytes allocated and a part of the bytes in use.
 # either layer: a program that calls the driver directly has no runtime call around.
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 from otel_gpu import wire
+from otel_gpu.caches import remembered
 from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.decode.communicators import OPERATIONS
 from otel_gpu.enrich.activities import OpenCallActivity, Series
@@ -137,7 +137,7 @@ def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> 
     return Measurement(semconv.METRIC_GPU_MEMORY_FAILURES, attributes, number, count)
 
 
-@lru_cache(maxsize=4096)
+@remembered("attributes", 4096, 500)
 def duration_of(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> tuple[Instrument, Attributes]:
@@ -157,7 +157,7 @@ def duration_of(
     return instrument, attributes
 
 
-@lru_cache(maxsize=4096)
+@remembered("attributes", 4096, 1_000)
 def call_attributes(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> Attributes:

@@ -46,10 +46,10 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.caches import remembered
 from otel_gpu.stacks.frames import (
     NATIVE,
     PYTHON,
@@ -224,7 +224,7 @@ def _cut_middle(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 # Stacks that were not met before are mostly made of frames that were.
-@lru_cache(maxsize=4096)
+@remembered("clean_frames", 4096, 400)
 def _clean_frame(frame: Frame) -> Frame:
     return Frame(
         frame.kind,

@@ -8,10 +8,9 @@ and saved registers that a walk reads from there on. Where they are, its result 
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
-from otel_gpu.caches import CACHES
+from otel_gpu.caches import CACHES, remembered
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.frames import NativeStack
 
@@ -61,7 +60,7 @@ class Tail:
 
 
 # Walks of one shape share their reader.
-@lru_cache(maxsize=1024)
+@remembered("stack_readers", 1024, 300)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()
 

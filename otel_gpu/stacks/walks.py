@@ -15,8 +15,9 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 from typing import Final, NamedTuple
+
+from otel_gpu.caches import remembered
 
 _FEW: Final = 8
 
@@ -90,6 +91,6 @@ class Walks:
 
 
 # Walks of one shape share their reader, which is larger than the values that it reads.
-@lru_cache(maxsize=1024)
+@remembered("stack_readers", 1024, 300)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()

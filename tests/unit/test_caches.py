@@ -3,7 +3,8 @@
 import gc
 import sys
 
-from otel_gpu.caches import Caches, estimated_bytes, shared
+from otel_gpu import caches as caches_module
+from otel_gpu.caches import Caches, estimated_bytes, remembered, shared
 from otel_gpu.recent import Recent
 
 
@@ -105,3 +106,25 @@ def test_what_many_refer_to_is_in_no_size():
     size_bytes = estimated_bytes(entries)
 
     assert 1000 * 1000 < size_bytes < 1000 * 1300 + sys.getsizeof(entries)
+
+
+def test_what_a_function_remembers_is_counted_and_goes_at_once(monkeypatch):
+    """It is a cache as any other."""
+    caches = Caches()
+    monkeypatch.setattr(caches_module, "CACHES", caches)
+    called = []
+
+    @remembered("squares", 97, 1_000)
+    def square(number):
+        called.append(number)
+        return number * number
+
+    assert [square(number) for number in (*range(101), 100)] == [n * n for n in (*range(101), 100)]
+    caches.keep_within(1 << 20)
+    held = caches.held["squares"]
+    caches.keep_within(10)
+
+    assert len(called) == 101
+    assert held == (97, 97_000)
+    assert caches.held["squares"] == (0, 0)
+    assert caches.released == {"squares": 97}
