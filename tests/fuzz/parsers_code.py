@@ -1,5 +1,6 @@
 """What processes map and how their memory is read: ELF files, unwind tables, stacks, interpreters, code."""
 
+import atexit
 import functools
 import lzma
 import os
@@ -17,6 +18,7 @@ from otel_gpu.capture.prologues import read_prologue
 from otel_gpu.capture.thread_locals import find_slot, place_of
 from otel_gpu.stacks import expressions, line_tables
 from otel_gpu.stacks.debug_files import symbol_sources
+from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage, Segment, image_of
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.perf_map import PerfMap
@@ -233,6 +235,33 @@ def _expression_seeds() -> Iterator[bytes]:
     yield bytes([0x76, 0x78, 0x06, 0x23, 0x10, 0x12, 0x1E, 0x28, 1, 0, 0x96])
 
 
+@functools.cache
+def _demangler() -> Demangler:
+    demangler = Demangler()
+    # Its process, which a name may end.
+    atexit.register(demangler.close)
+    return demangler
+
+
+def parse_mangled(data: bytes, _folder: Path) -> None:
+    """A mangled name, which another process makes text of; one that it fails at is no trouble."""
+    name = data.decode("latin-1")
+    demangler = _demangler()
+    demangler._resume_s = 0.0
+    found = demangler.text(name)
+    assert found is None or len(found) <= len(name) + (1 << 16)
+    # What comes next has its own answer, and not this one's.
+    demangler._resume_s = 0.0
+    assert demangler.text("_ZN3foo3barEv") in ("foo::bar()", "_ZN3foo3barEv", None)
+
+
+def _mangled_seeds() -> Iterator[bytes]:
+    yield b"_ZN2at6native3addERKNS_6TensorES3_"
+    yield b"_ZNSt6vectorIiSaIiEE9push_backERKi.cold"
+    yield b"_Z1fIJidEEvDpT_S0_DnMS_FvvEA5_cPKU8__vectorfLi5EXadL_Z1gvEE"
+    yield b"_ZZN1a1bEvENKUlvE_clEvS_IS1_S1_E"
+
+
 def parse_debug_link(data: bytes, folder: Path) -> None:
     """A library with a debug link, and the file that it leads to; both from one input."""
     library = _libraries()[2]
@@ -261,5 +290,6 @@ TARGETS = (
     Target("line_table", _line_table_seeds, parse_line_table),
     Target("interpreter", _interpreter_seeds, parse_interpreter, (ValueError,)),
     Target("prologue", _prologue_seeds, parse_prologue),
+    Target("mangled", _mangled_seeds, parse_mangled, (), (b"S_", b"I", b"E", b"N", b"T_", b"Z")),
     Target("perf_map", _perf_map_seeds, parse_perf_map, (), (b"0x", b"7f0000001000 ", b" ")),
 )
