@@ -3,20 +3,22 @@ Runs ``benchmarks.on_gpu`` where there is a GPU and no registry: ``make on-gpu``
 
 That needs a checkout, Python 3.11 or newer, a C compiler, and the folder that ``--kit`` makes on a machine
 with a registry (``make on-gpu-kit``): the wheel of this agent, the wheels that it needs, and the compiled programs of
-the benchmarks. Nothing is installed but into a folder of the checkout. Where this agent is installed
+the benchmarks. Nothing is installed but into an environment in the checkout. Where this agent is installed
 for developers, no kit is needed. Other arguments are passed on.
 """
 
 import os
 import shutil
+import site
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "on-gpu-kit"
-SITE = ROOT / ".output" / "on-gpu-site"
+ENVIRONMENT = ROOT / ".output" / "on-gpu-venv"
 PROGRAMS = Path(".output", "benchmarks", "programs.bpf.o")
 # What a wheel has and a checkout has not.
 BUILT = ("otel_gpu/_bpf/", "otel_gpu/_native/", "otel_gpu/_lib/")
@@ -34,13 +36,11 @@ def main() -> int:
     if sys.argv[1:] == ["--kit"]:
         make_kit()
         return 0
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    python = sys.executable
     if KIT.exists() and sys.prefix != str(ROOT / ".venv"):
-        unpack_kit()
-        paths = (str(SITE), environment.get("PYTHONPATH", ""))
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    command = [sys.executable, "-m", "benchmarks.on_gpu", *sys.argv[1:]]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        python = unpack_kit()
+    command = [python, "-m", "benchmarks.on_gpu", *sys.argv[1:]]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def make_kit() -> None:
@@ -60,21 +60,28 @@ def make_kit() -> None:
     print(f"{KIT}: {len(files)} files, {sum(files) / 1e6:.1f} MB")
 
 
-def unpack_kit() -> None:
-    """Install the wheels beside the checkout, and give it what it lacks."""
+def unpack_kit() -> str:
+    """Return an interpreter that has the wheels and what this one has, and give the checkout what it lacks."""
+    # The agent does not look at PYTHONPATH.
+    venv.create(ENVIRONMENT, clear=True, with_pip=False, symlinks=True)
+    python = str(ENVIRONMENT / "bin" / "python")
+    (own,) = ENVIRONMENT.glob("lib/python*/site-packages")
+    (own / "parent.pth").write_text("\n".join(site.getsitepackages()) + "\n")
     wheels = sorted(map(str, KIT.glob("*.whl")))
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-    subprocess.run([*install, "--no-compile", "--upgrade", "--target", SITE, *wheels], check=True)
+    options = ["--no-compile", "--upgrade", "--root-user-action", "ignore"]
+    subprocess.run([*install, *options, "--target", own, *wheels], check=True)
     # The checkout's own modules are the ones that run.
-    shutil.rmtree(SITE / "otel_gpu", ignore_errors=True)
-    (own,) = KIT.glob("otel_gpu-*.whl")
-    with zipfile.ZipFile(own) as wheel:
+    shutil.rmtree(own / "otel_gpu")
+    (wheel_of_ours,) = KIT.glob("otel_gpu-*.whl")
+    with zipfile.ZipFile(wheel_of_ours) as wheel:
         for name in wheel.namelist():
             if name.startswith(BUILT) and not (ROOT / name).exists():
                 wheel.extract(name, ROOT)
     (ROOT / PROGRAMS).parent.mkdir(parents=True, exist_ok=True)
     # Newer than its source, or it would be compiled.
     shutil.copyfile(KIT / PROGRAMS.name, ROOT / PROGRAMS)
+    return python
 
 
 if __name__ == "__main__":

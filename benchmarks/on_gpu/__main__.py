@@ -20,6 +20,7 @@ from benchmarks.on_gpu.machine import check_gpu, describe_machine
 from benchmarks.on_gpu.prologues import list_prologues, measure_pairs
 from benchmarks.on_gpu.setting import Run, Setting
 from benchmarks.on_gpu.steps import measure_decode, measure_training
+from tests.stubs.build import BEGIN_AS_DRIVER
 
 LIMIT_S = 440.0
 
@@ -57,6 +58,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - {part.name for part in PARTS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
+    if arguments.stubs:
+        os.environ.setdefault(BEGIN_AS_DRIVER, "1")
     folder = Path(os.environ.get("OUT") or "on-gpu")
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [part for part in PARTS if not arguments.parts or part.name in arguments.parts]
