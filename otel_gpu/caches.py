@@ -27,7 +27,7 @@ _SAMPLED = 8
 # To get far into a large collection takes time.
 _MOST_STEP = 512
 # Of one entry. What it refers to beyond that is rather shared with others.
-_MOST_OBJECTS = 256
+_MOST_OBJECTS = 1_024
 _PLAIN = (str, bytes, bytearray, int, float, bool, type(None))
 _PRUNED_EVERY = 64
 # At a time a cache lets go of so much of what it has.
@@ -115,6 +115,18 @@ class Caches:
         """Count mappings that know which of their entries are the oldest."""
         for cache in caches:
             self.register(name, cache, release=Recent.release)
+
+    def register_ordered(
+        self, name: str, owner: object, attribute: str, *, entry_bytes: int = 0
+    ) -> None:
+        """Count a mapping whose oldest entries come first."""
+
+        def release(owner: object, count: int) -> None:
+            entries = getattr(owner, attribute)
+            for key in list(islice(entries, count)):
+                del entries[key]
+
+        self.register(name, owner, attribute, release=release, entry_bytes=entry_bytes)
 
     def keep_within(self, most_bytes: int) -> None:
         """Estimate what all hold, and have the largest release entries while that is too much."""

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu.explain.chains import Chain
 
 WITHHELD_RATE = "rate"
@@ -64,6 +65,7 @@ class ChainBudget:
         self.due_unix_ns = 0
         self._traces: OrderedDict[bytes, int] = OrderedDict()
         self._number = 0
+        CACHES.register_ordered("chains_of_traces", self, "_traces", entry_bytes=200)
 
     def add(self, chain: Chain) -> Iterator[Decision]:
         """Take a chain in; yield what is decided by that."""

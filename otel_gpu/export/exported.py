@@ -45,6 +45,7 @@ class ExportedSpans:
         self._since_unix_ns = 0
         self._chains: OrderedDict[bytes, None] = OrderedDict()
         self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
+        CACHES.register_ordered("exported_chains", self, "_chains", entry_bytes=130)
         CACHES.register(
             "exported_spans",
             self,

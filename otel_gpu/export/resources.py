@@ -18,6 +18,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export import semconv
@@ -65,6 +66,7 @@ class _ByImage(Generic[_Made]):
     def __init__(self, make: Callable[[ProcessImage], _Made]) -> None:
         self._make = make
         self._kept: dict[ProcessImage, _Made] = {}
+        CACHES.register_ordered("resources", self, "_kept")
 
     def of(self, image: ProcessImage) -> _Made:
         """Return what belongs to an image."""

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import Activity, WhoActivity
 from otel_gpu.enrich.identities import Culprit, ProcessImage, Who
 from otel_gpu.enrich.strangers import who_of
@@ -18,6 +19,8 @@ class Names:
         self._names: OrderedDict[tuple[int, int], Who] = OrderedDict()
         # By pid, of processes that are not watched.
         self._ran: OrderedDict[int, str] = OrderedDict()
+        CACHES.register_ordered("process_names", self, "_names")
+        CACHES.register_ordered("process_names", self, "_ran", entry_bytes=150)
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.identities import CallStack, ImageKey
 from otel_gpu.enrich.known_work import find_work
@@ -40,6 +41,7 @@ class KnownStacks:
 
     def __init__(self) -> None:
         self._known: Recent[int, KnownStack] = Recent(_MOST_STACKS)
+        CACHES.register_recent("known_stacks", self._known)
 
     def find(self, stack: CallStack | None) -> KnownStack:
         """Return what is known of a stack; None is one that was lost."""

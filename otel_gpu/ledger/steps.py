@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import ExitActivity, ForkActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
@@ -126,6 +127,7 @@ class Steps:
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self._window = window
         self._series: Recent[tuple[ImageKey, int, int, int, str], StepSeries] = Recent(MAX_SERIES)
+        CACHES.register_recent("step_series", self._series)
         self._annotations = Annotations()
         self._telling: Recent[tuple[ImageKey, int], None] = Recent(MAX_SERIES)
 

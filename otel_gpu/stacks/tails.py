@@ -14,7 +14,7 @@ from otel_gpu.caches import CACHES, remembered
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.frames import NativeStack
 
-_TAIL_BYTES = 600
+_TAIL_BYTES = 3_000
 _MAX_TAILS: Final = 4096
 _FEW: Final = 4
 
