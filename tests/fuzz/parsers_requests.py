@@ -9,17 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceResponse,
 )
+from uvicorn.server import ServerState
 
 from otel_gpu import config
 from otel_gpu.errors import ConfigError, OtelGpuError, StoreError
 from otel_gpu.export.signals import LOGS, SPANS
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.faces.mcp.http import HttpError, make_app, parse_address
+from otel_gpu.faces.mcp.connections import Connection
+from otel_gpu.faces.mcp.http import Address, HttpError, make_app, parse_address
 from otel_gpu.faces.mcp.server import answer, make_server
 from otel_gpu.options import OPTIONS
 from otel_gpu.store.queries import QueryLimits, ask
@@ -27,6 +30,7 @@ from tests.fuzz.target import Target
 from tests.unit.faces.mcp import served
 
 _TOKEN = "0123456789abcdef" * 2
+_DEFAULT = Address("127.0.0.1", 8977)
 _LIMITS = QueryLimits(time_s=1.0, rows=100, bytes=1 << 20)
 _BOMB_BYTES = 512 << 20
 """What a statement can take: SQLite's own limit for it, and Python's copy of an answer."""
@@ -126,60 +130,99 @@ def _mcp_seeds() -> Iterator[bytes]:
 
 def parse_mcp_request(data: bytes, _folder: Path) -> None:
     """A request over HTTP, by whoever has the token; and one by who has none."""
-    statuses = asyncio.run(_requests(data))
-    assert statuses[0] == 401
-    assert statuses[1] in {200, 202, 400, 404, 405, 406, 413, 415}, statuses
+    answers = [
+        asyncio.run(_exchange(_head(token, len(data)) + data, patience_s=20.0))
+        for token in ("wrong", _TOKEN)
+    ]
+    assert answers[0].startswith(b"HTTP/1.1 401 ")
+    status = int(answers[1].split()[1])
+    assert status in {200, 202, 400, 404, 405, 406, 413, 415}, answers[1]
 
 
-async def _requests(data: bytes) -> list[int]:
-    statuses: list[int] = []
-    app = make_app(make_server(_captures()[0]), parse_address("8977", _DEFAULT), _TOKEN)
-    starting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    ready = asyncio.Event()
-
-    async def say(message: dict[str, Any]) -> None:
-        ready.set()
-
-    starting.put_nowait({"type": "lifespan.startup"})
-    life = asyncio.ensure_future(app({"type": "lifespan"}, starting.get, say))
-    await ready.wait()
-    for token in ("wrong", _TOKEN):
-        parts = [
-            {"type": "http.request", "body": data, "more_body": False},
-            {"type": "http.disconnect"},
-        ]
-
-        async def receive(parts: list[dict[str, Any]] = parts) -> dict[str, Any]:
-            return parts.pop(0) if len(parts) > 1 else parts[0]
-
-        async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-
-        headers = {
-            "host": "127.0.0.1:8977",
-            "authorization": f"Bearer {token}",
-            "accept": "application/json, text/event-stream",
-            "content-type": "application/json",
-        }
-        scope = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": "POST",
-            "path": "/mcp",
-            "raw_path": b"/mcp",
-            "query_string": b"",
-            "scheme": "http",
-            "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-        }
-        await asyncio.wait_for(app(scope, receive, send), 20)
-    starting.put_nowait({"type": "lifespan.shutdown"})
-    await life
-    return statuses
+def parse_mcp_bytes(data: bytes, _folder: Path) -> None:
+    """Whatever a connection brings, whole and in two parts."""
+    for parts in ([data], [data[: len(data) // 2], data[len(data) // 2 :]]):
+        answer = asyncio.run(_exchange(*parts, patience_s=0.2))
+        assert not answer or answer.startswith(b"HTTP/1.1 "), answer
+        assert b" 500 " not in answer[:20], answer
 
 
-_DEFAULT = parse_address("127.0.0.1:8977", None)  # type: ignore[arg-type] # nothing of it is used
+def _head(token: str, length: int) -> bytes:
+    return (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:8977\r\nAuthorization: Bearer {token}\r\n"
+        "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+class _Transport(asyncio.Transport):
+    """The other end of a connection."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 8977)})
+        self.written = bytearray()
+        self.closed = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed.set()
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+@functools.cache
+def _server() -> Any:
+    return make_server(_captures()[0])
+
+
+async def _exchange(*parts: bytes, patience_s: float) -> bytes:
+    """Return what the server answers to the bytes of a connection; what is missing is waited for so long."""
+    settings = uvicorn.Config(
+        make_app(_server(), _DEFAULT, _TOKEN),
+        http=Connection,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+    )
+    settings.load()
+    lifespan = settings.lifespan_class(settings)
+    await lifespan.startup()
+    state, transport = ServerState(), _Transport()
+    connection = Connection(config=settings, server_state=state, app_state=lifespan.state)
+    connection.connection_made(transport)
+    for part in parts:
+        if not transport.is_closing():
+            connection.data_received(part)
+    if state.tasks and not transport.is_closing():
+        # A request that is not there as a whole waits for the rest.
+        await asyncio.wait(state.tasks, timeout=patience_s)
+    connection.connection_lost(None)
+    if state.tasks:
+        _, waiting = await asyncio.wait(state.tasks, timeout=20)
+        assert not waiting, "a request goes on without its connection"
+    await lifespan.shutdown()
+    return bytes(transport.written)
+
+
+def _bytes_seeds() -> Iterator[bytes]:
+    for body in _request_seeds():
+        yield _head(_TOKEN, len(body)) + body
+    yield _head("wrong", 2) + b"{}"
+    yield (
+        b"POST /mcp HTTP/1.1\r\nHost: localhost:8977\r\nTransfer-Encoding: chunked\r\n"
+        b"Authorization: Bearer " + _TOKEN.encode() + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    )
 
 
 def _request_seeds() -> Iterator[bytes]:
@@ -240,6 +283,19 @@ TARGETS = (
         parse_mcp_arguments,
         (),
         (b'"from": ', b'"limit": ', b'"pids": [', b"-30s"),
+    ),
+    Target(
+        "mcp_bytes",
+        _bytes_seeds,
+        parse_mcp_bytes,
+        (),
+        (
+            b"\r\n",
+            b"Content-Length: 5\r\n",
+            b"Expect: 100-continue\r\n",
+            b"Upgrade: a\r\n",
+            b"Host: a\r\n",
+        ),
     ),
     Target(
         "mcp_request",
