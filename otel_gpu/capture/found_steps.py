@@ -20,7 +20,9 @@ from otel_gpu.capture.rhythm import Calls, Rhythm, turns_of
 from otel_gpu.capture.rhythm_maps import RhythmMemory
 from otel_gpu.capture.rhythm_search import Reason, find_rhythm
 from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.users import user_of
 from otel_gpu.records import step_record
+from otel_gpu.work_budget import Share, WorkBudget
 
 _LEAST_CALLS: Final = 32
 _AGAIN_S, _AGAIN_AT_MOST_S = 30.0, 960.0
@@ -29,6 +31,11 @@ _SAME_PERIOD: Final = 0.05
 # What the kernel side reports for long; a loop that is faster makes no steps.
 _LEAST_PERIOD_NS: Final = 1_000_000
 _SURE_CALLS: Final = 8192
+# What searches may take in seconds, of a process, of a user and of all: one of as many calls as are kept,
+# which have no rhythm, takes up to 4 s.
+_SEARCHES: Final = Share(8.0, 0.05), Share(12.0, 0.08), Share(15.0, 0.1)
+# Once the capture is to end, only of few calls.
+_LAST_CALLS: Final = 8192
 _NEVER_KTIME_NS: Final = 1 << 64
 
 
@@ -58,6 +65,7 @@ class _Thread:
         self.comm = b""
         self.state: State | Reason = Reason.FEW_CALLS
         self.rhythm: Rhythm | None = None
+        self.is_withheld = False
         self.period_ns = 0.0
         self.tried = 0  # calls
         self.again_s = math.inf  # when a thread that rests is looked at again
@@ -86,6 +94,8 @@ class FoundSteps:
         memories: What the kernel side keeps, and doors do; their indices differ.
         watched: Returns the ``image_ktime_ns`` of a pid, as the kernel side has it.
         clock: A monotonic clock in seconds.
+        lose: Is called with pid and uid for a thread whose steps are not looked for, as its process or
+            user has had its share.
     """
 
     def __init__(
@@ -93,8 +103,12 @@ class FoundSteps:
         memories: Sequence[RhythmMemory],
         watched: Callable[[int], int],
         clock: Callable[[], float] = time.monotonic,
+        lose: Callable[[int, int], None] = lambda _pid, _uid: None,
     ) -> None:
         self._memories, self._watched, self._clock = memories, watched, clock
+        self._lose = lose
+        self._budget = WorkBudget(*_SEARCHES, clock=clock)
+        self._is_ending = False
         self._threads: dict[int, _Thread] = {}
         self._telling: set[tuple[int, int]] = set()
         self._ended: Counter[str] = Counter()
@@ -142,8 +156,7 @@ class FoundSteps:
             yield from self._settle(index, thread)
             # One at a time: meanwhile nothing else is done.
             if not is_busy and self._is_due(thread, rhythm):
-                is_busy = True
-                self._search(index, thread)
+                is_busy = self._search(index, thread, rhythm["kept"])
             self._adjust(index, thread, rhythm)
         self._telling = {image for image in self._telling if self._watched(image[0]) == image[1]}
         for maps in self._memories:
@@ -194,7 +207,25 @@ class FoundSteps:
             return False
         return bool(kept >= 2 * thread.tried or kept == wire.RHYTHM_CALLS)
 
-    def _search(self, index: int, thread: _Thread) -> None:
+    def end_soon(self) -> None:
+        """Look for rhythms only in few calls from now on; safe in a signal handler."""
+        self._is_ending = True
+
+    def _search(self, index: int, thread: _Thread, kept: int) -> bool:
+        """Look for the rhythm of a thread, if that is in its share; say whether it was."""
+        uid = user_of(thread.pid).uid
+        if not self._budget.allows(thread.image, uid):
+            if not thread.is_withheld:
+                thread.is_withheld = True
+                self._lose(thread.pid, uid)
+            return False
+        if self._is_ending and kept > _LAST_CALLS:
+            return False
+        with self._budget.paying(thread.image, uid):
+            self._look_for_rhythm(index, thread)
+        return True
+
+    def _look_for_rhythm(self, index: int, thread: _Thread) -> None:
         calls = thread.maps.calls(index)
         thread.tried = len(calls.symbols)
         if thread.image in self._telling:
@@ -278,7 +309,7 @@ class FoundSteps:
         # It may have ended since it was read.
         rhythm = thread.maps.rhythm(index)
         if thread.rhythm is None and not thread.is_resting and rhythm["kept"] >= _LEAST_CALLS:
-            self._search(index, thread)
+            self._search(index, thread, rhythm["kept"])
         # Of those that are kept the last one is the last of all, if there was room for it.
         has_last = rhythm["kept"] < wire.RHYTHM_CALLS
         yield from self._take_rounds(index, thread, is_last=True)

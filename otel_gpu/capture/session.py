@@ -147,6 +147,7 @@ class Session:
         """End the capture soon; safe in a signal handler."""
         self._stopping = True
         self._programs.file_work.end_soon()
+        self._snapshots.steps.end_soon()
         with contextlib.suppress(OSError):
             os.eventfd_write(self._stop_fd, 1)
 

@@ -133,7 +133,12 @@ class Snapshots:
         self.resources = Resources(programs, watched)
         self.culprits = Culprits(watched)
         rhythms = (programs.rhythms, programs.doors.rhythms)
-        self.steps = FoundSteps(rhythms, programs.processes.image)
+        self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)
+
+    def _lose_steps(self, pid: int, uid: int) -> None:
+        self._programs.lose(wire.COUNTER_RHYTHMS_WITHHELD)
+        reason = "its share of our time, or that of its user, is used up"
+        self._programs.unread.add(pid, uid, "the order of its calls", reason)
 
     def aggregates(self) -> Iterator[bytes]:
         """Yield the series that changed since they were last read: nothing in them is later."""

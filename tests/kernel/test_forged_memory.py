@@ -66,6 +66,19 @@ sys.stdin.read()
 """
 
 
+def write_header(path: Path) -> Path:
+    """Write the header of a memory in which no thread has counted anything."""
+    path.write_bytes(
+        wire.DOOR_HEADER.build(
+            magic=wire.DOOR_MAGIC,
+            version=wire.DOOR_VERSION,
+            size_bytes=wire.DOOR_BYTES,
+            start_ktime_ns=1 << 62,
+        )
+    )
+    return path
+
+
 def forged_content(path: Path, *, is_plausible: bool, start_ktime_ns: int) -> Path:
     """Write a header and the series of a thread, of numbers that a program could have or of random ones."""
     header = wire.DOOR_HEADER.build(
@@ -163,3 +176,94 @@ def test_forged_memories_take_a_share_of_the_agent_and_others_are_counted(
     report = otel_gpu("explain", file).stdout
     in_the_report = [f"({pid}) of user 65534" in report for pid in forged]
     assert sum(by_the_agent) == sum(in_the_report) == unread
+
+
+# Shares a memory in which each of 16 threads has made as many calls as are kept, in any order; and says
+# again and again that they are other threads, which have made others.
+_FORGES_RHYTHMS = """
+import ctypes, fcntl, mmap, os, random, struct, sys, threading, time
+library, runtime, content, count = *sys.argv[1:4], int(sys.argv[4])
+ctypes.CDLL(library)
+runtime = ctypes.CDLL(runtime)
+size, first, step, calls_at, calls, launch, wait = map(int, sys.argv[5:12])
+tid_at, pid_at, kept_at, area_at = map(int, sys.argv[12:16])
+memory = os.memfd_create("otel_gpu_door", os.MFD_ALLOW_SEALING)
+os.ftruncate(memory, size)
+os.pwrite(memory, open(content, "rb").read(), 0)
+fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+going_on, ends = os.pipe()
+children = []
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        os.close(ends)
+        kept = mmap.mmap(memory, size)
+        runtime.cudaStreamSynchronize(None)
+        os.read(going_on, 1)
+        os._exit(0)
+    children.append(child)
+places = range(first, first + 16 * step, step)
+def renew():
+    tid = 100
+    while True:
+        begun_ns = time.monotonic_ns()
+        made = b"".join(
+            struct.pack("<QIHBB", begun_ns + at, 0, symbol, (launch, wait)[symbol & 1], 0)
+            for at, symbol in enumerate(random.choices(range(16), k=calls))
+        )
+        for at in places:
+            tid += 1
+            os.pwrite(memory, made, at + calls_at)
+            for place, number in ((kept_at, calls), (area_at, 1), (pid_at, 1), (tid_at, tid)):
+                os.pwrite(memory, struct.pack("<I", number), at + place)
+        time.sleep(1)
+threading.Thread(target=renew, daemon=True).start()
+print("ready", flush=True)
+print(*children, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_forged_calls_in_which_steps_are_looked_for_take_a_share_of_the_agent(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """Each search took seconds, and there was always another one to make."""
+    launch, wait = (
+        next(api.number for api in APIS if api.name == name)
+        for name in ("cudaLaunchKernel", "cudaStreamSynchronize")
+    )
+    with open_folder() as folder:
+        library, _, content, count, *_ = forging(
+            folder, stubs.runtime, write_header(folder / "content")
+        )
+        arguments = (
+            *(library, stubs.runtime, content, count),
+            *(wire.DOOR_BYTES, wire.DOOR_RHYTHMS_OFFSET, wire.DOOR_RHYTHM_BYTES),
+            *(wire.DOOR_RHYTHM.offset_of("calls"), wire.RHYTHM_CALLS, launch, wait),
+            *map(wire.RHYTHM.offset_of, ("tid", "pid", "kept", "area")),
+        )
+        with (
+            program(_FORGES_RHYTHMS, *arguments, inside=AS_NOBODY) as hostile,
+            program(CALLS, stubs.runtime, inside=AS_SOMEBODY) as other,
+        ):
+            assert hostile.stdout is not None
+            pids = [*map(int, hostile.stdout.readline().split()), other.pid]
+            with Agent(receiver, flags=[f"--pid={pid}" for pid in pids]) as agent:
+                receiver.wait_for(
+                    lambda: total(receiver, "otel_gpu.steps.threads.withheld"), timeout_s=60
+                )
+                make_calls(other, 1009)
+                before_s, begun_s = cpu_s(agent.process.pid), time.monotonic()
+                receiver.wait_for(
+                    lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 1009
+                )
+                time.sleep(5.0)
+                taken = (cpu_s(agent.process.pid) - before_s) / (time.monotonic() - begun_s)
+                asked_s = time.monotonic()
+                agent.signal(signal.SIGTERM)
+                finished = agent.wait()
+                assert time.monotonic() - asked_s < ENDS_WITHIN_S
+
+    assert finished.returncode == 0
+    assert taken < 0.2
+    assert "the order of its calls of process " in finished.stderr

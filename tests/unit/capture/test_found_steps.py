@@ -326,3 +326,49 @@ def test_a_rhythm_that_is_gone_is_looked_for_again(maps, steps, clock):
     clock.now_s += 31
     read(steps)
     assert maps.rhythms[0]["area"] == 1
+
+
+def test_calls_without_a_rhythm_have_a_share_of_the_time_and_keep_no_other_from_being_looked_at(
+    maps, clock, monkeypatch
+):
+    """Whoever begins one thread after the other makes the same calls in another order each time."""
+    other = (8, 60)
+    watched = dict([IMAGE, other])
+    lost = []
+    steps = FoundSteps(
+        [maps], lambda pid: watched.get(pid, 0), clock, lambda *who: lost.append(who)
+    )
+    look = steps._look_for_rhythm
+
+    def look_long(index, thread):
+        clock.now_s += 4.0 if thread.image == IMAGE else 0.0
+        look(index, thread)
+
+    monkeypatch.setattr(steps, "_look_for_rhythm", look_long)
+    log = thread([("step", STEP)] * 40, host_us=2000)
+    for tid in range(4):
+        maps.claim(1, thread([("", [KERNEL + 1, WAIT])] * 20), tid=100 + tid)
+        read(steps)
+    begun_s = clock.now_s
+    maps.claim(2, log, image=other)
+
+    read(steps)
+    # Of the third it is known before that a moment of the share is left.
+    assert clock.now_s == begun_s == 12.0
+    assert set(maps.followed) == {2}
+    assert [pid for pid, _ in lost] == [IMAGE[0]]
+    clock.now_s += 100
+    read(steps)
+    assert clock.now_s == begun_s + 104.0
+
+
+def test_once_the_capture_is_to_end_no_long_search_begins(maps, steps):
+    """Nobody may wait for it; of a thread that made few calls its steps are found all the same."""
+    steps.end_soon()
+    maps.claim(1, thread([("step", STEP)] * 40, host_us=2000))
+    maps.claim(2, thread([("step", STEP)] * 2000, host_us=3000), tid=10)
+
+    for _ in range(3):
+        read(steps)
+
+    assert set(maps.followed) == {1}
