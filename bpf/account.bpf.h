@@ -111,7 +111,7 @@ static __always_inline void keep_interval(struct thread *thread, __u64 runnable_
 static __always_inline void send_interval(const struct thread *thread, const struct interval *kept,
 					  __u64 root_start_ktime_ns, const char *comm)
 {
-	struct stall_record *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	struct stall_record *record = RESERVE_EVENT(thread->pid, record);
 
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);

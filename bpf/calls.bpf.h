@@ -58,7 +58,7 @@ static __noinline int send_call(struct thread *thread, struct open_call *call, _
 	send_context(thread, call_at(thread, 0)->start_ktime_ns, now_ktime_ns);
 	if (!depth)
 		send_intervals(thread, call->start_ktime_ns, now_ktime_ns, 0, comm);
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(thread->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

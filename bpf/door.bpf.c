@@ -33,7 +33,7 @@
 static __always_inline void report_door(struct task_struct *task, struct thread *thread,
 					__u64 memory)
 {
-	struct door_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	struct door_record *record = RESERVE_LIFECYCLE(thread->pid, record);
 	struct process *process = find_process(thread->pid);
 
 	if (!record) {

@@ -57,6 +57,7 @@
 #define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
 #define RANGE_NAME_BYTES  64
 #define USER_SHARE	  3 /* times what is free: what the programs of one user can hold */
+#define RINGS		  2 /* lifecycle, events */
 #define ALL_USERS	  4294967295 /* no uid */
 #define UNKNOWN_USER	  4294967294 /* of a process that is gone; no uid either */
 #define DOOR_VIEW_WORDS	  30 /* of a slot of a door: open calls, and what is before them */
@@ -1116,13 +1117,16 @@ enum share_kind {
 	SHARE_FOLDED_TIMES = 2,
 	SHARE_PROCESSES = 3, /* of users alone */
 	SHARE_THREADS = 4,
-	SHARE_STACKS = 5, /* of users alone */
-	SHARE_COUNT = 6,
+	SHARE_STACKS = 5,    /* of users alone */
+	SHARE_LIFECYCLE = 6, /* bytes of the ring; see rings.bpf.h */
+	SHARE_EVENTS = 7,    /* the same */
+	SHARE_COUNT = 8,
 };
 
 struct shares {
 	__s32 held[SHARE_COUNT];
 	__u32 refused[SHARE_COUNT];
+	__u64 record_arrival_ktime_ns[RINGS]; /* rate limits, while a ring is nearly full */
 };
 
 /* What the agent has added, less what it has freed. */

@@ -39,7 +39,7 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 
 	bpf_get_current_comm(comm, sizeof(comm));
 	send_intervals(thread, thread->last_return_ktime_ns, now_ktime_ns, span_id, comm);
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(thread->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return;

@@ -212,7 +212,7 @@ __noinline int find_new(__u64 last, __u32 news)
 static __always_inline void stop_or_report(struct process *process, struct task_struct *task,
 					   __u32 pid, const struct walk *walk, int news)
 {
-	struct library_record *record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	struct library_record *record = RESERVE_LIFECYCLE(pid, record);
 
 	if (!record) {
 		/* The agent would not let it go on again, so it must not stop either. */

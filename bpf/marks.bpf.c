@@ -51,7 +51,7 @@ int report_step(struct pt_regs *ctx)
 		count(COUNTER_LOST_STEP);
 		return 0;
 	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;
@@ -107,7 +107,7 @@ int report_annotation(struct pt_regs *ctx)
 		count(COUNTER_LOST_ANNOTATION);
 		return 0;
 	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

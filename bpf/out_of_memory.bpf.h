@@ -107,7 +107,7 @@ __weak __noinline int send_failure(struct thread *thread, __u64 allocated_bytes,
 	now_ktime_ns = failed->ktime_ns;
 	device = device_key_of(thread, failed->device);
 	bpf_map_update_elem(&unread_maps, &device, &now_ktime_ns, BPF_NOEXIST);
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(thread->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

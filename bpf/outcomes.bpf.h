@@ -144,7 +144,7 @@ static __noinline int send_device(struct thread *thread, const volatile struct a
 	struct device_record *record;
 	__u64 uuid = call->address;
 
-	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	record = RESERVE_LIFECYCLE(thread->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;
@@ -184,7 +184,7 @@ static __noinline int note_handle(const struct thread *thread, struct open_call 
 	call->address = 0;
 	if (status)
 		return 0;
-	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	record = RESERVE_LIFECYCLE(thread->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;

@@ -154,7 +154,7 @@ int sched_process_fork(__u64 *ctx)
 	thread = find_thread(tid_of(parent));
 	if (thread)
 		send_fork_context(thread, start_of_fork(thread, now_ktime_ns), now_ktime_ns);
-	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	record = RESERVE_LIFECYCLE(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;
@@ -232,7 +232,7 @@ int sched_process_exec(__u64 *ctx)
 	file.device = READ_KERNEL(binprm, file, f_inode, i_sb, s_dev);
 	is_new = !bpf_map_lookup_elem(&known_executables, &file);
 
-	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	record = RESERVE_LIFECYCLE(pid, record);
 	if (!record) {
 		/* The agent would not let it go on again, so it must not stop either. */
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
@@ -312,7 +312,7 @@ int sched_process_exit(__u64 *ctx)
 	if (!forget_process(process, pid))
 		return 0;
 	bpf_map_delete_elem(&doors, &pid);
-	record = bpf_ringbuf_reserve(&lifecycle, sizeof(*record), 0);
+	record = RESERVE_LIFECYCLE(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;

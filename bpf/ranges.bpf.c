@@ -63,7 +63,7 @@ int report_range(struct pt_regs *ctx)
 		count(COUNTER_LOST_RANGE);
 		return 0;
 	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

@@ -39,7 +39,7 @@ static __noinline int send_round(struct rhythm *rhythm, __u32 index, __u64 end_k
 		count(COUNTER_ROUNDS_WITHHELD);
 		return 0;
 	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(rhythm->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

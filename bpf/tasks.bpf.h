@@ -285,4 +285,6 @@ static __always_inline bool admit(struct process *process, __u64 now_ktime_ns)
 			settings.span_burst_ns);
 }
 
+#include "rings.bpf.h"
+
 #endif

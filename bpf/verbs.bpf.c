@@ -74,7 +74,7 @@ static __noinline int send_event(struct process *process, const struct event_own
 		count(COUNTER_SPANS_WITHHELD_RATE);
 		return 0;
 	}
-	record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	record = RESERVE_EVENT(owner->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;

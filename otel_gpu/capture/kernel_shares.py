@@ -27,6 +27,8 @@ BOUNDS: Final[Mapping[int, str]] = {
     wire.SHARE_PROCESSES: "processes",
     wire.SHARE_THREADS: "threads",
     wire.SHARE_STACKS: "kernel_stacks",
+    wire.SHARE_LIFECYCLE: "lifecycle_ring",
+    wire.SHARE_EVENTS: "ring",
 }
 COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_SERIES_FULL,
@@ -35,10 +37,13 @@ COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_PROCESSES_FULL,
     wire.COUNTER_LOST_THREADS_FULL,
     wire.COUNTER_LOST_STACK,
+    wire.COUNTER_LOST_RING_FULL,
+    wire.COUNTER_LOST_LIFECYCLE_RING_FULL,
 )
 """What grows with whatever is refused."""
 
 TIMES_PER_FOLDED: Final = 8
+LIFECYCLE_BYTES: Final = 1 << 20
 _MAX_STACKS = 4096
 _UID = struct.Struct("<I")
 _NOTHING: Final = (0,) * wire.SHARE_COUNT
@@ -60,6 +65,8 @@ def share_bounds(config: Config) -> tuple[int, ...]:
         wire.SHARE_PROCESSES: capture.max_processes,
         wire.SHARE_THREADS: capture.max_threads,
         wire.SHARE_STACKS: _MAX_STACKS,
+        wire.SHARE_LIFECYCLE: LIFECYCLE_BYTES,
+        wire.SHARE_EVENTS: capture.ring_buffer_bytes,
     }
     return tuple(bounds[kind] for kind in range(wire.SHARE_COUNT))
 

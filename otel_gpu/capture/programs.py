@@ -13,6 +13,7 @@ from otel_gpu.capture.cpu_clock import CpuClock
 from otel_gpu.capture.door import add
 from otel_gpu.capture.doors import Doors
 from otel_gpu.capture.kernel_shares import (
+    LIFECYCLE_BYTES,
     TIMES_PER_FOLDED,
     KernelShares,
     share_bounds,
@@ -86,7 +87,6 @@ _TICKS = (
     wire.COUNTER_CPU_SAMPLES_WITHHELD,
     wire.COUNTER_LOST_CPU_SAMPLE,
 )
-_LIFECYCLE_BYTES = 1 << 20
 _PID = struct.Struct("<I")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
@@ -140,7 +140,7 @@ class Programs:
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
         for name, entries in (
             ("events", capture.ring_buffer_bytes),
-            ("lifecycle", _LIFECYCLE_BYTES),
+            ("lifecycle", LIFECYCLE_BYTES),
             ("threads", capture.max_threads),
             ("processes", capture.max_processes),
             ("aggregates", capture.max_series),
@@ -170,7 +170,7 @@ class Programs:
                 self.bpf.leave_out(LOOK_AT_THREAD)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
-        self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, _LIFECYCLE_BYTES)
+        self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, LIFECYCLE_BYTES)
         self._threads = self.bpf.map("threads")
         self._aggregates = self.bpf.map("aggregates")
         self._thresholds = self.bpf.map("thresholds")

@@ -30,6 +30,8 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "processes": "processes are not watched",
     "threads": "threads are not followed",
     "kernel_stacks": "waits have no kernel stack",
+    "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
+    "ring": "records of spans found no room",
     "log_lines": "lines of the log were left out",
 }
 

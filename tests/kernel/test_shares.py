@@ -93,6 +93,18 @@ for count in sys.stdin:
 """
 
 
+# Asks for a device as often as a line of its input says; each answer is told to the agent.
+ASKS = """
+import ctypes, sys
+runtime, answer = ctypes.CDLL(sys.argv[1]), ctypes.create_string_buffer(4096)
+print("ready", flush=True)
+for count in sys.stdin:
+    for _ in range(int(count)):
+        runtime.cudaGetDeviceProperties(answer, 0)
+    print("done", flush=True)
+"""
+
+
 @contextmanager
 def launcher(*command: object) -> Iterator[subprocess.Popen[str]]:
     """Another user's program that runs a command later, with a number behind it."""
@@ -247,3 +259,47 @@ def test_a_user_with_too_many_processes_takes_no_other_user_theirs(
     (note,) = notes_on("nobody", file)
     assert "all programs of user nobody" in note
     assert "processes are not watched" in note
+
+
+def test_a_program_that_fills_a_ring_takes_no_other_program_its_start(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """
+    While the agent stands still, one program sends more than the ring holds, and another one begins.
+
+    That it does, and with which library, is known when the agent goes on.
+    """
+    file = tmp_path / "ring.rec"
+    with open_folder() as folder:
+        runtime = folder / stubs.runtime.name
+        shutil.copy(stubs.runtime, runtime)
+        command = ("/usr/bin/python3", "-c", CALLS, runtime)
+        with (
+            program(ASKS, stubs.runtime, inside=AS_NOBODY) as hostile,
+            program(BECOMES_PARENT, *command, inside=AS_ANOTHER) as other,
+            Agent(
+                receiver,
+                flags=[f"--pid={hostile.pid}", f"--pid={other.pid}", "--record", str(file)],
+            ) as agent,
+        ):
+            receiver.wait_for(receiver.metrics)
+            agent.signal(signal.SIGSTOP)
+            make_calls(hostile, 20_011)
+            assert other.stdin is not None
+            other.stdin.write("\n")
+            other.stdin.flush()
+            assert read_line(other) == "ready"
+            agent.signal(signal.SIGCONT)
+            receiver.wait_for(
+                lambda: points(receiver, "otel_gpu.coverage", otel_gpu__library__path=str(runtime))
+            )
+            make_calls(other, 1171)
+            receiver.wait_for(lambda: calls(receiver, API) == 1171)
+            end(agent)
+
+    assert calls(receiver, "cudaGetDeviceProperties", hostile.pid) == 20_011
+    lost = losses(receiver)
+    assert lost["lifecycle_ring_full"] > 10_000
+    (note,) = notes_on("nobody", file)
+    assert f"({hostile.pid})" in note
+    assert f"{lost['lifecycle_ring_full']:,} forks, execs, ends" in note
