@@ -52,7 +52,7 @@
 #define MAX_RHYTHMS	  64	/* threads whose steps are looked for at one time */
 #define RHYTHM_AREAS	  8	/* of them, those whose calls are kept */
 #define RHYTHM_CALLS	  32768 /* kept of each of those */
-#define FOLDED_BY_NAME	  2 /* numbers of names are in place of pids; made in user space */
+#define FOLDED_BY_NAME	  2	/* numbers of names are in place of pids; made in user space */
 #define RHYTHM_HISTORY	  4	/* calls by which the beginning or the end of a step is known */
 #define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
 #define RANGE_NAME_BYTES  64

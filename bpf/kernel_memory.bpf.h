@@ -20,6 +20,12 @@
 
 /* READ_KERNEL(task, mm, start_stack) is task->mm->start_stack. */
 #define READ_KERNEL(source, ...) ___arrow(source, __VA_ARGS__)
+/*
+ * For a pointer in a task or the like that is seldom read: where one is read in place, the verifier
+ * looks for its type among the names of all types of the kernel, several times in each state, which
+ * takes it a millisecond.
+ */
+#define READ_SELDOM(source, ...) BPF_CORE_READ(source, __VA_ARGS__)
 /* A task's name, by two loads: a helper's call costs more than they do. */
 #define READ_COMM(to, task)                                                                        \
 	do {                                                                                       \
@@ -50,6 +56,7 @@
 
 #define TRACEPOINT			     "raw_tp/"
 #define READ_KERNEL(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
+#define READ_SELDOM(source, ...)	     BPF_CORE_READ(source, __VA_ARGS__)
 #define READ_COMM(to, task)		     bpf_probe_read_kernel(to, COMM_BYTES, (task)->comm)
 /* A kernel stack is had from the context of a program: it is that of the current task. */
 #define WALK_KERNEL_STACK(ctx, buffer, size) bpf_get_stack(ctx, buffer, size, 0)

@@ -183,7 +183,7 @@ int look_at_thread(struct bpf_iter__task *ctx)
 	image_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
 	room = bpf_map_lookup_elem(&look_rooms, &zero);
 	/* A thread of the kernel, or one that has ended, has no memory. */
-	if (!image_ktime_ns || !room || !READ_KERNEL(task, mm))
+	if (!image_ktime_ns || !room || !READ_SELDOM(task, mm))
 		return 0;
 	look = &room->look;
 	record = &room->sample.record;

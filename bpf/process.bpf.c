@@ -304,7 +304,7 @@ int sched_process_exit(__u64 *ctx)
 		forget_thread(tid, thread);
 	}
 	process = find_process(pid);
-	if (!process || READ_KERNEL(task, signal, live.counter))
+	if (!process || READ_SELDOM(task, signal, live.counter))
 		return 0;
 	image_ktime_ns = process->image_ktime_ns;
 	bpf_map_delete_elem(&thread_contexts, &pid);

@@ -396,6 +396,7 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 {
 	__s32 descriptor = thread->descriptor;
 	struct file **slots, *file;
+	struct fdtable *table;
 
 	if (descriptor < 0)
 		return;
@@ -404,9 +405,10 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 			use_last_resource(thread);
 		return;
 	}
-	if ((__u32)descriptor >= READ_KERNEL(task, files, fdt, max_fds))
+	table = LOAD(TYPED(task, struct task_struct), files, fdt);
+	if ((__u32)descriptor >= LOAD(table, max_fds))
 		return;
-	slots = READ_KERNEL(task, files, fdt, fd);
+	slots = LOAD(table, fd);
 	file = file_at(slots + descriptor, in_place);
 	if (file && is_last_file(thread, file, in_place)) {
 		use_last_resource(thread);

@@ -99,7 +99,7 @@ static __always_inline bool are_of_user(const struct pt_regs *regs)
 static __always_inline __u32 stack_size(struct task_struct *task, __u64 stack_pointer)
 {
 	__u64 size = STACK_COPY_BYTES;
-	__u64 above = READ_KERNEL(task, mm, start_stack) - stack_pointer;
+	__u64 above = READ_SELDOM(task, mm, start_stack) - stack_pointer;
 
 	if (above < size)
 		size = above;
@@ -141,20 +141,20 @@ static __always_inline __u32 save_returns(struct saved_return *to, struct task_s
 	struct return_instance *instance;
 	__u32 returns = 0;
 
-	if (!bpf_core_field_exists(task->utask) || !READ_KERNEL(task, utask))
+	if (!bpf_core_field_exists(task->utask) || !READ_SELDOM(task, utask))
 		return 0;
-	instance = READ_KERNEL(task, utask, return_instances);
+	instance = READ_SELDOM(task, utask, return_instances);
 	for (int i = 0; i < MAX_RETURNS && instance; i++) {
 		struct saved_return *saved = &to[returns % MAX_RETURNS];
 
-		saved->stack_address = READ_KERNEL(instance, stack);
-		saved->return_address = READ_KERNEL(instance, orig_ret_vaddr);
+		saved->stack_address = READ_SELDOM(instance, stack);
+		saved->return_address = READ_SELDOM(instance, orig_ret_vaddr);
 		/*
 		 * The one that returns now is below, and still there on some kernels: the next one is
 		 * written over it. Without a branch, as the verifier would follow both each time.
 		 */
 		returns += (stack_pointer - 1 - saved->stack_address) >> 63;
-		instance = READ_KERNEL(instance, next);
+		instance = READ_SELDOM(instance, next);
 	}
 	return returns;
 }
@@ -258,7 +258,7 @@ __weak __noinline __u64 send_sample(const struct place *place, const struct thre
 	__u32 stack_bytes;
 	__u64 head_bytes;
 
-	if (!place || !thread || !READ_KERNEL(task, mm))
+	if (!place || !thread || !READ_SELDOM(task, mm))
 		return 0;
 	stack_bytes = stack_size(task, place->stack_pointer);
 	room = has_room_for_samples() ? take_room() : NULL;
@@ -301,7 +301,7 @@ __weak __noinline __u64 keep_stall_sample(const struct place *place, const struc
 	__u64 head_bytes;
 	struct sample *sample;
 
-	if (!place || !thread || !READ_KERNEL(task, mm))
+	if (!place || !thread || !READ_SELDOM(task, mm))
 		return 0;
 	tid = thread->tid;
 	sample = bpf_map_lookup_elem(&stall_samples, &tid);

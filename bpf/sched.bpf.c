@@ -137,7 +137,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 		if (task_state(prev) & STOPPED_STATES)
 			thread->stall_flags |= STALL_STOPPED;
 #if !defined(OTEL_GPU_NO_BTF)
-		if (BPF_CORE_READ(prev, jobctl) & JOBCTL_TRAP_FREEZE)
+		if (READ_KERNEL(prev, jobctl) & JOBCTL_TRAP_FREEZE)
 			thread->stall_flags |= STALL_FROZEN;
 		thread->waits_for_io = BPF_CORE_READ_BITFIELD(prev, in_iowait);
 #endif

@@ -40,7 +40,7 @@ struct wait_opts {
 static __always_inline __u64 group_of(struct task_struct *task, __u32 type)
 {
 	/* Index by hand: the array that is described can have one element. */
-	const void *pids = (const void *)READ_KERNEL(task, signal) +
+	const void *pids = (const void *)READ_SELDOM(task, signal) +
 			   bpf_core_field_offset(struct signal_struct, pids);
 	__u64 group = 0;
 
@@ -52,7 +52,7 @@ static __always_inline __u64 group_of(struct task_struct *task, __u32 type)
 static __always_inline bool awaits_stops(struct task_struct *task)
 {
 #if !defined(OTEL_GPU_NO_BTF)
-	struct signal_struct *signal = READ_KERNEL(task, signal);
+	struct signal_struct *signal = READ_SELDOM(task, signal);
 	const void *head, *entry;
 
 	if (!bpf_core_type_exists(struct wait_opts))
@@ -92,7 +92,7 @@ static __noinline int stop_is_seen(struct task_struct *task)
 	if (session == group_of(parent, PIDTYPE_SID))
 		return group_of(task, PIDTYPE_PGID) != group_of(parent, PIDTYPE_PGID);
 	/* The first process of a terminal is looked after by who opened that, such as script(1). */
-	return READ_KERNEL(task, signal, leader) && READ_KERNEL(task, signal, tty);
+	return READ_SELDOM(task, signal, leader) && READ_SELDOM(task, signal, tty);
 }
 
 /* Stop the current process, if it shall be stopped at all. Returns whether it will be. */
