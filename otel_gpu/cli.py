@@ -27,6 +27,7 @@ from otel_gpu.capture.inherited import fill_closed_descriptors, start_isolated
 from otel_gpu.capture.stops import AGENT_NAME
 from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
+from otel_gpu.lean_imports import import_hashes
 from otel_gpu.printable import printable, printable_lines
 
 _LOG_LINES = 12
@@ -47,6 +48,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+# They run for as long as the host does, and beside its work.
+_LASTING = frozenset({"run"})
 
 
 def import_verb(name: str) -> ModuleType:
@@ -178,6 +183,8 @@ def _run_verb(arguments: list[str]) -> int:
     if name not in commands.VERBS:
         hint = config.nearest(name, commands.VERBS) or f"see {PROGRAM} --help"
         raise UsageError(f"unknown verb {name!r}", hint=hint)
+    if name in _LASTING:
+        import_hashes()
     verb = import_verb(name)
     at = rest.index("--") if "--" in rest else len(rest)
     if rest[at:] and not _takes_command(verb):

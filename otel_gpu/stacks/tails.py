@@ -60,7 +60,7 @@ class Tail:
 
 
 # Walks of one shape share their reader.
-@remembered("stack_readers", 1024, 300)
+@remembered("stack_readers", 512, 1_200)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()
 

@@ -91,6 +91,6 @@ class Walks:
 
 
 # Walks of one shape share their reader, which is larger than the values that it reads.
-@remembered("stack_readers", 1024, 300)
+@remembered("stack_readers", 512, 1_200)
 def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()

@@ -37,6 +37,8 @@ ALONE = {
     "annotations.py",
     "records.py",
     "recent.py",
+    "caches.py",
+    "lean_imports.py",
     "shares.py",
     "errors.py",
     "safe_files.py",
