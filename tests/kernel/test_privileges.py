@@ -14,7 +14,7 @@ import pytest
 
 from otel_gpu.procfs.capabilities import names_in
 from tests.kernel.agent import Agent, calls, losses, otel_gpu, spans
-from tests.kernel.test_tenants import AS_NOBODY, CALLS, make_calls, open_folder, program
+from tests.kernel.test_tenants import AS_NOBODY, CALLS, make_calls, open_folder, program, read_line
 from tests.receiver import OtlpReceiver, attributes_of
 from tests.stubs.build import StubLibraries
 
@@ -28,10 +28,17 @@ NOBODY = 65534
 NAMES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 # Says what it may do, and waits to be told what to do next.
 WAITS = """
-import json, os, subprocess, sys
+import json, os, sys
 print(json.dumps(open("/proc/self/status").read()), flush=True)
-sys.stdin.readline()
-raise SystemExit(subprocess.run(sys.argv[1:]).returncode)
+os.read(0, 1)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+# Becomes another program, of another user, when it is told to.
+BECOMES = """
+import os, sys
+print("ready", flush=True)
+os.read(0, 1)
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 # Makes one call of an API, and of another as many as each line of its input says.
 TWO_CALLS = """
@@ -129,21 +136,28 @@ def test_the_agent_keeps_six_and_the_command_all(
 
 def test_without_a_command_it_keeps_six(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
     """What another user starts later is counted, and has its name and lines of Python."""
-    with Agent(receiver, flags=["--all"], env={"OTEL_GPU_SPANS_MODE": "full"}) as agent:
+    becomes = (*AS_NOBODY, "/usr/bin/python3", "-c", TWO_CALLS, stubs.runtime)
+    with (
+        program(BECOMES, *becomes) as other,
+        Agent(receiver, flags=[f"--pid={other.pid}"], env={"OTEL_GPU_SPANS_MODE": "full"}) as agent,
+    ):
         receiver.wait_for(receiver.metrics)
         assert_has_only(agent.process.pid, of_agent())
-        with program(TWO_CALLS, stubs.runtime, inside=AS_NOBODY) as other:
-            # Nothing stops it for probes. Once one of its calls is seen, all are.
-            while not calls(receiver, "cudaDeviceSynchronize", other.pid):
-                make_calls(other, 0)
-                time.sleep(0.2)
-            make_calls(other, 401)
-            receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 401)
-            receiver.wait_for(
-                lambda: any(
-                    "\nmake_calls (<string>:7)\n" in stack for stack in stacks(receiver, other.pid)
-                )
+        assert other.stdin
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert read_line(other) == "ready"
+        # Nothing stops it for probes. Once one of its calls is seen, all are.
+        while not calls(receiver, "cudaDeviceSynchronize", other.pid):
+            make_calls(other, 0)
+            time.sleep(0.2)
+        make_calls(other, 401)
+        receiver.wait_for(lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 401)
+        receiver.wait_for(
+            lambda: any(
+                "\nmake_calls (<string>:7)\n" in stack for stack in stacks(receiver, other.pid)
             )
+        )
         assert_has_only(agent.process.pid, of_agent())
         agent.signal(signal.SIGTERM)
         assert agent.wait().returncode == 0
@@ -190,6 +204,7 @@ def test_in_a_folder_of_another_user_it_writes_all_the_same(
         modes = {name: stat.S_IMODE(path.stat().st_mode) for name, path in written.items()}
         recorded = otel_gpu("parse", written["a.rec"]).stdout
 
+    assert calls(receiver, "cudaStreamSynchronize") == 53
     assert owners == {0}
     assert page.returncode == 7
     assert [modes[name] for name in ("a.rec", "a.jsonl", "new/a.db")] == [0o600] * 3
