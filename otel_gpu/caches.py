@@ -9,6 +9,7 @@ then their sizes are estimated, and where the sum is too large, the largest cach
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -30,6 +31,9 @@ _MOST_STEP = 512
 _MOST_OBJECTS = 1_024
 _PLAIN = (str, bytes, bytearray, int, float, bool, type(None))
 _PRUNED_EVERY = 64
+# A few entries are looked at again where there are so many more or less of them, and every so many times.
+_SAME_COUNT = 0.125
+_LOOKED_AT_EVERY = 16
 # At a time a cache lets go of so much of what it has.
 _RELEASED_SHARE = 0.25
 
@@ -50,13 +54,16 @@ class Held(NamedTuple):
     size_bytes: int
 
 
-class _Cache(NamedTuple):
+@dataclass(slots=True)
+class _Cache:
     name: str
     owner: "ref[Any]"
     attribute: str
     release: Callable[[Any, int], object] | None
     size_bytes: str
     entry_bytes: int
+    # When its entries were looked at: how many there were, how large they were, and how often it was asked since.
+    looked_at: tuple[int, int, int] = (0, 0, 0)
 
     def held(self) -> Held:
         owner = self.owner()
@@ -67,7 +74,11 @@ class _Cache(NamedTuple):
         if self.size_bytes or self.entry_bytes:
             known_bytes = getattr(owner, self.size_bytes) if self.size_bytes else 0
             return Held(count, known_bytes + self.entry_bytes * count)
-        return Held(count, estimated_bytes(entries))
+        counted, counted_bytes, asked = self.looked_at
+        if asked >= _LOOKED_AT_EVERY or abs(count - counted) > _SAME_COUNT * counted or not counted:
+            counted, counted_bytes, asked = count, estimated_bytes(entries), 0
+        self.looked_at = counted, counted_bytes, asked + 1
+        return Held(count, counted_bytes * count // max(1, counted))
 
 
 class Caches:

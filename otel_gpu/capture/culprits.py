@@ -74,6 +74,11 @@ class Culprits:
         if len(self._times_ns) > _MAX_WAITING:
             self._times_ns.popitem(last=False)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether somebody waits to be looked up."""
+        return bool(self._due)
+
     def introduce_some(self, *, is_last: bool = False) -> Iterator[bytes]:
         """Look those up that took most time, more of them at the end; the gone are left out."""
         count = _AT_THE_END if is_last else _AT_A_TIME

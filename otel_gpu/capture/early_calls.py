@@ -65,6 +65,11 @@ class EarlyCalls:
         self._images[pid] = image_ktime_ns
         self._due[pid, WHOLE_PROCESS] = _Due(0, 0)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether threads are looked at, again and again while they are in a call."""
+        return bool(self._taken or self._due)
+
     def run(self, watched: Mapping[int, int]) -> Iterator[bytes]:
         """
         Look, or yield what the last look found, of what is watched: ``image_ktime_ns`` by pid.

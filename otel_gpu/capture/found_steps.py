@@ -123,6 +123,11 @@ class FoundSteps:
         living = Counter(str(thread.state) for thread in self._threads.values())
         return dict(sorted((living + self._ended).items()))
 
+    @property
+    def has_found(self) -> bool:
+        """Whether rounds come that no record is sent of."""
+        return any(thread.rhythm is not None for thread in self._threads.values())
+
     def note_told(self, record: bytes) -> None:
         """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
         fields = wire.RECORD_HEADER.named(record)

@@ -57,6 +57,11 @@ class Introductions:
                 image_ktime_ns=image_ktime_ns,
             )
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether images wait for their facts."""
+        return bool(self._waiting)
+
     def make_some(self) -> Iterator[bytes]:
         """Introduce some of those that wait, the longest waiting first."""
         for _ in range(min(_AT_A_TIME, len(self._waiting))):

@@ -33,6 +33,9 @@ class Lifecycle:
         completion: Completes the other records.
         faults: Counts errors; one costs what it is about.
         note_ended: Is called with the images that ended, before what came after is read.
+
+    Attributes:
+        had_records: Whether processes did anything by the last reading.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Lifecycle:
         self._completion = completion
         self._faults = faults
         self._note_ended = note_ended
+        self.had_records = False
         # By kind of record, with their names in errors.
         self._handlers: Mapping[int, tuple[str, Callable[[bytes], Iterable[bytes]]]] = {
             wire.RECORD_FORK: ("after_fork", watchlist.after_fork),
@@ -71,6 +75,7 @@ class Lifecycle:
             try:
                 until = self._programs.events.position()
                 lifecycle = tuple(self._programs.lifecycle.read())
+                self.had_records = bool(lifecycle)
                 yield from self._handle(lifecycle, until)
             except BaseException:
                 let_all_go_on(lifecycle)

@@ -7,6 +7,9 @@ from otel_gpu.faults import Faults
 
 Action = Callable[[], Iterable[bytes] | None]
 
+_TOGETHER_S = 0.02
+"""What is due that soon is run as well, so that the loop wakes up once for all of it."""
+
 
 class Schedule:
     """
@@ -24,11 +27,16 @@ class Schedule:
         self._clock = clock
         self._actions: list[tuple[float, str, Action]] = []
         self._due_s: list[float] = []
+        self._always: list[tuple[str, Action]] = []
 
     def every(self, interval_s: float, place: str, action: Action) -> None:
         """Run an action an interval from now, and again after each."""
         self._actions.append((interval_s, place, action))
         self._due_s.append(self._clock() + interval_s)
+
+    def at_each_turn(self, place: str, action: Action) -> None:
+        """Run an action whenever the loop is awake; it wakes nobody up."""
+        self._always.append((place, action))
 
     def wait_s(self) -> float:
         """Return how long nothing is due."""
@@ -36,9 +44,14 @@ class Schedule:
 
     def run_due(self) -> Iterator[bytes]:
         """Run what is due. A loop that is late runs an action once, not once per interval."""
+        for place, action in self._always:
+            with self._faults.at(place):
+                yield from action() or ()
+        now_s = self._clock()
         for index, (interval_s, place, action) in enumerate(self._actions):
-            now_s = self._clock()
-            if now_s >= self._due_s[index]:
-                self._due_s[index] = now_s + interval_s
+            if now_s + min(_TOGETHER_S, interval_s / 10) >= self._due_s[index]:
+                # From when it was due, so that what is due together stays so.
+                due_s = self._due_s[index] + interval_s
+                self._due_s[index] = due_s if due_s > now_s else now_s + interval_s
                 with self._faults.at(place):
                     yield from action() or ()

@@ -9,6 +9,7 @@ replay will need is put into the stream here, so nothing downstream asks /proc.
 import contextlib
 import itertools
 import logging
+import math
 import os
 import select
 import time
@@ -46,7 +47,12 @@ from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.units import count_of
 
+# How long the loop sleeps at most: while something goes on, and while nearly nothing does.
 _POLL_S = 0.1
+_REST_S = 0.5
+# Something goes on where a turn yields more records than this, and for so long after a process was born or ended.
+_FEW_RECORDS = 32
+_RESTLESS_S = 2.0
 _CLOCK_DRIFT_NS = 50_000
 _CLOCK_INTERVAL_S = 60.0
 _CACHES_INTERVAL_S = 2.0
@@ -79,6 +85,7 @@ class Session:
         watch_all: Watch whatever maps a CUDA library.
         status: The agent's own counters for RECORD_STATUS.
         faults: Counts errors; what they cost ends with one task, one record or one process.
+        is_shown: Somebody looks at what is yielded, and presses keys: the loop never sleeps for long.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class Session:
         watch_all: bool = False,
         status: Callable[[], Mapping[str, Any]] = dict,
         faults: Faults | None = None,
+        is_shown: bool = False,
     ) -> None:
         self._programs = programs
         self._config = config
@@ -142,6 +150,8 @@ class Session:
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
+        # Until then something goes on.
+        self._rests_from_s = math.inf if is_shown else time.monotonic() + _RESTLESS_S
 
     def stop(self) -> None:
         """End the capture soon; safe in a signal handler."""
@@ -169,7 +179,7 @@ class Session:
         priority = Priority(self._config.capture.nice)
         with self._poller() as poller:
             while not self._is_over(deadline_s):
-                wait_s = min(_POLL_S, schedule.wait_s())
+                wait_s = min(self._pace_s(), schedule.wait_s())
                 if deadline_s is not None:
                     wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
                 priority.adjust(is_urgent=False)
@@ -177,7 +187,11 @@ class Session:
                 priority.adjust(is_urgent=self._is_urgent())
                 reap_orphans(self._command)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
-                yield from _pieces(turn)
+                count = 0
+                for piece in _pieces(turn):
+                    count += len(piece)
+                    yield piece
+                self._note_turn(count)
         priority.adjust(is_urgent=True)
         # Twice: whoever is gone before and after the ring was read has ended unseen.
         for _ in range(2):
@@ -190,6 +204,37 @@ class Session:
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
+
+    def _pace_s(self) -> float:
+        """
+        Return how long the loop may sleep.
+
+        Records wait in the ring meanwhile; processes that are born, end or stop, and a ring that fills up,
+        wake it up.
+        """
+        now_s = time.monotonic()
+        if now_s < self._rests_from_s:
+            return _POLL_S
+        return min(_REST_S, max(_POLL_S, self._user_stacks.processes.due_s - now_s))
+
+    def _note_turn(self, count: int) -> None:
+        """Take in how many records a turn has yielded."""
+        restless_s = 0.0
+        if count > _FEW_RECORDS or self._lifecycle.had_records:
+            restless_s = _RESTLESS_S
+        elif self._is_pending():
+            restless_s = _POLL_S
+        self._rests_from_s = max(self._rests_from_s, time.monotonic() + restless_s)
+
+    def _is_pending(self) -> bool:
+        """Whether a turn left something for the next one."""
+        return (
+            self._watchlist.is_pending
+            or self._snapshots.culprits.is_pending
+            or self._snapshots.steps.has_found
+            or self._user_stacks.holds_samples
+            or self._early_calls.is_pending
+        )
 
     def _is_urgent(self) -> bool:
         programs = self._programs
@@ -267,18 +312,18 @@ class Session:
         schedule.every(_CACHES_INTERVAL_S, "caches", self._keep_caches_small)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
         schedule.every(_DROP_INTERVAL_S, "stacks", self._user_stacks.drop_ended)
-        schedule.every(_POLL_S, "stacks", self._user_stacks.release)
+        schedule.at_each_turn("stacks", self._user_stacks.release)
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
         schedule.every(_TICKS_INTERVAL_S, "probes", self._watchlist.let_ask)
         schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
-        schedule.every(_POLL_S, "looks", self._look)
-        schedule.every(_POLL_S, "device_faults", self._surroundings.faults.read)
+        schedule.at_each_turn("looks", self._look)
+        schedule.at_each_turn("device_faults", self._surroundings.faults.read)
         schedule.every(_TICKS_INTERVAL_S, "devices", self._surroundings.devices)
-        schedule.every(_POLL_S, "introductions", self._watchlist.introduce_some)
+        schedule.at_each_turn("introductions", self._watchlist.introduce_some)
         schedule.every(_TICKS_INTERVAL_S, "memory_reads", self._count_stalls)
-        schedule.every(_POLL_S, "rounds", self._snapshots.steps.read_rounds)
-        schedule.every(_POLL_S, "culprits", self._snapshots.culprits.introduce_some)
+        schedule.at_each_turn("rounds", self._snapshots.steps.read_rounds)
+        schedule.at_each_turn("culprits", self._snapshots.culprits.introduce_some)
         return schedule
 
     def _count_stalls(self) -> Iterator[bytes]:

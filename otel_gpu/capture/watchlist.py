@@ -139,6 +139,11 @@ class Watchlist:
         """Why stacks lack lines of Python, each reason with the first process of it."""
         return self._interpreters.news
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether somebody waits to be looked at or introduced."""
+        return bool(self._newcomers) or self._introductions.is_pending
+
     def cuda_users(self) -> list[int]:
         """Return the watched processes that use CUDA, and live."""
         users = self._attachments.cuda_users() & self._images.keys()

@@ -150,6 +150,8 @@ def open_session(
     started: Started,
     status: Callable[[], Mapping[str, Any]],
     faults: Faults,
+    *,
+    is_shown: bool = False,
 ) -> Iterator[Batches]:
     """
     Begin to capture, and yield the batches of records; ``--record`` is seen to.
@@ -159,7 +161,13 @@ def open_session(
     """
     targets = {"pids": args.pid, "cgroup": args.cgroup, "watch_all": args.all}
     session = Session(
-        programs, config, command=started.command, **targets, status=status, faults=faults
+        programs,
+        config,
+        command=started.command,
+        **targets,
+        status=status,
+        faults=faults,
+        is_shown=is_shown,
     )
     with ExitStack() as stack:
         batches: Batches = session.batches(args.duration)
@@ -180,14 +188,25 @@ def open_session(
 
 @contextmanager
 def open_capture(
-    args: Namespace, config: Config, rejected: Counter[str], faults: Faults
+    args: Namespace,
+    config: Config,
+    rejected: Counter[str],
+    faults: Faults,
+    *,
+    is_shown: bool = False,
 ) -> Iterator[tuple[Started, Batches]]:
     """Begin a capture that exports nothing: command, programs, session."""
     with (
         start_command(args, config) as started,
         load_programs(args, config, started) as programs,
         open_session(
-            args, config, programs, started, lambda: {"rejected": dict(rejected)}, faults
+            args,
+            config,
+            programs,
+            started,
+            lambda: {"rejected": dict(rejected)},
+            faults,
+            is_shown=is_shown,
         ) as batches,
     ):
         yield started, batches

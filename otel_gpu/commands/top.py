@@ -81,7 +81,7 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
     rejected: Counter[str] = Counter()
     faults = Faults()
     board = _make_board(args, config, rejected)
-    with open_capture(args, config, rejected, faults) as (started, batches):
+    with open_capture(args, config, rejected, faults, is_shown=True) as (started, batches):
         console = out.stderr_console if args.command else out.stdout_console
         display = _make_display(args, board, console, _name_target(args))
         with display:

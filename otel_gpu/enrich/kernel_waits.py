@@ -8,9 +8,15 @@ MAX_STACKS = 16_384
 
 
 class KernelWaits:
-    """The kernel's stacks of one capture; bounded."""
+    """
+    The kernel's stacks of one capture; bounded.
+
+    Attributes:
+        version: Another number once a reason may be another one than it was.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._stacks: dict[int, tuple[str, ...]] = {}
         self._machine = ""
 
@@ -18,11 +24,14 @@ class KernelWaits:
         """Begin with another capture, on a host of this architecture."""
         self._machine = machine
         self._stacks.clear()
+        self.version += 1
 
     def learn(self, event: Stack) -> None:
         """Take in a stack."""
-        if len(self._stacks) < MAX_STACKS:
-            self._stacks[event.kernel_stack] = event.functions
+        known = self._stacks
+        if len(known) < MAX_STACKS and known.get(event.kernel_stack) != event.functions:
+            known[event.kernel_stack] = event.functions
+            self.version += 1
 
     def functions(self, kernel_stack: int) -> tuple[str, ...]:
         """Return the functions of a stack, innermost first; none if it is not known."""

@@ -16,14 +16,23 @@ _SOCKET_REASONS = frozenset({IPC, UNKNOWN})
 
 
 class ResourceTable:
-    """The resources of one capture, the latest named of them."""
+    """
+    The resources of one capture, the latest named of them.
+
+    Attributes:
+        version: Another number once an id may stand for something else than it did.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._resources: OrderedDict[int, Resource] = OrderedDict()
 
     def learn(self, event: ResourceSeen) -> Resource:
         """Remember a resource, and return it: what it was first said to be, it stays."""
-        found = self._resources.setdefault(event.resource, resource_of(event.info))
+        if event.resource not in self._resources:
+            self._resources[event.resource] = resource_of(event.info)
+            self.version += 1
+        found = self._resources[event.resource]
         self._resources.move_to_end(event.resource)
         if len(self._resources) > MAX_RESOURCES:
             self._resources.popitem(last=False)
@@ -39,6 +48,7 @@ class ResourceTable:
     def clear(self) -> None:
         """Forget everything: another capture begins."""
         self._resources.clear()
+        self.version += 1
 
 
 def reason_for(reason: str, resource: Resource | None) -> str:

@@ -20,6 +20,48 @@ MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
 
 
+class _Sum:
+    """What entries of one kind are together."""
+
+    __slots__ = ("count", "ended_ns", "entries", "kind", "made", "time_ns")
+
+    def __init__(self, kind: TimeKind) -> None:
+        self.kind = kind
+        self.entries = self.time_ns = self.count = self.ended_ns = 0
+        self.made: ThreadTime | None = None
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.entries = self.time_ns = self.count = self.ended_ns = 0
+
+    def add(self, entry: TimesEntry) -> None:
+        """Add an entry."""
+        self.entries += 1
+        self.time_ns += entry.time_ns
+        self.count += entry.count
+        self.ended_ns += entry.ended_ns
+
+    def make(self, process: ProcessImage) -> ThreadTime:
+        """Return all of it: the same object as before, if it is the same."""
+        made, figures = self.made, (self.time_ns, self.count, self.ended_ns)
+        if made is None or made.process is not process or made[4:7] != figures:
+            state, context, reason, wait = self.kind
+            made = self.made = ThreadTime(process, state, context, reason, *figures, wait)
+        return made
+
+
+class _Account:
+    """The entries of one image, each with the sum that it is in, where that is known."""
+
+    __slots__ = ("entries", "sums", "version")
+
+    def __init__(self) -> None:
+        self.entries: dict[TimesKey, tuple[TimesEntry, _Sum | None]] = {}
+        self.sums: dict[TimeKind, _Sum] = {}
+        # Of what was known of stacks and resources when the sums were made.
+        self.version = (0, 0)
+
+
 class TimeAccounts:
     """
     Keeps entries as they were read, as what a kernel stack means may be learnt after them; bounded.
@@ -32,18 +74,18 @@ class TimeAccounts:
     def __init__(self, waits: KernelWaits, resources: ResourceTable) -> None:
         self._waits = waits
         self._resources = resources
-        self._entries: dict[ImageKey, dict[TimesKey, TimesEntry]] = {}
+        self._accounts: dict[ImageKey, _Account] = {}
         self._size = 0
         self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS)
         CACHES.register_recent("waits", self._known_waits)
-        CACHES.register("time_accounts", self, "_entries", size_bytes="_size_bytes")
+        CACHES.register("time_accounts", self, "_accounts", size_bytes="_size_bytes")
 
     @property
     def _size_bytes(self) -> int:
         return _ENTRY_BYTES * self._size
 
     def __contains__(self, image: ImageKey) -> bool:
-        return image in self._entries
+        return image in self._accounts
 
     def take(self, entries: Sequence[TimesEntry]) -> set[ImageKey]:
         """Take in a reading; the images of which something was kept."""
@@ -51,42 +93,66 @@ class TimeAccounts:
         for entry in entries:
             key = entry.key
             image = (key.pid, key.image_ktime_ns)
-            known = self._entries.get(image, {})
+            account = self._accounts.get(image)
+            known = account.entries.get(key) if account else None
             if not (entry.time_ns or entry.count or entry.ended_ns):
                 # It is in that of a name now, as who it is about has ended.
-                self._size -= known.pop(key, None) is not None
+                self._size -= bool(account and account.entries.pop(key, None))
                 continue
-            before = known.get(key)
-            if before is not None:
+            if known is not None:
                 # The key that is kept for it is the largest part of an entry.
-                entry = entry._replace(key=before.key)  # noqa: PLW2901
+                entry = entry._replace(key=known[0].key)  # noqa: PLW2901
             else:
                 if self._size >= MAX_ENTRIES:
                     continue
                 self._size += 1
-                known = self._entries.setdefault(image, {})
-            known[entry.key] = entry
+            if account is None:
+                account = self._accounts[image] = _Account()
+            # Its kind has their names.
+            is_same = known is not None and known[0][4:] == entry[4:]
+            account.entries[entry.key] = entry, known[1] if known and is_same else None
             images.add(image)
         return images
 
     def times(self, process: ProcessImage) -> Iterator[ThreadTime]:
-        """Yield what the entries of each kind are together."""
-        totals: dict[TimeKind, tuple[int, int, int]] = {}
-        for entry in self._entries.get(key_of(process), {}).values():
-            kind = self._kind(entry)
-            time_ns, count, ended_ns = totals.get(kind, (0, 0, 0))
-            totals[kind] = (
-                time_ns + entry.time_ns,
-                count + entry.count,
-                ended_ns + entry.ended_ns,
-            )
+        """Yield what the entries of each kind are together; what is as it was is the same object."""
+        account = self._accounts.get(key_of(process))
+        if account is None:
+            return
+        self._add_up(account)
+        sums = [one for one in account.sums.values() if one.entries]
+        if len(sums) < len(account.sums):
+            account.sums = {one.kind: one for one in sums}
+        stops = {one.kind: one for one in sums if one.kind[2] in (CAPTURE, STOPPED)}
+        totals = {kind: (one.time_ns, one.count, one.ended_ns) for kind, one in stops.items()}
         _settle_own_stops(totals)
-        for (state, context, reason, wait), sums in totals.items():
-            yield ThreadTime(process, state, context, reason, *sums, wait)
+        for kind, one in stops.items():
+            one.entries = int(kind in totals)
+            one.time_ns, one.count, one.ended_ns = totals.get(kind, (0, 0, 0))
+        for one in sums:
+            if one.entries:
+                yield one.make(process)
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
-        self._size -= len(self._entries.pop(image, ()))
+        account = self._accounts.pop(image, None)
+        self._size -= len(account.entries) if account else 0
+
+    def _add_up(self, account: _Account) -> None:
+        version = self._waits.version, self._resources.version
+        is_new = account.version != version
+        if is_new:
+            account.version, account.sums = version, {}
+        for before in account.sums.values():
+            before.clear()
+        for key, (entry, found) in account.entries.items():
+            one = None if is_new else found
+            if one is None:
+                kind = self._kind(entry)
+                one = account.sums.get(kind) or account.sums.setdefault(kind, _Sum(kind))
+                # The key is there, so this changes no order.
+                account.entries[key] = entry, one
+            one.add(entry)
 
     def _kind(self, entry: TimesEntry) -> TimeKind:
         key = entry.key

@@ -13,7 +13,8 @@ to be sent, is known by the account alone: by what it was blocked on, and who en
 # what, and nothing is said of a single one. Of a rank, which is a process, it is what its threads did together.
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -106,6 +107,8 @@ class RecentTimes:
             release=RecentTimes._release,
             size_bytes="_size_bytes",
         )
+        self._latest: dict[int, ThreadTime] = {}
+        self._latest_images: set[ImageKey] = set()
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: nothing was counted before it."""
@@ -125,12 +128,16 @@ class RecentTimes:
         """
         spent: dict[ImageKey, dict[TimeKind, _Figures]] = {}
         befores: dict[ImageKey, Mapping[TimeKind, ThreadTime]] = {}
+        processes: dict[ImageKey, ProcessImage] = {}
+        changed, moved = self._compare(activity.times)
         for process, times in groupby(activity.times, attrgetter("process")):
             image = key_of(process)
             if (account := account_of(image)) is not None:
-                befores[image] = moved_by_name(account.times, {one.kind: one for one in times})
-        processes: dict[ImageKey, ProcessImage] = {}
-        for time in activity.times:
+                before_all: Mapping[TimeKind, ThreadTime] = account.times
+                if image in moved:
+                    before_all = moved_by_name(before_all, {one.kind: one for one in times})
+                befores[image] = before_all
+        for time in changed:
             image = key_of(time.process)
             before = befores.get(image, {}).get(time.kind)
             known = (before.time_ns, before.count, before.ended_ns) if before else (0, 0, 0)
@@ -140,6 +147,21 @@ class RecentTimes:
                 processes[image] = time.process
         for image, entries in spent.items():
             self._add(processes[image], activity.unix_ns, entries)
+
+    def _compare(
+        self, times: Sequence[ThreadTime]
+    ) -> tuple[Sequence[ThreadTime], AbstractSet[ImageKey]]:
+        """Return what is not the same object as in the reading before, and who may lack kinds that it had."""
+        latest, now = self._latest, {id(time): time for time in times}
+        changed = [time for key, time in now.items() if key not in latest]
+        kinds = {(key_of(time.process), time.kind) for time in changed}
+        gone = [time for key, time in latest.items() if key not in now]
+        moved = {
+            image for time in gone if ((image := key_of(time.process)), time.kind) not in kinds
+        }
+        images = {key_of(process) for process in {time.process for time in times}}
+        before, self._latest_images, self._latest = self._latest_images, images, now
+        return changed, moved | (images - before)
 
     def of(
         self, pid: int, start_unix_ns: int, end_unix_ns: int, *, feeds: bool, is_whole: bool

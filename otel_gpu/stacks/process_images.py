@@ -6,6 +6,7 @@ remembered for a while after its end.
 """
 
 import itertools
+import math
 import time
 from collections import OrderedDict, abc
 from collections.abc import Callable, Sequence
@@ -81,6 +82,11 @@ class ProcessImage:
         """Ask what it maps from a moment on, again and again."""
         self._due_s, self._delay_s = due_s, 2 * _FIRST_DELAY_S
 
+    @property
+    def due_s(self) -> float:
+        """When it is to be asked again."""
+        return self._due_s if self._delay_s <= _LAST_DELAY_S else math.inf
+
     def ask_if_due(self, now_s: float) -> None:
         """Ask the process what it maps, if that is due, since it may end."""
         if self._delay_s <= _LAST_DELAY_S and now_s >= self._due_s and self._ask(now_s):
@@ -153,6 +159,12 @@ class ProcessImages:
         known = self.get(image)
         if known.learn(files) and not is_new:
             known.mappings.refresh()
+
+    @property
+    def due_s(self) -> float:
+        """When the next one is to be asked what it maps, by the monotonic clock."""
+        living = (one for image, one in self._images.items() if image not in self._ended_s)
+        return min((one.due_s for one in living), default=math.inf)
 
     def ask_due(self) -> None:
         """Ask those what they map that may have loaded more libraries by now."""

@@ -226,6 +226,11 @@ class UserStacks:
             self._counts["without_sample"] += 1
         return (*found.records, _with_stack(record, position, found.stack))
 
+    @property
+    def holds_samples(self) -> bool:
+        """Whether samples wait until it is known whether their frames can be trusted."""
+        return bool(self._held)
+
     def release(self, *, is_last: bool = False) -> Iterator[bytes]:
         """Yield what comes of ticks that had to wait, and do so no more; or all, as they are the last."""
         for _ in range(len(self._held)):

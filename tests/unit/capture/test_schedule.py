@@ -72,3 +72,35 @@ def test_an_action_that_fails_costs_its_own_rest(caplog):
 
     assert faults.status()["errors"] == {"failing": 2}
     assert caplog.text.count("KeyError: 'second'\n") >= 1
+
+
+def test_what_is_due_at_about_the_same_time_wakes_the_loop_up_once():
+    """However long each takes, and for as long as it goes on."""
+    clock = Clock()
+    schedule = Schedule(Faults(), clock)
+    for delay_s in (0.0, 0.003, 0.004):
+        clock.now_s += delay_s
+        schedule.every(0.5, "often", lambda: [b"often"])
+    clock.now_s += 0.001
+    schedule.every(1.0, "seldom", lambda: [b"seldom"])
+
+    woken, ran = 0, []
+    while len(ran) < 70:
+        clock.now_s += schedule.wait_s() + 1e-6
+        woken += 1
+        ran += schedule.run_due()
+
+    assert (woken, ran.count(b"often"), ran.count(b"seldom")) == (20, 60, 10)
+
+
+def test_what_runs_at_each_turn_wakes_nobody_up():
+    """It runs when something else does."""
+    clock = Clock()
+    schedule = Schedule(Faults(), clock)
+    schedule.every(1.0, "one", lambda: [b"one"])
+    schedule.at_each_turn("always", lambda: [b"always"])
+
+    assert schedule.wait_s() == 1.0
+    assert list(schedule.run_due()) == [b"always"]
+    clock.now_s += 1
+    assert list(schedule.run_due()) == [b"always", b"one"]

@@ -952,6 +952,6 @@ def test_memory_is_bounded():
     assert set(enricher._glossary.devices._by_image) <= set(processes._images)
     assert len(enricher._glossary.waits._stacks) <= 16384
     assert len(enricher._glossary.stacks._stacks) <= 16384
-    entries = enricher._times._entries
-    assert sum(map(len, entries.values())) == enricher._times._size <= 65536
+    entries = [one.entries for one in enricher._times._accounts.values()]
+    assert sum(map(len, entries)) == enricher._times._size <= 65536
     assert (2_000, 2_003) not in enricher._times
