@@ -1,11 +1,20 @@
-"""CPU time of the agent's user-space side: counting much, sending much, and many stacks."""
+"""CPU time of the agent's user-space side: at rest, counting much, sending much, and many stacks."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 from benchmarks.result import Result
 from benchmarks.subjects import agent_on, calls_made, cpu_share, steady_load
-from tests.kernel.agent import calls, losses, total
+from tests.kernel.agent import ROOT, calls, environment_for, losses, total
 from tests.receiver import OtlpReceiver
 
 API = "cudaStreamSynchronize"
+REST_BOUND = 0.005
+# It starts, and settles.
+REST_BEGINS_S = 8.0
 COUNTING_BOUND = 0.02
 SENDING_BOUND = 0.40
 STACKS_BOUND = 0.25
@@ -17,7 +26,53 @@ FULL = ("--spans", "full")
 def run(*, quick: bool = False) -> list[Result]:
     """Measure the agent at rest, at 100 k calls/s, at 20 k spans/s, and at 2 k stacks/s."""
     seconds = 5.0 if quick else 15.0
-    return [_counting(seconds), _sending(seconds), _unwinding(seconds)]
+    return [
+        _resting(15.0 if quick else 60.0),
+        _counting(seconds),
+        _sending(seconds),
+        _unwinding(seconds),
+    ]
+
+
+def _resting(seconds: float) -> Result:
+    """Measure the agent on one call a second: with a store, and with metrics each second beside it."""
+    with OtlpReceiver() as receiver:
+        metrics = _share(receiver, 1, seconds)
+    with tempfile.TemporaryDirectory() as folder, steady_load(1, int(seconds) + 60) as load:
+        command = [
+            *(sys.executable, "-m", "otel_gpu", "run", "--pid", str(load.pid)),
+            *("--summary", "never", "--store", str(Path(folder) / "store.db")),
+        ]
+        environment = environment_for(None) | {"OTEL_GPU_STORE_ENABLED": "auto"}
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as agent:
+            time.sleep(REST_BEGINS_S)
+            share = cpu_share(agent.pid, seconds)
+            before, began_s = _wake_ups(agent.pid), time.monotonic()
+            time.sleep(5)
+            woken = (_wake_ups(agent.pid) - before) / (time.monotonic() - began_s)
+            agent.terminate()
+    return Result(
+        what="agent CPU at rest, one call a second, with a store",
+        value=100 * share,
+        unit="% core",
+        floor=100 * metrics["share"],
+        floor_is="with OTLP in its place, metrics each second",
+        ratio=share / REST_BOUND,
+        bound="under 0.5 % of a core",
+        held=share < REST_BOUND,
+        note=f"its threads woke up {woken:.1f} times a second",
+    )
+
+
+def _wake_ups(pid: int) -> int:
+    """Return how often the threads of a process have slept by now."""
+    statuses = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(
+        int(line.split()[1])
+        for status in statuses
+        for line in status.splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    )
 
 
 def _counting(seconds: float) -> Result:

@@ -20,7 +20,7 @@ from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.mappings import MAPPING_BYTES, Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
 
-# Records wait in the ring for a tenth of a second, and longer only where much is lost anyway.
+# Records wait in the ring for half a second at most, and longer only where much is lost anyway; an end wakes the agent up.
 _KEPT_AFTER_END_S: Final = 1.0
 # Each one holds a file open.
 _MAX_IMAGES: Final = 512
