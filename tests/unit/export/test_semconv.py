@@ -314,6 +314,8 @@ def stream():
     figures["stacks"] = {"resolved": 3, "incomplete": 1, "distinct": 2, "unused": 1}
     figures["stacks"] |= {"code_rejected": 1}
     figures |= {"errors": {"store": 1}, "skipped": {"store": 1}, "off": {"store": 1}}
+    kinds = ("cache_entries", "cache_bytes", "cache_released")
+    figures |= {kind: {"exported_spans": 1} for kind in kinds}
     yield status(20, cpu_ns=10, rss_bytes=20, door_calls=30, **figures)
     yield probes(20, "/usr/lib/libcudart.so.13", 40, 44, door=3)
     yield ended(image(pid=399), 21)
