@@ -62,6 +62,7 @@ class _Cache:
     release: Callable[[Any, int], object] | None
     size_bytes: str
     entry_bytes: int
+    least: int
     # When its entries were looked at: how many there were, how large they were, and how often it was asked since.
     looked_at: tuple[int, int, int] = (0, 0, 0)
 
@@ -104,6 +105,7 @@ class Caches:
         release: Callable[[_Owner, int], object] | None = None,
         size_bytes: str = "",
         entry_bytes: int = 0,
+        least: int = 0,
     ) -> None:
         """
         Count a cache, for as long as its owner lives.
@@ -115,11 +117,12 @@ class Caches:
             release: Lets go of so many of the oldest entries; without it, only its own bound holds.
             size_bytes: Where the owner has their size, if it knows that.
             entry_bytes: What each entry takes, or takes beside that; 0 of both: a few are looked at.
+            least: Entries that stay, however much all hold.
         """
         if len(self._caches) % _PRUNED_EVERY == 0:
             self._prune()
         self._caches.append(
-            _Cache(*(name, ref(owner), attribute, release, size_bytes, entry_bytes))
+            _Cache(*(name, ref(owner), attribute, release, size_bytes, entry_bytes, least))
         )
 
     def register_recent(self, name: str, *caches: Recent[Any, Any]) -> None:
@@ -172,7 +175,10 @@ class Caches:
         owner = cache.owner()
         if owner is None or cache.release is None:
             return Held(0, 0)
-        cache.release(owner, max(1, round(before.entries * _RELEASED_SHARE)))
+        most = before.entries - cache.least
+        if most <= 0:
+            return before
+        cache.release(owner, min(most, max(1, round(before.entries * _RELEASED_SHARE))))
         after = cache.held()
         gone = max(0, before.entries - after.entries)
         self.released[cache.name] = self.released.get(cache.name, 0) + gone

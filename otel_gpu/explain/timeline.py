@@ -25,6 +25,8 @@ _PARENT = "process.parent_pid"
 _MAX_FORKS = 512
 # Of a stall or call with its event, and its places in a track and in the order of arrival.
 _INTERVAL_BYTES = 800
+# At thousands of waits a second an effect is explained a second or two after it.
+_LEAST_INTERVALS = 4_096
 _MAX_READINGS = 32
 # Intervals of a thread that are given up and not yet let go of.
 _MAX_GIVEN_UP = 64
@@ -96,6 +98,7 @@ class _Tracks(Generic[_T]):
             "_order",
             release=_Tracks._release,
             entry_bytes=_INTERVAL_BYTES,
+            least=_LEAST_INTERVALS,
         )
 
     def add(self, activity: _T) -> None:

@@ -46,6 +46,17 @@ def test_what_is_held_within_the_bound_stays():
     assert figures["cache_released"] == {}
 
 
+def test_what_has_to_stay_is_released_by_none():
+    """Others become smaller in its place, and then nothing does."""
+    caches, needed, other = Caches(), recent(1009, 10_000), recent(101, 10_000)
+    caches.register("needed", needed, release=Recent.release, least=907)
+    caches.register_recent("other", other)
+    caches.keep_within(1_000)
+
+    assert (len(needed), len(other)) == (907, 0)
+    assert caches.released == {"needed": 102, "other": 101}
+
+
 def test_the_largest_releases_its_oldest_first():
     """Only as much goes as has to, and of the cache that holds most."""
     caches, large, small = Caches(), recent(1009, 10_000), recent(101, 100)
