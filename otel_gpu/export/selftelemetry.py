@@ -45,7 +45,7 @@ _DROPPED_STACKS = (
     *("unused", "without_sample", "rejected"),
     *("look_unreadable", "look_incomplete", "look_not_followed"),
 )
-_DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed")
+_DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
 # By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
 _FIGURES = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),

@@ -70,6 +70,8 @@ class Images:
         self._users: Counter[FileId] = Counter()
         self._vdso: ElfImage | None = None
         self._vdso_bytes = -1
+        self.mappings_left_out = 0
+        """Of processes that have more than are kept."""
 
     def hold(self, mapped: MappedFile) -> None:
         """Count a process that maps a file, and open that, to be read when the process is gone."""
@@ -131,6 +133,7 @@ class Mappings:
         self._images = images
         self._maps = -1
         self._answer = 0
+        self._left_out = 0
         self._mapped: list[MappedFile] = []
         self._starts: list[int] = []
         self._known: dict[MappedFile, Mapping] = {}
@@ -175,7 +178,11 @@ class Mappings:
             text = content.decode("utf-8", "replace")
             found = executable_mappings(self.pid, text)
             mapped = list(islice(found, _LOWEST_MAPPINGS))
-            mapped += deque(found, _HIGHEST_MAPPINGS)
+            highest = deque(enumerate(found, 1), _HIGHEST_MAPPINGS)
+            mapped += [line for _, line in highest]
+            left_out = highest[-1][0] - len(highest) if highest else 0
+            self._images.mappings_left_out += max(0, left_out - self._left_out)
+            self._left_out = left_out
             self._set(sorted(mapped, key=lambda line: line.start))
 
     @property

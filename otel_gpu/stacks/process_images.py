@@ -139,6 +139,11 @@ class ProcessImages:
         distinct = {id(one): one for one in known}.values()
         return sum(MAPPING_BYTES * one.mappings.count for one in distinct)
 
+    @property
+    def mappings_left_out(self) -> int:
+        """Executable mappings of processes that have more than are kept; their code has no names."""
+        return self._files.mappings_left_out
+
     def _release(self, count: int) -> None:
         for _ in range(min(count, len(self._images))):
             self._drop(next(iter(self._images)))

@@ -131,12 +131,14 @@ class UserStacks:
         had to be walked) and ``incomplete``; ``without_sample``: it had been lost. Of samples:
         ``unused`` (not named in time) and ``rejected`` (not understood). ``distinct``
         stacks were sent. Of what names functions: ``code_rejected`` and ``code_forgotten`` code
-        objects of Python (not understood; too many), ``perf_map_malformed`` lines.
+        objects of Python (not understood; too many), ``perf_map_malformed`` lines,
+        ``mapping_left_out`` of executable mappings (too many of one process).
         """
         return self._counts | {
             "code_rejected": self._codes.rejected,
             "code_forgotten": self._codes.forgotten,
             "perf_map_malformed": self._symbols.malformed,
+            "mapping_left_out": self.processes.mappings_left_out,
         }
 
     def end_others(self, current: Mapping[int, int]) -> None:

@@ -691,6 +691,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
                 "code_rejected": 5,
                 "code_forgotten": 0,
                 "perf_map_malformed": 13,
+                "mapping_left_out": 17,
                 "of a later version": 9,
             },
             cache_entries={"intervals": 97},
@@ -725,6 +726,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
         ("code_rejected",): 5,
         ("code_forgotten",): 0,
         ("perf_map_malformed",): 13,
+        ("mapping_left_out",): 17,
     }
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
     assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {

@@ -346,5 +346,6 @@ sys.stdin.read()
 
     assert len(list(executable_mappings(0, text))) > 9_001
     assert count == 4_096
+    assert images.mappings_left_out == len(list(executable_mappings(0, text))) - 4_096
     assert found.path == str(path)
     assert first.path == program.path
