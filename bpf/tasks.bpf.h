@@ -124,8 +124,11 @@ static __always_inline void forget_thread(__u32 tid, const struct thread *thread
 {
 	struct process *process = find_process(thread->pid);
 
+	/* One of the program before is not charged to this one, but to its user all the same. */
 	if (process && process->image_ktime_ns == thread->image_ktime_ns)
 		give_share_back(process, SHARE_THREADS);
+	else if (process)
+		give_user_share_back(process->uid, SHARE_THREADS);
 	bpf_map_delete_elem(&threads, &tid);
 }
 

@@ -206,7 +206,7 @@ def test_more_processes_than_there_is_room_for_are_counted_as_lost(
 def test_more_threads_than_there_is_room_for_are_counted_as_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """Of 101 threads that a process has when it begins to be watched, 64 are followed."""
+    """Of 101 threads that a process has when it begins to be watched, three quarters of 64 are followed."""
     script = (
         "import ctypes, sys, threading\n"
         "cuda = ctypes.CDLL(sys.argv[1])\n"
@@ -231,7 +231,8 @@ def test_more_threads_than_there_is_room_for_are_counted_as_lost(
         process.stdin.close()
 
     assert finished.returncode == 0
-    assert losses(receiver)["threads_full"] == 102 - 64
+    # The rest is for the threads of other users.
+    assert losses(receiver)["threads_full"] == 102 - 48
 
 
 def test_allocations_that_find_no_room_are_counted(
