@@ -9,6 +9,9 @@ import os
 from collections import Counter
 
 from otel_gpu import wire
+from otel_gpu.capture.refusals import Refusals
+from otel_gpu.capture.unread import Unread
+from otel_gpu.stacks.file_work import FileWork
 from tests.synthetic import call_record, kernel_record, series
 
 _BUCKET = 40
@@ -45,6 +48,11 @@ class Ring:
 
     def position(self):
         return len(self._records)
+
+    @property
+    def fill(self):
+        """Which part of its room is taken."""
+        return len(self._records) / self._room
 
     def read(self, until=None):
         taken = self._records[:until]
@@ -129,6 +137,10 @@ class NoDoors:
         """Of nobody."""
         return set()
 
+    def take_refused(self):
+        """Nothing of anybody is refused."""
+        return set()
+
     def close(self, images=None):
         """There is nothing to close."""
 
@@ -144,6 +156,27 @@ class NoContexts:
 
     def forget(self, pid):
         """As above."""
+
+
+class NoShares:
+    """What programs hold of the kernel's maps: they have room enough."""
+
+    def take(self, kind, holder, entries=1):
+        """All of it may be added."""
+        return entries
+
+    def give_back(self, kind, uid, entries=1):
+        """It was charged to nobody."""
+
+    def end(self, images):
+        """They held nothing."""
+
+    def recount(self, living, threads):
+        """There is nothing to count."""
+
+    def refused(self):
+        """Nothing was."""
+        return iter(())
 
 
 class KernelSide:
@@ -165,6 +198,10 @@ class KernelSide:
         self.contexts = NoContexts()
         self.doors = NoDoors()
         self.rhythms = NoRhythms()
+        self.shares = NoShares()
+        self.refusals = Refusals()
+        self.unread = Unread()
+        self.file_work = FileWork(self.unread.add_file)
         self.now_ktime_ns = 10_000_000_000
         self.made = Counter()
         self.sent = 0
@@ -283,7 +320,7 @@ class KernelSide:
     def book_passing(self):
         return
 
-    def read_times(self):
+    def read_times(self, _images=None):
         yield from ()
 
     def forget_times(self, key):
