@@ -16,6 +16,7 @@ HELPERS: Mapping[int, str] = {
     114: "bpf_probe_read_user_str",
     115: "bpf_probe_read_kernel_str",
     117: "bpf_send_signal_thread",
+    118: "bpf_jiffies64",
     130: "bpf_ringbuf_output",
     131: "bpf_ringbuf_reserve",
     132: "bpf_ringbuf_submit",
