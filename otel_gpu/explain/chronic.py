@@ -26,7 +26,8 @@ account of its threads' time says all the same how long it waited, and for whom.
 # waits for requests keeps nobody from anything.
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
@@ -97,15 +98,19 @@ class Finding(NamedTuple):
     chronic: tuple[Chronic, ...]
 
 
+FiguresOf = Callable[[ImageKey], Figures | None]
+"""Returns what an image did in a stretch of time; None: nothing."""
+
+
 class FindLate(Protocol):
     """Finds for whom an image waited in a stretch of time; False: nobody does."""
 
     def __bool__(self) -> bool: ...
 
     def find(
-        self, figures: Figures, around: Mapping[ImageKey, Figures], start: int, end: int, /
+        self, figures: Figures, figures_of: FiguresOf, start: int, end: int, /
     ) -> Iterable[Chronic]:
-        """Yield for whom, by its figures and those of all, from begin to end."""
+        """Yield for whom, by its figures and those of others, from begin to end."""
 
 
 FindMore = Callable[[Figures, int, int], Iterable[Chronic]]
@@ -325,7 +330,8 @@ class ChronicCauses:
     def _look(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
         figures = tuple(figures)
         resources = resources_of(figures)
-        around: dict[ImageKey, Figures] | None = None
+        # Of those only that are asked for: images may end by the thousand, each with a look of its own.
+        figures_of = cache(self._figures_of)
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
             found = find_chronic(
@@ -336,7 +342,12 @@ class ChronicCauses:
             if self._more is not None:
                 chronic += tuple(self._more(one, self._begin_unix_ns, end_unix_ns))
             if self._late:
-                around = around or {**self._gone, **self._ledger.figures(self._begin)}
-                chronic += tuple(self._late.find(one, around, self._begin_unix_ns, end_unix_ns))
+                chronic += tuple(self._late.find(one, figures_of, self._begin_unix_ns, end_unix_ns))
             if one.times or chronic:
                 self._found.append(Finding(one.process, end_unix_ns, chronic))
+
+    def _figures_of(self, image: ImageKey) -> Figures | None:
+        """Return what an image did in this stretch, also of one that ended in it."""
+        figures = self._ledger.figures_of(image, self._begin)
+        has_any = figures is not None and (figures.series or figures.times)
+        return figures if has_any else self._gone.get(image)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identities import ImageKey, Resource, key_of
 from otel_gpu.explain.account_causes import AccountCauses
 from otel_gpu.explain.chains import Cause, CauseKind, Culprit
-from otel_gpu.explain.chronic import Chronic
+from otel_gpu.explain.chronic import Chronic, FiguresOf
 from otel_gpu.explain.collective_names import RESOURCE, late_name
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.ranking import CauseSums, rank, scaled
@@ -41,7 +41,7 @@ def lags_since(lags: Lags, before: Lags) -> Lags:
 class _Stretch(NamedTuple):
     """A stretch of time, and what is known of all processes in it."""
 
-    around: Mapping[ImageKey, Figures]
+    figures_of: FiguresOf
     lags: Lags
     edges: tuple[int, int]
     settings: Settings
@@ -51,7 +51,7 @@ class _Stretch(NamedTuple):
 
 def find_stragglers(
     figures: Figures,
-    around: Mapping[ImageKey, Figures],
+    figures_of: FiguresOf,
     lags: Lags,
     times_unix_ns: tuple[int, int],
     settings: Settings,
@@ -63,7 +63,7 @@ def find_stragglers(
 
     Args:
         figures: What was counted of it in the stretch.
-        around: The same of all processes.
+        figures_of: Returns the same of other processes.
         lags: For how long which ranks came later than which in it.
         times_unix_ns: When the stretch began and ended.
         settings: What matters.
@@ -82,7 +82,7 @@ def find_stragglers(
         settings.chronic_lost_ns * length_ns // 1_000_000_000,
     )
     edges = start_unix_ns, end_unix_ns
-    stretch = _Stretch(around, lags, edges, settings, places, resources)
+    stretch = _Stretch(figures_of, lags, edges, settings, places, resources)
     for cause in _waits(figures, stretch, least_ns):
         lost_ns = fault_ns(cause)
         if lost_ns >= least_ns and cause.culprit is not None:
@@ -105,7 +105,7 @@ def _waits(
     found = stretch.lags.get(own, {})
     for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
         time_ns = min(lag_ns, left_ns)
-        late = stretch.around.get(image)
+        late = stretch.figures_of(image)
         if time_ns < least_ns or late is None or image in path:
             continue
         left_ns -= time_ns
@@ -188,11 +188,11 @@ class Stragglers:
     def find(
         self,
         figures: Figures,
-        around: Mapping[ImageKey, Figures],
+        figures_of: FiguresOf,
         start_unix_ns: int,
         end_unix_ns: int,
     ) -> Iterator[Chronic]:
-        """Yield for whom a rank waited in a stretch, by its figures and those of all."""
+        """Yield for whom a rank waited in a stretch, by its figures and those of others."""
         if start_unix_ns != self._edges[0]:
             self._before = self._now
         if (start_unix_ns, end_unix_ns) != self._edges:
@@ -200,5 +200,5 @@ class Stragglers:
             self._now = self._communicators.lags_by(end_unix_ns)
             self._found = lags_since(self._now, self._before)
         return find_stragglers(
-            figures, around, self._found, self._edges, self._settings, self.places
+            figures, figures_of, self._found, self._edges, self._settings, self.places
         )

@@ -382,7 +382,7 @@ class Collector:
                 )
                 found = [
                     *find_chronic(one, *times, settings, self._places, resources, self._names),
-                    *find_stragglers(one, around, lags, times, settings, self._places),
+                    *find_stragglers(one, around.get, lags, times, settings, self._places),
                 ]
                 self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))
 

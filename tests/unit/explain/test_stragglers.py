@@ -10,7 +10,8 @@ from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
-from tests.activities import MS, SECOND, T0, capture, ended, thread_time, times
+from otel_gpu.ledger import ledger
+from tests.activities import MS, SECOND, T0, capture, ended, image, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, collectives, ranks, reading
 
 WORLD = ranks(4)
@@ -171,3 +172,31 @@ def test_waits_are_followed_from_communicator_to_communicator():
     assert (through.kind, through.culprit.pid) == (CauseKind.COLLECTIVE_WAIT, 1003)
     assert [one.culprit for one in through.via if one.kind == CauseKind.RUN_QUEUE] == [HOG]
     assert sum(one.time_ns for one in through.via) <= through.time_ns <= causes[1000].time_ns
+
+
+def test_programs_that_end_beside_ranks_cost_what_they_did_themselves(monkeypatch):
+    """A program that executes itself over and over has no look at all others with each of its images."""
+    made = []
+
+    def counted(*given):
+        made.append(given)
+        return figures_of(*given)
+
+    figures_of = ledger._figures_of
+    monkeypatch.setattr(ledger, "_figures_of", counted)
+
+    def looks(count):
+        made.clear()
+        images = [image(5000, (11 + number) * MS) for number in range(count)]
+        rows = [
+            thread_time(one, wire.STATE_ON_CPU, wire.CONTEXT_GAP, 10 * MS, wait=BY_HOG)
+            for one in images
+        ]
+        story_of_ranks = list(story(until_s=12))
+        ends = [ended(one, 12) for one in images]
+        for _ in incidents_of([*story_of_ranks, times(12, *rows), *ends, account(19, 0.6)]):
+            pass
+        return len(made)
+
+    # One for itself, as it ends; the ranks are looked at as often as before.
+    assert looks(199) - looks(100) == 99
