@@ -88,6 +88,8 @@ class DoorRhythms(RhythmMemory):
         Raises:
             OSError: It cannot be read or written.
         """
+        if image in self._memories:
+            self._drop(image)
         memory = _Memory(os.dup(fd), image, uid, next(self._first))
         self._memories[image] = memory
         self._by_index |= dict.fromkeys(memory.indices, memory)
@@ -129,6 +131,10 @@ class DoorRhythms(RhythmMemory):
         indices = memory.indices
         memory.taken = [at for at in indices if self._get(at, "tid") and self._get(at, "pid")]
         yield from ((at, self.rhythm(at)) for at in memory.taken)
+
+    def holds(self, index: int) -> bool:
+        """Whether the memory of an index was not let go; those of others are not given out again."""
+        return index in self._by_index
 
     def free(self, index: int) -> None:
         """Let another thread have a rhythm whose thread has ended."""

@@ -181,10 +181,21 @@ class FoundSteps:
                 if thread is None or thread.who != who:
                     thread = self._threads[index] = _Thread(who, maps)
                 yield index, thread, rhythm
+            self._forget_dropped(maps)
+
+    def _forget_dropped(self, maps: RhythmMemory) -> None:
+        """Forget threads whose memory was let go: a program can give back what we have not seen end."""
+        dropped = [
+            index
+            for index, thread in self._threads.items()
+            if thread.maps is maps and not maps.holds(index)
+        ]
+        for index in dropped:
+            self._forget(index, self._threads[index])
 
     def read_rounds(self) -> Iterator[bytes]:
         """Yield the steps of rounds that no record was sent of."""
-        for index, thread in self._threads.items():
+        for index, thread in list(self._threads.items()):
             if thread.rhythm is not None:
                 yield from self._take_rounds(index, thread)
 
@@ -319,10 +330,13 @@ class FoundSteps:
         has_last = rhythm["kept"] < wire.RHYTHM_CALLS
         yield from self._take_rounds(index, thread, is_last=True)
         yield from self._settle(index, thread, rhythm["last_return_ktime_ns"] if has_last else 0)
+        self._forget(index, thread)
+        thread.maps.free(index)
+
+    def _forget(self, index: int, thread: _Thread) -> None:
         self._ended[str(thread.state)] += 1
         self._just_ended[thread.who] = thread
         self._threads.pop(index, None)
-        thread.maps.free(index)
 
 
 def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[_Step]:

@@ -70,6 +70,10 @@ class RhythmMemory(ABC):
     def share_areas(self, wanting: Sequence[int]) -> None:
         """Give areas to those that want one, and others to who comes next."""
 
+    def holds(self, _index: int) -> bool:
+        """Whether there still is something to read and write at an index that was taken."""
+        return True
+
     def rounds(self, _index: int, *, is_last: bool = False) -> Sequence[Round]:  # noqa: ARG002
         """Return the rounds that no record was sent of, since they were last asked for."""
         return ()

@@ -1,12 +1,15 @@
 """What the agent makes of the rhythms that the kernel side keeps."""
 
+import os
 import random
 
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.rhythm import Calls, Rhythm
+from otel_gpu.work_budget import Share, WorkBudget
 from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
 STEP = [TO_DEVICE, *range(KERNEL, KERNEL + 8), WAIT]
@@ -41,6 +44,9 @@ class Maps:
 
     def calls(self, index):
         return self.kept[index]
+
+    def holds(self, index):
+        return index in self.rhythms
 
     def rounds(self, _index, *, is_last=False):
         return ()
@@ -372,3 +378,26 @@ def test_once_the_capture_is_to_end_no_long_search_begins(maps, steps):
         read(steps)
 
     assert set(maps.followed) == {1}
+
+
+def test_a_program_that_gives_its_rhythms_back_itself_keeps_no_other_from_being_looked_at(maps):
+    """Its memory is let go when it has ended, and with it what was known of its threads."""
+    plenty = Share(100.0, 1.0)
+    doors = DoorRhythms([0] * wire.COUNTER_COUNT, WorkBudget(plenty, plenty, plenty))
+    fd = os.memfd_create("door")
+    os.ftruncate(fd, wire.DOOR_BYTES)
+    doors.add(IMAGE, fd, uid=1)
+    os.pwrite(fd, wire.RHYTHM.build(tid=9, pid=IMAGE[0]), wire.DOOR_RHYTHMS_OFFSET)
+    steps = FoundSteps([maps, doors], lambda pid: WATCHED.get(pid, 0))
+    assert read(steps) == []
+    assert sum(steps.counts.values()) == 1
+
+    os.pwrite(fd, bytes(wire.RHYTHM.size), wire.DOOR_RHYTHMS_OFFSET)
+    doors.leave(IMAGE)
+    other = thread([("step", STEP)] * 30)
+    maps.claim(0, other, tid=11)
+
+    assert read(steps) == named(steps.read_rounds()) == []
+    assert [step[:2] for step in read(steps)] == bounds(other)
+    assert steps.counts == {"few_calls": 1, "found": 1}
+    os.close(fd)
