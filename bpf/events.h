@@ -60,7 +60,7 @@
 #define RINGS		  2 /* lifecycle, events */
 #define ALL_USERS	  4294967295 /* no uid */
 #define UNKNOWN_USER	  4294967294 /* of a process that is gone; no uid either */
-#define DOOR_VIEW_WORDS	  30 /* of a slot of a door: open calls, and what is before them */
+#define DOOR_VIEW_WORDS	  30	     /* of a slot of a door: open calls, and what is before them */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,

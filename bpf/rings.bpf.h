@@ -12,7 +12,8 @@
 /* Whether a program may put a record into a ring now. A global function, so that the verifier follows it once. */
 __weak __noinline int may_record(__u32 pid, __u32 kind)
 {
-	__u32 ring = kind == SHARE_EVENTS, bound_bytes = settings.share_bounds[SHARE_LIFECYCLE + ring];
+	__u32 ring = kind == SHARE_EVENTS,
+	      bound_bytes = settings.share_bounds[SHARE_LIFECYCLE + ring];
 	__u64 pending_bytes, now_ktime_ns, interval_ns;
 	struct process *process;
 	struct shares *user;
@@ -42,8 +43,7 @@ __weak __noinline int may_record(__u32 pid, __u32 kind)
 #define RESERVE_EVENT(pid, record)                                                                 \
 	(may_record(pid, SHARE_EVENTS) ? bpf_ringbuf_reserve(&events, sizeof(*(record)), 0) : NULL)
 #define RESERVE_LIFECYCLE(pid, record)                                                             \
-	(may_record(pid, SHARE_LIFECYCLE) ?                                                        \
-		 bpf_ringbuf_reserve(&lifecycle, sizeof(*(record)), 0) :                           \
-		 NULL)
+	(may_record(pid, SHARE_LIFECYCLE) ? bpf_ringbuf_reserve(&lifecycle, sizeof(*(record)), 0)  \
+					  : NULL)
 
 #endif

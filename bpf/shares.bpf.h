@@ -51,8 +51,7 @@ static __always_inline struct shares *shares_of(const __u32 *uid)
 
 static __always_inline __s32 held_by(const __u32 *uid, const struct shares *shares, __u32 kind)
 {
-	const struct share_corrections *corrections =
-		bpf_map_lookup_elem(&user_corrections, uid);
+	const struct share_corrections *corrections = bpf_map_lookup_elem(&user_corrections, uid);
 
 	return *(volatile __s32 *)&shares->held[kind] + (corrections ? corrections->held[kind] : 0);
 }
