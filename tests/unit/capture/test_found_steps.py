@@ -394,7 +394,7 @@ def test_a_program_that_gives_its_rhythms_back_itself_keeps_no_other_from_being_
 
     os.pwrite(fd, bytes(wire.RHYTHM.size), wire.DOOR_RHYTHMS_OFFSET)
     doors.leave(IMAGE)
-    other = thread([("step", STEP)] * 30)
+    other = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, other, tid=11)
 
     assert read(steps) == named(steps.read_rounds()) == []
