@@ -21,7 +21,7 @@ from otel_gpu.errors import HostError
 from otel_gpu.probe_symbols import layer_of_library, probes_of
 from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
-from otel_gpu.procfs.proc_files import process_of
+from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
 from otel_gpu.stacks.elf_image import ElfImage
 
 _DELETED = " (deleted)"
@@ -147,7 +147,7 @@ def check_library(library: MappedFile) -> Finding:
 def check_probe_sites(library: MappedFile) -> Finding | None:
     """Say at which instructions the probes of a library are, and of which class; None: it has none."""
     try:
-        with os.fdopen(library.open(), "rb") as stream:
+        with stream_of(library.open()) as stream:
             symbols = ElfSymbols(stream)
             sites = LibrarySites(symbols, stream)
             sites.move(probes_of(symbols.functions, library.name))
@@ -237,7 +237,7 @@ def _exported_functions(library: MappedFile) -> list[tuple[str, int]]:
     try:
         return exported_functions(f"/proc/self/fd/{descriptor}")
     finally:
-        os.close(descriptor)
+        close_file(descriptor)
 
 
 def _files_with(text: bytes, files: Iterable[MappedFile]) -> list[str]:

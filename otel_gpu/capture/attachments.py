@@ -39,6 +39,7 @@ from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
+from otel_gpu.procfs.proc_files import close_file, stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.users import real_uid
 from otel_gpu.recent import Recent
@@ -213,7 +214,7 @@ class Attachments:
         try:
             mapped = MappedFile(pid, file_of(fd), 0, 0, path)
         finally:
-            os.close(fd)
+            close_file(fd)
         yield from self.examine(pid, [mapped], note=note)
         self.forget(pid)
 
@@ -292,7 +293,7 @@ class Attachments:
                 if file.asks:
                     file.asks.ignore()
                 if file.report_fd >= 0:
-                    os.close(file.report_fd)
+                    close_file(file.report_fd)
                 self._drop(key)
                 detached = True
         if detached:
@@ -538,7 +539,7 @@ class Attachments:
 
     def _open(self, mapped: MappedFile, root: int | None) -> BinaryIO | None:
         try:
-            return os.fdopen(mapped.open(root), "rb")
+            return stream_of(mapped.open(root))
         except OSError as error:
             # Short processes that share a library all have the same to say.
             if mapped.path not in self._unread:

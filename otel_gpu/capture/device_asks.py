@@ -6,7 +6,6 @@ seconds only.
 """
 
 import logging
-import os
 import time
 from collections.abc import Iterable
 
@@ -15,6 +14,7 @@ from otel_gpu.capture.objects import BpfObject, Link
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, api_of_symbol
 from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
 
 SEEN_FOR_S = 2.0
@@ -43,7 +43,7 @@ class DeviceAsks:
         if self._links or not self._probes:
             return
         try:
-            with os.fdopen(mapped.open()) as stream:
+            with stream_of(mapped.open()) as stream:
                 path = f"/proc/self/fd/{stream.fileno()}"
                 self._links = attach_probes(self._bpf, path, self._probes)
         except (OSError, BpfError) as error:

@@ -26,7 +26,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import read_file, stream_of
 from otel_gpu.procfs.users import user_of
 from otel_gpu.recent import Recent
 from otel_gpu.records import Entry
@@ -350,7 +350,7 @@ class Doors:
             try:
                 with (
                     self._files.reading(mapped.pid, mapped.path),
-                    os.fdopen(mapped.open(), "rb") as stream,
+                    stream_of(mapped.open()) as stream,
                 ):
                     names = {name for name, _ in ElfSymbols(stream).functions}
             except (OSError, ValueError):

@@ -9,7 +9,6 @@ true of this very process, or of another one that runs the same file.
 """
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +18,7 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
+from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.file_work import FileWork, NotReadError
@@ -300,7 +300,7 @@ def _locate(
 
 def _find(mapped: MappedFile) -> _Place | None:
     try:
-        with os.fdopen(mapped.open(), "rb") as stream:
+        with stream_of(mapped.open()) as stream:
             symbols = ElfSymbols(stream, _SYMBOLS)
             if _SYMBOL not in symbols.addresses:
                 return None

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import BinaryIO
 
+from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.stacks.elf_image import ElfImage, Section
 
 _TABLES = (".dynsym", ".symtab")
@@ -186,7 +187,7 @@ def exported_functions(path: str) -> list[tuple[str, int]]:
     """
     # A path can lead to a pipe, whose writer must not be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
+    with stream_of(descriptor) as stream:
         return ElfSymbols(stream).functions
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import close_file, read_file
 
 _MAPS_LINE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
@@ -129,7 +129,7 @@ class MappedFile(NamedTuple):
                 fd = _open_regular(path)
                 if _is_file(fd, self.file):
                     return fd
-                os.close(fd)
+                close_file(fd)
         raise OSError(f"{self.path} is gone, or is not the file that process {self.pid} maps")
 
     def _paths(self, root: int | None) -> Iterator[str]:
@@ -219,7 +219,7 @@ def open_regular(place: int) -> int:
             raise OSError("not a regular file")
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
-        os.close(place)
+        close_file(place)
 
 
 @contextlib.contextmanager
@@ -233,7 +233,7 @@ def root_of(pid: int) -> Iterator[int | None]:
     try:
         yield root
     finally:
-        os.close(root)
+        close_file(root)
 
 
 def mapped_files(pid: int) -> Iterator[MappedFile]:

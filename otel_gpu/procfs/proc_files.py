@@ -1,11 +1,14 @@
 """
-Files of /proc, read up to a bound.
+Files of /proc, read up to a bound, and files of processes, closed whatever that says.
 
 A process decides how long its command line is, and how much it maps; and it may end while it is
 read.
 """
 
+import contextlib
+import io
 import os
+from typing import BinaryIO
 
 _PIECE_BYTES = 1 << 16
 
@@ -35,6 +38,29 @@ def read_descriptor(descriptor: int, limit_bytes: int) -> bytes:
         pieces.append(piece)
         limit_bytes -= len(piece)
     return b"".join(pieces)
+
+
+def close_file(descriptor: int) -> None:
+    """Close a file that a process named: its file system may answer with an error, and is rid of it too."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+class _ForeignFile(io.FileIO):
+    def close(self) -> None:
+        """Close it as ``close_file`` does."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+def stream_of(descriptor: int) -> BinaryIO:
+    """
+    Return the stream of a file that a process named, which takes over the descriptor.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return io.BufferedReader(_ForeignFile(descriptor, "rb"))
 
 
 def process_of(number: int) -> int | None:

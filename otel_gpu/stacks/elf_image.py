@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from otel_gpu.procfs.proc_files import close_file
+
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
@@ -119,7 +121,7 @@ class ElfImage:
         """Close the file; it may be called again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close_file(fd)
 
     def address_of(self, file_offset: int) -> int | None:
         """
@@ -278,7 +280,7 @@ def image_of(content: bytes) -> ElfImage:
         with open(os.dup(fd), "wb") as stream:  # noqa: PTH123
             stream.write(content)
     except OSError:
-        os.close(fd)
+        close_file(fd)
         raise
     return ElfImage(fd)
 

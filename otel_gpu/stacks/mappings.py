@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
-from otel_gpu.procfs.proc_files import read_descriptor
+from otel_gpu.procfs.proc_files import close_file, read_descriptor
 from otel_gpu.stacks.elf_image import ElfImage, image_of
 from otel_gpu.stacks.file_work import FileWork, NotReadError
 
@@ -237,7 +237,7 @@ class Mappings:
 
 def _close(file: ElfImage | int | None) -> None:
     if isinstance(file, int):
-        os.close(file)
+        close_file(file)
     elif file is not None:
         file.close()
 

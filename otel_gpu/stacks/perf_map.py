@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
 from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.file_work import FileWork, NotReadError
@@ -95,7 +96,7 @@ class PerfMap:
             try:
                 self._read_file(fd, user, started_ns)
             finally:
-                os.close(fd)
+                close_file(fd)
 
     def _read_file(self, fd: int, user: int, started_ns: int) -> None:
         status = os.fstat(fd)

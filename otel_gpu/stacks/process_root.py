@@ -19,6 +19,7 @@ import stat
 from typing import Final
 
 from otel_gpu.procfs.mapped_files import open_regular
+from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.users import User
 
 _OPENAT2 = 437  # the same number on x86-64 and AArch64
@@ -52,24 +53,24 @@ def open_in_root(root: str, path: str, user: User, *, follow: bool = True) -> in
             try:
                 place = os.open(os.path.basename(path), _FILE_FLAGS, dir_fd=folder)  # noqa: PTH119
             finally:
-                os.close(folder)
+                close_file(folder)
             try:
                 status = os.fstat(place)
                 if follow and stat.S_ISLNK(status.st_mode):
                     # Not one of /proc, whose text is not where it leads.
-                    os.close(_open_at(top, path, os.O_PATH | os.O_CLOEXEC))
+                    close_file(_open_at(top, path, os.O_PATH | os.O_CLOEXEC))
                     target = os.readlink("", dir_fd=place)
                 else:
                     _check_mode(status, user, _READ, path)
             except OSError:
-                os.close(place)
+                close_file(place)
                 raise
             if not target:
                 return open_regular(place)
-            os.close(place)
+            close_file(place)
             path = os.path.join(os.path.dirname(path), target)  # noqa: PTH118, PTH120 -- in that root
     finally:
-        os.close(top)
+        close_file(top)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
@@ -85,14 +86,14 @@ def _open_folder(top: int, path: str, user: User) -> int:
             if os.path.samestat(status, end):
                 return found
             above = os.open("..", _FOLDER_FLAGS, dir_fd=folder)
-            os.close(folder)
+            close_file(folder)
             folder = above
     except OSError:
-        os.close(found)
+        close_file(found)
         raise
     finally:
-        os.close(folder)
-    os.close(found)
+        close_file(folder)
+    close_file(found)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 

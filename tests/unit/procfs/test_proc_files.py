@@ -1,0 +1,50 @@
+"""Files that a process named, whose file system has an error to say when they are closed."""
+
+import os
+
+import pytest
+
+from otel_gpu.procfs.mapped_files import FileId, MappedFile
+from otel_gpu.procfs.proc_files import close_file, stream_of
+from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.mappings import Images
+
+
+def closed_with_an_error(descriptor):
+    """What close(2) says of it from now on is an error, as of a file system that is gone."""
+    os.close(descriptor)
+    return descriptor
+
+
+@pytest.fixture
+def descriptor():
+    return os.open("/proc/self/exe", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def test_a_descriptor(descriptor):
+    close_file(closed_with_an_error(descriptor))
+
+
+def test_a_stream(descriptor):
+    with stream_of(descriptor) as stream:
+        assert stream.read(4) == b"\x7fELF"
+        closed_with_an_error(descriptor)
+    assert stream.closed
+
+
+def test_an_elf_file(descriptor):
+    image = ElfImage(descriptor)
+    closed_with_an_error(descriptor)
+    image.close()
+    assert image.closed
+
+
+def test_files_that_are_held_open_for_processes(monkeypatch, descriptor):
+    """All that others hold are still closed."""
+    monkeypatch.setattr(MappedFile, "open", lambda _mapped: closed_with_an_error(descriptor))
+    mapped = MappedFile(os.getpid(), FileId(1, 2), 0, 4096, "/lib/one.so")
+    images = Images()
+    images.hold(mapped)
+    images.release(mapped.file)
+    images.hold(mapped)
+    images.close()
