@@ -12,7 +12,7 @@ same way (Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998); so does
 from collections import Counter
 from typing import NamedTuple
 
-from otel_gpu.wire import USER_SHARE
+from otel_gpu.wire import UNKNOWN_USER, USER_SHARE
 
 
 class Holder(NamedTuple):
@@ -55,3 +55,9 @@ class Shares:
         # An entry of each that ever held something would be a bound of its own.
         self._of_programs += Counter()
         self._of_users += Counter()
+
+
+def of_user(user: str | int) -> str:
+    """Say whose a process is in texts, by the name or number of its user; empty or no number: not known."""
+    is_known = bool(user) if isinstance(user, str) else 0 <= user < UNKNOWN_USER
+    return f"of user {user}" if is_known else "of a user that is not known"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_name
 from otel_gpu.recent import Recent
-from otel_gpu.shares import Holder
+from otel_gpu.shares import Holder, of_user
 
 MAX_NAMED: Final = 32
 _MAX_NAME_BYTES = 256
@@ -84,9 +84,9 @@ class Refusals:
                 self._logged.add(refusal)
                 who = f"{one['name'] or 'process'} ({one['pid']})" if one["pid"] else "all programs"
                 _logger.warning(
-                    "%s of user %s had the share of what all programs have together (%s): more is "
+                    "%s %s had the share of what all programs have together (%s): more is "
                     "refused, and counted",
-                    *(who, one["user"], one["bound"]),
+                    *(who, of_user(one["user"]), one["bound"]),
                 )
 
     def _place(self, refusal: Refusal) -> Refusal:
@@ -96,7 +96,9 @@ class Refusals:
         return Refusal(refusal.bound, Holder(0, refusal.holder.uid))
 
     def _learn_name(self, pid: int, name: str) -> None:
-        if not pid or pid in self._names:
+        if not pid or self._names.get(pid, ""):
             return
+        if pid in self._names and not name:
+            return  # It was gone when it was first seen.
         comm = read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace")
         self._names[pid] = comm.rstrip("\n") or name

@@ -11,6 +11,7 @@ from typing import Any, Final
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.recent import Recent
+from otel_gpu.shares import of_user
 
 FILE_UNREAD: Final = "file_unread"
 """The reason of losses of files."""
@@ -48,8 +49,8 @@ class Unread:
         if (pid, what) in self._known:
             return
         self._known[pid, what] = None
-        text = "%s of process %d of user %d is not read: %s"
-        PROCESS_LOG.warning(_logger, pid, text, what, pid, uid, reason)
+        text = "%s of process %d %s is not read: %s"
+        PROCESS_LOG.warning(_logger, pid, text, what, pid, of_user(uid), reason)
         if len(self._named) < MAX_NAMED:
             name = self._name_of(pid)
             named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}

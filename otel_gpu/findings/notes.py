@@ -8,6 +8,7 @@ from otel_gpu.findings.words import count_of, format_time, printable
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 from otel_gpu.ledger.window import Window
+from otel_gpu.shares import of_user
 
 NO_CALLS: Final = "No CUDA call was counted."
 
@@ -117,8 +118,8 @@ def describe_losses(agent: AgentReadings) -> Iterator[str]:
 def _describe_unread(agent: AgentReadings) -> Iterator[str]:
     for one in agent.status.get("unread", ()):
         yield (
-            f"Of process {printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}) of user "
-            f"{one.get('uid', -1)}, {printable(one.get('what', ''))} was not read: "
+            f"Of process {printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}) "
+            f"{of_user(one.get('uid', -1))}, {printable(one.get('what', ''))} was not read: "
             f"{printable(one.get('reason', ''))}."
         )
 
@@ -147,7 +148,7 @@ def _describe_over_share(agent: AgentReadings) -> Iterator[str]:
         who = f"{printable(one.get('name', '') or 'process')} ({pid})" if pid else "all programs"
         bound = one.get("bound", "")
         yield (
-            f"{who} of user {printable(one.get('user', ''))} had the share of what all programs have "
+            f"{who} {of_user(printable(one.get('user', '')))} had the share of what all programs have "
             f"together: {one.get('count', 0):,} {_OVER_SHARE.get(bound, printable(bound))}."
         )
 

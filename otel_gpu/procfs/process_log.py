@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_gpu.procfs.users import real_uid, user_name
-from otel_gpu.shares import Holder, Shares
+from otel_gpu.shares import Holder, Shares, of_user
 
 MAX_LINES: Final = 128
 """Most lines about all processes together, in each window of time."""
@@ -48,8 +48,8 @@ class ProcessLog:
         if holder.uid not in self._named:
             self._named.add(holder.uid)
             logger.warning(
-                "there are too many lines about process %d of user %s: more are left out for %.0f s",
-                *(pid, user_name(holder.uid), WINDOW_S),
+                "there are too many lines about process %d %s: more are left out for %.0f s",
+                *(pid, of_user(user_name(holder.uid)), WINDOW_S),
             )
 
     def left_out(self) -> Mapping[Holder, int]:

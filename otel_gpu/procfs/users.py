@@ -46,7 +46,9 @@ def real_uid(pid: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """Return the name of a user, or its number where it has none."""
+    """Return the name of a user, its number where it has none, or nothing if it is not known."""
+    if not 0 <= uid < UNKNOWN_USER:
+        return ""
     # Cached because it may ask a directory server.
     try:
         return os.fsencode(pwd.getpwuid(uid).pw_name).decode(errors="replace")
