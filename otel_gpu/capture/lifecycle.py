@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from otel_gpu import wire
 from otel_gpu.capture.completion import Completion
+from otel_gpu.capture.ending import Ending
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.snapshots import Snapshots
@@ -32,6 +33,7 @@ class Lifecycle:
         watchlist: Keeps who is watched.
         completion: Completes the other records.
         faults: Counts errors; one costs what it is about.
+        ending: Says whether records are still read.
         note_ended: Is called with the images that ended, before what came after is read.
 
     Attributes:
@@ -46,6 +48,7 @@ class Lifecycle:
         watchlist: Watchlist,
         completion: Completion,
         faults: Faults,
+        ending: Ending,
         *,
         note_ended: Callable[[Iterable[Image]], None],
     ) -> None:
@@ -55,6 +58,7 @@ class Lifecycle:
         self._watchlist = watchlist
         self._completion = completion
         self._faults = faults
+        self._ending = ending
         self._note_ended = note_ended
         self.had_records = False
         # By kind of record, with their names in errors.
@@ -98,6 +102,9 @@ class Lifecycle:
                 yield from self._snapshots.steps.last(images)
 
     def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
+        if self._ending.is_over:
+            self._give_up(lifecycle)
+            lifecycle = ()
         headers = [header_of(record) for record in lifecycle]
         replaced = {
             (header.pid, _old_image_of(record))
@@ -113,7 +120,10 @@ class Lifecycle:
         # An image's last series come before its end, but after all that names it.
         yield from self.last_readings(replaced)
         exits = []
-        for header, record in zip(headers, lifecycle, strict=True):
+        for number, (header, record) in enumerate(zip(headers, lifecycle, strict=True)):
+            if self._ending.is_over:
+                self._give_up(lifecycle[number:])
+                break
             if header.kind == wire.RECORD_EXIT:
                 exits.append(record)
             elif header.kind == wire.RECORD_HANDLE:
@@ -127,14 +137,23 @@ class Lifecycle:
                     yield from handle(record)
         with self._faults.at("stacks"):
             self._user_stacks.processes.ask_due()
-        records = self._watchlist.notice(self._programs.events.read(until))
+        records = self._watchlist.notice(self._ending.within(self._programs.events.read(until)))
         yield from self._completion.complete(records)
+        # Nothing of it may come after its end. Without that, what it counted is in the last reading of all.
+        if self._ending.is_over:
+            self._ending.unread += len(exits)
+            return
         yield from self.last_readings(ended)
         yield from exits
         # Last: what an image said before its end, such as an annotation, is about one that is known.
         for pid, image_ktime_ns in ended:
             with self._faults.at("after_exit"):
                 self._watchlist.forget(pid, image_ktime_ns)
+
+    def _give_up(self, lifecycle: Sequence[bytes]) -> None:
+        """Do nothing more than let go on what stands still."""
+        let_all_go_on(lifecycle)
+        self._ending.unread += len(lifecycle)
 
 
 def _old_image_of(record: bytes) -> int:

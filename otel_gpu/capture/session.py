@@ -22,6 +22,7 @@ from otel_gpu.caches import CACHES
 from otel_gpu.capture.command import Command, reap_orphans
 from otel_gpu.capture.completion import Completion
 from otel_gpu.capture.early_calls import EarlyCalls
+from otel_gpu.capture.ending import END_UNREAD, Ending
 from otel_gpu.capture.host import (
     describe_host,
     give_back_memory,
@@ -64,7 +65,7 @@ _DROP_INTERVAL_S = 1.0
 _TICKS_INTERVAL_S = 0.5
 # Who waits for a rank is to be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
-_MAX_BATCH = 1024
+_MAX_BATCH, _MAX_LAST_BATCH = 1024, 64
 # Of the ring buffer: what is fuller must not wait.
 _URGENT_FILL = 0.25
 _MAX_NAMED = 8
@@ -120,6 +121,7 @@ class Session:
             programs, config, self._user_stacks, lambda: self._watchlist.images
         )
         self._missed_starts = MissedStarts(programs.lose)
+        self._ending = Ending()
         self._stalls = process_memory.stalls()
         self._early_calls = EarlyCalls(lambda: programs.looks, self._user_stacks)
         self._watchlist = Watchlist(
@@ -131,6 +133,7 @@ class Session:
             watch_all=watch_all,
             early_calls=self._early_calls,
             missed_starts=self._missed_starts,
+            ending=self._ending,
         )
         self._on_cpu = OnCpuSampling(programs, config)
         self._surroundings = Surroundings(config, lambda: self._watchlist.images)
@@ -144,18 +147,18 @@ class Session:
             self._watchlist,
             completion,
             self._faults,
+            self._ending,
             note_ended=self._surroundings.faults.note_ended,
         )
         self._still_running = 0
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._stopping = False
         # Until then something goes on.
         self._rests_from_s = math.inf if is_shown else time.monotonic() + _RESTLESS_S
 
     def stop(self) -> None:
         """End the capture soon; safe in a signal handler."""
-        self._stopping = True
+        self._ending.begin()
         self._programs.file_work.end_soon()
         self._snapshots.steps.end_soon()
         with contextlib.suppress(OSError):
@@ -186,24 +189,31 @@ class Session:
                 poller.poll(wait_s)
                 priority.adjust(is_urgent=self._is_urgent())
                 reap_orphans(self._command)
-                turn = itertools.chain(self._clock(), self._lifecycle.read(), schedule.run_due())
+                turn = itertools.chain(self._clock(), self._lifecycle.read(), self._due(schedule))
                 count = 0
-                for piece in _pieces(turn):
+                for piece in self._pieces(turn):
                     count += len(piece)
+                    if self._ending.has_begun:
+                        priority.adjust(is_urgent=True)
                     yield piece
                 self._note_turn(count)
         priority.adjust(is_urgent=True)
         # Twice: whoever is gone before and after the ring was read has ended unseen.
         for _ in range(2):
             turn = itertools.chain(self._clock(), self._lifecycle.read(), self._unseen_ends())
-            yield from _pieces(turn)
+            yield from self._pieces(turn)
         self._note_running()
         # Apart, so that the last status knows the errors that those records led to.
-        yield from _pieces(self._end())
+        yield from self._pieces(self._end())
         self._surroundings.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
+
+    def _due(self, schedule: Schedule) -> Iterator[bytes]:
+        # Of a capture that ends all is read once more, and nobody is looked for.
+        if not self._ending.has_begun:
+            yield from schedule.run_due()
 
     def _pace_s(self) -> float:
         """
@@ -360,7 +370,7 @@ class Session:
             yield poller
 
     def _is_over(self, deadline_s: float | None) -> bool:
-        if self._stopping or (deadline_s is not None and time.monotonic() >= deadline_s):
+        if self._ending.has_begun or (deadline_s is not None and time.monotonic() >= deadline_s):
             return True
         if self._command:
             return self._command.poll() is not None
@@ -399,6 +409,8 @@ class Session:
 
     def _unseen_ends(self) -> Iterator[bytes]:
         # What ended without a record of it.
+        if self._ending.is_over:
+            return
         with self._faults.at("sweep"):
             ended = self._watchlist.find_ended()
             yield from self._lifecycle.last_readings(ended)
@@ -449,7 +461,10 @@ class Session:
                 "devices": self._surroundings.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
-                "files": {FILE_UNREAD: self._programs.unread.files},
+                "files": {
+                    FILE_UNREAD: self._programs.unread.files,
+                    END_UNREAD: self._ending.unread,
+                },
                 "unread": self._programs.unread.named,
                 "still_running": self._still_running,
                 "missed_starts": self._missed_starts.named,
@@ -467,14 +482,19 @@ class Session:
         yield self._snapshots.counters()
         self._snapshots.describe_refusals()
 
+    def _pieces(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:
+        """
+        Yield what a turn of the loop found, piece by piece.
 
-def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """
-    Yield what a turn of the loop found, piece by piece.
-
-    A full ring, and what is made of it, are never in memory as a whole.
-    """
-    records = iter(records)
-    yield list(itertools.islice(records, _MAX_BATCH))
-    while piece := list(itertools.islice(records, _MAX_BATCH)):
-        yield piece
+        A full ring, and what is made of it, are never in memory as a whole. Where there is little time
+        left, what is made of a piece takes little of it.
+        """
+        records = iter(records)
+        is_first = True
+        while True:
+            most = _MAX_LAST_BATCH if self._ending.has_begun else _MAX_BATCH
+            piece = list(itertools.islice(records, most))
+            if not piece and not is_first:
+                return
+            is_first = False
+            yield piece

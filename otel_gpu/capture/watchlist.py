@@ -19,6 +19,7 @@ from otel_gpu.capture.annotations import Annotations
 from otel_gpu.capture.attachments import Arrival, Attachments
 from otel_gpu.capture.block_windows import BlockWindows
 from otel_gpu.capture.early_calls import EarlyCalls
+from otel_gpu.capture.ending import Ending
 from otel_gpu.capture.headers import header_of
 from otel_gpu.capture.interpreters import Interpreters
 from otel_gpu.capture.introductions import Introductions
@@ -73,6 +74,7 @@ class Watchlist:
         watch_all: Watch whatever maps a CUDA library.
         early_calls: Learns of processes that have lived before they were watched.
         missed_starts: Counts processes of which calls were missed.
+        ending: Says whether processes still get probes.
 
     Attributes:
         block_windows: When reports of blocks are seen.
@@ -90,6 +92,7 @@ class Watchlist:
         watch_all: bool,
         early_calls: EarlyCalls | None = None,
         missed_starts: MissedStarts | None = None,
+        ending: Ending | None = None,
     ) -> None:
         self._programs = programs
         self._user_stacks = user_stacks
@@ -98,6 +101,7 @@ class Watchlist:
         self._cgroup = cgroup
         self._watch_all = watch_all
         self._early_calls = early_calls
+        self._ending = ending or Ending()
         self._missed_starts = missed_starts or MissedStarts(lambda _counter: None)
         # What was there before the capture has made calls before it; 0: it is still looked for.
         self._begun_ktime_ns = 0
@@ -432,6 +436,10 @@ class Watchlist:
         self._missed_starts.add(pid, self._images.get(pid, 0), reason, file=file)
 
     def _probes(self, pid: int, note: Callable[[Arrival], None] | None = None) -> Iterator[bytes]:
+        # Many may stand still, and each takes milliseconds: at the end they go on as they are.
+        if self._ending.is_over:
+            self._ending.unread += 1
+            return
         # What is wrong with one process is no reason not to look at the next.
         with self._faults.at("probes"):
             yield from self._place_probes(pid, note or self._in_doubt)

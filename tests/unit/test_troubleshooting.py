@@ -7,6 +7,7 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.capture.doors import LOST_BY_DOORS
+from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
@@ -34,7 +35,15 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     ]
 
     assert sorted(word for words in named for word in words) == sorted(
-        [*readings.losses({}), *LOST_BY_DOORS, FILE_UNREAD, "rejected_…", "error_…", "skipped_…"]
+        [
+            *readings.losses({}),
+            *LOST_BY_DOORS,
+            FILE_UNREAD,
+            END_UNREAD,
+            "rejected_…",
+            "error_…",
+            "skipped_…",
+        ]
     )
     assert len(counters) >= 14
 

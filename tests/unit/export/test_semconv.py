@@ -5,6 +5,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.doors import LOST_BY_DOORS
+from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.decode.communicators import Signature
 from otel_gpu.decode.device import Work
@@ -539,9 +540,11 @@ def test_every_loss_in_the_kernel_has_a_reason():
     assert losses == semconv.REASON_VALUES.keys()
 
 
-def test_every_loss_of_doors_and_files_is_a_reason(registry):
+def test_every_loss_that_the_agent_counts_itself_is_a_reason(registry):
     """They have no counter in the kernel."""
-    assert {*LOST_BY_DOORS, FILE_UNREAD} <= set(registry["attributes"]["reason"]["examples"])
+    assert {*LOST_BY_DOORS, FILE_UNREAD, END_UNREAD} <= set(
+        registry["attributes"]["reason"]["examples"]
+    )
 
 
 def test_every_metric_is_emitted_as_declared(emitted, registry):
