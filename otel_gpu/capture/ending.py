@@ -15,7 +15,7 @@ END_UNREAD: Final = "end_unread"
 """The reason of losses of records that were not read any more."""
 
 # A capture ends within 5 s, with all that is read and sent after this.
-_READS_S = 1.5
+_READS_S = 1.0
 _AT_A_TIME = 64
 
 

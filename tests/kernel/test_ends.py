@@ -1,6 +1,12 @@
 """The agent ends in time, whatever waits in the rings, and what was counted is exact all the same."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +19,26 @@ from otel_gpu.config import load
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import CudaCall, Status
 from otel_gpu.decode.readings import Aggregates
-from tests.kernel.test_tenants import CALLS, make_calls, program
+from tests.kernel.agent import Agent, calls
+from tests.kernel.storms import counted, storm
+from tests.kernel.test_shares import API, AS_ANOTHER
+from tests.kernel.test_tenants import AS_NOBODY, CALLS, ENDS_WITHIN_S, make_calls, program
+from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
+
+# The storm, and neighbours, are on the same CPUs; ENDS_WITHIN_S is what of that is the agent's work.
+ENDS_ANYWHERE_WITHIN_S = 8.0
+STORMS_S = 8.0
+# Twice a second, as other tests have it, the agent would do little else than send all these programs.
+EVERY_FIVE_SECONDS = {"OTEL_METRIC_EXPORT_INTERVAL": "5000"}
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU time that a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_records_that_are_not_read_any_more_are_counted(
@@ -50,3 +72,40 @@ def test_records_that_are_not_read_any_more_are_counted(
     assert sum(made.values()) == 1009
     assert status["files"][END_UNREAD] >= 1
     assert rejected == {}
+
+
+def test_a_storm_of_programs_keeps_no_agent_from_its_end(
+    receiver: OtlpReceiver, stubs: StubLibraries
+) -> None:
+    """It goes on meanwhile, and fills the rings again; all calls of another user's program count."""
+    with (
+        program(CALLS, stubs.runtime, inside=AS_ANOTHER) as other,
+        Agent(receiver, flags=["--all"], env=EVERY_FIVE_SECONDS) as agent,
+        subprocess.Popen(
+            [*AS_NOBODY, *storm(stubs, 100_000, 2, 1, 0, "opened,linked,chained")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as storming,
+    ):
+        try:
+            receiver.wait_for(lambda: len(counted(receiver)) > 53)
+            make_calls(other, 10_007)
+            time.sleep(STORMS_S)
+            assert storming.poll() is None
+            began_s, asked_s = cpu_s(agent.process.pid), time.monotonic()
+            agent.signal(signal.SIGTERM)
+            spent_s = 0.0
+            while agent.process.poll() is None:
+                with contextlib.suppress(OSError, IndexError):
+                    spent_s = max(spent_s, cpu_s(agent.process.pid) - began_s)
+                time.sleep(0.05)
+            took_s = time.monotonic() - asked_s
+            finished = agent.wait()
+        finally:
+            os.killpg(storming.pid, signal.SIGKILL)
+
+    assert finished.returncode == 0
+    assert calls(receiver, API, other.pid) == 10_007
+    assert spent_s < ENDS_WITHIN_S
+    assert took_s < ENDS_ANYWHERE_WITHIN_S
