@@ -118,6 +118,10 @@ class Arrival(NamedTuple):
     problem: MissedStart | None
 
 
+# The kernel waits for each link that goes, and a program may map thousands of files.
+_DETACHES_S = 0.1
+
+
 class Attachments:
     """
     The probes in libraries.
@@ -274,12 +278,17 @@ class Attachments:
 
     def let_ask(self, now_s: float | None = None) -> None:
         """Let programs ask for their device at no cost, if that was seen for some seconds."""
+        until_s = time.monotonic() + _DETACHES_S
         for file in self._files.values():
             if file.asks:
                 file.asks.tire(time.monotonic() if now_s is None else now_s)
+                # The others are let next time.
+                if time.monotonic() >= until_s:
+                    break
 
     def detach_unused(self, now_s: float | None = None) -> None:
         """Let go of files that no process has mapped for a while."""
+        until_s = time.monotonic() + _DETACHES_S
         now_s = time.monotonic() if now_s is None else now_s
         detached = False
         for key, file in list(self._files.items()):
@@ -296,6 +305,9 @@ class Attachments:
                     close_file(file.report_fd)
                 self._drop(key)
                 detached = True
+                # The others are let go of next time.
+                if time.monotonic() >= until_s:
+                    break
         if detached:
             self._programs.forget_known()
 

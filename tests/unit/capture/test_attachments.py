@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -525,3 +526,27 @@ def test_only_so_much_of_a_library_is_decoded(monkeypatch):
     for alike in said["sites"]:
         kinds[alike["class"]] += len(alike["symbols"])
     assert 0 < kinds["unknown"] < said["symbols"] == kinds.total()
+
+
+def test_probes_of_many_files_go_some_at_a_time(library, monkeypatch):
+    """The kernel waits for each: what else the agent does, its end too, does not wait for all of them."""
+    _, _, attachments = attach(library)
+    now_s, gone = [100.0], []
+
+    class Asks:
+        """It takes 30 ms to let go of, once."""
+
+        def tire(self, _now_s):
+            if self not in gone:
+                gone.append(self)
+                now_s[0] += 0.03
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    attachments._files = {number: SimpleNamespace(asks=Asks()) for number in range(11)}
+    went = []
+    while len(gone) < 11:
+        before = len(gone)
+        attachments.let_ask()
+        went.append(len(gone) - before)
+
+    assert went == [4, 4, 3]
