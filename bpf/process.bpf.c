@@ -217,7 +217,7 @@ int sched_process_exec(__u64 *ctx)
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
 	thread = find_thread(old_tid);
 	if (!settings.pid_namespace_inode && old_tid != tid && thread)
-		forget_thread(old_tid, thread);
+		forget_thread(old_tid);
 	thread = find_thread(tid);
 	if (thread) {
 		leave_rhythm(thread);
@@ -301,7 +301,7 @@ int sched_process_exit(__u64 *ctx)
 		leave_rhythm(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);
-		forget_thread(tid, thread);
+		forget_thread(tid);
 	}
 	process = find_process(pid);
 	if (!process || READ_SELDOM(task, signal, live.counter))

@@ -9,27 +9,24 @@
 #define RATE_INTERVAL_NS 1000000000ULL
 #define RATE_BYTES	 8192 /* of a ring, for each record of a program in that time */
 
-/* Whether a program may put a record into a ring now. A global function, so that the verifier follows it once. */
-__weak __noinline int may_record(__u32 pid, __u32 kind)
+/*
+ * Whether a program has not used up its rate of a ring that is nearly full. Global functions, which the
+ * verifier follows once; and two, as it would follow the rest of one for each ring.
+ */
+__weak __noinline int has_rate(__u32 pid, __u32 ring)
 {
-	__u32 ring = kind == SHARE_EVENTS,
-	      bound_bytes = settings.share_bounds[SHARE_LIFECYCLE + ring];
-	__u64 pending_bytes, now_ktime_ns, interval_ns;
-	struct process *process;
+	struct process *process = find_process(pid);
+	__u64 now_ktime_ns, interval_ns;
 	struct shares *user;
+	__u32 bound_bytes;
 
-	if (ring)
-		pending_bytes = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
-	else
-		pending_bytes = bpf_ringbuf_query(&lifecycle, BPF_RB_AVAIL_DATA);
-	if (pending_bytes < bound_bytes / 4 * 3)
-		return true;
-	process = find_process(pid);
+	ring &= 1;
+	bound_bytes = settings.share_bounds[SHARE_LIFECYCLE + ring];
 	if (!process)
 		return true;
 	now_ktime_ns = bpf_ktime_get_ns();
 	interval_ns = RATE_INTERVAL_NS * RATE_BYTES / (bound_bytes | 1);
-	user = shares_of(&process->uid);
+	user = bpf_map_lookup_elem(&user_shares, &process->uid);
 	if (admit_to(&process->shares.record_arrival_ktime_ns[ring], now_ktime_ns, interval_ns,
 		     RATE_INTERVAL_NS) &&
 	    (!user || admit_to(&user->record_arrival_ktime_ns[ring], now_ktime_ns, interval_ns / 2,
@@ -39,11 +36,25 @@ __weak __noinline int may_record(__u32 pid, __u32 kind)
 	return false;
 }
 
+/* Whether a program may put a record into the ring now. */
+__weak __noinline int may_record_event(__u32 pid)
+{
+	__u64 pending_bytes = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
+
+	return pending_bytes < settings.share_bounds[SHARE_EVENTS] / 4 * 3 || has_rate(pid, 1);
+}
+
+__weak __noinline int may_record_lifecycle(__u32 pid)
+{
+	__u64 pending_bytes = bpf_ringbuf_query(&lifecycle, BPF_RB_AVAIL_DATA);
+
+	return pending_bytes < settings.share_bounds[SHARE_LIFECYCLE] / 4 * 3 || has_rate(pid, 0);
+}
+
 /* Room for a record of a program; NULL: there is none for it. */
 #define RESERVE_EVENT(pid, record)                                                                 \
-	(may_record(pid, SHARE_EVENTS) ? bpf_ringbuf_reserve(&events, sizeof(*(record)), 0) : NULL)
+	(may_record_event(pid) ? bpf_ringbuf_reserve(&events, sizeof(*(record)), 0) : NULL)
 #define RESERVE_LIFECYCLE(pid, record)                                                             \
-	(may_record(pid, SHARE_LIFECYCLE) ? bpf_ringbuf_reserve(&lifecycle, sizeof(*(record)), 0)  \
-					  : NULL)
+	(may_record_lifecycle(pid) ? bpf_ringbuf_reserve(&lifecycle, sizeof(*(record)), 0) : NULL)
 
 #endif

@@ -49,11 +49,19 @@ static __always_inline struct shares *shares_of(const __u32 *uid)
 	return bpf_map_lookup_elem(&user_shares, uid);
 }
 
-static __always_inline __s32 held_by(const __u32 *uid, const struct shares *shares, __u32 kind)
+/* Global functions, and of numbers alone: the verifier follows each once, and what calls them as if it did not branch. */
+__weak __noinline int held_by(__u32 uid, __u32 kind)
 {
-	const struct share_corrections *corrections = bpf_map_lookup_elem(&user_corrections, uid);
+	const struct share_corrections *corrections;
+	const struct shares *shares = shares_of(&uid);
+	__s32 held = 0;
 
-	return *(volatile __s32 *)&shares->held[kind] + (corrections ? corrections->held[kind] : 0);
+	if (kind >= SHARE_COUNT)
+		return 0;
+	if (shares)
+		held = *(volatile __s32 *)&shares->held[kind];
+	corrections = bpf_map_lookup_elem(&user_corrections, &uid);
+	return corrections ? held + corrections->held[kind] : held;
 }
 
 static __always_inline void add_to_shares(struct shares *shares, __u32 kind, __s32 entries)
@@ -62,29 +70,27 @@ static __always_inline void add_to_shares(struct shares *shares, __u32 kind, __s
 		__sync_fetch_and_add(&shares->held[kind], entries);
 }
 
-/* Charge one entry to a user, and say how many are free for a program of it; 0: none is. */
-static __always_inline __s32 charge(const __u32 *uid, __u32 kind, __s32 held)
+/* Of a user, and of all. */
+__weak __noinline int add_to_user(__u32 uid, __u32 kind, int entries)
 {
 	__u32 everybody = ALL_USERS;
-	struct shares *all = shares_of(&everybody), *user = shares_of(uid);
-	__s32 free = settings.share_bounds[kind];
 
-	/* Shares that found no room themselves refuse nothing. */
-	if (all)
-		free -= held_by(&everybody, all, kind);
-	if (held >= free || (user && held_by(uid, user, kind) >= USER_SHARE * free))
-		return false;
-	add_to_shares(all, kind, 1);
-	add_to_shares(user, kind, 1);
-	return true;
+	if (kind >= SHARE_COUNT)
+		return 0;
+	add_to_shares(bpf_map_lookup_elem(&user_shares, &uid), kind, entries);
+	add_to_shares(bpf_map_lookup_elem(&user_shares, &everybody), kind, entries);
+	return 0;
 }
 
-static __always_inline void discharge(const __u32 *uid, __u32 kind)
+/* Charge one entry to a user, for a program that holds so many; false: it has its share. */
+static __always_inline bool charge(__u32 uid, __u32 kind, __s32 held)
 {
-	__u32 everybody = ALL_USERS;
+	__s32 free = settings.share_bounds[kind] - held_by(ALL_USERS, kind);
 
-	add_to_shares(bpf_map_lookup_elem(&user_shares, uid), kind, -1);
-	add_to_shares(bpf_map_lookup_elem(&user_shares, &everybody), kind, -1);
+	if (held >= free || held_by(uid, kind) >= USER_SHARE * free)
+		return false;
+	add_to_user(uid, kind, 1);
+	return true;
 }
 
 /* Charge one entry to a program. Returns whether it may be added. */
@@ -92,7 +98,7 @@ __weak __noinline int take_share(struct process *process, __u32 kind)
 {
 	if (!process || kind >= SHARE_COUNT)
 		return true; /* it ends this moment */
-	if (!charge(&process->uid, kind, process->shares.held[kind])) {
+	if (!charge(process->uid, kind, process->shares.held[kind])) {
 		__sync_fetch_and_add(&process->shares.refused[kind], 1);
 		return false;
 	}
@@ -106,7 +112,7 @@ __weak __noinline int give_share_back(struct process *process, __u32 kind)
 	if (!process || kind >= SHARE_COUNT)
 		return 0;
 	add_to_shares(&process->shares, kind, -1);
-	discharge(&process->uid, kind);
+	add_to_user(process->uid, kind, -1);
 	return 0;
 }
 
@@ -115,19 +121,17 @@ __weak __noinline int take_user_share(__u32 uid, __u32 kind)
 {
 	struct shares *user;
 
-	if (kind >= SHARE_COUNT || charge(&uid, kind, 0))
+	if (kind >= SHARE_COUNT || charge(uid, kind, 0))
 		return true;
-	user = shares_of(&uid);
+	user = bpf_map_lookup_elem(&user_shares, &uid);
 	if (user)
 		__sync_fetch_and_add(&user->refused[kind], 1);
 	return false;
 }
 
-__weak __noinline int give_user_share_back(__u32 uid, __u32 kind)
+static __always_inline int give_user_share_back(__u32 uid, __u32 kind)
 {
-	if (kind < SHARE_COUNT)
-		discharge(&uid, kind);
-	return 0;
+	return add_to_user(uid, kind, -1);
 }
 
 /*

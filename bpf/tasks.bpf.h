@@ -120,16 +120,22 @@ static __always_inline struct thread *find_thread(__u32 tid)
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
-static __always_inline void forget_thread(__u32 tid, const struct thread *thread)
+/* A global function: the verifier follows it once. */
+__weak __noinline int forget_thread(__u32 tid)
 {
-	struct process *process = find_process(thread->pid);
+	struct thread *thread = find_thread(tid);
+	struct process *process;
 
+	if (!thread)
+		return 0;
+	process = find_process(thread->pid);
 	/* One of the program before is not charged to this one, but to its user all the same. */
 	if (process && process->image_ktime_ns == thread->image_ktime_ns)
-		give_share_back(process, SHARE_THREADS);
-	else if (process)
-		give_user_share_back(process->uid, SHARE_THREADS);
+		add_to_shares(&process->shares, SHARE_THREADS, -1);
+	if (process)
+		add_to_user(process->uid, SHARE_THREADS, -1);
 	bpf_map_delete_elem(&threads, &tid);
+	return 0;
 }
 
 /* Too large for the BPF stack, so new threads are copied from here. */
@@ -147,16 +153,15 @@ static __always_inline __s32 device_at_start(struct task_struct *task)
 static __noinline struct thread *watch_thread(struct process *process, struct task_struct *task,
 					      __u32 pid, __u32 tid)
 {
-	struct thread *thread = find_thread(tid);
+	struct thread *thread = NULL;
 
 	/* Of the program that the process was before, or whose end was not seen. */
-	if (thread)
-		forget_thread(tid, thread);
-	thread = NULL;
+	forget_thread(tid);
 	if (take_share(process, SHARE_THREADS)) {
-		if (bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY))
-			give_share_back(process, SHARE_THREADS);
+		bpf_map_update_elem(&threads, &tid, &new_thread, BPF_ANY);
 		thread = find_thread(tid);
+		if (!thread)
+			give_share_back(process, SHARE_THREADS);
 	}
 	if (!thread) {
 		count(COUNTER_LOST_THREADS_FULL);
