@@ -23,6 +23,7 @@ from otel_gpu.explain.baselines import Baseline
 from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of
 from otel_gpu.explain.settings import Settings
+from otel_gpu.probe_table import ASYNC_EVENT_API
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER: Final = 1 << 64
@@ -171,7 +172,12 @@ class PendingEffects:
             self.left_out[reason] += 1
 
     def _choose(self, second: int) -> None:
-        """Choose of a second what is explained: of each kind of failure one, then what lost most."""
+        """
+        Choose of a second what is explained: failures first, then what lost most.
+
+        Of each kind of failed calls one is first, and all failures of network adapters, which take no
+        time and can be why calls fail.
+        """
         self._undecided = max(self._undecided, second + 1)
         chosen: list[tuple[int, Candidate]] = []
         ranked: list[_Ranked] = []
@@ -185,8 +191,9 @@ class PendingEffects:
                     # It can be an example of what is usual.
                     chosen.append((number, candidate))
                 else:
-                    comes_second = not key.status or entry is not worst
-                    ranked.append(_Ranked(comes_second, -lost_ns, number, candidate))
+                    is_event = key.baseline.api == ASYNC_EVENT_API
+                    comes_first = key.status and (entry is worst or is_event)
+                    ranked.append(_Ranked(not comes_first, -lost_ns, number, candidate))
             for reason, others_ns in series.others_ns.items():
                 effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
                 self.left_out[reason] += effects

@@ -128,6 +128,19 @@ def test_of_each_kind_of_failure_one_is_explained_first():
     assert left_out == {"rate": 198 - PER_SECOND}
 
 
+def test_failures_of_network_adapters_are_explained_before_those_of_calls():
+    """They take no time, and are perhaps why the calls fail."""
+    said = [
+        slow("ibv_get_async_event", 0, start=START + n * MS, tid=1, status=10 + n % 2)
+        for n in range(5)
+    ]
+    slow_ones = [slow(QUICK, 5 + n, start=START, tid=n) for n in range(97)]
+    chains, _ = explained([*slow_ones, *said], SETTINGS)
+
+    kinds = Counter(chain.effect.kind for chain in chains)
+    assert kinds == {"network_event": 5, "slow_call": PER_SECOND - 5}
+
+
 def test_one_trace_has_room_for_sixteen():
     """Others do not suffer for it."""
     of_one = bytes(15) + b"x"
