@@ -41,6 +41,8 @@ _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
 # Of those of holders and communicators: image_ktime_ns, stack or handle, pid.
 _HOLDER_IMAGE = struct.Struct("<QQI")
+# Readings in a row in which open waits are not booked, where the lifecycle ring is never empty.
+_MOST_PUT_OFF = 3
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
 
 
@@ -126,6 +128,8 @@ class Snapshots:
         self._communicators = _Reading(ranks.read, ranks.forget, _holder_image)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self._counters: tuple[int, ...] = ()
+        # How often in a row open waits were not booked.
+        self._put_off = 0
         # What COUNTERS_OF_REFUSALS were, and whether a program that lives was refused something.
         self._refused = [0] * len(COUNTERS_OF_REFUSALS)
         self._were_refused = False
@@ -151,7 +155,12 @@ class Snapshots:
 
     def times(self) -> Iterator[bytes]:
         """Yield the entries of the time account that changed since they were last read."""
-        self._programs.book_passing()
+        # A process may stand still for us whose record waits: that is known to be ours once it goes on.
+        if self._programs.lifecycle.fill and self._put_off < _MOST_PUT_OFF:
+            self._put_off += 1
+        else:
+            self._put_off = 0
+            self._programs.book_passing()
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.changed())
 
     def fold_ended_waits(self) -> Iterator[bytes]:

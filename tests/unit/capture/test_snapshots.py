@@ -96,7 +96,9 @@ class Programs:
             for pid, ktime_ns in images
         )
         self.thresholds = {}
-        self.processes = self.shares = self
+        self.processes = self.shares = self.lifecycle = self
+        self.fill = 0.0
+        self.booked = 0
         self.ended = set()
 
     def end(self, images):
@@ -113,6 +115,7 @@ class Programs:
 
     def book_passing(self):
         """No time passes."""
+        self.booked += 1
 
     def read_times(self, _images=None):
         return iter(self.times.items())
@@ -157,6 +160,23 @@ def test_nothing_is_sent_again_that_did_not_change(snapshots):
     """What was freed and comes again is new."""
     assert len(read(snapshots)) == 2
     assert read(snapshots) == []
+
+
+def test_open_waits_are_booked_once_no_process_may_stand_still_for_us(programs, snapshots):
+    """A stop whose record waits would be booked as another's; where records never end, it is so at last."""
+    list(snapshots.times())
+    assert programs.booked == 1
+
+    programs.fill = 0.01
+    booked = []
+    for _ in range(8):
+        list(snapshots.times())
+        booked.append(programs.booked)
+    assert booked == [1, 1, 1, 2, 2, 2, 2, 3]
+
+    programs.fill = 0.0
+    list(snapshots.times())
+    assert programs.booked == 4
 
 
 def test_who_kept_others_waiting_is_said_to_have_taken_what_was_added(programs, snapshots):
