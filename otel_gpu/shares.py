@@ -53,8 +53,10 @@ class Shares:
         self._of_programs[holder] -= 1
         self._of_users[holder.uid] -= 1
         # An entry of each that ever held something would be a bound of its own.
-        self._of_programs += Counter()
-        self._of_users += Counter()
+        if self._of_programs[holder] <= 0:
+            del self._of_programs[holder]
+        if self._of_users[holder.uid] <= 0:
+            del self._of_users[holder.uid]
 
 
 def of_user(user: str | int) -> str:
