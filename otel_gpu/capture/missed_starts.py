@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.recent import Recent
 
 MAX_NAMED = 32
@@ -71,7 +71,7 @@ class MissedStarts:
         self._known[pid, image_ktime_ns] = None
         self._lose(wire.COUNTER_LOST_NOT_WATCHED_FROM_START)
         if len(self._named) < MAX_NAMED:
-            name = name or read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace")
+            name = name or process_name(pid)
             self._named.append(
                 {
                     "pid": pid,

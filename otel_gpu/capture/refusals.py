@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.users import user_name
 from otel_gpu.recent import Recent
 from otel_gpu.shares import Holder, of_user
 
 MAX_NAMED: Final = 32
-_MAX_NAME_BYTES = 256
 _MAX_REMEMBERED = 4096
 
 _logger = logging.getLogger(__name__)
@@ -100,5 +99,4 @@ class Refusals:
             return
         if pid in self._names and not name:
             return  # It was gone when it was first seen.
-        comm = read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace")
-        self._names[pid] = comm.rstrip("\n") or name
+        self._names[pid] = process_name(pid) or name

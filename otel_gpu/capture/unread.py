@@ -5,10 +5,9 @@ RECORD_STATUS names the first of them, each once for each thing of it.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Any, Final
 
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.recent import Recent
 from otel_gpu.shares import of_user
@@ -18,7 +17,6 @@ FILE_UNREAD: Final = "file_unread"
 
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED: Final = 4096
-_MAX_NAME_BYTES: Final = 256
 
 _logger = logging.getLogger(__name__)
 
@@ -27,15 +25,11 @@ class Unread:
     """
     Names what was not read of processes.
 
-    Args:
-        name_of: Returns the name of a process.
-
     Attributes:
         files: How many files were not read.
     """
 
-    def __init__(self, name_of: Callable[[int], str] | None = None) -> None:
-        self._name_of = name_of or _name_of
+    def __init__(self) -> None:
         self._known: Recent[tuple[int, str], None] = Recent(_MAX_REMEMBERED)
         self._named: list[dict[str, Any]] = []
         self.files = 0
@@ -52,7 +46,7 @@ class Unread:
         text = "%s of process %d %s is not read: %s"
         PROCESS_LOG.warning(_logger, pid, text, what, pid, of_user(uid), reason)
         if len(self._named) < MAX_NAMED:
-            name = self._name_of(pid)
+            name = process_name(pid)
             named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}
             self._named.append(named)
 
@@ -66,7 +60,3 @@ class Unread:
     def named(self) -> list[dict[str, Any]]:
         """The first processes, as RECORD_STATUS has them."""
         return list(self._named)
-
-
-def _name_of(pid: int) -> str:
-    return read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES).decode(errors="replace").rstrip("\n")

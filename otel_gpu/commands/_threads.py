@@ -32,7 +32,7 @@ from otel_gpu.findings.threads_now import (
 from otel_gpu.probe_table import API_BY_NUMBER, unknown_api
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import mapped_files
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.stacks.user_stacks import UserStacks
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
@@ -42,7 +42,6 @@ _MORE_LOOKS = 5
 _TICK_S = 0.01
 # So that we have just come to a CPU, which is what the scheduler's clock is known by.
 _NAP_S = 0.001
-_COMM_BYTES = 64
 _UNSEEN = (
     "it has just ended, is a thread of the kernel, or is in a pid namespace that is not seen here"
 )
@@ -118,7 +117,7 @@ class _Round:
                 break
             time.sleep(_TICK_S)
             found |= self._look(doubtful)
-        names = {pid: _name_of(pid) for pid in self._pids}
+        names = {pid: process_name(pid) for pid in self._pids}
         took_ns = kernel_clock.ktime_ns() - begin_ns
         threads = [self._thread(looked) for looked in found.values()]
         self._user_stacks.close()
@@ -184,7 +183,3 @@ class _Round:
             self._table.find(looked.stack),
             functions,
         )
-
-
-def _name_of(pid: int) -> str:
-    return read_file(f"/proc/{pid}/comm", _COMM_BYTES).decode(errors="replace").rstrip("\n")

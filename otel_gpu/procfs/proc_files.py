@@ -11,6 +11,8 @@ import os
 from typing import BinaryIO
 
 _PIECE_BYTES = 1 << 16
+# The kernel keeps 16 of a program; its own threads have longer names.
+_MAX_COMM_BYTES = 256
 
 
 def read_file(path: str, limit_bytes: int) -> bytes:
@@ -23,6 +25,11 @@ def read_file(path: str, limit_bytes: int) -> bytes:
             os.close(descriptor)
     except OSError:
         return b""
+
+
+def process_name(pid: int) -> str:
+    """Return what a process calls itself (its comm); empty where it has ended."""
+    return read_file(f"/proc/{pid}/comm", _MAX_COMM_BYTES).decode(errors="replace").rstrip("\n")
 
 
 def read_descriptor(descriptor: int, limit_bytes: int) -> bytes:
