@@ -60,7 +60,7 @@ soak: setup $(STAMPS)/tests-system ## Play faults for MINUTES, and storms of so 
 	@if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then OTEL_GPU_TEST_REQUIRE=kernel; fi; \
 	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES) OTEL_GPU_SOAK_PROCESSES=$(PROCESSES) \
 		OTEL_GPU_TEST_PROCESSES=100000; \
-	set -x; $(PYTHON_VENV) -m pytest --log-cli-level=INFO tests/soak tests/unit/test_many_processes.py $(PYTEST_ARGS)
+	set -x; $(PYTHON_VENV) -m pytest -o timeout=0 -o faulthandler_timeout=0 --log-cli-level=INFO tests/soak tests/unit/test_many_processes.py $(PYTEST_ARGS)
 
 test-backends: setup ## Run the tests with real backends and manifests; built once, in minutes
 	@$(PYTHON_VENV) -m tests.backends.builds; case $$? in \
