@@ -152,6 +152,11 @@ _REQUIRED: Mapping[int, tuple[str, ...]] = {
 }
 _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
 # Those of OTel's exponential histograms, and of any duration or size in 64 bits.
+# Fields of a status that are counts by name.
+_COUNTS = (
+    *("rejected", "dropped", "stacks", "blocks", "steps", "errors", "skipped", "off"),
+    *("devices", "doors", "files"),
+)
 _SCALES = range(-10, 21)
 _OFFSETS = range(-(1 << 27), 1 << 27)
 # Of a user stack: 256 frames and one that says how many are left out, texts of 512
@@ -263,7 +268,7 @@ def _check_type(value: object, expected: Any, where: str) -> None:  # noqa: ANN4
 
 def _check_counts(body: Mapping[str, Any]) -> None:
     numbers = [body.get("cpu_ns", 0), body.get("rss_bytes", 0)]
-    for name in ("rejected", "dropped", "stacks", "blocks", "steps", "errors", "skipped", "off"):
+    for name in _COUNTS:
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
         raise TypeError("body counts what cannot be counted")

@@ -202,10 +202,14 @@ VIEWS: tuple[View, ...] = (
           GROUP BY c.name, (SELECT max(capture) FROM captures WHERE captures.seq <= c.seq)
         ) GROUP BY reason HAVING sum(most) > 0
         UNION ALL SELECT 'agent', reason, sum(most) FROM (
-          SELECT 'error_' || e.key AS reason, max(e.value) AS most
-          FROM statuses s, json_each(s.info, '$.errors') e
-          GROUP BY e.key, (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)
-        ) GROUP BY reason
+          SELECT CASE f.key WHEN 'errors' THEN 'error_' WHEN 'skipped' THEN 'skipped_' ELSE '' END
+            || e.key AS reason, max(e.value) AS most
+          FROM statuses s, json_each(s.info) f, json_each(f.value) e
+          WHERE f.key IN ('errors', 'skipped', 'devices', 'doors', 'files')
+          GROUP BY f.key, e.key, (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)
+          UNION ALL SELECT 'still_running', max(s.info ->> '$.still_running') FROM statuses s
+          GROUP BY (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)
+        ) GROUP BY reason HAVING sum(most) > 0
         UNION ALL SELECT 'store', reason, rows FROM losses WHERE rows > 0
         """,
         place="where it was lost",

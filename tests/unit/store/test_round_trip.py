@@ -466,6 +466,39 @@ def test_views_have_names_for_people(tmp_path):
     assert ask(path, "SELECT load1, cpus FROM v_pressure") == [(0.5, 2)]
 
 
+def test_the_view_of_losses_has_every_reason_that_reports_have(tmp_path):
+    """What the kernel side lost, errors, and what of devices, doors and files was not read, of each capture."""
+    lost = {
+        "errors": {"stacks": 2},
+        "skipped": {"explain": 3},
+        "devices": {"nvml_failed": 5},
+        "doors": {"door_unread": 7},
+        "files": {"file_unread": 11, "end_unread": 0},
+    }
+    more = lost | {"files": {"file_unread": 13, "end_unread": 17}}
+    stream = [
+        *(capture(), counters(1, lost_no_entry=3), status(1, **lost, still_running=1)),
+        *(counters(2, lost_no_entry=4), status(2, **more, still_running=2)),
+        *(
+            capture(unix_ns=T0 + SECOND),
+            status(3, **lost, rejected={"short": 23}, dropped={"queue_full": 29}),
+        ),
+    ]
+
+    found = ask(write(tmp_path / "store", stream), "SELECT place, reason, count FROM v_losses")
+
+    assert sorted(found) == [
+        ("agent", "door_unread", 14),
+        ("agent", "end_unread", 17),
+        ("agent", "error_stacks", 4),
+        ("agent", "file_unread", 24),
+        ("agent", "nvml_failed", 10),
+        ("agent", "skipped_explain", 6),
+        ("agent", "still_running", 2),
+        ("kernel side", "no_entry", 4),
+    ]
+
+
 def test_what_network_adapters_counted_is_kept_and_asked_for(tmp_path):
     """A window begins with the reading before it."""
     readings = [fabric(n, port(out_of_sequence=n, np_cnp_sent=7)) for n in (11, 12, 13)]
