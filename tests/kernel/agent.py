@@ -162,7 +162,11 @@ class Agent:
         try:
             return json.loads(self._lines.get(timeout=timeout_s))
         except queue.Empty:
-            raise TimeoutError(f"no line from the workload; agent said: {self.stderr}") from None
+            ended = self.process.poll()
+            state = "runs" if ended is None else f"ended with {ended}"
+            raise TimeoutError(
+                f"no line from the workload after {self._stdout}; the agent {state} and said: {self.stderr}"
+            ) from None
 
     def send_line(self, text: str = "") -> None:
         """Write a line to the workload's standard input."""

@@ -12,7 +12,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.probe_table import APIS
 from tests.doors import LIBRARY
-from tests.kernel.agent import Agent, calls, losses, otel_gpu, total
+from tests.kernel.agent import Agent, calls, losses, otel_gpu, total, wait_until
 from tests.kernel.test_tenants import (
     AS_NOBODY,
     CALLS,
@@ -118,6 +118,13 @@ def cpu_s(pid: int) -> float:
     """Return the CPU time that a process has taken, without that of its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def share_taken(pid: int, for_s: float) -> float:
+    """Return the share of a CPU that a process takes from now on, for so many seconds."""
+    before_s, begun_s = cpu_s(pid), time.monotonic()
+    time.sleep(for_s)
+    return (cpu_s(pid) - before_s) / (time.monotonic() - begun_s)
 
 
 @pytest.mark.parametrize(
@@ -253,12 +260,13 @@ def test_forged_calls_in_which_steps_are_looked_for_take_a_share_of_the_agent(
                     lambda: total(receiver, "otel_gpu.steps.threads.withheld"), timeout_s=60
                 )
                 make_calls(other, 1009)
-                before_s, begun_s = cpu_s(agent.process.pid), time.monotonic()
                 receiver.wait_for(
                     lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 1009
                 )
-                time.sleep(5.0)
-                taken = (cpu_s(agent.process.pid) - before_s) / (time.monotonic() - begun_s)
+                # What may be spent at once is spent first, and nothing for long after that.
+                pid = agent.process.pid
+                wait_until(lambda: share_taken(pid, 2.0) < 0.2, "the end of searches", 90.0)
+                taken = share_taken(pid, 8.0)
                 asked_s = time.monotonic()
                 agent.signal(signal.SIGTERM)
                 finished = agent.wait()

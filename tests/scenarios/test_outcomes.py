@@ -7,7 +7,7 @@ import pytest
 from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.demo.truth import OUTCOMES
 from tests.scenarios.blame import RUNS, Blame
-from tests.scenarios.outcomes import MUCH_NOISE, faults_of_outcome, noise_of
+from tests.scenarios.outcomes import MUCH_NOISE, faults_of_outcome, made_of, noise_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
@@ -24,7 +24,8 @@ def test_the_verdict_and_the_first_advice_are_those_of_the_truth(
     blame = run_scenario(name, run)
     truth, noise = blame.truth, noise_of(blame.truth)
 
-    assert not list(faults_of_outcome(blame.document, truth.pid, OUTCOMES[name], noise))
+    faults = faults_of_outcome(blame.document, truth.pid, OUTCOMES[name], noise, made_of(truth))
+    assert not list(faults)
     (process,) = (one for one in blame.document["processes"] if one["pid"] == truth.pid)
     if name not in _NOT_MEASURED and truth.took_ns:
         waited = process["verdict_shares"]["starved"]
