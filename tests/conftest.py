@@ -43,8 +43,8 @@ for _name in ("COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
 # Programs that tests start die of these, as from a terminal, also where who runs the tests
-# ignores them, as nohup does: a signal that is ignored is inherited, a handler is not.
-for _number in (signal.SIGINT, signal.SIGHUP):
+# ignores them, as nohup and a shell's "&" do: a signal that is ignored is inherited, a handler is not.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda _number, _frame: None)
 

@@ -129,7 +129,8 @@ class Agent:
             (self.process.stdout, self._stdout, self._lines.put),
             (self.process.stderr, self._stderr, None),
         ):
-            reader = threading.Thread(target=_collect, args=(stream, lines, found))
+            # Whoever keeps a pipe open must not keep the test process from its end.
+            reader = threading.Thread(target=_collect, args=(stream, lines, found), daemon=True)
             reader.start()
             self._readers.append(reader)
         return self
