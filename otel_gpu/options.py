@@ -296,8 +296,8 @@ class ExportConfig:
     How telemetry leaves. Endpoints and protocols are the standard `OTEL_*` variables.
 
     Attributes:
-        queue_bytes: Memory for spans that wait for a slow or dead endpoint; the oldest are dropped,
-            and counted.
+        queue_bytes: Memory for spans that wait for a slow or dead endpoint; the oldest of who has most
+            there are dropped, and counted.
         batch_bytes: Largest request; receivers refuse more than 4 MiB by default.
         flush_interval_s: Longest time that a span waits for company.
         shutdown_timeout_s: Longest time that the end of a run waits for the endpoint.

@@ -443,10 +443,13 @@ class Session:
             ("devices", self._surroundings.devices),
             ("fabric", self._surroundings.fabric),
             ("retransmits", self._snapshots.resources.tell_retransmits),
-            ("counters", self._read_counters),
+            ("counters", self._snapshots.counters),
         ):
             with self._faults.at(place):
                 yield from read()
+        status = self._status()
+        with self._faults.at("counters"):
+            self._snapshots.describe_refusals()
         # The last word: it says which of the others failed.
         yield json_record(
             wire.RECORD_STATUS,
@@ -470,17 +473,13 @@ class Session:
                 "missed_starts": self._missed_starts.named,
                 "over_share": self._programs.refusals.named,
                 "unknown_interpreters": dict(self._watchlist.unknown_interpreters),
-                **self._status(),
+                **status,
                 **self._faults.status(),
             },
         )
 
     def _look(self) -> Iterator[bytes]:
         yield from self._early_calls.run(self._watchlist.images)
-
-    def _read_counters(self) -> Iterator[bytes]:
-        yield self._snapshots.counters()
-        self._snapshots.describe_refusals()
 
     def _pieces(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:
         """

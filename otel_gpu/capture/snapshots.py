@@ -266,10 +266,10 @@ class Snapshots:
         self._programs.doors.set_thresholds(current)
         self._thresholds = current
 
-    def counters(self) -> bytes:
-        """Return the kernel side's counters."""
+    def counters(self) -> Iterator[bytes]:
+        """Yield the kernel side's counters."""
         self._counters = self._programs.read_counters()
-        return counters_record(kernel_clock.ktime_ns(), self._counters)
+        yield counters_record(kernel_clock.ktime_ns(), self._counters)
 
     def describe_refusals(self) -> None:
         """Find out to whom more was refused since the counters were read before."""

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from otel_gpu import pipeline
+from otel_gpu.capture.refusals import Refusals
 from otel_gpu.commands import Output
 from otel_gpu.commands._live import (
     Started,
@@ -27,8 +28,11 @@ from otel_gpu.commands._targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
+from otel_gpu.procfs.users import user_number
+from otel_gpu.shares import Holder
 
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
 TAKES_COMMAND = True
@@ -91,6 +95,7 @@ def _capture(
             parts.append(Isolated(faults, "summary", summary))
 
         def status() -> Mapping[str, Any]:
+            _name_programs(programs.refusals, "export_queue", exports.take_cut())
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
         with open_session(args, config, programs, started, status, faults) as batches:
@@ -103,6 +108,15 @@ def _capture(
             summary.print_final()
         if store is not None:
             out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
+
+
+def _name_programs(
+    refusals: Refusals, bound: str, counts: Mapping[ProcessImage | None, int]
+) -> None:
+    for process, count in counts.items():
+        if process is not None:
+            holder = Holder(process.pid, user_number(process.user))
+            refusals.add(bound, holder, count, name=process.comm)
 
 
 class _HangLog:

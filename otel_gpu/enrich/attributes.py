@@ -33,7 +33,10 @@ MAX_ATTRIBUTES = 128
 VARIABLE_PREFIX = "process.environment_variable."
 _INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu")
 CLAIMED = "otel_gpu.resource.claimed"
-_NOT_TAKEN_OVER = ("telemetry.", "otel_gpu.agent.", CLAIMED, "container.id", "k8s.pod.uid")
+_NOT_TAKEN_OVER = (
+    *("telemetry.", "otel_gpu.agent.", CLAIMED),
+    *("container.id", "k8s.pod.uid", "process.owner"),
+)
 # The semantic conventions' names for what uname(2) says.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _LAST_UNIX_NS = 253_402_300_799 * 1_000_000_000  # the end of the year 9999

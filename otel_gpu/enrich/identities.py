@@ -35,6 +35,11 @@ class ProcessImage:
         """The name under which backends list this process."""
         return str(self.attributes["service.name"])
 
+    @property
+    def user(self) -> str:
+        """The name of the user that it runs as, or its number; empty: not known."""
+        return str(self.attributes.get("process.owner", ""))
+
 
 ImageKey = tuple[int, int]
 """A process image: its pid, and when it began by the kernel's clock."""

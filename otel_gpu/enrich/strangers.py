@@ -31,7 +31,7 @@ def who_of(process: ProcessImage) -> Who:
         process.comm,
         command or str(attributes.get("process.executable.path", "")),
         (str(attributes.get("process.linux.cgroup", "")),),
-        str(attributes.get("process.owner", "")),
+        process.user,
     )
     return who._replace(
         container=str(attributes.get("container.id", who.container)),

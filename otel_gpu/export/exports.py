@@ -22,6 +22,7 @@ from otel_gpu.enrich.activities import (
     DevicesActivity,
     DeviceTraceActivity,
 )
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
@@ -293,6 +294,14 @@ class Exports:
         if self._not_sampled:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how much each program had dropped for others since it was asked before; None: of no program."""
+        cut: Counter[ProcessImage | None] = Counter()
+        senders: list[Sender[Any]] = [*self._sinks, *self._logs, *self._profile_sinks]
+        for sender in senders:
+            cut += sender.take_cut()
+        return cut
 
     def exported(self) -> int:
         """Return how many spans arrived; with several exporters, the sum over them."""

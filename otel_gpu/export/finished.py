@@ -17,6 +17,8 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from otel_gpu.enrich.identities import ProcessImage
+
 Scalar = str | bool | int | float | bytes
 AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
 Attributes = tuple[tuple[str, AttributeValue], ...]
@@ -42,10 +44,15 @@ STATUS_ERROR = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where spans come from, which travel under one header; compared by identity."""
+    """
+    Where spans come from, which travel under one header; compared by identity.
+
+    ``process`` is the program that they are of; None: the agent, or not known.
+    """
 
     resource: Resource
     scope: InstrumentationScope
+    process: ProcessImage | None = None
 
 
 class SpanEvent(NamedTuple):

@@ -1,19 +1,25 @@
 """
 What waits to be sent: bounded by bytes, and every span accounted for.
 
-When there is no room the oldest spans go. Whoever looks at a backend wants to know
-what happens now, and after an outage the newest spans are those whose neighbours
-still come.
+When there is no room the oldest spans go of the user, and of its program, that has most bytes
+here, so that a flood costs those who make it. Whoever looks at a backend wants to know what
+happens now, and after an outage the newest spans are those whose neighbours still come.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from otel_gpu.caches import CACHES
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export.finished import Origin
+
+# Of one time to be asked who lost spans.
+_MAX_CUT = 4_096
+# Who has most is looked for again after such a part of that is gone.
+_PARTS = 8
 
 
 class Pending(NamedTuple):
@@ -32,6 +38,9 @@ class SpanQueue:
     A batch that was taken still counts in ``size_bytes`` until it is settled. ``header_size`` is
     what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
     a waiting span takes beside its content. One span alone may be larger than a batch.
+
+    ``cut`` counts the spans of each program that made room while others had spans here, too,
+    until somebody clears it.
     """
 
     limit_bytes: int
@@ -40,65 +49,93 @@ class SpanQueue:
     header_size: Callable[[Origin], int]
     overhead_bytes: int = 0
     size_bytes: int = field(default=0, init=False)
-    _waiting: deque[Pending] = field(default_factory=deque, init=False)
+    cut: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
+    _turns: deque[ProcessImage | None] = field(default_factory=deque, init=False)
+    _missed_turns: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _waiting: dict[ProcessImage | None, deque[Pending]] = field(default_factory=dict, init=False)
+    # With what was taken and is not settled.
+    _bytes: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
     _waiting_bytes: int = field(default=0, init=False)
+    _count: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        CACHES.register("span_queue", self, "_waiting", size_bytes="size_bytes")
+        CACHES.register("span_queue", self, "", size_bytes="size_bytes")
         self._most_batch_bytes = self.batch_bytes = min(self.batch_bytes, self.limit_bytes)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
     def has_batch(self) -> bool:
         """Say whether a whole batch waits."""
-        return self._waiting_bytes >= self.batch_bytes or len(self._waiting) >= self.batch_spans
+        return self._count >= self.batch_spans or self._waiting_bytes >= self.batch_bytes
 
     def put(self, *arrived: Pending) -> int:
         """Append spans; return how many were dropped to make room, of them or before them."""
-        self._waiting.extend(arrived)
-        arrived_bytes = _size_of(arrived)
-        self._waiting_bytes += arrived_bytes
-        self.size_bytes += arrived_bytes + len(arrived) * self.overhead_bytes
-        count = 0
-        while self._waiting and self.size_bytes > self.limit_bytes:
-            dropped_bytes = self._waiting.popleft().size_bytes
-            self._waiting_bytes -= dropped_bytes
-            self.size_bytes -= dropped_bytes + self.overhead_bytes
-            count += 1
-        return count
+        for process, group in groupby(arrived, _process_of):
+            pending = list(group)
+            size_bytes = _size_of(pending)
+            held_bytes = size_bytes + len(pending) * self.overhead_bytes
+            self._turns.extend([process] * len(pending))
+            self._waiting_of(process).extend(pending)
+            self._count += len(pending)
+            self._waiting_bytes += size_bytes
+            self._bytes[process] += held_bytes
+            self.size_bytes += held_bytes
+        return self._make_room() if self.size_bytes > self.limit_bytes else 0
 
     def take(self) -> list[Pending]:
         """Take the oldest spans that fit into a batch."""
-        count = size_bytes = 0
+        batch: list[Pending] = []
+        size_bytes = 0
         origins: set[Origin] = set()
-        for origin, added_bytes, _ in islice(self._waiting, self.batch_spans):
+        turns, missed_turns, waiting = self._turns, self._missed_turns, self._waiting
+        for _ in range(min(self._count, self.batch_spans)):
+            while missed_turns and missed_turns[turns[0]]:
+                self._miss(turns.popleft(), -1)
+            pending = waiting[turns[0]][0]
+            origin, added_bytes, _ = pending
             size_bytes += added_bytes
             if origin not in origins:
                 origins.add(origin)
                 size_bytes += self.header_size(origin)
-            if count and size_bytes > self.batch_bytes:
+            if batch and size_bytes > self.batch_bytes:
                 break
-            count += 1
-        batch = [self._waiting.popleft() for _ in range(count)]
+            waiting[turns.popleft()].popleft()
+            batch.append(pending)
+        self._count -= len(batch)
         self._waiting_bytes -= _size_of(batch)
+        self._forget_empty(origin.process for origin in origins)
         return batch
 
     def settle(self, batch: Sequence[Pending]) -> None:
         """Forget spans that were taken."""
-        self.size_bytes -= _size_of(batch) + len(batch) * self.overhead_bytes
+        for process, group in groupby(batch, _process_of):
+            pending = list(group)
+            held_bytes = _size_of(pending) + len(pending) * self.overhead_bytes
+            self.size_bytes -= held_bytes
+            self._bytes[process] -= held_bytes
+            if self._bytes[process] <= 0:
+                del self._bytes[process]
 
     def put_back(self, batch: list[Pending]) -> None:
         """Let a taken batch wait again, before all others; its room was kept."""
-        self._waiting.extendleft(reversed(batch))
+        self._forget_missed_turns()
+        for pending in reversed(batch):
+            process = pending.origin.process
+            self._turns.appendleft(process)
+            self._waiting_of(process).appendleft(pending)
+        self._count += len(batch)
         self._waiting_bytes += _size_of(batch)
 
     def clear(self) -> int:
         """Drop all that waits; return how many spans that were."""
-        count = len(self._waiting)
-        self.settle(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        count = self._count
+        for waiting in self._waiting.values():
+            self.settle(waiting)
+        for counts in (self._turns, self._missed_turns, self._waiting):
+            counts.clear()
+        self._count = self._waiting_bytes = 0
         return count
 
     def halve_batches(self, batch: Iterable[Pending]) -> None:
@@ -111,6 +148,69 @@ class SpanQueue:
             larger_bytes = self.batch_bytes + self.batch_bytes // 8 + 1
             self.batch_bytes = min(larger_bytes, self._most_batch_bytes)
 
+    def _waiting_of(self, process: ProcessImage | None) -> deque[Pending]:
+        waiting = self._waiting.get(process)
+        if waiting is None:
+            waiting = self._waiting[process] = deque()
+        return waiting
+
+    def _forget_empty(self, processes: Iterable[ProcessImage | None]) -> None:
+        for process in processes:
+            if not self._waiting.get(process, True):
+                del self._waiting[process]
+
+    def _make_room(self) -> int:
+        before = self._count
+        while self._count and self.size_bytes > self.limit_bytes:
+            process, has_others = self._find_largest(), len(self._bytes) > 1
+            waiting = self._waiting[process]
+            most = len(waiting) // _PARTS + 1
+            dropped: list[Pending] = []
+            excess_bytes = self.size_bytes - self.limit_bytes
+            while excess_bytes > 0 and len(dropped) < most and waiting:
+                dropped.append(waiting.popleft())
+                excess_bytes -= dropped[-1].size_bytes + self.overhead_bytes
+            self.settle(dropped)
+            self._count -= len(dropped)
+            self._waiting_bytes -= _size_of(dropped)
+            self._miss(process, len(dropped))
+            self._forget_empty([process])
+            if has_others:
+                self.cut[process if len(self.cut) < _MAX_CUT else None] += len(dropped)
+        if self._missed_turns.total() > len(self._turns) // 2:
+            self._forget_missed_turns()
+        return before - self._count
+
+    def _find_largest(self) -> ProcessImage | None:
+        users: Counter[str] = Counter()
+        for process, held_bytes in self._bytes.items():
+            users[_user_of(process)] += held_bytes
+        return max(
+            self._waiting, key=lambda process: (users[_user_of(process)], self._bytes[process])
+        )
+
+    def _miss(self, process: ProcessImage | None, turns: int) -> None:
+        self._missed_turns[process] += turns
+        if not self._missed_turns[process]:
+            del self._missed_turns[process]
+
+    def _forget_missed_turns(self) -> None:
+        if self._missed_turns:
+            turns, self._turns = self._turns, deque()
+            for process in turns:
+                if self._missed_turns[process]:
+                    self._miss(process, -1)
+                else:
+                    self._turns.append(process)
+
 
 def _size_of(batch: Iterable[Pending]) -> int:
     return sum([pending.size_bytes for pending in batch])
+
+
+def _process_of(pending: Pending) -> ProcessImage | None:
+    return pending.origin.process
+
+
+def _user_of(process: ProcessImage | None) -> str:
+    return process.user if process is not None else ""

@@ -95,7 +95,9 @@ class Origins(_ByImage[Mapping[str, Origin]]):
 
     def __init__(self, version: str, resources: Resources) -> None:
         scopes = [scope(name, version) for name in _SCOPES]
-        super().__init__(lambda image: {s.name: Origin(resources.of(image), s) for s in scopes})
+        super().__init__(
+            lambda image: {s.name: Origin(resources.of(image), s, image) for s in scopes}
+        )
         self._resources = resources
 
     def forget(self, image: ProcessImage) -> None:

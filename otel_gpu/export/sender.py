@@ -9,7 +9,7 @@ seven seconds, and then the batch is lost. With a batch every 200 ms that is a t
 which never catches up and loses all but a few batches, slowly.
 
 So a failed batch opens a circuit: nothing is sent for a while (1 s, doubling to 30 s),
-spans wait in the bounded queue and the oldest are dropped, counted as
+spans wait in the bounded queue and the oldest are dropped of who has most there, counted as
 ``endpoint_down``. Then one batch goes out as a probe. If it arrives, the circuit
 closes and all that waits follows.
 """
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export.queue import Pending, SpanQueue
 from otel_gpu.faults import Faults
 
@@ -126,6 +127,11 @@ class Sender(Generic[_Item]):
         counts = self._counts
         return Counts(counts.accepted, counts.exported, Counter(counts.dropped))
 
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many items each program had dropped for others since it was asked before."""
+        cut, self._queue.cut = self._queue.cut, Counter()
+        return cut
+
     def _send_one(self) -> None:
         batch = self._queue.take()
         if not self._backoff_s or time.monotonic() >= self._retry_s:
@@ -216,6 +222,12 @@ class BackgroundSender(Sender[_Item]):
         with self._changed:
             self._take_in()
             return super().counts()
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many items each program had dropped for others since it was asked before."""
+        with self._changed:
+            self._take_in()
+            return super().take_cut()
 
     def _take_in(self) -> None:
         # From the left, one by one: more may arrive meanwhile.

@@ -23,8 +23,8 @@ from otel_gpu.options import ExportConfig
 _logger = logging.getLogger(__name__)
 
 _ENTRY_POINTS = "opentelemetry_traces_exporter"
-# A Pending, its place in the queue, and the header of its bytes object.
-_WAITING_SPAN_BYTES = 136
+# A Pending, its place in the queue and its turn, and the header of its bytes object.
+_WAITING_SPAN_BYTES = 144
 # Memory that a span takes up which is not kept as bytes, roughly.
 _READABLE_SPAN_BYTES = 1024
 

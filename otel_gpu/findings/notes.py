@@ -33,6 +33,7 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "kernel_stacks": "waits have no kernel stack",
     "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
     "ring": "records of spans found no room",
+    "export_queue": "spans, log records or profiles were dropped from the export queue",
     "log_lines": "lines of the log were left out",
 }
 

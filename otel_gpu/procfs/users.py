@@ -45,6 +45,15 @@ def real_uid(pid: int) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
+def user_number(name: str) -> int:
+    """Return the user with a name as ``user_name`` returns it; ``UNKNOWN_USER`` if there is none."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        return int(name) if name.isdecimal() else UNKNOWN_USER
+
+
+@functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
     """Return the name of a user, its number where it has none, or nothing if it is not known."""
     if not 0 <= uid < UNKNOWN_USER:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import Agent, calls, losses, otel_gpu, points
+from tests.kernel.agent import Agent, calls, losses, otel_gpu, points, spans, total
 from tests.kernel.test_tenants import (
     AS_NOBODY,
     CALLS,
@@ -303,3 +303,41 @@ def test_a_program_that_fills_a_ring_takes_no_other_program_its_start(
     (note,) = notes_on("nobody", file)
     assert f"({hostile.pid})" in note
     assert f"{lost['lifecycle_ring_full']:,} forks, execs, ends" in note
+
+
+def test_a_program_that_fills_the_queue_of_the_exporter_takes_no_other_program_its_spans(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """While the receiver is away, one program makes more spans than have room; another makes few in between."""
+    file = tmp_path / "queue.rec"
+    environment = {
+        "OTEL_GPU_SPANS_MODE": "full",
+        "OTEL_GPU_SPANS_RATE_PER_PROCESS": "1000000",
+        "OTEL_GPU_EXPORT_QUEUE_BYTES": str(1 << 20),
+        "OTEL_GPU_EXPORT_BATCH_BYTES": str(1 << 18),
+    }
+    with (
+        OtlpReceiver() as away,
+        program(CALLS, stubs.runtime, inside=AS_NOBODY) as hostile,
+        program(CALLS, stubs.runtime, inside=AS_ANOTHER) as other,
+        Agent(
+            receiver,
+            flags=[f"--pid={hostile.pid}", f"--pid={other.pid}", "--record", str(file)],
+            env=environment | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": away.grpc_endpoint},
+        ) as agent,
+    ):
+        receiver.wait_for(receiver.metrics)
+        away.stop()
+        make_calls(hostile, 5_003)
+        receiver.wait_for(lambda: total(receiver, "otel_gpu.spans.dropped") > 1_000)
+        make_calls(other, 53)
+        receiver.wait_for(lambda: calls(receiver, API, other.pid) == 53)
+        make_calls(hostile, 5_009)
+        receiver.wait_for(lambda: total(receiver, "otel_gpu.spans.dropped") > 6_000)
+        away.start()
+        away.wait_for(lambda: len(spans(away, API, other.pid)) == 53, 60)
+        end(agent)
+
+    (note,) = [note for note in notes_on("nobody", file) if "export queue" in note]
+    assert f"({hostile.pid})" in note
+    assert not notes_on("65533", file)

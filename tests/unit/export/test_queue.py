@@ -3,10 +3,19 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export.finished import Origin
 from otel_gpu.export.queue import Pending, SpanQueue
 
 ORIGINS = [Origin(Resource({}), InstrumentationScope(name)) for name in "ab"]
+
+
+def program(pid: int, user: str) -> ProcessImage:
+    return ProcessImage(pid, 1, "python3", 0, {"process.owner": user})
+
+
+FLOOD, SECOND_FLOOD = program(1, "nobody"), program(2, "nobody")
+QUIET, BUSY = program(3, "alice"), program(4, "alice")
 
 
 def queue_of(limit_bytes=1000, batch_bytes=100, batch_spans=50, header_bytes=0) -> SpanQueue:
@@ -68,6 +77,49 @@ def test_a_full_queue_drops_the_oldest():
 
     assert dropped == [0, 0, 1, 1]
     assert [p.content[0] for p in queue.take()] == [2, 3]
+
+
+def of(process: ProcessImage, number: int, size_bytes: int = 10) -> Pending:
+    origin = Origin(ORIGINS[0].resource, ORIGINS[0].scope, process)
+    return Pending(origin, size_bytes, (process.pid, number))
+
+
+def test_a_full_queue_drops_of_the_user_that_has_most():
+    """However many programs it has: all spans of others stay, and who was cut is counted."""
+    queue = queue_of(limit_bytes=1000, batch_spans=1000, batch_bytes=1000)
+    dropped = 0
+    for number in range(499):
+        dropped += queue.put(of(FLOOD, number), of(SECOND_FLOOD, number))
+        if number < 17:
+            dropped += queue.put(of(QUIET, number), of(BUSY, number))
+
+    assert dropped == 2 * 499 + 2 * 17 - 100
+    assert queue.cut == {FLOOD: dropped // 2, SECOND_FLOOD: dropped // 2}
+    kept = [pending.content for pending in queue.take()]
+    assert [number for pid, number in kept if pid == QUIET.pid] == list(range(17))
+    assert [number for pid, number in kept if pid == BUSY.pid] == list(range(17))
+    assert [number for pid, number in kept if pid == FLOOD.pid] == list(range(499 - 33, 499))
+
+
+def test_a_full_queue_drops_of_the_program_that_has_most():
+    """Of one user, too: its other program keeps its spans."""
+    queue = queue_of(limit_bytes=1000, batch_spans=1000, batch_bytes=1000)
+    for number in range(13):
+        queue.put(of(QUIET, number))
+
+    dropped = sum(queue.put(of(BUSY, number)) for number in range(211))
+
+    assert dropped == 211 + 13 - 100
+    assert queue.cut == {BUSY: dropped}
+    assert [p.content for p in queue.take()][:13] == [(QUIET.pid, number) for number in range(13)]
+
+
+def test_nobody_is_cut_who_is_alone():
+    """What one program has to itself is no share: its spans are dropped, and it is not named."""
+    queue = queue_of(limit_bytes=100)
+
+    assert sum(queue.put(of(FLOOD, number)) for number in range(23)) == 13
+    assert not queue.cut
 
 
 def test_what_is_being_sent_takes_room():
@@ -135,19 +187,33 @@ def test_batches_grow_back_after_a_refusal():
     assert len(queue.take()) == 4
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "take", "settle", "back"]), st.integers(1, 150))))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["put", "put", "take", "settle", "back", "clear"]),
+            st.integers(1, 150),
+            st.sampled_from([FLOOD, SECOND_FLOOD, QUIET]),
+        )
+    )
+)
 def test_the_bound_holds_whatever_happens(steps):
-    """Spans that wait or are being sent never take more bytes than the limit."""
+    """What waits or is sent never takes more bytes than the limit, and of a program it is in order."""
     queue = queue_of(limit_bytes=300)
     taken: list[list[Pending]] = []
     put = dropped = settled = 0
 
-    for step, size_bytes in steps:
+    for step, size_bytes, process in steps:
         if step == "put":
             put += 1
-            dropped += queue.put(pending(size_bytes))
+            dropped += queue.put(of(process, put, size_bytes))
         elif step == "take":
             taken.append(queue.take())
+            numbers: dict[int, list[int]] = {}
+            for pid, number in [p.content for p in taken[-1]]:
+                numbers.setdefault(pid, []).append(number)
+            assert all(found == sorted(found) for found in numbers.values())
+        elif step == "clear":
+            dropped += queue.clear()
         elif taken and step == "settle":
             batch = taken.pop()
             settled += len(batch)
