@@ -16,12 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.call_probes import attach_probes
+from otel_gpu.capture.detaching import Link
 from otel_gpu.capture.device_asks import DeviceAsks, asks_of
 from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.library_sites import LibrarySites, describe_sites
 from otel_gpu.capture.missed_starts import MissedStart
-from otel_gpu.capture.objects import Link
 from otel_gpu.capture.programs import (
     AT_DOOR,
     ENTER_FORK,

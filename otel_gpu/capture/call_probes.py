@@ -1,7 +1,8 @@
 """The probes at the functions of one library: which programs, at its entry and at its return."""
 
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfObject, Link
+from otel_gpu.capture.detaching import Link
+from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
     ASK_DEVICE,

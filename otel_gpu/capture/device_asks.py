@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable
 
 from otel_gpu.capture.call_probes import attach_probes
-from otel_gpu.capture.objects import BpfObject, Link
+from otel_gpu.capture.detaching import Link
+from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, api_of_symbol
 from otel_gpu.procfs.mapped_files import MappedFile

@@ -15,7 +15,6 @@ import errno
 import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,16 +29,13 @@ from otel_gpu.capture._libbpf import (
 )
 from otel_gpu.capture.bcc.kernel_types import KernelTypes
 from otel_gpu.capture.cpu_clock import CpuClock
+from otel_gpu.capture.detaching import Link, Links, Remainder
 from otel_gpu.errors import BpfError, HostError, MapFullError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
-_DETACH_THREADS = 16
 # As much as the kernel has in its buffer at a time.
 _ITERATOR_BYTES = 32768
-
-Link = Callable[[], object]
-"""Detaches one program. The kernel waits until no CPU runs it, for 0.1 s or so."""
 
 _NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
 
@@ -173,7 +169,7 @@ class BpfObject:
         self._path = path
         self._kernel_types = kernel_types
         self._uprobes = uprobes
-        self._links: list[Link] = []
+        self._links = Links()
         self._max_entries: dict[str, int] = {}
         self._grown: list[str] = []
         self._read_only_data: dict[str, bytes] = {}
@@ -188,12 +184,11 @@ class BpfObject:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def detach_all(self) -> None:
-        """Detach every program. When this returns, none of them runs any more."""
-        # Side by side, so that the links share the kernel's waiting.
-        with ThreadPoolExecutor(_DETACH_THREADS) as pool:
-            list(pool.map(lambda link: link(), self._links))
-        self._links.clear()
+    def detach_all(
+        self, at_turn: Callable[[], object] = lambda: None, *, is_patient: bool = True
+    ) -> Remainder | None:
+        """Detach every program, as ``Links`` does it."""
+        return self._links.detach_all(at_turn, is_patient=is_patient)
 
     def close(self) -> None:
         """Detach every program and forget the object."""
@@ -371,8 +366,7 @@ class BpfObject:
         fd = self._create_multi(program, path, probes, on_return=on_return)
         if fd < 0:
             raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
-        self._links.append(lambda: os.close(fd))
-        return self._links[-1:]
+        return [self._links.add(lambda: os.close(fd), fd)]
 
     def _create_multi(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
@@ -388,14 +382,17 @@ class BpfObject:
         place = (_SYSTEM_WIDE, os.fsencode(path), file_offset, options)
         what = f"{program} is not attached to {path}+{file_offset:#x}"
         function = "bpf_program__attach_uprobe_opts"
-        return self._keep(self.libbpf.pointer(function, self._program(program), *place, what=what))
+        pointer = self.libbpf.pointer(function, self._program(program), *place, what=what)
+        fd = self.libbpf.call("bpf_link__fd", pointer)
+        return self._keep(pointer, fd)
 
-    def _keep(self, pointer: int) -> Link:
-        self._links.append(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
-        return self._links[-1]
+    def _keep(self, pointer: int, uprobe_fd: int | None = None) -> Link:
+        return self._links.add(
+            lambda: self.libbpf.raw.bpf_link__destroy(pointer),
+            uprobe_fd,
+            has_perf_event=uprobe_fd is not None,
+        )
 
     def detach(self, links: Sequence[Link]) -> None:
         """Undo attachments."""
-        for link in links:
-            link()
-            self._links.remove(link)
+        self._links.detach(links)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import struct
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self
@@ -10,6 +11,7 @@ from otel_gpu import wire
 from otel_gpu.capture.blocks import Blocks, let_blocks_grow
 from otel_gpu.capture.communicators import Communicators, let_communicators_grow
 from otel_gpu.capture.cpu_clock import CpuClock
+from otel_gpu.capture.detaching import Link
 from otel_gpu.capture.door import add
 from otel_gpu.capture.doors import Doors
 from otel_gpu.capture.kernel_shares import (
@@ -25,7 +27,7 @@ from otel_gpu.capture.loaders import (
     open_object,
 )
 from otel_gpu.capture.looks import LOOK_AT_THREAD, Looks, can_look, kernel_stack
-from otel_gpu.capture.objects import BpfMap, Link
+from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.refusals import Refusals
 from otel_gpu.capture.rhythm_maps import RhythmMaps, limit_rhythms
 from otel_gpu.capture.ring import RingBuffer
@@ -39,6 +41,7 @@ from otel_gpu.errors import MapFullError
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.units import count_of
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
@@ -91,6 +94,8 @@ _PID = struct.Struct("<I")
 # The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
 
+_logger = logging.getLogger(__name__)
+
 
 class Programs:
     """
@@ -131,7 +136,7 @@ class Programs:
         looks: bool = True,
     ) -> None:
         capture = config.capture
-        self._loader = capture.loader
+        self._loader, self._watches_others = capture.loader, looks
         # A tenth of what the kernel has to verify.
         self._wants_looks = looks and can_look()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
@@ -215,15 +220,31 @@ class Programs:
                 self.looks = Looks(self.bpf)
 
     def close(self) -> None:
-        """Detach everything, let go on what stands still, and unmap the rings."""
-        self.bpf.detach_all()
-        # Stopped since the rings were last read.
-        let_all_go_on(self.lifecycle.read())
+        """
+        Detach everything, let go on what stands still, and unmap the rings.
+
+        Probes that the kernel takes long to take away are left to a child, and what stops at them goes
+        on: the end waits for no program of other users.
+        """
+        left = self.bpf.detach_all(self._let_all_go_on, is_patient=not self._watches_others)
+        if left is None:
+            self._let_all_go_on()
+        else:
+            _logger.warning(
+                "probes in files are still taken away (%s), by process %d, which then ends: the "
+                "kernel waits for the programs that map those files",
+                count_of(left.links, "link"),
+                left.pid,
+            )
         self.events.close()
         self.lifecycle.close()
         self.rhythms.close()
         self.doors.close()
         self.bpf.close()
+
+    def _let_all_go_on(self) -> None:
+        # Stopped since the rings were last read.
+        let_all_go_on(self.lifecycle.read())
 
     def lose(self, counter: int) -> None:
         """Count something that the agent itself could not use."""
