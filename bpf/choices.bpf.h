@@ -51,13 +51,9 @@ static __always_inline __u8 choose(struct thread *thread, struct open_call *call
 	return choices;
 }
 
-/* Whoever has children that were sent is not held back. */
 static __always_inline bool may_send(struct thread *thread, __u8 choices, __u64 now_ktime_ns)
 {
-	struct process *process = find_process(thread->pid);
-
-	return !process || admit(process, now_ktime_ns) ||
-	       choices & (CHOICE_PARENT | CHOICE_STALLED);
+	return admit(find_process(thread->pid), choices, now_ktime_ns);
 }
 
 #endif

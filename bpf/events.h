@@ -57,6 +57,7 @@
 #define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
 #define RANGE_NAME_BYTES  64
 #define USER_SHARE	  3 /* times what is free: what the programs of one user can hold */
+#define USER_SPANS	  8 /* times the rate of spans of a process: that of all of a user */
 #define RINGS		  2 /* lifecycle, events */
 #define ALL_USERS	  4294967295 /* no uid */
 #define UNKNOWN_USER	  4294967294 /* of a process that is gone; no uid either */
@@ -1120,13 +1121,15 @@ enum share_kind {
 	SHARE_STACKS = 5,    /* of users alone */
 	SHARE_LIFECYCLE = 6, /* bytes of the ring; see rings.bpf.h */
 	SHARE_EVENTS = 7,    /* the same */
-	SHARE_COUNT = 8,
+	SHARE_SPANS = 8,     /* of the rate of a user; see admit() */
+	SHARE_COUNT = 9,
 };
 
 struct shares {
 	__s32 held[SHARE_COUNT];
 	__u32 refused[SHARE_COUNT];
 	__u64 record_arrival_ktime_ns[RINGS]; /* rate limits, while a ring is nearly full */
+	__u64 span_arrival_ktime_ns;	      /* rate limit of a user */
 };
 
 /* What the agent has added, less what it has freed. */
@@ -1173,6 +1176,7 @@ struct settings {
 	__u32 block_mode;	   /* enum block_mode */
 	__u32 finds_steps;
 	__u32 share_bounds[SHARE_COUNT]; /* most entries of all programs together */
+	__u32 padding;
 	struct api_descriptor apis[MAX_APIS];
 };
 

@@ -106,7 +106,7 @@ static __noinline int send_last_waits(const struct thread *thread, struct proces
 		if (!kept->start_ktime_ns || !kept->context.span_id ||
 		    kept->end_ktime_ns - kept->start_ktime_ns < settings.stall_floor_ns)
 			continue;
-		if (!admit(process, now_ktime_ns)) {
+		if (!admit(process, 0, now_ktime_ns)) {
 			count(COUNTER_SPANS_WITHHELD_RATE);
 			continue;
 		}

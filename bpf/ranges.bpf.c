@@ -59,7 +59,7 @@ int report_range(struct pt_regs *ctx)
 	if (shift_ns < MAX_DELAY_NS)
 		shift_ns = 0;
 	if (told.start_ns > told.end_ns || told.end_ns > told.now_ns ||
-	    told.now_ns - told.start_ns > now_ktime_ns || !admit(process, now_ktime_ns)) {
+	    told.now_ns - told.start_ns > now_ktime_ns || !admit(process, 0, now_ktime_ns)) {
 		count(COUNTER_LOST_RANGE);
 		return 0;
 	}

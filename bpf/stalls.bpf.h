@@ -30,7 +30,7 @@ static __noinline int send_long_stall(struct thread *thread, __u64 runnable_ktim
 
 	if (!process || process->flags & PROCESS_NO_SPANS)
 		return 0;
-	if (!admit(process, now_ktime_ns)) {
+	if (!admit(process, 0, now_ktime_ns)) {
 		count(COUNTER_SPANS_WITHHELD_RATE);
 		return 0;
 	}

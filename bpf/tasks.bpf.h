@@ -286,11 +286,29 @@ __weak __noinline int admit_to(__u64 *slot, __u64 now_ktime_ns, __u64 interval_n
 	return true;
 }
 
-/* The process's rate of spans. */
-static __always_inline bool admit(struct process *process, __u64 now_ktime_ns)
+/*
+ * The rate of spans of a process, and that of all processes of its user. What was stalled is held back by
+ * the second alone, and whoever has children that were sent by none. A global function, so that the
+ * verifier follows it once.
+ */
+__weak __noinline int admit(struct process *process, __u32 choices, __u64 now_ktime_ns)
 {
-	return admit_to(&process->span_arrival_ktime_ns, now_ktime_ns, settings.span_interval_ns,
-			settings.span_burst_ns);
+	struct shares *user;
+
+	if (!process)
+		return true; /* it ends this moment */
+	if (!admit_to(&process->span_arrival_ktime_ns, now_ktime_ns, settings.span_interval_ns,
+		      settings.span_burst_ns) &&
+	    !(choices & (CHOICE_PARENT | CHOICE_STALLED)))
+		return false;
+	user = bpf_map_lookup_elem(&user_shares, &process->uid);
+	if (!user || admit_to(&user->span_arrival_ktime_ns, now_ktime_ns,
+			      settings.span_interval_ns / USER_SPANS, settings.span_burst_ns))
+		return true;
+	if (choices & CHOICE_PARENT)
+		return true;
+	__sync_fetch_and_add(&process->shares.refused[SHARE_SPANS], 1);
+	return false;
 }
 
 #include "rings.bpf.h"

@@ -175,7 +175,8 @@ class SpansConfig:
         slow_floor_us: A call faster than this is never chosen for being slow.
         sample_one_in: One in this many calls is chosen whatever its duration; 0 turns the sample
             off.
-        rate_per_process: Most spans per second and process; what is withheld is counted.
+        rate_per_process: Most spans per second and process; all processes of a user have eight times as
+            many. What is withheld is counted.
         stall_floor_ms: Shortest scheduler stall outside CUDA calls that becomes a span.
         call_stall_floor_ms: Shortest scheduler stall inside a CUDA call that becomes a span.
     """
@@ -325,7 +326,7 @@ class ExplainConfig:
         enabled: Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident`
             spans.
         chains_per_second: Of how many slow or failed calls and gaps of one second `run` and `top` look
-            for the causes: those that lost most time. The others are counted.
+            for the causes: those that lost most time, of each user as many. The others are counted.
         high_lost_ms: An incident that cost less than this is never of high severity.
         chronic_share: A cause that takes this share of the time of the threads that feed a GPU is
             an incident, also if that is usual.

@@ -15,6 +15,7 @@ from otel_gpu.config import Config
 from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
@@ -77,6 +78,11 @@ class Blame:
             self._hand_on(self._budget.close())
             self._count_left_out(self._explainer)
             self._hand_on_incidents(self._explainer)
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many effects of each program are not explained for those of other users, since it was last asked."""
+        cut = self._budget.cut.take()
+        return cut + self._explainer.take_cut() if self._explainer is not None else cut
 
     def _add(self, chains: Iterable[Chain]) -> None:
         for chain in chains:

@@ -44,6 +44,7 @@ RHYTHM_HISTORY = 4
 RHYTHM_PATTERNS = 4
 RANGE_NAME_BYTES = 64
 USER_SHARE = 3
+USER_SPANS = 8
 RINGS = 2
 ALL_USERS = 4294967295
 UNKNOWN_USER = 4294967294
@@ -416,7 +417,8 @@ SHARE_THREADS = 4
 SHARE_STACKS = 5
 SHARE_LIFECYCLE = 6
 SHARE_EVENTS = 7
-SHARE_COUNT = 8
+SHARE_SPANS = 8
+SHARE_COUNT = 9
 
 # enum published
 PUBLISHED = 1
@@ -594,11 +596,12 @@ API_DESCRIPTOR = CStruct(
     "stream_capture:B properties_slot:B physical:B size_form:B stream_work:B nccl:B operation:B "
     "communicator_slot:B datatype_slot:B reduction_slot:B root_slot:B returns_pointer:B door:B"
 )
-SHARES = CStruct("held:8i refused:8I record_arrival_ktime_ns:2Q")
-SHARE_CORRECTIONS = CStruct("held:8i")
+SHARES = CStruct("held:9i refused:9I record_arrival_ktime_ns:2Q span_arrival_ktime_ns:Q")
+SHARE_CORRECTIONS = CStruct("held:9i")
 PROGRAM_KEY = CStruct("image_ktime_ns:Q pid:I 4x")
 ENDED_SHARES = CStruct(
-    "shares.held:8i shares.refused:8I shares.record_arrival_ktime_ns:2Q uid:I comm:16s 4x"
+    "shares.held:9i shares.refused:9I shares.record_arrival_ktime_ns:2Q "
+    "shares.span_arrival_ktime_ns:Q uid:I comm:16s 4x"
 )
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
@@ -606,12 +609,12 @@ SETTINGS = CStruct(
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
     "sample_bytes:Q block_stack_interval_ns:Q started_boot_ns:Q sample_one_in:I watch_all:I "
     "default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I block_mode:I "
-    "finds_steps:I share_bounds:8I apis:6656s"
+    "finds_steps:I share_bounds:9I 4x apis:6656s"
 )
 PROCESS = CStruct(
     "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
-    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:8i shares.refused:8I "
-    "shares.record_arrival_ktime_ns:2Q uid:I 4x"
+    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:9i shares.refused:9I "
+    "shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q uid:I 4x"
 )
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "

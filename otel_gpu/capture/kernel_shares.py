@@ -29,6 +29,7 @@ BOUNDS: Final[Mapping[int, str]] = {
     wire.SHARE_STACKS: "kernel_stacks",
     wire.SHARE_LIFECYCLE: "lifecycle_ring",
     wire.SHARE_EVENTS: "ring",
+    wire.SHARE_SPANS: "spans",
 }
 COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_SERIES_FULL,
@@ -39,6 +40,7 @@ COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_STACK,
     wire.COUNTER_LOST_RING_FULL,
     wire.COUNTER_LOST_LIFECYCLE_RING_FULL,
+    wire.COUNTER_SPANS_WITHHELD_RATE,
 )
 """What grows with whatever is refused."""
 
@@ -67,6 +69,7 @@ def share_bounds(config: Config) -> tuple[int, ...]:
         wire.SHARE_STACKS: _MAX_STACKS,
         wire.SHARE_LIFECYCLE: LIFECYCLE_BYTES,
         wire.SHARE_EVENTS: capture.ring_buffer_bytes,
+        wire.SHARE_SPANS: wire.USER_SPANS * config.spans.rate_per_process,
     }
     return tuple(bounds[kind] for kind in range(wire.SHARE_COUNT))
 

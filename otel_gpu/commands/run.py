@@ -96,6 +96,7 @@ def _capture(
 
         def status() -> Mapping[str, Any]:
             _name_programs(programs.refusals, "export_queue", exports.take_cut())
+            _name_programs(programs.refusals, "chains", blame.part.take_cut())
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
         with open_session(args, config, programs, started, status, faults) as batches:

@@ -9,11 +9,12 @@ capture kept.
 
 import heapq
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.caches import CACHES
+from otel_gpu.enrich.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
 
 WITHHELD_RATE = "rate"
@@ -50,6 +51,7 @@ class ChainBudget:
 
     Attributes:
         due_unix_ns: From when on ``advance`` decides anything, so that it need not be called before.
+        cut: Whose chains made room for those of other users.
 
     Args:
         chains_per_second: How many are kept of those whose effects ended in one second.
@@ -65,6 +67,7 @@ class ChainBudget:
         self.due_unix_ns = 0
         self._traces: OrderedDict[bytes, int] = OrderedDict()
         self._number = 0
+        self.cut = CutPrograms()
         CACHES.register_ordered("chains_of_traces", self, "_traces", entry_bytes=200)
 
     def add(self, chain: Chain) -> Iterator[Decision]:
@@ -84,7 +87,7 @@ class ChainBudget:
             )
             yield self._give_up(entries, min(of_trace), WITHHELD_TRACE)
         elif len(entries) > self._per_second:
-            yield self._give_up(entries, entries[0], WITHHELD_RATE)
+            yield self._give_up(entries, self._find_least(entries), WITHHELD_RATE)
         while len(self._seconds) > _MAX_SECONDS:
             yield from self._decide(min(self._seconds))
 
@@ -101,6 +104,16 @@ class ChainBudget:
     def close(self) -> Iterable[Decision]:
         """Return the chains that are kept of those that wait: nothing follows."""
         return itertools.chain.from_iterable(map(self._decide, sorted(self._seconds)))
+
+    def _find_least(self, entries: list[_Entry]) -> _Entry:
+        # Of the user who has most.
+        users = Counter(entry.chain.effect.process.user for entry in entries)
+        if len(users) == 1:
+            return entries[0]
+        most = max(users.values())
+        least = min(e for e in entries if users[e.chain.effect.process.user] == most)
+        self.cut.add(least.chain.effect.process)
+        return least
 
     def _decide(self, second: int) -> Iterator[Decision]:
         for entry in sorted(self._seconds.pop(second), key=_by_arrival):

@@ -33,7 +33,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.cuda_errors import killed_by
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
@@ -217,6 +217,10 @@ class Explainer:
             return left_out
         self._pending.left_out = Counter()
         return +left_out
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many of them each program had for those of other users."""
+        return self._pending.cut.take()
 
     def _take_ready(self) -> Sequence[Chain]:
         ready, self._ready = self._ready, []

@@ -19,6 +19,8 @@ from otel_gpu import wire
 from otel_gpu.caches import CACHES
 from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import CallActivity, GapActivity
+from otel_gpu.enrich.cut_programs import CutPrograms
+from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain.baselines import Baseline
 from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of
@@ -55,7 +57,8 @@ class _Series:
 
 
 class _Ranked(NamedTuple):
-    # In the order in which they are explained.
+    # In the order in which they are explained: one of each user, then another one of each.
+    user_rank: int
     comes_second: bool
     minus_lost_ns: int
     number: int
@@ -73,6 +76,7 @@ class PendingEffects:
     Attributes:
         due_unix_ns: From when on ``take`` yields anything, so that it need not be called before.
         left_out: Effects that are not explained, by reason, until somebody clears it.
+        cut: Whose effects are not explained for those of other users.
     """
 
     def __init__(self, effects: Effects, settings: Settings) -> None:
@@ -87,6 +91,7 @@ class PendingEffects:
         self._number = 0
         self.due_unix_ns = _NEVER
         self.left_out: Counter[str] = Counter()
+        self.cut = CutPrograms()
         CACHES.register("pending_effects", self, "_seconds")
         CACHES.register("pending_effects", self, "_chosen")
 
@@ -173,48 +178,76 @@ class PendingEffects:
 
     def _choose(self, second: int) -> None:
         """
-        Choose of a second what is explained: failures first, then what lost most.
+        Choose of a second what is explained: of each user as much, failures first, then what lost most.
 
-        Of each kind of failed calls one is first, and all failures of network adapters, which take no
+        What a user does not need others have. Of each kind of failed calls one is first, and all failures of network adapters, which take no
         time and can be why calls fail.
         """
         self._undecided = max(self._undecided, second + 1)
         chosen: list[tuple[int, Candidate]] = []
-        ranked: list[_Ranked] = []
-        for key, series in self._seconds.pop(second).items():
-            self._size -= len(series.longest)
-            worst = max(series.longest)
-            for entry in series.longest:
-                number, candidate = -entry.minus_number, entry.candidate
-                lost_ns = self._lost_ns(key, entry.duration_ns)
-                if lost_ns is None:
-                    # It can be an example of what is usual.
-                    chosen.append((number, candidate))
-                else:
-                    is_event = key.baseline.api == ASYNC_EVENT_API
-                    comes_first = key.status and (entry is worst or is_event)
-                    ranked.append(_Ranked(not comes_first, -lost_ns, number, candidate))
-            for reason, others_ns in series.others_ns.items():
-                effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
-                self.left_out[reason] += effects
-        ranked.sort()
+        ranked, others = self._rank(self._seconds.pop(second), chosen)
+        ranked, are_several = _take_turns(ranked)
         traces: Counter[bytes] = Counter()
         explained = 0
-        for _, _, number, candidate in ranked:
+        for _, _, _, number, candidate in ranked:
             trace_id = candidate.activity.trace_id
             if explained >= self._limit:
                 self.left_out[WITHHELD_RATE] += 1
+                others[candidate.activity.process] += 1
             elif any(trace_id) and traces[trace_id] >= CHAINS_PER_TRACE:
                 self.left_out[WITHHELD_TRACE] += 1
             else:
                 traces[trace_id] += 1
                 explained += 1
                 chosen.append((number, candidate))
+        for process, effects in others.items() if are_several else ():
+            self.cut.add(process, effects)
         chosen.sort()
         self._size += len(chosen)
         self._chosen.extend(candidate for _, candidate in chosen)
+
+    def _rank(
+        self, kinds: dict[_Key, _Series], chosen: list[tuple[int, Candidate]]
+    ) -> tuple[list[_Ranked], Counter[ProcessImage]]:
+        """
+        Tell effects from what is usual, which is chosen as an example of that.
+
+        Returns:
+            The effects, and how many more of each program there are than can be explained at all.
+        """
+        ranked: list[_Ranked] = []
+        others: Counter[ProcessImage] = Counter()
+        for key, series in kinds.items():
+            self._size -= len(series.longest)
+            worst = max(series.longest)
+            for entry in series.longest:
+                number, candidate = -entry.minus_number, entry.candidate
+                lost_ns = self._lost_ns(key, entry.duration_ns)
+                if lost_ns is None:
+                    chosen.append((number, candidate))
+                else:
+                    is_event = key.baseline.api == ASYNC_EVENT_API
+                    comes_first = key.status and (entry is worst or is_event)
+                    ranked.append(_Ranked(0, not comes_first, -lost_ns, number, candidate))
+            for reason, others_ns in series.others_ns.items():
+                effects = sum(self._lost_ns(key, one) is not None for one in others_ns)
+                self.left_out[reason] += effects
+                if effects and reason == WITHHELD_RATE:
+                    others[worst.candidate.activity.process] += effects
+        return ranked, others
 
     def _lost_ns(self, key: _Key, duration_ns: int) -> int | None:
         return self._effects.lost_ns(
             key.baseline, duration_ns, failed=bool(key.status), is_slow=key.is_slow
         )
+
+
+def _take_turns(ranked: list[_Ranked]) -> tuple[list[_Ranked], bool]:
+    """Return them in the order in which they are explained, and whether they are of several users."""
+    ranks: Counter[str] = Counter()
+    turns = []
+    for one in sorted(ranked):
+        user = one.candidate.activity.process.user
+        turns.append(one._replace(user_rank=ranks[user]))
+        ranks[user] += 1
+    return sorted(turns) if len(ranks) > 1 else turns, len(ranks) > 1

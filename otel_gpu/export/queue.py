@@ -13,11 +13,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from otel_gpu.caches import CACHES
+from otel_gpu.enrich.cut_programs import CutPrograms
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export.finished import Origin
 
-# Of one time to be asked who lost spans.
-_MAX_CUT = 4_096
 # Who has most is looked for again after such a part of that is gone.
 _PARTS = 8
 
@@ -39,8 +38,7 @@ class SpanQueue:
     what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
     a waiting span takes beside its content. One span alone may be larger than a batch.
 
-    ``cut`` counts the spans of each program that made room while others had spans here, too,
-    until somebody clears it.
+    ``cut`` counts the spans of each program that made room while others had spans here, too.
     """
 
     limit_bytes: int
@@ -49,7 +47,7 @@ class SpanQueue:
     header_size: Callable[[Origin], int]
     overhead_bytes: int = 0
     size_bytes: int = field(default=0, init=False)
-    cut: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    cut: CutPrograms = field(default_factory=CutPrograms, init=False)
     # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
     _turns: deque[ProcessImage | None] = field(default_factory=deque, init=False)
     _missed_turns: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
@@ -176,7 +174,7 @@ class SpanQueue:
             self._miss(process, len(dropped))
             self._forget_empty([process])
             if has_others:
-                self.cut[process if len(self.cut) < _MAX_CUT else None] += len(dropped)
+                self.cut.add(process, len(dropped))
         if self._missed_turns.total() > len(self._turns) // 2:
             self._forget_missed_turns()
         return before - self._count

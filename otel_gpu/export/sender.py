@@ -129,8 +129,7 @@ class Sender(Generic[_Item]):
 
     def take_cut(self) -> Counter[ProcessImage | None]:
         """Return how many items each program had dropped for others since it was asked before."""
-        cut, self._queue.cut = self._queue.cut, Counter()
-        return cut
+        return self._queue.cut.take()
 
     def _send_one(self) -> None:
         batch = self._queue.take()

@@ -33,6 +33,8 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "kernel_stacks": "waits have no kernel stack",
     "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
     "ring": "records of spans found no room",
+    "spans": "spans were withheld",
+    "chains": "slow or failed calls and gaps were not explained",
     "export_queue": "spans, log records or profiles were dropped from the export queue",
     "log_lines": "lines of the log were left out",
 }

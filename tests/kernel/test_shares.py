@@ -1,5 +1,6 @@
 """What all programs have together is divided: one user's programs take no other's away."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,24 @@ for count in sys.stdin:
         if not os.fork():
             runtime.cudaStreamSynchronize(None)
             time.sleep(600)
+    print("done", flush=True)
+"""
+
+
+# Has as many children as a line of its input says, which make 97 calls each at the same time.
+FLOODS_IN_CHILDREN = """
+import ctypes, os, sys, time
+runtime = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+for count in sys.stdin:
+    reading, writing = os.pipe()
+    for _ in range(int(count)):
+        if not os.fork():
+            os.read(reading, 1)
+            for _ in range(97):
+                runtime.cudaStreamSynchronize(None)
+            time.sleep(600)
+    os.write(writing, bytes(int(count)))
     print("done", flush=True)
 """
 
@@ -340,4 +359,34 @@ def test_a_program_that_fills_the_queue_of_the_exporter_takes_no_other_program_i
 
     (note,) = [note for note in notes_on("nobody", file) if "export queue" in note]
     assert f"({hostile.pid})" in note
+    assert not notes_on("65533", file)
+
+
+def test_a_user_whose_programs_make_many_spans_has_a_rate_of_them(
+    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
+) -> None:
+    """Each program keeps to its own rate, and all together to eight times that; another user has its own."""
+    file = tmp_path / "rate.rec"
+    environment = {"OTEL_GPU_SPANS_MODE": "full", "OTEL_GPU_SPANS_RATE_PER_PROCESS": "101"}
+    with (
+        program(FLOODS_IN_CHILDREN, stubs.runtime, inside=AS_NOBODY) as hostile,
+        program(CALLS, stubs.runtime, inside=AS_ANOTHER) as other,
+        Agent(
+            receiver,
+            flags=[f"--pid={hostile.pid}", f"--pid={other.pid}", "--record", str(file)],
+            env=environment,
+        ) as agent,
+    ):
+        receiver.wait_for(receiver.metrics)
+        make_calls(hostile, 31)
+        make_calls(other, 37)
+        receiver.wait_for(lambda: calls(receiver, API) == 31 * 97 + 37)
+        end(agent)
+        subprocess.run(["pkill", "-KILL", "-P", str(hostile.pid)], check=False)
+
+    assert len(spans(receiver, API, other.pid)) == 37
+    withheld = total(receiver, "otel_gpu.spans.withheld", reason="rate")
+    assert withheld > 0
+    named = re.findall(r"([\d,]+) spans were withheld", "".join(notes_on("nobody", file)))
+    assert sum(int(count.replace(",", "")) for count in named) == withheld
     assert not notes_on("65533", file)

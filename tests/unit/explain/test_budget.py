@@ -1,6 +1,7 @@
 """Which chains are kept: those that lost most time in each second, whatever their order."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -14,11 +15,14 @@ SETTLE_NS = 3 * SECOND
 TRAINER = image(42)
 
 
-def chain(number, excess_ns=MS, at_s=0.0, trace=None):
+OTHER = replace(TRAINER, attributes={**TRAINER.attributes, "process.owner": "alice"})
+
+
+def chain(number, excess_ns=MS, at_s=0.0, trace=None, process=TRAINER):
     trace_id = (number + 1 if trace is None else trace).to_bytes(16, "big")
     start_unix_ns = T0 + round(at_s * SECOND)
     effect = Effect(
-        "slow_call", TRAINER, "cudaMalloc", 42, "trainer", start_unix_ns, 0, excess_ns,
+        "slow_call", process, "cudaMalloc", 42, "trainer", start_unix_ns, 0, excess_ns,
         trace_id, number.to_bytes(8, "big"),
     )  # fmt: skip
     return Chain(f"c{number}", effect, (), 0, "low")
@@ -47,6 +51,17 @@ class Decided:
 
     def close(self):
         self.take(self.budget.close())
+
+
+def test_the_chains_of_the_user_that_has_most_make_room():
+    """Those of another one stay, though they lost less; who made room is counted."""
+    decided = Decided(50)
+    decided.add(*(chain(number, process=OTHER) for number in range(7)))
+    decided.add(*(chain(number, excess_ns=number * MS) for number in range(10, 110)))
+    decided.close()
+
+    assert decided.kept == [f"c{number}" for number in (*range(7), *range(67, 110))]
+    assert decided.budget.cut.take() == {TRAINER: 57}
 
 
 @pytest.mark.parametrize("order", range(5))

@@ -12,7 +12,7 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.reasoning import Reasoning
 from otel_gpu.explain.settings import Settings
-from tests.activities import SECOND, T0, capture
+from tests.activities import SECOND, T0, capture, image
 from tests.unit.explain.streams import (
     MS,
     START,
@@ -32,6 +32,11 @@ from tests.unit.explain.streams import (
 PER_SECOND = 7
 SETTINGS = Settings(effects_per_second=PER_SECOND)
 QUICK, SLUGGISH = "cudaStreamSynchronize", "cudaMemcpy"
+
+
+def of_user(user, pid):
+    process = image(pid)
+    return replace(process, attributes={**process.attributes, "process.owner": user})
 
 
 def effects_of_a_second(count, at=START):
@@ -87,6 +92,35 @@ def test_what_lost_most_is_explained_whatever_its_series(order):
     assert len(every) == 485
     assert {chain.id for chain in chosen} == lost_most(every, PER_SECOND)
     assert len(chosen) + left_out.total() == 485
+
+
+def test_a_user_whose_program_floods_takes_no_other_user_its_explanations():
+    """Each has as much of a second as the others, and what it needs no more of is theirs; who was cut is counted."""
+    hostile, other = of_user("nobody", 500), of_user("alice", 600)
+    flood = [slow(QUICK, 400 + n, process=hostile, start=START + n, tid=n) for n in range(499)]
+    few = [slow(QUICK, 30 + n, process=other, start=START + 870 * MS, tid=n) for n in range(3)]
+    explainer = Explainer(replace(SETTINGS, effects_per_second=11))
+    stream = (capture(), usual(hostile), usual(other), *flood, *few)
+    chains = [chain for activity in stream for chain in explainer.push(activity)]
+    chains += explainer.close()
+
+    assert Counter(chain.effect.process for chain in chains) == {hostile: 8, other: 3}
+    longest = [chain for chain in chains if chain.effect.process is hostile]
+    assert {chain.effect.duration_ns for chain in longest} == {n * MS for n in range(891, 899)}
+    assert explainer.take_left_out() == {"rate": 499 - 8}
+    assert explainer.take_cut() == {hostile: 499 - 8}
+
+
+def test_who_is_alone_is_not_cut():
+    """The budget is all its own; what goes beyond is counted, and no share."""
+    slow_ones = [slow(QUICK, 5 + n, start=START, tid=n) for n in range(97)]
+    explainer = Explainer(SETTINGS)
+    for activity in (capture(), usual_of_both(), *slow_ones):
+        explainer.push(activity)
+    explainer.close()
+
+    assert explainer.take_left_out() == {"rate": 97 - PER_SECOND}
+    assert not explainer.take_cut()
 
 
 def test_what_is_left_out_costs_no_search_for_causes(monkeypatch):
