@@ -38,10 +38,11 @@ from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, open_regular, program_path
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, program_path
 from otel_gpu.procfs.proc_files import close_file, stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
-from otel_gpu.procfs.users import real_uid
+from otel_gpu.procfs.process_root import ServedError, open_in_root
+from otel_gpu.procfs.users import OWN, real_uid
 from otel_gpu.recent import Recent
 from otel_gpu.shares import Holder, Shares
 from otel_gpu.stacks.file_work import NotReadError
@@ -214,7 +215,11 @@ class Attachments:
         Raises:
             OSError: Under this path there is no such file here.
         """
-        fd = open_regular(os.open(path, os.O_PATH | os.O_CLOEXEC))
+        try:
+            fd = open_in_root("/", path, OWN, pid)
+        except ServedError as error:
+            self._programs.file_work.refuse(pid, path, error)
+            raise
         try:
             mapped = MappedFile(pid, file_of(fd), 0, 0, path)
         finally:
@@ -551,7 +556,7 @@ class Attachments:
 
     def _open(self, mapped: MappedFile, root: int | None) -> BinaryIO | None:
         try:
-            return stream_of(mapped.open(root))
+            return stream_of(self._programs.file_work.open(mapped, root))
         except OSError as error:
             # Short processes that share a library all have the same to say.
             if mapped.path not in self._unread:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.procfs.mapped_files import open_regular
+from otel_gpu.procfs.process_root import open_regular
 
 MAX_DOOR_SERIES = 1024
 """Of one process; those that come later are left out."""
@@ -96,7 +96,7 @@ def open_memory(pid: int, address: int) -> int:
         OSError: There is none.
     """
     link = f"/proc/{pid}/map_files/{address:x}-{address + wire.DOOR_BYTES:x}"
-    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC))
+    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), pid)
     try:
         _check_memory(fd)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)

@@ -350,7 +350,7 @@ class Doors:
             try:
                 with (
                     self._files.reading(mapped.pid, mapped.path),
-                    stream_of(mapped.open()) as stream,
+                    stream_of(self._files.open(mapped)) as stream,
                 ):
                     names = {name for name, _ in ElfSymbols(stream).functions}
             except (OSError, ValueError):

@@ -20,6 +20,7 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
+from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
@@ -288,8 +289,8 @@ def _locate(
         if mapped.file not in places:
             try:
                 with work.reading(mapped.pid, mapped.path):
-                    places[mapped.file] = _find(mapped)
-            except NotReadError:
+                    places[mapped.file] = _find(mapped, work)
+            except (NotReadError, ServedError):
                 continue
         place = places[mapped.file]
         start = None if place is None else _start(place, mapped)
@@ -298,13 +299,15 @@ def _locate(
     return None
 
 
-def _find(mapped: MappedFile) -> _Place | None:
+def _find(mapped: MappedFile, work: FileWork) -> _Place | None:
     try:
-        with stream_of(mapped.open()) as stream:
+        with stream_of(work.open(mapped)) as stream:
             symbols = ElfSymbols(stream, _SYMBOLS)
             if _SYMBOL not in symbols.addresses:
                 return None
             layout, reason = _read_layout(stream, symbols, mapped.name)
+    except ServedError:
+        raise  # Its number may be that of another file soon.
     except (OSError, ValueError):
         return None
     address = symbols.addresses[_SYMBOL]

@@ -6,7 +6,6 @@ once the dynamic linker has placed the library: it is then told to the kernel si
 """
 
 import logging
-import os
 import struct
 from collections.abc import Iterable
 from typing import Final
@@ -15,8 +14,9 @@ from otel_gpu import wire
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.thread_locals import FIXED, Slot, find_slot, place_of
 from otel_gpu.errors import MapFullError
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.process_memory import memory_of
+from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.recent import Recent
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.file_work import FileWork, NotReadError
@@ -109,15 +109,17 @@ class ThreadContexts:
         if mapped.file not in self._slots:
             try:
                 with self._work.reading(mapped.pid, mapped.path):
-                    self._slots[mapped.file] = _find_slot(mapped)
-            except NotReadError:
+                    self._slots[mapped.file] = _find_slot(mapped, self._work)
+            except (NotReadError, ServedError):
                 return None
         return self._slots[mapped.file]
 
 
-def _find_slot(mapped: MappedFile) -> Slot | None:
+def _find_slot(mapped: MappedFile, work: FileWork) -> Slot | None:
     try:
-        image = ElfImage(mapped.open())
+        image = ElfImage(work.open(mapped))
+    except ServedError:
+        raise  # Its number may be that of another file soon.
     except (OSError, ValueError):
         return None
     try:
@@ -128,7 +130,7 @@ def _find_slot(mapped: MappedFile) -> Slot | None:
 
 def _read_place(slot: Slot, mapped: MappedFile) -> tuple[int, int] | None:
     """Return module and offset; None: the dynamic linker has not said yet, or it is nonsense."""
-    if slot.kind == FIXED and not _is_program(mapped):
+    if slot.kind == FIXED and mapped.path != program_path(mapped.pid):
         return None
     starts = (
         mapping.start - slot.pages[mapping.file_offset]
@@ -140,10 +142,3 @@ def _read_place(slot: Slot, mapped: MappedFile) -> tuple[int, int] | None:
         return None
     with memory_of(mapped.pid) as read:
         return place_of(slot, start, read)
-
-
-def _is_program(mapped: MappedFile) -> bool:
-    try:
-        return os.stat(f"/proc/{mapped.pid}/exe").st_ino == mapped.file.inode  # noqa: PTH116
-    except OSError:
-        return False

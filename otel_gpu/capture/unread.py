@@ -1,5 +1,5 @@
 """
-Which processes' memory or files were not read, as reading them would have taken too much of our time.
+Which processes' memory or files were not read, as reading them would have taken too much of our time, or could have kept us waiting.
 
 RECORD_STATUS names the first of them, each once for each thing of it.
 """
@@ -50,11 +50,10 @@ class Unread:
             named = {"pid": pid, "uid": uid, "name": name, "what": what, "reason": reason}
             self._named.append(named)
 
-    def add_file(self, pid: int, uid: int, path: str) -> None:
-        """Count a file, or what else a process calls its own, that is not read for want of a share."""
+    def add_file(self, pid: int, uid: int, path: str, reason: str) -> None:
+        """Count a file, or what else a process calls its own, that is not read."""
         self.files += 1
-        what = "the symbols of its files" if path.startswith("/") else path
-        self.add(pid, uid, what, "its share of our time, or that of its user, is used up")
+        self.add(pid, uid, "some of its files" if path.startswith("/") else path, reason)
 
     @property
     def named(self) -> list[dict[str, Any]]:

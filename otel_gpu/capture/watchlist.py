@@ -151,7 +151,7 @@ class Watchlist:
     def cuda_users(self) -> list[int]:
         """Return the watched processes that use CUDA, and live."""
         users = self._attachments.cuda_users() & self._images.keys()
-        return sorted(pid for pid in users if Path(f"/proc/{pid}/exe").exists())
+        return sorted(filter(program_path, users))
 
     def trusts_python(self, image: Image) -> bool | None:
         """Say whether frames of Python are what they seem to be; None: that is not known yet."""

@@ -10,12 +10,15 @@ import ctypes
 import mmap
 import os
 import re
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.procfs.proc_files import close_file, read_file
+from otel_gpu.procfs.process_root import ServedError, check_device, open_in_root, open_regular
+from otel_gpu.procfs.users import OWN
 
 _MAPS_LINE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
@@ -120,27 +123,49 @@ class MappedFile(NamedTuple):
             root: The process's root, as an O_PATH descriptor, where it was opened in time.
 
         Raises:
+            ServedError: A user serves its file system, and could keep us waiting.
             OSError: Neither works.
         """
-        with contextlib.suppress(OSError):
-            return _open_regular(f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}")
-        for path in self._paths(root):
-            with contextlib.suppress(OSError):
-                fd = _open_regular(path)
-                if _is_file(fd, self.file):
-                    return fd
-                close_file(fd)
-        raise OSError(f"{self.path} is gone, or is not the file that process {self.pid} maps")
+        # Before anything else, as on some kernels only maps has the device below an overlay.
+        check_device(self.file.device, self.pid)
+        refused = None
+        paths = (partial(self._open_path, *place) for place in self._paths(root))
+        ways: Iterator[Callable[[], int]] = chain((self._open_link,), paths)
+        for way in ways:
+            try:
+                return way()
+            except ServedError as error:
+                refused = error
+            except OSError:
+                continue
+        raise refused or self._gone()
 
-    def _paths(self, root: int | None) -> Iterator[str]:
+    def _open_link(self) -> int:
+        link = f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}"
+        return open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), self.pid, self.file.device)
+
+    def _open_path(self, folder: str, path: str) -> int:
+        fd = open_in_root(folder, path, OWN, self.pid)
+        try:
+            if not _is_file(fd, self.file):
+                raise self._gone()
+        except OSError:
+            close_file(fd)
+            raise
+        return fd
+
+    def _gone(self) -> OSError:
+        return OSError(f"{self.path} is gone, or is not the file that process {self.pid} maps")
+
+    def _paths(self, root: int | None) -> Iterator[tuple[str, str]]:
         folder = f"/proc/{self.pid}/root" if root is None else f"/proc/self/fd/{root}"
-        yield folder + self.path
+        yield folder, self.path
         # A path in maps begins at the root of the mount namespace, also in a chroot.
         with contextlib.suppress(OSError):
             prefix = str(Path(folder).readlink())
             if self.path.startswith(f"{prefix}/"):
-                yield folder + self.path.removeprefix(prefix)
-        yield self.path
+                yield folder, self.path.removeprefix(prefix)
+        yield "/", self.path
 
 
 def file_of(fd: int) -> FileId:
@@ -203,23 +228,6 @@ def is_marks_library(path: str) -> bool:
 def is_c_library(name: str) -> bool:
     """Return whether a file's name is that of a C library, under any version."""
     return _C_LIBRARY.match(name) is not None
-
-
-def open_regular(place: int) -> int:
-    """
-    Open what an O_PATH descriptor stands for, and close that one.
-
-    To open a device can start something, so what it is must be known before.
-
-    Raises:
-        OSError: It is no regular file, or may not be read.
-    """
-    try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise OSError("not a regular file")
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    finally:
-        close_file(place)
 
 
 @contextlib.contextmanager
@@ -313,10 +321,6 @@ def cgroup_pids(cgroup: Path) -> Iterator[int]:
         if "cgroup.procs" in files:
             text = Path(folder, "cgroup.procs").read_text(encoding="ascii")
             yield from (int(line) for line in text.split() if int(line))
-
-
-def _open_regular(path: str) -> int:
-    return open_regular(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def _read_maps(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Which mount a file is on, as its process sees it, and whether another host is behind that."""
+"""Which mount a file is on, as its process sees it, and whether another host or a program is behind that."""
 
 # Lines of /proc/PID/mountinfo (proc(5)):
 #
@@ -7,13 +7,20 @@
 # ID, parent, device, folder of the file system that is mounted, mount point, options, fields that
 # may be missing, a hyphen, type, source, options. Of one device there can be many mounts.
 
+import contextlib
+import functools
+import os
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+import select
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
-from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.file_status import FUSE_CONTROL, file_system_of, status_of
+from otel_gpu.procfs.proc_files import read_descriptor, read_file
+from otel_gpu.wire import UNKNOWN_USER
 
 _MAX_BYTES = 1 << 20
+_MAX_HOST_BYTES = 16 << 20
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _MINOR_BITS = 20
 # Types that are used for files of other hosts, and what FUSE file systems of that kind are called:
@@ -30,6 +37,11 @@ _REMOTE_FUSE = re.compile(
     r"|geesefs|yandex-s3|cunofs|beeond|onedatafs|tigrisfs",
     re.IGNORECASE,
 )
+# Where fusectl is mounted, here or on the host. It has a folder for each connection of FUSE, also of
+# those that are mounted nowhere any more: its name is the device, its owner who mounted it.
+_CONNECTIONS: Final = ("/sys/fs/fuse/connections", "/proc/1/root/sys/fs/fuse/connections")
+_FUSE_TYPES: Final = frozenset({"fuse", "fuseblk"})
+_SERVER: Final = re.compile(rb"(?:^|,)user_id=(\d+)(?:,|$)")
 _REMOTE_SOURCE = re.compile(rf"({_REMOTE_FUSE.pattern})\b", re.IGNORECASE)
 
 
@@ -82,17 +94,136 @@ def find_mount(pid: int, device: int, path: str) -> Mount | None:
     return found
 
 
+def server_of(device: int, pid: int, mount: int = 0) -> int | None:
+    """
+    Return the user whose program serves a file system (FUSE); None: no program does.
+
+    Such a program answers when it likes, and so this sends it no request.
+
+    Args:
+        device: Of the file system: major << 20 | minor.
+        pid: A process that has it mounted, or had.
+        mount: The mount, as ``Status`` has it, where it is known: not all devices are in mountinfo.
+
+    Returns:
+        ``UNKNOWN_USER`` where it is not known whether one does, or of which user: where fusectl is not mounted
+        and the file system is mounted nowhere any more, or only as the process sees it.
+    """
+    for folder in _CONNECTIONS:
+        with contextlib.suppress(OSError):
+            connections = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if file_system_of(connections) == FUSE_CONTROL:
+                    return _owner(connections, str(device))
+            finally:
+                os.close(connections)
+    return _server_by_text(device, pid, mount)
+
+
+def _owner(folder: int, name: str) -> int | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid
+    except FileNotFoundError:
+        return None
+
+
+def _server_by_text(device: int, pid: int, mount: int) -> int | None:
+    for table in _HOST_TABLES:
+        servers = table.servers()
+        for key in (("mount", mount), ("device", device)):
+            if key in servers:
+                return servers[key]
+    for row in _rows(read_file(f"/proc/{pid}/mountinfo", _MAX_BYTES)):
+        # The user that it states is a number in the user namespace that it was mounted in.
+        if row.mount == mount or row.device == device:
+            return UNKNOWN_USER if _is_served(row.kind) else None
+    # A disk of which only the host has a mount, or memory.
+    is_known = device >> _MINOR_BITS or device == shared_memory_device()
+    return None if is_known else UNKNOWN_USER
+
+
+class _HostTable:
+    """What is mounted in a namespace of the host; read again once the kernel says that it changed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._changes = select.poll()
+        self._servers: dict[tuple[str, int], int | None] = {}
+
+    def servers(self) -> Mapping[tuple[str, int], int | None]:
+        """Return who serves each mount and each device, None where no program does."""
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return {}
+            self._changes.register(self._fd, select.POLLPRI)
+            self._read()
+        elif self._changes.poll(0):
+            self._read()
+        return self._servers
+
+    def _read(self) -> None:
+        self._servers = {}
+        with contextlib.suppress(OSError):
+            text = read_descriptor(self._fd, _MAX_HOST_BYTES)
+            for row in _rows(text):
+                server = _server(row.kind)
+                self._servers["mount", row.mount] = self._servers["device", row.device] = server
+
+
+_HOST_TABLES: Final = (_HostTable("/proc/self/mountinfo"), _HostTable("/proc/1/mountinfo"))
+
+
+def _server(kind: list[bytes]) -> int | None:
+    if not _is_served(kind):
+        return None
+    found = _SERVER.search(kind[2]) if len(kind) > 2 else None  # noqa: PLR2004 -- see above
+    return int(found[1]) if found else UNKNOWN_USER
+
+
+def _is_served(kind: list[bytes]) -> bool:
+    return _text(kind[0]).partition(".")[0] in _FUSE_TYPES
+
+
+@functools.cache
+def shared_memory_device() -> int:
+    """Return the device of files that programs make in memory, which is mounted nowhere."""
+    fd = os.memfd_create("device", os.MFD_CLOEXEC)
+    try:
+        return status_of(fd).device
+    finally:
+        os.close(fd)
+
+
 def _holds(point: str, path: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
 
 
 def _mounts(pid: int, device: int) -> Iterator[Mount]:
-    number = f"{device >> _MINOR_BITS}:{device & (1 << _MINOR_BITS) - 1}".encode()
-    for line in read_file(f"/proc/{pid}/mountinfo", _MAX_BYTES).splitlines():
+    for row in _rows(read_file(f"/proc/{pid}/mountinfo", _MAX_BYTES)):
+        if row.device == device:
+            yield Mount(_text(row.point), _text(row.kind[0]), _text(row.kind[1]))
+
+
+class _Row(NamedTuple):
+    mount: int
+    device: int
+    point: bytes
+    # The fields behind the hyphen, of which there are two at least.
+    kind: list[bytes]
+
+
+def _rows(text: bytes) -> Iterator[_Row]:
+    for line in text.splitlines():
         before, _, after = line.partition(b" - ")
         place, kind = before.split(b" "), after.split(b" ")
-        if len(place) > 4 and len(kind) > 1 and place[2] == number:  # noqa: PLR2004 -- see above
-            yield Mount(_text(place[4]), _text(kind[0]), _text(kind[1]))
+        if len(place) > 4 and len(kind) > 1:  # noqa: PLR2004 -- see above
+            major, _, minor = place[2].partition(b":")
+            with contextlib.suppress(ValueError):
+                device = int(major) << _MINOR_BITS | int(minor)
+                yield _Row(int(place[0]), device, place[4], kind)
 
 
 def _text(field: bytes) -> str:

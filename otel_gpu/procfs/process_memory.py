@@ -9,7 +9,6 @@ abandoned: the mapping may be another one by then (see ``memory_reader``).
 """
 
 import contextlib
-import functools
 import logging
 import os
 import re
@@ -23,7 +22,7 @@ from typing import Final
 
 from otel_gpu.procfs import memory_reader
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
-from otel_gpu.procfs.mounts import find_mount
+from otel_gpu.procfs.mounts import find_mount, server_of, shared_memory_device
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.users import user_of
@@ -70,25 +69,13 @@ class _Answering:
 
     def _file_answers(self, device: int) -> bool:
         if device not in self._answers:
-            self._answers[device] = device == _shared_memory_device() or self._is_local(device)
+            self._answers[device] = device == shared_memory_device() or self._is_local(device)
         return self._answers[device]
 
     def _is_local(self, device: int) -> bool:
         # Below an overlay is a file system that only the host has mounted.
         mount = find_mount(self._pid, device, "") or find_mount(os.getpid(), device, "")
-        if mount is None or mount.is_remote:
-            return False
-        return mount.file_system.partition(".")[0] not in ("fuse", "fuseblk")
-
-
-@functools.cache
-def _shared_memory_device() -> int:
-    fd = os.memfd_create("device", os.MFD_CLOEXEC)
-    try:
-        device = os.fstat(fd).st_dev
-    finally:
-        os.close(fd)
-    return os.major(device) << 20 | os.minor(device)
+        return mount is not None and not mount.is_remote and server_of(device, self._pid) is None
 
 
 class _Reader:

@@ -8,15 +8,15 @@ another user's, and must prove that they belong: by the same build id, or by the
 process's own user has to be allowed to read them.
 """
 
-import contextlib
 import lzma
 import re
 import zlib
 from collections.abc import Iterator
 
+from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import OWN, User, user_of
 from otel_gpu.stacks.elf_image import ElfImage, image_of
-from otel_gpu.stacks.process_root import open_in_root
+from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.symbol_table import SymbolSource, symbol_source
 
 _FOLDER = "/usr/lib/debug"
@@ -30,16 +30,19 @@ _MAX_UNPACKED_BYTES = 32 << 20
 _MAX_UNPACKING_MEMORY_BYTES = 64 << 20
 
 
-def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
+def symbol_sources(
+    image: ElfImage, pid: int, path: str, work: FileWork | None = None
+) -> list[SymbolSource]:
     """
     Return what names the functions of an image best: one complete table, or two parts.
 
-    Debug files are looked for in the root of a process that maps it, beside its path there.
+    Debug files are looked for in the root of a process that maps it, beside its path there. ``work``
+    learns of those that a user serves.
     """
     own = symbol_source(image, ".symtab", separate=False)
     if own is not None:
         return [own]
-    for debug_file in _debug_files(image, pid, path):
+    for debug_file in _debug_files(image, pid, path, work or FileWork()):
         source = symbol_source(debug_file, ".symtab", separate=True)
         if source is not None:
             return [source]
@@ -50,14 +53,14 @@ def symbol_sources(image: ElfImage, pid: int, path: str) -> list[SymbolSource]:
     return [source for source in (exported, rest) if source is not None]
 
 
-def _debug_files(image: ElfImage, pid: int, path: str) -> Iterator[ElfImage]:
+def _debug_files(image: ElfImage, pid: int, path: str, work: FileWork) -> Iterator[ElfImage]:
     roots = (f"/proc/{pid}/root", "/") if pid > 0 else ("/",)
     reader = user_of(pid) if pid > 0 else OWN
     build_id = image.build_id
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         place = f"{_FOLDER}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
-            found = _open(root, place, reader)
+            found = _open(root, place, reader, pid, work)
             if found is not None and found.build_id == build_id:
                 yield found
     link = _section(image, ".gnu_debuglink", _MAX_LINK_BYTES)
@@ -73,14 +76,18 @@ def _debug_files(image: ElfImage, pid: int, path: str) -> Iterator[ElfImage]:
         near = (f"{folder}/{file}", f"{folder}/.debug/{file}", f"{_FOLDER}{folder}/{file}")
         places = [(roots[0], place) for place in near] + places
     for root, place in places:
-        found = _open(root, place, reader)
+        found = _open(root, place, reader, pid, work)
         if found is not None and _belongs(found, image, checksum):
             yield found
 
 
-def _open(root: str, path: str, reader: User) -> ElfImage | None:
-    with contextlib.suppress(OSError, ValueError):
-        return ElfImage(open_in_root(root, path, reader))
+def _open(root: str, path: str, reader: User, pid: int, work: FileWork) -> ElfImage | None:
+    try:
+        return ElfImage(open_in_root(root, path, reader, pid))
+    except ServedError as error:
+        work.refuse(pid, path, error)
+    except (OSError, ValueError):
+        pass
     return None
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
+from otel_gpu.procfs.mapped_files import MappedFile
+from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.procfs.users import user_of
 from otel_gpu.recent import Recent
 from otel_gpu.stacks import elf_image
@@ -27,6 +29,7 @@ _LAST_S: Final = 1.5
 _USUAL_S: Final = 0.05
 _MAX_KNOWN: Final = 4096
 _USER_AGE_S: Final = 5.0
+_USED_UP: Final = "its share of our time, or that of its user, is used up"
 
 
 class NotReadError(ValueError):
@@ -38,13 +41,13 @@ class FileWork:
     Keeps what reading files took, by process and user.
 
     Args:
-        lose: Is called with pid, uid and path of what is not read, once for each.
+        lose: Is called with pid, uid and path of what is not read, and why, once for each.
         clock: A monotonic clock in seconds.
     """
 
     def __init__(
         self,
-        lose: Callable[[int, int, str], None] = lambda _pid, _uid, _path: None,
+        lose: Callable[[int, int, str, str], None] = lambda _pid, _uid, _path, _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lose = lose
@@ -74,9 +77,7 @@ class FileWork:
         """
         uid = self._user(pid)
         if not self._allows(pid, uid):
-            if (pid, path) not in self._lost:
-                self._lost[pid, path] = None
-                self._lose(pid, uid, path)
+            self._note(pid, uid, path, _USED_UP)
             raise NotReadError(f"the share of process {pid} or of user {uid} is used up")
         begun_s, read_bytes = self._clock(), elf_image.read_bytes()
         try:
@@ -86,6 +87,23 @@ class FileWork:
             self._last_s -= taken_s if self._is_ending else 0
             self._seconds.pay(pid, uid, taken_s)
             self._bytes.pay(pid, uid, elf_image.read_bytes() - read_bytes)
+
+    def open(self, mapped: MappedFile, root: int | None = None) -> int:
+        """Open what a process maps, as ``MappedFile.open`` does; what a user serves is lost."""
+        try:
+            return mapped.open(root)
+        except ServedError as error:
+            self.refuse(mapped.pid, mapped.path, error)
+            raise
+
+    def refuse(self, pid: int, path: str, error: ServedError) -> None:
+        """A file that a process names is not opened."""
+        self._note(pid, self._user(pid), path, str(error))
+
+    def _note(self, pid: int, uid: int, path: str, reason: str) -> None:
+        if (pid, path) not in self._lost:
+            self._lost[pid, path] = None
+            self._lose(pid, uid, path, reason)
 
     def _allows(self, pid: int, uid: int) -> bool:
         if self._is_ending and self._last_s <= 0:

@@ -78,7 +78,7 @@ class Images:
         self._users[mapped.file] += 1
         if len(self._files) < self._limit and mapped.file not in self._files:
             with contextlib.suppress(OSError):
-                self._files[mapped.file] = mapped.open()
+                self._files[mapped.file] = self.work.open(mapped)
 
     def release(self, file: FileId) -> None:
         """Undo one ``hold``."""
@@ -92,7 +92,7 @@ class Images:
         held = self._files.pop(mapped.file, None)
         try:
             if held is None:
-                held = mapped.open()
+                held = self.work.open(mapped)
             image = ElfImage(held) if isinstance(held, int) else held
         except (OSError, ValueError):
             return None

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.process_facts import read_ids, start_boot_ns
+from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.file_work import FileWork, NotReadError
-from otel_gpu.stacks.process_root import open_in_root
 
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16}) +(?:0[xX])?([0-9a-fA-F]{1,8}) +(\S.*)")
 _FOLDER = "/tmp"  # noqa: S108 -- the place that all agree on; who wrote the file is checked
@@ -32,6 +32,7 @@ _MAX_NAME_BYTES = 4096
 _MAX_ENCLOSING = 16
 _MIN_INTERVAL_S = 1.0
 _INTERVAL_PER_COST = 50
+_WHAT = "its perf map"
 _CLOCK_SLACK_NS = 2_000_000_000
 
 
@@ -66,7 +67,7 @@ class PerfMap:
         """
         now_s = self._clock()
         if now_s >= self._next_s:
-            with contextlib.suppress(NotReadError), self._work.reading(self._pid, "its perf map"):
+            with contextlib.suppress(NotReadError), self._work.reading(self._pid, _WHAT):
                 self._read()
             cost_s = self._clock() - now_s
             self._next_s = now_s + max(_MIN_INTERVAL_S, cost_s * _INTERVAL_PER_COST)
@@ -89,14 +90,18 @@ class PerfMap:
             self._started_ns = started_ns
             self._seen = (0, 0, 0)
             self._learn(b"")
-        with contextlib.suppress(OSError):
-            path = f"{_FOLDER}/perf-{inner_pid}.map"
-            root, reader = f"/proc/{self._pid}/root", user_of(self._pid)
-            fd = open_in_root(root, path, reader, follow=False)
+        path = f"{_FOLDER}/perf-{inner_pid}.map"
+        root, reader = f"/proc/{self._pid}/root", user_of(self._pid)
+        try:
+            fd = open_in_root(root, path, reader, self._pid, follow=False)
             try:
                 self._read_file(fd, user, started_ns)
             finally:
                 close_file(fd)
+        except ServedError as error:
+            self._work.refuse(self._pid, _WHAT, error)
+        except OSError:
+            pass
 
     def _read_file(self, fd: int, user: int, started_ns: int) -> None:
         status = os.fstat(fd)

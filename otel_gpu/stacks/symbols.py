@@ -130,7 +130,7 @@ class Symbols:
         return table
 
     def _read_table(self, mapping: Mapping, image: ElfImage) -> SymbolTable:
-        sources = symbol_sources(image, mapping.pid, mapping.path)
+        sources = symbol_sources(image, mapping.pid, mapping.path, self._work)
         build_id = image.build_id
         if build_id is None or sum(source.symbols for source in sources) <= _CACHED_KEYS:
             return SymbolTable(image, sources)

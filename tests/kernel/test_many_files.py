@@ -69,7 +69,7 @@ def test_a_program_that_maps_many_libraries_has_a_share_of_the_agent(
 
     assert finished.returncode == 0
     assert 0 < losses(receiver)["file_unread"] < FILES
-    said = f"symbols of its files of process {hostile.pid} of user 65534 is not read"
+    said = f"some of its files of process {hostile.pid} of user 65534 is not read"
     assert said in finished.stderr
     assert f"({hostile.pid}) of user 65534" in otel_gpu("explain", file).stdout
 

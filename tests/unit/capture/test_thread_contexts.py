@@ -174,7 +174,7 @@ def test_relocations_that_name_no_symbol_are_known_by_its_offset(tmp_path, flags
 class Elsewhere(MappedFile):
     """A mapping whose file is one that no process maps."""
 
-    def open(self):
+    def open(self, root=None):
         return os.open(self.path, os.O_RDONLY)
 
 

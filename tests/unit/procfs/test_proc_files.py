@@ -41,7 +41,7 @@ def test_an_elf_file(descriptor):
 
 def test_files_that_are_held_open_for_processes(monkeypatch, descriptor):
     """All that others hold are still closed."""
-    monkeypatch.setattr(MappedFile, "open", lambda _mapped: closed_with_an_error(descriptor))
+    monkeypatch.setattr(MappedFile, "open", lambda _mapped, _root: closed_with_an_error(descriptor))
     mapped = MappedFile(os.getpid(), FileId(1, 2), 0, 4096, "/lib/one.so")
     images = Images()
     images.hold(mapped)

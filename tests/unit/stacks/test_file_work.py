@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.stacks import elf_image
 from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.mappings import Images, Mappings
@@ -54,7 +55,28 @@ def test_whoever_has_used_up_its_share_is_not_read_and_named_once_for_each_file(
 
     assert not any(read(work, clock) for _ in range(3))
     assert not read(work, clock, path="/lib/two.so")
-    assert lost == [(OWN, os.getuid(), path) for path in ("/lib/one.so", "/lib/two.so")]
+    reason = "its share of our time, or that of its user, is used up"
+    assert lost == [(OWN, os.getuid(), path, reason) for path in ("/lib/one.so", "/lib/two.so")]
+
+
+class Served:
+    """A file that a user serves."""
+
+    pid, path = OWN, "/mnt/served/libcudart.so.12"
+
+    def open(self, _root):
+        raise ServedError(65534)
+
+
+def test_what_a_user_serves_is_not_opened_and_named_once(work, clock, lost):
+    """Which costs nothing of its share."""
+    for _ in range(3):
+        with pytest.raises(ServedError):
+            work.open(Served())
+
+    reason = "user 65534 serves its file system (FUSE) and could keep the agent waiting"
+    assert lost == [(OWN, os.getuid(), Served.path, reason)]
+    assert read(work, clock)
 
 
 def test_what_raises_is_paid_for_as_well(work, clock):
@@ -90,7 +112,7 @@ def test_once_the_capture_is_to_end_all_together_have_a_moment(work, clock, lost
     assert read(work, clock, 1.0)
     assert read(work, clock, 1.0)
     assert not read(work, clock, pid=1)
-    assert [pid for pid, _, _ in lost] == [1]
+    assert [pid for pid, *_ in lost] == [1]
 
 
 @pytest.fixture
@@ -138,4 +160,5 @@ def test_mappings_are_listed_for_nothing_unless_that_takes_long(work, clock, los
 
     with pytest.raises(NotReadError):
         list_mappings(0.03)
-    assert lost == [(OWN, os.getuid(), "the list of what it maps")]
+    reason = "its share of our time, or that of its user, is used up"
+    assert lost == [(OWN, os.getuid(), "the list of what it maps", reason)]
