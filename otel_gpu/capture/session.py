@@ -65,7 +65,8 @@ _DROP_INTERVAL_S = 1.0
 _TICKS_INTERVAL_S = 0.5
 # Who waits for a rank is to be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
-_MAX_BATCH, _MAX_LAST_BATCH = 1024, 64
+# What was found when the capture is told to end is handled first.
+_MAX_BATCH, _MAX_LAST_BATCH = 256, 64
 # Of the ring buffer: what is fuller must not wait.
 _URGENT_FILL = 0.25
 _MAX_NAMED = 8

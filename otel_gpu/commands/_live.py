@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from otel_gpu.capture.command import Command
 from otel_gpu.capture.door_library import with_door
 from otel_gpu.capture.guard import Guard
-from otel_gpu.capture.host import allow_open_files, collect_rarely
+from otel_gpu.capture.host import allow_open_files, collect_no_more, collect_rarely
 from otel_gpu.capture.inherited import given_environment
 from otel_gpu.capture.priority import NICE_CAPABILITIES, allow_return
 from otel_gpu.capture.privileges import (
@@ -257,6 +257,7 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
 
     def end(number: int, frame: FrameType | None) -> None:
         if command is None:
+            collect_no_more()
             session.stop()
             return
         _passing_on_to(command)(number, frame)

@@ -39,8 +39,6 @@ from tests.stubs.build import StubLibraries
 
 pytestmark = pytest.mark.kernel
 
-# The storm, and neighbours, are on the same CPUs; ENDS_WITHIN_S is what of that is the agent's work.
-ENDS_ANYWHERE_WITHIN_S = 8.0
 # Their probes take the kernel 10 s to take away, 16 at a time.
 COPIES = 400
 MAPS_DELETED_COPIES = """
@@ -65,6 +63,12 @@ def cpu_s(pid: int) -> float:
     """The CPU time that a process has taken so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waited_s(pid: int) -> float:
+    """How long the threads of a process have waited for a CPU so far."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
 
 
 def test_records_that_are_not_read_any_more_are_counted(
@@ -119,12 +123,14 @@ def test_a_storm_of_programs_keeps_no_agent_from_its_end(
             make_calls(other, 10_007)
             time.sleep(STORMS_S)
             assert storming.poll() is None
-            began_s, asked_s = cpu_s(agent.process.pid), time.monotonic()
+            pid, asked_s = agent.process.pid, time.monotonic()
+            began_s, had_waited_s = cpu_s(pid), waited_s(pid)
             agent.signal(signal.SIGTERM)
-            spent_s = 0.0
+            spent_s = others_s = 0.0
             while agent.process.poll() is None:
                 with contextlib.suppress(OSError, IndexError):
-                    spent_s = max(spent_s, cpu_s(agent.process.pid) - began_s)
+                    spent_s = max(spent_s, cpu_s(pid) - began_s)
+                    others_s = max(others_s, waited_s(pid) - had_waited_s)
                 time.sleep(0.05)
             took_s = time.monotonic() - asked_s
             finished = agent.wait()
@@ -134,7 +140,8 @@ def test_a_storm_of_programs_keeps_no_agent_from_its_end(
     assert finished.returncode == 0
     assert calls(receiver, API, other.pid) == 10_007
     assert spent_s < ENDS_WITHIN_S
-    assert took_s < ENDS_ANYWHERE_WITHIN_S
+    # The storm, and neighbours, are on the same CPUs.
+    assert took_s - others_s < ENDS_WITHIN_S
 
 
 def answer_s(agent: Agent) -> float:
