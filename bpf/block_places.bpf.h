@@ -128,11 +128,28 @@ static __noinline __u64 key_of_place(struct pt_regs *ctx, const struct thread *t
 /* Rate limit of the host: theoretical arrival time. */
 static __u64 block_stack_arrival_ktime_ns;
 
-/* Whether a stack that is new may be sent. */
-static __always_inline bool admit_stack(__u64 now_ktime_ns)
+/*
+ * Whether a stack that is new may be sent. What is left when three quarters of the burst are used is for
+ * all users, at a quarter of the rate for each. A global function, so that the verifier follows it once.
+ */
+__weak __noinline int admit_stack(__u32 pid, __u64 now_ktime_ns)
 {
-	if (admit_to(&block_stack_arrival_ktime_ns, now_ktime_ns, settings.block_stack_interval_ns,
-		     BLOCK_STACKS_BURST * settings.block_stack_interval_ns))
+	__u64 interval_ns = settings.block_stack_interval_ns;
+	__u64 ahead_ns = since(now_ktime_ns, *(volatile __u64 *)&block_stack_arrival_ktime_ns);
+	struct process *process = find_process(pid);
+	struct shares *user;
+
+	if (process && ahead_ns > BLOCK_STACKS_BURST / 4 * 3 * interval_ns) {
+		user = bpf_map_lookup_elem(&user_shares, &process->uid);
+		if (user && !admit_to(&user->block_stack_arrival_ktime_ns, now_ktime_ns,
+				      4 * interval_ns, BLOCK_STACKS_BURST / 2 * interval_ns)) {
+			__sync_fetch_and_add(&process->shares.refused[SHARE_BLOCK_STACKS], 1);
+			count(COUNTER_BLOCK_STACKS_WITHHELD);
+			return false;
+		}
+	}
+	if (admit_to(&block_stack_arrival_ktime_ns, now_ktime_ns, interval_ns,
+		     BLOCK_STACKS_BURST * interval_ns))
 		return true;
 	count(COUNTER_BLOCK_STACKS_WITHHELD);
 	return false;

@@ -135,7 +135,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 		block.weight_blocks = round_by_chance(block.weight_bytes, block.size_bytes);
 	}
 	if (stack == STACK_OF_ONE) {
-		is_admitted = admit_stack(block.ktime_ns);
+		is_admitted = admit_stack(key.pid, block.ktime_ns);
 		stack = is_admitted ? STACK_OF_ONE | mix(block.ktime_ns, thread->tid) : 0;
 	}
 	if (!stack)
@@ -156,7 +156,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 	if (!held)
 		return 0;
 	add_to_holder(held, &block, 1);
-	if (!holder.stack || held->is_sent || !(is_admitted || admit_stack(block.ktime_ns)))
+	if (!holder.stack || held->is_sent || !(is_admitted || admit_stack(key.pid, block.ktime_ns)))
 		return 0;
 	held->is_sent = 1;
 	return holder.stack;

@@ -1122,14 +1122,16 @@ enum share_kind {
 	SHARE_LIFECYCLE = 6, /* bytes of the ring; see rings.bpf.h */
 	SHARE_EVENTS = 7,    /* the same */
 	SHARE_SPANS = 8,     /* of the rate of a user; see admit() */
-	SHARE_COUNT = 9,
+	SHARE_BLOCK_STACKS = 9, /* of the rate of new stacks of blocks; see admit_stack() */
+	SHARE_COUNT = 10,
 };
 
 struct shares {
 	__s32 held[SHARE_COUNT];
 	__u32 refused[SHARE_COUNT];
 	__u64 record_arrival_ktime_ns[RINGS]; /* rate limits, while a ring is nearly full */
-	__u64 span_arrival_ktime_ns;	      /* rate limit of a user */
+	__u64 span_arrival_ktime_ns;	      /* rate limits of a user */
+	__u64 block_stack_arrival_ktime_ns;
 };
 
 /* What the agent has added, less what it has freed. */
@@ -1176,7 +1178,6 @@ struct settings {
 	__u32 block_mode;	   /* enum block_mode */
 	__u32 finds_steps;
 	__u32 share_bounds[SHARE_COUNT]; /* most entries of all programs together */
-	__u32 padding;
 	struct api_descriptor apis[MAX_APIS];
 };
 

@@ -418,7 +418,8 @@ SHARE_STACKS = 5
 SHARE_LIFECYCLE = 6
 SHARE_EVENTS = 7
 SHARE_SPANS = 8
-SHARE_COUNT = 9
+SHARE_BLOCK_STACKS = 9
+SHARE_COUNT = 10
 
 # enum published
 PUBLISHED = 1
@@ -596,12 +597,15 @@ API_DESCRIPTOR = CStruct(
     "stream_capture:B properties_slot:B physical:B size_form:B stream_work:B nccl:B operation:B "
     "communicator_slot:B datatype_slot:B reduction_slot:B root_slot:B returns_pointer:B door:B"
 )
-SHARES = CStruct("held:9i refused:9I record_arrival_ktime_ns:2Q span_arrival_ktime_ns:Q")
-SHARE_CORRECTIONS = CStruct("held:9i")
+SHARES = CStruct(
+    "held:10i refused:10I record_arrival_ktime_ns:2Q span_arrival_ktime_ns:Q "
+    "block_stack_arrival_ktime_ns:Q"
+)
+SHARE_CORRECTIONS = CStruct("held:10i")
 PROGRAM_KEY = CStruct("image_ktime_ns:Q pid:I 4x")
 ENDED_SHARES = CStruct(
-    "shares.held:9i shares.refused:9I shares.record_arrival_ktime_ns:2Q "
-    "shares.span_arrival_ktime_ns:Q uid:I comm:16s 4x"
+    "shares.held:10i shares.refused:10I shares.record_arrival_ktime_ns:2Q "
+    "shares.span_arrival_ktime_ns:Q shares.block_stack_arrival_ktime_ns:Q uid:I comm:16s 4x"
 )
 SETTINGS = CStruct(
     "duration_bounds_ns:192Q size_bounds_bytes:192Q slow_floor_ns:Q stall_floor_ns:Q "
@@ -609,12 +613,13 @@ SETTINGS = CStruct(
     "stall_samples_interval_ns:Q tick_period_ns:Q cpu_sample_interval_ns:Q large_bytes:Q "
     "sample_bytes:Q block_stack_interval_ns:Q started_boot_ns:Q sample_one_in:I watch_all:I "
     "default_process_flags:I agent_pid:I pid_namespace_inode:I sample_moments:I block_mode:I "
-    "finds_steps:I share_bounds:9I 4x apis:6656s"
+    "finds_steps:I share_bounds:10I apis:6656s"
 )
 PROCESS = CStruct(
     "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
-    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:9i shares.refused:9I "
-    "shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q uid:I 4x"
+    "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:10i shares.refused:10I "
+    "shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q "
+    "shares.block_stack_arrival_ktime_ns:Q uid:I 4x"
 )
 INTERPRETER = CStruct(
     "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "

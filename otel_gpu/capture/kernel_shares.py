@@ -30,6 +30,7 @@ BOUNDS: Final[Mapping[int, str]] = {
     wire.SHARE_LIFECYCLE: "lifecycle_ring",
     wire.SHARE_EVENTS: "ring",
     wire.SHARE_SPANS: "spans",
+    wire.SHARE_BLOCK_STACKS: "block_stacks",
 }
 COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_SERIES_FULL,
@@ -41,6 +42,7 @@ COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_LOST_RING_FULL,
     wire.COUNTER_LOST_LIFECYCLE_RING_FULL,
     wire.COUNTER_SPANS_WITHHELD_RATE,
+    wire.COUNTER_BLOCK_STACKS_WITHHELD,
 )
 """What grows with whatever is refused."""
 
@@ -70,6 +72,7 @@ def share_bounds(config: Config) -> tuple[int, ...]:
         wire.SHARE_LIFECYCLE: LIFECYCLE_BYTES,
         wire.SHARE_EVENTS: capture.ring_buffer_bytes,
         wire.SHARE_SPANS: wire.USER_SPANS * config.spans.rate_per_process,
+        wire.SHARE_BLOCK_STACKS: config.memory.stacks_per_second,
     }
     return tuple(bounds[kind] for kind in range(wire.SHARE_COUNT))
 

@@ -34,6 +34,7 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
     "ring": "records of spans found no room",
     "spans": "spans were withheld",
+    "block_stacks": "stacks of blocks of device memory were not taken",
     "chains": "slow or failed calls and gaps were not explained",
     "export_queue": "spans, log records or profiles were dropped from the export queue",
     "log_lines": "lines of the log were left out",

@@ -5,13 +5,16 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from otel_gpu.decode.blocks import BlockStack
 from tests.kernel.agent import Agent, calls, losses, otel_gpu, points, spans, total
+from tests.kernel.test_blocks import events_of
 from tests.kernel.test_tenants import (
     AS_NOBODY,
     CALLS,
@@ -22,7 +25,7 @@ from tests.kernel.test_tenants import (
     read_line,
 )
 from tests.receiver import OtlpReceiver
-from tests.stubs.build import StubLibraries, many_statuses
+from tests.stubs.build import StubLibraries, allocator, many_statuses
 
 pytestmark = pytest.mark.kernel
 
@@ -108,6 +111,20 @@ for count in sys.stdin:
                 runtime.cudaStreamSynchronize(None)
             time.sleep(600)
     os.write(writing, bytes(int(count)))
+    print("done", flush=True)
+"""
+
+
+# Has blocks of device memory, each of them from another function, as many as a line of its input says.
+ALLOCATES = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.c10_malloc.restype = ctypes.c_void_p
+library.c10_malloc.argtypes = [ctypes.c_int, ctypes.c_size_t]
+print("ready", flush=True)
+for count in sys.stdin:
+    for number in range(int(count)):
+        exec(f"def place_{number}(): return library.c10_malloc(0, 512)\\nplace_{number}()")
     print("done", flush=True)
 """
 
@@ -389,4 +406,35 @@ def test_a_user_whose_programs_make_many_spans_has_a_rate_of_them(
     assert withheld > 0
     named = re.findall(r"([\d,]+) spans were withheld", "".join(notes_on("nobody", file)))
     assert sum(int(count.replace(",", "")) for count in named) == withheld
+    assert not notes_on("65533", file)
+
+
+def test_a_program_with_too_many_stacks_of_blocks_takes_no_other_user_theirs(
+    receiver: OtlpReceiver, tmp_path: Path
+) -> None:
+    """In a minute there is room for some; a quarter of it is left for users that had none yet."""
+    file = tmp_path / "blocks.rec"
+    environment = {"OTEL_GPU_MEMORY_BLOCKS": "all", "OTEL_GPU_MEMORY_STACKS_PER_SECOND": "1"}
+    with (
+        program(ALLOCATES, allocator(), inside=AS_NOBODY) as hostile,
+        program(ALLOCATES, allocator(), inside=AS_ANOTHER) as other,
+        Agent(
+            receiver,
+            flags=[f"--pid={hostile.pid}", f"--pid={other.pid}", "--record", str(file)],
+            env=environment,
+        ) as agent,
+    ):
+        receiver.wait_for(receiver.metrics)
+        make_calls(hostile, 701)
+        make_calls(other, 7)
+        receiver.wait_for(lambda: total(receiver, "otel_gpu.block_stacks.withheld"))
+        end(agent)
+
+    sent = Counter(event.pid for event in events_of(file) if isinstance(event, BlockStack))
+    assert sent[other.pid] == 7
+    assert sent[hostile.pid] in range(400, 460)
+    withheld = int(total(receiver, "otel_gpu.block_stacks.withheld"))
+    (note,) = notes_on("nobody", file)
+    assert f"({hostile.pid})" in note
+    assert f"{withheld:,} stacks of blocks of device memory were not taken" in note
     assert not notes_on("65533", file)
