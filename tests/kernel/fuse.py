@@ -44,7 +44,7 @@ class FileSystem:
         content: Of the file; None: it is large, and no part of it is kept by the kernel.
 
     Attributes:
-        requests: The kinds of all requests that wait for an answer, so far.
+        requests: The kinds of all requests so far for whose answer a process waits.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class FileSystem:
             _, kind, unique, node, _, _, pid, *_ = _IN_HEADER.unpack_from(request)
             if kind in _NO_REPLY:
                 continue
-            self.requests.append(kind)
+            if kind != _RELEASE:
+                self.requests.append(kind)
             self._is_ending.wait(max(0.0, self._answers_from_s - time.monotonic()))
             reply = self._answer(kind, node, pid, request[_IN_HEADER.size :])
             result, body = (0, reply) if isinstance(reply, bytes) else (-reply, b"")

@@ -12,6 +12,7 @@ from elftools.elf.elffile import ELFFile
 from otel_gpu import wire
 from otel_gpu.capture.thread_contexts import SYMBOL, ThreadContexts
 from otel_gpu.instrumentation.thread_context import load_publisher
+from otel_gpu.procfs import process_root
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from otel_gpu.procfs.process_memory import memory_of
 from tests.hosts import file_at
@@ -48,6 +49,20 @@ def test_this_process_is_told_of_once_it_has_the_library(places):
     contexts.forget(os.getpid())
     contexts.forget(4242)
     assert places == {}
+
+
+def test_a_file_that_was_refused_is_looked_at_once_it_is_not(places, monkeypatch):
+    """What a user served can be gone, and its number that of another file."""
+    assert load_publisher() is not None
+    contexts = ThreadContexts(places)
+    with monkeypatch.context() as patch:
+        patch.setattr(process_root, "server_of", lambda *_place: 65534)
+        contexts.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
+    assert places == {}
+
+    contexts.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
+
+    assert os.getpid() in places
 
 
 def test_a_process_without_the_library_is_not_told_of(places):
