@@ -34,8 +34,9 @@ from otel_gpu.faults import Faults
 from otel_gpu.procfs.capabilities import effective_capabilities
 from otel_gpu.service.notify import CAPTURING, Notifier
 
-# Process images, files that they map, and files with their symbols, each within bounds.
-_OPEN_FILES = 4096
+# Process images, files that they map, files with their symbols, and up to ten links for each file with
+# probes, each within bounds. Who could use them all up would keep others' files from being read.
+_OPEN_FILES = 65_536
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 # A terminal sends these to all that it runs.
