@@ -109,10 +109,11 @@ def test_a_process_speaks_for_its_service_and_not_for_its_place():
 
 
 def test_what_a_process_claims_is_marked():
-    """And the kernel alone says in which container and pod it is."""
+    """And the kernel alone says in which container and pod it is, and whose."""
     claims = {
         "container.id": "f" * 64,
         "k8s.pod.uid": UID,
+        "process.owner": "root",
         "k8s.pod.name": "pod-0",
         "service.instance.id": "i-1",
         "otel_gpu.agent.id": "x",
