@@ -12,7 +12,7 @@ from otel_gpu.procfs.mapped_files import FileId, file_of
 from tests.backends import builds
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKERS = ("kernel", "gpu", "collector", "browser", "captures", "backends")
+MARKERS = ("kernel", "gpu", "collector", "browser", "backends")
 # NVIDIA's own driver library, where `make test` could fetch it from Debian.
 LIBCUDA = ROOT / ".output" / "tests" / "libcuda" / "libcuda.so.1"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -31,7 +31,6 @@ def missing_for(marker: str) -> str | None:
         "gpu": _missing_for_gpu,
         "collector": _missing_rotel,
         "browser": _missing_browser,
-        "captures": _missing_captures,
         "backends": _missing_backends,
     }[marker]()
 
@@ -40,12 +39,6 @@ def file_at(path: Path) -> FileId:
     """Return a file as /proc/PID/maps has it."""
     with path.open("rb") as stream:
         return file_of(stream.fileno())
-
-
-def captures_folder() -> Path:
-    """Where captures of other tools are: ``OTEL_GPU_TEST_DATA``, or beside the checkout."""
-    named = os.environ.get("OTEL_GPU_TEST_DATA")
-    return Path(named) if named else ROOT.parent / "shared" / "data"
 
 
 def find_browser() -> str | None:
@@ -83,13 +76,6 @@ def _missing_rotel() -> str | None:
 
 def _missing_browser() -> str | None:
     return None if find_browser() else "there is no Chromium (Debian package chromium)"
-
-
-def _missing_captures() -> str | None:
-    folder = captures_folder()
-    if not list(folder.glob("ingero/*.db")):
-        return f"there is no database in {folder}/ingero (set OTEL_GPU_TEST_DATA)"
-    return None
 
 
 def _missing_backends() -> str | None:

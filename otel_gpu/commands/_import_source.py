@@ -82,7 +82,4 @@ def _kind_of(path: Path) -> str:
 
 def _database_kind(path: Path) -> str:
     with SqliteSource(path) as source:
-        tables = source.tables()
-    if "StringIds" in tables:
-        return "nsys"
-    return "ingero" if "events" in tables else ""
+        return "nsys" if "StringIds" in source.tables() else ""

@@ -41,8 +41,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_file(parser, "file", "the capture to import")
     more = "others that belong to it: of a Flight Recorder, those of the other ranks"
     add_file(parser, "others", more, nargs="*")
-    host = "of a file with captures of several hosts, the one to import"
-    parser.add_argument("--host", default="", metavar="NAME", help=host)
     memory = "the memory of the device in GiB, which a memory snapshot does not say"
     parser.add_argument("--device-gib", type=float, default=0.0, metavar="GIB", help=memory)
     json = f"{JSON_HELP}: what was imported, and the report that explain prints"
@@ -110,9 +108,8 @@ def _open_keepers(
     return open_keepers(config, environ, store)
 
 
-def _choices(args: Namespace) -> dict[str, str | int | Sequence[Path]]:
-    given: dict[str, str | int | Sequence[Path]] = {
-        "host": args.host,
+def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
+    given: dict[str, int | Sequence[Path]] = {
         "device_bytes": round(args.device_gib * _BYTES_PER_GIB),
         "others": args.others,
     }
@@ -120,8 +117,7 @@ def _choices(args: Namespace) -> dict[str, str | int | Sequence[Path]]:
     if unknown := given.keys() - KINDS[args.kind].choices:
         if "others" in unknown:
             raise UsageError(f"{args.kind} is one file", hint="import them one by one")
-        flag = "--host" if "host" in unknown else "--device-gib"
-        raise UsageError(f"{flag} says nothing about {args.kind}")
+        raise UsageError(f"--device-gib says nothing about {args.kind}")
     return given
 
 

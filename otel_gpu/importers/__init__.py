@@ -48,11 +48,10 @@ class Kind(NamedTuple):
 
     description: str
     module: str
-    choices: frozenset[str] = frozenset({"host"})
+    choices: frozenset[str] = frozenset()
 
 
 KINDS: Mapping[str, Kind] = {
-    "ingero": Kind("the SQLite database that Ingero writes", "otel_gpu.importers.ingero.capture"),
     "nccl-flight-recorder": Kind(
         "dumps of PyTorch's Flight Recorder, one for each rank, or a folder of them",
         "otel_gpu.importers.flight_recorder.capture",
@@ -61,7 +60,6 @@ KINDS: Mapping[str, Kind] = {
     "nsys": Kind(
         "a SQLite export of Nsight Systems (nsys export --type sqlite)",
         "otel_gpu.importers.nsys.capture",
-        frozenset(),
     ),
     "torch-memory": Kind(
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
@@ -71,20 +69,18 @@ KINDS: Mapping[str, Kind] = {
     "torch-trace": Kind(
         "a trace that torch.profiler wrote, or a folder with those of several ranks",
         "otel_gpu.importers.torch_trace.capture",
-        frozenset(),
     ),
 }
 
 
 def open_capture(
-    kind: str, path: Path, config: Config, **choices: str | int | Sequence[Path]
+    kind: str, path: Path, config: Config, **choices: int | Sequence[Path]
 ) -> AbstractContextManager[ForeignCapture]:
     """
     Open a capture to be imported, and close it in the end; the file is not changed.
 
-    ``kind`` is a name in ``KINDS``. Of the ``choices`` of that kind, ``host`` says which to take of a
-    file that holds several, ``device_bytes`` how much memory a device has, and ``others`` are files
-    that belong to the first.
+    ``kind`` is a name in ``KINDS``. Of the ``choices`` of that kind, ``device_bytes`` is how much memory
+    a device has, and ``others`` are files that belong to the first.
 
     Raises:
         RecordingError: The file cannot be read, or is none of that kind.

@@ -21,7 +21,6 @@ from otel_gpu.store.lock import lock_path
 from otel_gpu.store.recorder import open_writer
 from tests.fuzz.target import Target
 from tests.unit.importers import flight_dumps, snapshots, traces
-from tests.unit.importers.databases import MS, PID, SECOND, T0, Database
 from tests.unit.importers.exports import Export
 
 _ROOT = Path(otel_gpu.__file__).parents[1]
@@ -149,24 +148,6 @@ def _nsys(path: Path) -> None:
     export.write(path)
 
 
-def _ingero(path: Path) -> None:
-    database = Database(path, newer=True)
-    database.insert("sessions", started_at=T0, stopped_at=T0 + 9 * SECOND, cpu_cores=4)
-    for number in range(8):
-        at = T0 + number * 200 * MS
-        database.event("cudaMalloc", at, 5 * MS, cgroup_id=7, stack_hash=1 + number % 3)
-        database.event("sched_switch", at + 3 * MS, MS)
-    database.event("process_fork", T0 + SECOND, arg1=5000)
-    database.event("process_exec", T0 + 3 * SECOND, pid=5000)
-    database.event("process_exit", T0 + 8 * SECOND)
-    database.counted("cudaMalloc", 100, 25, SECOND, sum_arg0=9)
-    frames = json.dumps([{"pf": "/a.py", "pfn": "f"}, {"s": "g+0x1", "f": "lib.so"}])
-    database.insert("stack_traces", hash=1, ips="", frames=frames)
-    database.insert("process_names", pid=PID, name="python3", seen_at=0)
-    database.insert("system_snapshots", timestamp=T0 + SECOND, load_avg=1.0)
-    database.insert("cgroup_metadata", cgroup_id=7, cgroup_path="/a", container_id="c")
-
-
 def _snapshot_seeds() -> Iterator[bytes]:
     stack = snapshots.stack("/app/train.py", 7)
     trace = [
@@ -272,12 +253,6 @@ TARGETS = (
     ),
     Target(
         "nsys", lambda: [_packed_database(_nsys)], _importer("nsys", "a.sqlite"), (RecordingError,)
-    ),
-    Target(
-        "ingero",
-        lambda: [_packed_database(_ingero)],
-        _importer("ingero", "a.db"),
-        (RecordingError,),
     ),
     Target(
         "store",

@@ -315,7 +315,7 @@ def test_a_damaged_store_is_set_aside(tmp_path, caplog):
 
 def test_a_row_that_no_memory_is_enough_for_is_damage(tmp_path):
     """SQLite says that it has no memory, though it asked for none. A writer begins a new store."""
-    corpus = Path(__file__).parents[2] / "corpus" / "ingero" / "no_memory_for_a_row"
+    corpus = Path(__file__).parents[2] / "corpus" / "nsys" / "no_memory_for_a_row"
     content = bytearray(corpus.read_bytes())
     # Where a database says of which version it is, and of what program.
     struct.pack_into(">I4xI", content, 60, schema.VERSION, schema.APPLICATION_ID)

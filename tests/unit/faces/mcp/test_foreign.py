@@ -1,20 +1,14 @@
 """Captures of other tools: what they cannot tell is said, and not made up."""
 
 import json
-import sqlite3
-from contextlib import closing
 
 import pytest
 
-from otel_gpu import cli, wire
+from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter
-from otel_gpu.faces.mcp.answers import MAX_BYTES
-from otel_gpu.faces.mcp.server import answer
 from otel_gpu.records import json_record
-from tests.hosts import captures_folder
 from tests.unit.commands import starved
 from tests.unit.faces.mcp import served
-from tests.unit.faces.mcp.test_tools import OF_RECORDINGS
 
 UNKNOWN = ("thread_states", "distributions", "freed_bytes")
 OF_THE_SCHEDULER = {"preemption", "run_queue", "cpu_quota"}
@@ -114,78 +108,3 @@ def test_our_own_captures_have_none_of_these_notes():
     stats = served.ask(capture, "get_trace_stats")
     assert stats["losses"] == {}
     assert any(row["run_queue_us"] for row in served.rows(stats["over_time"]))
-
-
-@pytest.fixture(
-    scope="module",
-    params=["pytorch-173382-empty-cache.db", "pytorch-dataloader-starvation.db"],
-)
-def imported(request, tmp_path_factory):
-    """A capture of a real GPU host, and the database that it was imported from."""
-    source = captures_folder() / "ingero" / request.param
-    store = tmp_path_factory.mktemp("imported") / "store.db"
-    assert cli.main(["import", "ingero", str(source), "--store", str(store)]) == 0
-    return served.capture_of(None, store), source
-
-
-def ask_source(source, query):
-    uri = f"{source.as_uri()}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(uri, uri=True)) as connection:
-        return connection.execute(query).fetchall()
-
-
-@pytest.mark.captures
-@pytest.mark.parametrize("name", [*OF_RECORDINGS, "run_sql"])
-def test_every_tool_answers_about_an_import(imported, name):
-    """Within the size of an answer."""
-    text, is_error = answer(imported[0], name, {})
-
-    assert not is_error
-    assert len(text.encode()) <= MAX_BYTES
-
-
-@pytest.mark.captures
-def test_an_import_is_not_said_to_be_more_than_it_is(imported):
-    """No verdict, no culprit, no balance, no line; and how much time was in calls."""
-    capture, _ = imported
-
-    check = served.ask(capture, "get_check")
-    budget = served.ask(capture, "get_time_budget")
-    chains = served.ask(capture, "get_causal_chains", limit=50)
-    memory = served.ask(capture, "get_memory_balance")
-    stacks = served.ask(capture, "get_stacks")
-
-    assert check["capture"]["source"]["tool"] == "ingero"
-    assert (check["nothing_was_lost"], check["agent"]) == (None, None)
-    assert budget["verdicts"]["rows"] == budget["kept_waiting_by"]["rows"] == []
-    # Both were idle for most of the time: the GPU was given work for 1 % of it.
-    (in_calls,) = served.rows(budget["in_calls"])
-    assert 0.005 < in_calls["share_of_window"] < 0.02
-    kinds = {c["kind"] for chain in chains["worst_chains"]["rows"] for c in chain["causes"]}
-    assert not kinds & OF_THE_SCHEDULER
-    assert memory["balance"]["rows"] == []
-    assert memory["note"].startswith("What was freed is not known")
-    # The tool keeps where a function begins, and not the line that it is at.
-    listed = stacks["stacks"]["rows"]
-    assert listed
-    assert not any("line" in row.get("code", {}) for row in listed)
-    assert max(len(frame) for row in listed for frame in row["frames"]) == 3
-    assert not any(row["complete"] for row in listed)
-    waits = served.ask(capture, "get_stacks", of="waits")
-    assert waits["stacks"]["rows"] == []
-    assert "Do not guess lines of source." in waits["notes"][0]
-
-
-@pytest.mark.captures
-def test_rows_of_an_import_are_those_of_its_source(imported):
-    """As many as the database holds of CUDA calls, in SQL as in the timeline."""
-    capture, source = imported
-    ((rows,),) = ask_source(source, "SELECT count(*) FROM events WHERE source IN (1, 4)")
-
-    ((stored,),) = served.ask(capture, "run_sql", sql="SELECT count(*) FROM calls")["answer"][
-        "rows"
-    ]
-
-    assert stored == rows
-    timeline = served.ask(capture, "get_timeline", from_="+0s", limit=1)
-    assert timeline["found"]["call"] == rows
