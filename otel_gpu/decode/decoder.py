@@ -215,7 +215,7 @@ def _decode_aggregates(record: bytes) -> readings.Aggregates:
         series.append(
             (
                 _new_tuple(SeriesKey, values[:8]),
-                _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:], 0)),
+                _new_tuple(Aggregate, (total, lowest, highest, size_bytes, values[12:])),
             )
         )
     _check_entries(event := readings.Aggregates(fixed[3], tuple(series)), len(series), count)

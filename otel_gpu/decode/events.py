@@ -7,7 +7,7 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
 from otel_gpu.decode.communicators import Communicators
@@ -32,14 +32,6 @@ from otel_gpu.decode.referents import (
     Stack,
     UserStack,
 )
-
-CPU_UNKNOWN: Final = (1 << 32) - 1
-"""``cpu`` of a call or a stall from a capture that does not say where it ran."""
-STALL_STATE_UNKNOWN: Final = 1 << 31
-"""
-In ``Stall.flags``: it is known how long the thread was off the CPU, and not whether it
-was blocked or could run. The kernel side never sets it: captures of other tools do.
-"""
 
 
 class CudaCall(NamedTuple):
@@ -289,9 +281,7 @@ class Capture(NamedTuple):
     """
     How this capture was made: host, settings, histogram layout (from JSON).
 
-    Of a capture that another tool made, ``info["unknown"]`` lists what it cannot tell:
-    ``thread_states`` (whether threads ran, waited for a CPU or were blocked),
-    ``distributions`` (not all that was counted is in a bucket), ``freed_bytes``, ``calls``.
+    Of a capture that another tool made, ``info["unknown"]`` lists what it lacks: ``calls``.
     """
 
     ktime_ns: int

@@ -35,8 +35,7 @@ class Aggregate(NamedTuple):
     One series' histogram, cumulative since the process image began.
 
     ``buckets`` has one count per bucket of the capture's layout, ``sum`` and
-    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes). ``unplaced``
-    counts what is in the sum and in no bucket: other tools keep no histograms.
+    ``min``/``max`` are in the unit of the metric (nanoseconds or bytes).
     """
 
     sum: int
@@ -44,12 +43,11 @@ class Aggregate(NamedTuple):
     max: int
     size_bytes: int
     buckets: tuple[int, ...]
-    unplaced: int = 0
 
     @property
     def counted(self) -> int:
-        """How many there were, in buckets or not."""
-        return sum(self.buckets) + self.unplaced
+        """How many there were."""
+        return sum(self.buckets)
 
 
 class Aggregates(NamedTuple):

@@ -81,11 +81,9 @@ class Baselines:
         self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
         # The first reading that had calls of an API.
         self._counted_unix_ns: dict[ImageKey, dict[int, int]] = {}
-        self._has_all = True
 
     def learn_layout(self, capture: CaptureActivity) -> None:
-        """Take in where the buckets of this capture begin and end, and whether all is in them."""
-        self._has_all = not capture.lacks("distributions")
+        """Take in where the buckets of this capture begin and end."""
         self.ledger.observe(capture)
         for image in self._images.values():
             image.medians_ns.clear()
@@ -110,9 +108,6 @@ class Baselines:
         image = self._images.get(key)
         if image is not None:
             image.medians_ns.clear()
-        # A trend of what another tool kept can be one of what it kept, and not of calls.
-        if not self._has_all:
-            return
         allocators: dict[Baseline, list[Aggregate]] = {}
         for series in self._successes(key):
             if series.api and series.api.family in ALLOCATOR_FAMILIES:
@@ -163,8 +158,7 @@ class Baselines:
 
         Chosen calls show a trend earlier than the histograms, which are read seldom.
         """
-        if self._has_all:
-            self._windows_of(baseline).add(duration_ns)
+        self._windows_of(baseline).add(duration_ns)
 
     def is_rising(self, baseline: Baseline) -> bool:
         """Say whether the calls of an allocator get slower and slower."""
@@ -213,12 +207,6 @@ class Baselines:
         min_ns = min(aggregate.min for aggregate in aggregates)
         max_ns = max(aggregate.max for aggregate in aggregates)
         median_ns = int(percentile_ns(0.5, buckets, middles_ns, min_ns, max_ns))
-        if not self._has_all:
-            # Slow calls are kept more often than others. No more than half of all calls can take
-            # twice the mean, and the mean is of all.
-            counted = sum(aggregate.counted for aggregate in aggregates)
-            total_ns = sum(aggregate.sum for aggregate in aggregates)
-            median_ns = min(median_ns, 2 * total_ns // counted)
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         if windows is not None and windows.is_rising():
             return min(median_ns, windows.first_ns)

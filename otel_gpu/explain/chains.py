@@ -77,7 +77,6 @@ class CauseKind(StrEnum):
     FRAGMENTATION = "fragmentation"
     OTHER_PROCESS = "other_process"
     LEAK = "leak"
-    OFF_CPU = "off_cpu"
     UNEXPLAINED = "unexplained"
     HOST_WORK = "host_work"
     GPU_CLOCKS = "gpu_clocks"
@@ -95,9 +94,8 @@ class Evidence(NamedTuple):
     """
     One measured interval that a cause rests on.
 
-    ``kind`` is ``run_queue``, ``blocked``, ``off_cpu`` (one or the other of these, it is
-    not known which), ``call``, ``gap``, ``fork``, ``unseen``, ``account``, ``device`` or ``counters``. A ``call``
-    or ``gap`` that is the effect itself stands for its totals: time of which the state is
+    ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``unseen``, ``account``,
+    ``device`` or ``counters``. A ``call`` or ``gap`` that is the effect itself stands for its totals: time of which the state is
     known and the interval is not. ``unseen`` is another thread's window of which not all
     was seen, ``account`` one of which only totals tell, ``device`` what a device said of itself;
     ``counters`` is one in which counters of the host rose, and ``reason`` says which. ``span_id`` is the

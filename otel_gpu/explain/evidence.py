@@ -53,12 +53,6 @@ def of_run_queue(stall: StallActivity) -> Evidence:
     )
 
 
-def of_off_cpu(stall: StallActivity) -> Evidence:
-    """Return a stall of which it is not known whether the thread was blocked or could run."""
-    span = _interval("off_cpu", stall.event, stall.start_unix_ns, stall.end_unix_ns)
-    return span._replace(span_id=stall.span_id, trace_id=stall.trace_id)
-
-
 def of_fork(fork: ForkActivity) -> Evidence:
     """Return the time that a thread was in a fork."""
     event = fork.event

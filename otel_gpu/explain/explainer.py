@@ -263,7 +263,6 @@ class Explainer:
         self._advance(activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        self._causes.knows_states = not activity.lacks("thread_states")
         self._collectives.has_no_calls = activity.lacks("calls")
         self._baselines.learn_layout(activity)
         self._chronic.begin(activity.unix_ns)

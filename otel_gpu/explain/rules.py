@@ -211,12 +211,6 @@ RULES: tuple[Rule, ...] = (
         FAULT,
         "More and more memory is held from step to step. Let go of what the named line keeps.",
     ),
-    Rule(
-        "off_cpu",
-        NO_FAULT,
-        "The thread was off the CPU, and the capture does not say whether it waited for a CPU or "
-        "for something else. Capture with otel-gpu to know.",
-    ),
     Rule("unexplained", NO_FAULT, "What this time went to was not seen."),
     Rule(
         "host_work",

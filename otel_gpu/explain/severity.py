@@ -31,7 +31,6 @@ _NOBODYS: Mapping[str, str] = {
     CauseKind.HOST_WORK: "it is the program's own work",
     CauseKind.SLEEP: "the program chose to sleep",
     CauseKind.CAPTURE: "the capture stopped it",
-    CauseKind.OFF_CPU: "what it waited for was not captured",
     CauseKind.UNEXPLAINED: "what the time went to was not seen",
 }
 _LITTLE_SHARE = 0.1

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN, Stall
+from otel_gpu.decode.events import Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identities import Culprit
 from otel_gpu.explain import evidence, rules
@@ -58,9 +58,6 @@ class Sweep:
         self, stall: StallActivity, start: int, end: int, place: str
     ) -> Iterable[Piece]:
         event, reason = stall.event, stall.reason
-        if event.flags & STALL_STATE_UNKNOWN:
-            yield Piece("off_cpu", end - start, None, evidence.of_off_cpu(stall))
-            return
         kind = rules.blocked_kind(reason, place)
         # An older store has but the flag.
         if kind == "stopped" and event.flags & wire.STALL_AGENT:

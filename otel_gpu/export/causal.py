@@ -50,7 +50,6 @@ from otel_gpu.export.finished import Attributes, FinishedSpan, Origin, SpanEvent
 _SPAN_OF_EVIDENCE = {
     "blocked": semconv.SPAN_CAUSE_BLOCKED,
     "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
-    "off_cpu": semconv.SPAN_CAUSE_OFF_CPU,
 }
 # A chain is read by people: what has no room in it is counted in it.
 _MAX_SPANS = 64

@@ -12,7 +12,7 @@ from otel_gpu.decode.communicators import (
     asked_by,
     name_of,
 )
-from otel_gpu.decode.events import CPU_UNKNOWN, CudaCall, Gap, OpenCall, Stall
+from otel_gpu.decode.events import CudaCall, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.explain import collective_names
@@ -158,12 +158,12 @@ def add_account(
         pairs.append((involuntary, event.involuntary_switches))
 
 
-def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int = CPU_UNKNOWN) -> None:
+def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int | None = None) -> None:
     """Add the thread, and its CPU where that is known."""
     pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
     if comm:
         pairs.append((semconv.THREAD_NAME, comm))
-    if cpu != CPU_UNKNOWN:
+    if cpu is not None:
         pairs.append((semconv.CPU_LOGICAL_NUMBER, cpu))
 
 

@@ -26,7 +26,7 @@ from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.verbs_results import event_name
 from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
-from otel_gpu.export.points import Attributes, Layouts, Measurement
+from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.probe_table import Api
 
@@ -34,9 +34,7 @@ _REGISTERED_SIGN = {wire.FAMILY_REGISTER: 1, wire.FAMILY_DEREGISTER: -1}
 _IN_USE_SIGN = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1, wire.FAMILY_UNMAP: -1}
 
 
-def measure(
-    series: Series, device: DeviceIdentity | None, layouts: Layouts
-) -> Iterator[Measurement]:
+def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measurement]:
     """Yield what a series says; ``device`` is all that is known of its device by now."""
     key, aggregate = series.key, series.aggregate
     match key.metric:
@@ -47,7 +45,7 @@ def measure(
                 yield Measurement(instrument, attributes, key, aggregate)
             if key.status == 0 and not key.nested:
                 attributes = device_attributes(device)
-                yield from _outermost(series, series.api, attributes, layouts.knows_freed_bytes)
+                yield from _outermost(series, series.api, attributes)
         case wire.METRIC_LAUNCH_GAP:
             instrument = semconv.METRIC_GPU_CUDA_LAUNCH_GAP
             yield Measurement(instrument, device_attributes(device), key, aggregate)
@@ -71,17 +69,13 @@ def measure(
             yield Measurement(semconv.METRIC_PROCESS_FORKS, (), key, aggregate.buckets[0])
 
 
-def _outermost(
-    series: Series, api: Api, attributes: Attributes, knows_freed_bytes: bool
-) -> Iterator[Measurement]:
+def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Measurement]:
     key, aggregate = series.key, series.aggregate
     if instrument := semconv.COUNTS.get(api.name) or semconv.COUNTS.get(api.family):
         yield Measurement(instrument, attributes, key, aggregate.counted)
-    sign = _IN_USE_SIGN.get(api.family)
-    instrument = semconv.SUMS.get(api.name) or semconv.SUMS.get(api.family)
-    if instrument and (knows_freed_bytes or sign != -1):
+    if instrument := semconv.SUMS.get(api.name) or semconv.SUMS.get(api.family):
         yield Measurement(instrument, attributes, key, aggregate.size_bytes)
-    if sign and knows_freed_bytes:
+    if sign := _IN_USE_SIGN.get(api.family):
         instrument = semconv.METRIC_GPU_CUDA_MEMORY_IN_USE
         yield Measurement(instrument, attributes, key, sign * aggregate.size_bytes)
     if sign := _REGISTERED_SIGN.get(api.family):

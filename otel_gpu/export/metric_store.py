@@ -34,7 +34,7 @@ from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
 from otel_gpu.export.host_figures import HostFigures, OfHost
 from otel_gpu.export.measures import measure, measure_open_call, measure_thread_times
 from otel_gpu.export.observed_image import ObservedImage
-from otel_gpu.export.points import Layouts, Measurement
+from otel_gpu.export.points import Measurement, read_layouts
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.export.snapshots import Agent, Snapshot
@@ -145,7 +145,7 @@ class MetricStore:
         for snapshot, series in snapshots:
             for one in series:
                 device = snapshot.devices.get(one.key.device)
-                snapshot.measurements.extend(measure(one, device, snapshot.agent.layouts))
+                snapshot.measurements.extend(measure(one, device))
             yield snapshot
 
     def release(self, key: ImageKey, sink: int) -> None:
@@ -238,7 +238,7 @@ class MetricStore:
     def _observe_step(self, activity: StepActivity) -> None:
         image = self._image(activity.process)
         if image is not None and self.agent is not None:
-            image.steps.add(activity, self.agent.layouts.by_unit["s"])
+            image.steps.add(activity, self.agent.layouts["s"])
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
@@ -313,7 +313,7 @@ class MetricStore:
         if self.agent is None:
             self._unix_ns = activity.unix_ns
             resource = agent_resource(activity, self._environ)
-            version, layouts = capture_version(activity), Layouts.of_capture(activity)
+            version, layouts = capture_version(activity), read_layouts(activity)
             self.agent = Agent(resource, version, layouts, activity.unix_ns)
 
     def _observe_exit(self, activity: ExitActivity) -> None:

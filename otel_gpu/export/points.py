@@ -61,9 +61,6 @@ class Given(NamedTuple):
 class Layout(NamedTuple):
     """
     Bounds of one kind of histogram, in nanoseconds or bytes; None: it is exponential.
-
-    An explicit one without bounds has one bucket, which holds all: of these only count, sum,
-    minimum and maximum are known.
     """
 
     scale: int
@@ -71,23 +68,13 @@ class Layout(NamedTuple):
     bounds: tuple[int, ...] | None
 
 
-class Layouts(NamedTuple):
-    """By unit; ``knows_freed_bytes``: what was freed is in the series."""
-
-    by_unit: Mapping[str, Layout]
-    knows_freed_bytes: bool
-
-    @classmethod
-    def of_capture(cls, capture: CaptureActivity) -> "Layouts":
-        """Read ``layout`` of RECORD_CAPTURE; ``capture/layout.py`` writes it."""
-        layout = capture.info["layout"]
-        by_unit = {
-            "s": _read_layout(layout["durations"], "bounds_ns"),
-            "By": _read_layout(layout["sizes"], "bounds_bytes"),
-        }
-        if capture.lacks("distributions"):
-            by_unit = dict.fromkeys(by_unit, Layout(0, 0, ()))
-        return cls(by_unit, not capture.lacks("freed_bytes"))
+def read_layouts(capture: CaptureActivity) -> Mapping[str, Layout]:
+    """Return the layouts of RECORD_CAPTURE by unit; ``capture/layout.py`` writes them."""
+    layout = capture.info["layout"]
+    return {
+        "s": _read_layout(layout["durations"], "bounds_ns"),
+        "By": _read_layout(layout["sizes"], "bounds_bytes"),
+    }
 
 
 def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> Layout:
@@ -147,7 +134,10 @@ class Cell:
         return True
 
     def point(
-        self, layouts: Layouts, times_unix_ns: tuple[int, int], exemplars: Sequence[Exemplar]
+        self,
+        layouts: Mapping[str, Layout],
+        times_unix_ns: tuple[int, int],
+        exemplars: Sequence[Exemplar],
     ) -> sdk.DataPointT:
         """Return the SDK's data point, from one time to another."""
         divisor = _NS_PER_SECOND if self.instrument.unit == "s" else 1
@@ -161,7 +151,7 @@ class Cell:
                 value=self.number / divisor if divisor > 1 else min(self.number, _MAX_INTEGER),
             )
         has_extremes = not self.is_delta and self.minimum is not None
-        layout = layouts.by_unit[self.instrument.unit]
+        layout = layouts[self.instrument.unit]
         common: dict[str, Any] = {
             "attributes": dict(self.attributes),
             "start_time_unix_nano": start_unix_ns,
@@ -173,7 +163,7 @@ class Cell:
             "exemplars": exemplars,
         }
         if layout.bounds is not None:
-            buckets = self.buckets[: len(layout.bounds) + 1] if layout.bounds else [self.count]
+            buckets = self.buckets[: len(layout.bounds) + 1]
             bounds = [bound / divisor for bound in layout.bounds]
             return sdk.HistogramDataPoint(**common, bucket_counts=buckets, explicit_bounds=bounds)
         return sdk.ExponentialHistogramDataPoint(

@@ -1,12 +1,13 @@
 """Snapshots: what one Resource has to say at one moment, before points are made of it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.enrich.identities import DeviceIdentity, ImageKey
-from otel_gpu.export.points import Attributes, Layouts, Measurement
+from otel_gpu.export.points import Attributes, Layout, Measurement
 
 
 class Agent(NamedTuple):
@@ -14,7 +15,7 @@ class Agent(NamedTuple):
 
     resource: Resource
     version: str
-    layouts: Layouts
+    layouts: Mapping[str, Layout]
     start_unix_ns: int
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from opentelemetry.sdk.resources import SERVICE_NAME
 
 from otel_gpu import wire
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN, CudaCall
+from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
@@ -287,8 +287,7 @@ class SpanBuilder:
         source = (_OF_APPLICATION,) if parent_id and not inside else ()
         runnable_unix_ns = activity.runnable_unix_ns
         if runnable_unix_ns > activity.start_unix_ns:
-            is_known = not event.flags & STALL_STATE_UNKNOWN
-            name = semconv.SPAN_BLOCKED if is_known else semconv.SPAN_OFF_CPU
+            name = semconv.SPAN_BLOCKED
             # It is from when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
             pairs = descriptions.describe_blocked(activity, stack.pairs) + source

@@ -58,7 +58,7 @@ def figure(
 
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
         number = find(row)
-        # Another tool may have counted calls and kept the duration of none.
+        # Of what was not counted there is no figure.
         return Cell(form(number), None if math.isnan(number) else number)
 
     return Field(heading, cell, about=about, rank=rank)

@@ -116,7 +116,6 @@ class Collector:
         # In the order in which another program took their place.
         self._replaced: dict[ImageKey, None] = {}
         self._deaths: dict[ImageKey, str] = {}
-        self._knows_freed_bytes = True
         self._failed_symbols: dict[str, int] = {}
         self._memory: dict[int, MemorySnapshot] = {}
         # What the explainer keeps is of the whole stream.
@@ -211,8 +210,7 @@ class Collector:
             Window(start_unix_ns, end_unix_ns),
             tuple(processes_of(images.values(), verdicts, self._names.find)),
             tuple(apis),
-            # Without what was freed, what was allocated would seem to be held.
-            tuple(balances(chosen)) if self._knows_freed_bytes else (),
+            tuple(balances(chosen)),
             incidents,
             self._chains.rows(),
             self._chains.blames(),
@@ -259,8 +257,6 @@ class Collector:
         devices = [one for one in self._blocks.devices() if self._chooses(one.process)]
         blocks = tuple(block_rows(devices, self._failures, self._block_mode))
         known = frozenset((*key_of(one.process), one.number) for one in devices)
-        # Without what was freed, what was allocated would seem to be held.
-        of_calls = figures if self._knows_freed_bytes else ()
         churn = {
             key_of(process): self._explainer.churn.churn_of(key_of(process))
             for incident in incidents
@@ -268,7 +264,7 @@ class Collector:
             for process in incident.processes
         }
         calls = Calls(self._allocations, churn, end_unix_ns)
-        layers = layer_rows(of_calls, calls, self._failures, known)
+        layers = layer_rows(figures, calls, self._failures, known)
         pauses = self._agent.status.get("blocks", {})
         return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
 
@@ -276,7 +272,6 @@ class Collector:
         settings = activity.info.get("settings")
         mode = settings.get("memory_blocks") if isinstance(settings, Mapping) else None
         self._block_mode = mode if mode in MODES else None
-        self._knows_freed_bytes = not activity.lacks("freed_bytes")
 
     def _observe_memory(self, activity: MemoryActivity) -> None:
         # What an allocator holds now takes the place of what it held.

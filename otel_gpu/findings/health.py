@@ -1,7 +1,7 @@
 """Health: what the agent said about the capture and about itself."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.enrich.activities import Activity, CaptureActivity, ProbesActivity
@@ -10,20 +10,6 @@ from otel_gpu.ledger.agent import AgentReadings
 MAX_LIBRARIES = 100
 _KIND = "Activity"
 _IMPORT = "import"
-# What a capture of another tool cannot tell, by the name that it has in the capture.
-STATES, DISTRIBUTIONS, FREED = "thread_states", "distributions", "freed_bytes"
-_UNKNOWN = {
-    STATES: (
-        "Whether threads ran, waited for a CPU or were blocked was not recorded: what bounds a "
-        "process, what it waited for between its calls and who had the CPU is not known. That no "
-        "cause is named does not mean that there was none."
-    ),
-    DISTRIBUTIONS: (
-        "Not every call that was counted was kept: percentiles, what is usual and errors are of "
-        "those that were, and slow ones were kept rather than others."
-    ),
-    FREED: "What was freed is not known: there is no balance of memory.",
-}
 
 
 class Health(AgentReadings):
@@ -60,14 +46,3 @@ class Health(AgentReadings):
     def is_foreign(self) -> bool:
         """Whether another tool made the capture."""
         return self.capture.get("mode") == _IMPORT
-
-    def lacks(self, what: str) -> bool:
-        """Say whether the capture cannot tell something."""
-        unknown = self.capture.get("unknown")
-        return isinstance(unknown, list | tuple) and what in unknown
-
-    def notes(self, *about: str) -> Iterator[str]:
-        """Say what the capture cannot tell, of some things; none are named: of all."""
-        for what, text in _UNKNOWN.items():
-            if self.lacks(what) and (not about or what in about):
-                yield text

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
@@ -147,14 +146,7 @@ class Moments:
 
     def _stalls_of(self, stall: StallActivity) -> Iterator[Moment]:
         process, event = stall.process, stall.event
-        if event.flags & STALL_STATE_UNKNOWN:
-            parts = [evidence.of_off_cpu(stall)]
-        else:
-            parts = [
-                evidence.of_blocked(stall, _waker(stall)),
-                evidence.of_run_queue(stall),
-            ]
-        for part in parts:
+        for part in (evidence.of_blocked(stall, _waker(stall)), evidence.of_run_queue(stall)):
             if part.end_unix_ns > part.start_unix_ns:
                 yield Moment(process, event.tid, event.comm, part.reason, part)
 

@@ -72,7 +72,10 @@ def write_notes(
             "Times of calls are host time: a launch ends when the kernel is queued, not when it "
             "has run. How long the device worked is not known."
         )
-        yield _percentiles_note(sum(one.unplaced for one in calls))
+        yield (
+            "Percentiles are read from histogram buckets; with the default layout they are "
+            "within 9 %. Counts, errors, totals and bytes are exact."
+        )
     elif of_calls:
         yield NO_CALLS
     if of_calls and not ledger.is_accounted:
@@ -185,18 +188,6 @@ def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
     for reason, words in _WITHOUT_STEPS.items():
         if count := threads.get(reason, 0):
             yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."
-
-
-def _percentiles_note(unplaced_calls: int) -> str:
-    if unplaced_calls:
-        return (
-            f"{count_of(unplaced_calls, 'call')} were counted and not kept one by "
-            "one: they are in counts and totals, and in no percentile."
-        )
-    return (
-        "Percentiles are read from histogram buckets; with the default layout they are "
-        "within 9 %. Counts, errors, totals and bytes are exact."
-    )
 
 
 def _counts_note(ledger: Ledger) -> str:

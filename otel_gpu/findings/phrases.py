@@ -318,13 +318,6 @@ PHRASES: Mapping[str, Phrase] = {
         which="which waited in a collective that does not end",
         fault="the device, the network, or a rank on another host",
     ),
-    CauseKind.OFF_CPU: Phrase(
-        OTHER,
-        "off the CPU",
-        because="It was off the CPU; for what was not captured",
-        which="which was off the CPU",
-        fault="not known: the capture does not say what it waited for",
-    ),
     CauseKind.UNEXPLAINED: Phrase(
         OTHER,
         "unexplained",

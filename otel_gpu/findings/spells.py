@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich.activities import SampleActivity, StallActivity
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_text import CUDA, frame_type
@@ -83,7 +82,7 @@ def _of_sample(activity: SampleActivity, window: Window) -> Iterator[Spell]:
 def _of_stall(activity: StallActivity, window: Window) -> Iterator[Spell]:
     event = activity.event
     start, runnable, end = activity.start_unix_ns, activity.runnable_unix_ns, activity.end_unix_ns
-    blocked = OFF_CPU if event.flags & STALL_STATE_UNKNOWN else activity.reason or OFF_CPU
+    blocked = activity.reason or OFF_CPU
     api = _name(event.call_api)
     for name, begin, until in ((blocked, start, runnable), (RUN_QUEUE, runnable, end)):
         time_ns = _inside(window, begin, until)

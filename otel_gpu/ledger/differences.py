@@ -46,7 +46,6 @@ def aggregate_since(
         most,
         grown(now.size_bytes, before.size_bytes),
         buckets,
-        grown(now.unplaced, before.unplaced),
     )
 
 
@@ -58,7 +57,6 @@ def aggregate_with(one: Aggregate, other: Aggregate) -> Aggregate:
         max(one.max, other.max),
         one.size_bytes + other.size_bytes,
         tuple(map(add, one.buckets, other.buckets)),
-        one.unplaced + other.unplaced,
     )
 
 

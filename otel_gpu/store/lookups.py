@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from otel_gpu import wire
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.enrich import reasons
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
 from otel_gpu.explain.rules import RULES
@@ -47,7 +46,6 @@ _SWITCH_TYPES = {
 _STALL_FLAGS = {
     wire.STALL_GIL: "the thread waited for the Python interpreter's lock",
     wire.STALL_FAULT: "not in a system call: a page fault, or stopped",
-    STALL_STATE_UNKNOWN: "whether it was blocked or ready to run is not known",
     wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
     wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
     wire.STALL_STOPPED: "a signal or a debugger had stopped it",
@@ -153,7 +151,7 @@ LOOKUPS = (
         "stall_flags",
         "What is known of a stall. Its flags are the sum of some of these.",
         Column("flag", U32, "a power of two"),
-        _names(wire.STALL_FLAG_NAMES, "stall_") | {STALL_STATE_UNKNOWN: "state_unknown"},
+        _names(wire.STALL_FLAG_NAMES, "stall_"),
         _STALL_FLAGS,
     ),
     _words(

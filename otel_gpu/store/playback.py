@@ -245,7 +245,7 @@ class Playback:
         )
         counted = f"SELECT series FROM series WHERE process IN ({alive})"
         totals = self._totals("aggregate_totals", "series", counted)
-        rows = ((row[0], *row[2:4], row[6], *row[4:6], row[7]) for row in totals)
+        rows = ((row[0], row[2], row[5], *row[3:5], row[6]) for row in totals)
         if series := tuple(self._add_all(rows)):
             yield AggregatesActivity(span.before_unix_ns, series)
         totals = self._totals("thread_time_totals", "process", alive)
@@ -303,7 +303,7 @@ class Playback:
         return self._pages.between(table, seq, seq)
 
     def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
-        """Add what rows say that was counted, from ``unplaced`` on, by the numbers of series."""
+        """Add what rows say that was counted, from ``sum`` on, by the numbers of series."""
         for number, *row in rows:
             try:
                 series = self._add(self._directory.series(number), read_aggregate(*row))

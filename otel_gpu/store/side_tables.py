@@ -170,7 +170,6 @@ TOTALS: tuple[Table, ...] = (
         "What a series had counted in all when a chunk ended, where the chunk added to it.",
         Column("series", U64, "see series"),
         _CHUNK,
-        Column("unplaced", U64, "those that are in no bucket", "{event}"),
         Column("sum", U64, "as in aggregates, since the process began", "ns, or bytes"),
         Column("min", U64, "the smallest; NULL: none", "as sum"),
         Column("max", U64, "the largest", "as sum"),

@@ -63,7 +63,6 @@ NUMBERED: tuple[Table, ...] = (
         SEQ,
         Column("series", U64, "what was counted; see series"),
         Column("count", U64, "how many calls, gaps, stalls, copies or forks", "{event}"),
-        Column("unplaced", U64, "those of them that are in no bucket", "{event}"),
         Column("sum", S64, "their durations, or sizes, together", "ns, or bytes for copy_size"),
         Column("size_bytes", S64, "bytes of the successful calls", "bytes"),
         Column("min", U64, "the smallest one so far, where that is new; else NULL", "as sum"),
@@ -178,9 +177,7 @@ NUMBERED: tuple[Table, ...] = (
         Column("cause", U16, "number of the cause in it"),
         Column("evidence", U16, "number of the interval in the cause, from 0"),
         Column("id", TEXT, "name of the interval"),
-        Column(
-            "kind", TEXT, "run_queue, blocked, off_cpu, call, gap, fork, unseen, account or device"
-        ),
+        Column("kind", TEXT, "run_queue, blocked, call, gap, fork, unseen, account or device"),
         Column("start_unix_ns", S64, "when it began, in Unix time", "ns"),
         Column("end_unix_ns", S64, "when it ended, in Unix time", "ns"),
         *who("culprit", "who had the CPU; NULL: unknown"),

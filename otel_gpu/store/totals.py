@@ -33,13 +33,11 @@ def added_row(before: Aggregate | None, now: Aggregate) -> Row:
             now.max,
             now.size_bytes - before.size_bytes,
             tuple(map(sub, now.buckets, before.buckets)),
-            now.unplaced - before.unplaced,
         )
-        if min(added.sum, added.size_bytes, added.unplaced, *added.buckets) < 0:
+        if min(added.sum, added.size_bytes, *added.buckets) < 0:
             before, added = None, now
     return (
         added.counted,
-        added.unplaced,
         added.sum,
         added.size_bytes,
         _least(now.min) if before is None or now.min != before.min else None,
@@ -49,12 +47,12 @@ def added_row(before: Aggregate | None, now: Aggregate) -> Row:
 
 
 def total_row(now: Aggregate) -> Row:
-    """Return the columns of ``aggregate_totals`` from ``unplaced`` on."""
-    return now.unplaced, now.sum, _least(now.min), now.max, now.size_bytes, _to_json(now.buckets)
+    """Return the columns of ``aggregate_totals`` from ``sum`` on."""
+    return now.sum, _least(now.min), now.max, now.size_bytes, _to_json(now.buckets)
 
 
 def read_aggregate(
-    unplaced: int, total: int, size_bytes: int, least: int | None, most: int | None, buckets: str
+    total: int, size_bytes: int, least: int | None, most: int | None, buckets: str
 ) -> Aggregate:
     """
     Return what columns say that was counted.
@@ -70,17 +68,17 @@ def read_aggregate(
             raise ValueError("no such bucket")
         counts[int(number[:4])] = count
     least = _MOST if least is None else least
-    return Aggregate(total, least, most or 0, size_bytes, tuple(counts), unplaced)
+    return Aggregate(total, least, most or 0, size_bytes, tuple(counts))
 
 
 def bounded(aggregate: Aggregate) -> Aggregate:
     """Return what was counted, if it is in the bounds of the kernel's counters, or the nearest to it."""
-    total, least, most, size_bytes, buckets, unplaced = aggregate
-    counts = (total, size_bytes, unplaced, *buckets)
+    total, least, most, size_bytes, buckets = aggregate
+    counts = (total, size_bytes, *buckets)
     if min(counts) >= 0 and max(counts) <= _MOST:
         return aggregate
-    total, size_bytes, unplaced = map(_bounded, (total, size_bytes, unplaced))
-    return Aggregate(total, least, most, size_bytes, tuple(map(_bounded, buckets)), unplaced)
+    total, size_bytes = map(_bounded, (total, size_bytes))
+    return Aggregate(total, least, most, size_bytes, tuple(map(_bounded, buckets)))
 
 
 def _to_json(buckets: tuple[int, ...]) -> str:

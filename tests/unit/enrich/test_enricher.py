@@ -699,7 +699,7 @@ CROWDED = [
     Aggregates(
         0,
         tuple(
-            (SeriesKey(image, 0, 0, 0, 0, 0, 0, 0), Aggregate(0, 0, 0, 0, (), 0))
+            (SeriesKey(image, 0, 0, 0, 0, 0, 0, 0), Aggregate(0, 0, 0, 0, ()))
             for image in (0, 1, 3)
         ),
     ),

@@ -30,7 +30,7 @@ def test_the_kinds_are_those_that_are_documented():
         *("page_fault", "reclaim", "mmap_lock", "fork", "stopped", "frozen", "capture"),
         "gpu_wait",
         *("gpu_backpressure", "first_call", "allocator_churn", "unexplained", "host_work"),
-        *("off_cpu", "network", "gpu_clocks", "gpu_fault"),
+        *("network", "gpu_clocks", "gpu_fault"),
         *("empty_cache", "allocation_retry", "allocator_bypass"),
         *("exhausted", "fragmentation", "other_process", "leak"),
         *("fitting_hole", "private_pool", "other_stream", "kept_cache"),

@@ -21,7 +21,6 @@ from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.export.metric_requests import request_of, split
 from otel_gpu.export.metric_sender import MetricSender
-from otel_gpu.export.points import Layouts
 from otel_gpu.export.producer import Point
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_CALL_DURATION, METRIC_PROCESS_FORKS
 from otel_gpu.export.semconv import METRIC_GPU_CUDA_KERNEL_LAUNCH_CALLS as LAUNCHES
@@ -33,7 +32,7 @@ CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 def of(service):
     resource = Resource({"service.name": service})
-    agent = Agent(resource, "1", Layouts({}, knows_freed_bytes=True), 0)
+    agent = Agent(resource, "1", {}, 0)
     return Snapshot((1, 1), resource, agent, {}, [], {}, 0, 1, 2)
 
 

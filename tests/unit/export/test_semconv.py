@@ -9,7 +9,6 @@ from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.decode.communicators import Signature
 from otel_gpu.decode.device import Work
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
@@ -255,7 +254,6 @@ def stream():
         13 * SECOND,
         13 * SECOND,
         reason="unknown",
-        flags=STALL_STATE_UNKNOWN,
         switch_type=0,
     )
     for resource in (
@@ -360,7 +358,6 @@ def chain(process):
     blocked = Evidence(
         "e2", "blocked", at, at + MS, None, worker, "lock", functions, span_id, stack
     )
-    off_cpu = Evidence("e3", "off_cpu", at, at + MS, None, None, "", (), span_id)
     effect = Effect(
         "slow_call",
         process,
@@ -382,9 +379,7 @@ def chain(process):
     worked = Cause("host_work", MS // 100, 0.01, hog, (whole,), lines=lines, trouble=trouble)
     counted = Evidence("e5", "counters", at, at + MS, reason="mlx5_0 port 1: 1 link_downed")
     network = Cause("network", 0, 0.0, None, (counted,))
-    many = [
-        Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked, off_cpu), trouble=trouble)
-    ] * 100
+    many = [Cause("run_queue", MS // 100, 0.01, hog, (wait, blocked), trouble=trouble)] * 100
     return Chain("c1", effect, (inner, total, worked, network, *many), 0, "high")
 
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_gpu.decode.events import STALL_STATE_UNKNOWN
 from otel_gpu.faces.folded import folded_line
 from otel_gpu.faces.stacks_text import coverage, write_stacks
 from otel_gpu.findings import top_stacks
@@ -142,7 +141,7 @@ def test_a_wait_inside_a_call_is_in_it():
     """And one of which it is not known what it was says so."""
     made = [
         stall(TRAINER, SECOND, SECOND + MS, SECOND + MS, reason="driver", call_api=5),
-        stall(TRAINER, SECOND, SECOND + MS, SECOND + MS, flags=STALL_STATE_UNKNOWN, reason="ipc"),
+        stall(TRAINER, SECOND, SECOND + MS, SECOND + MS, reason=""),
     ]
 
     assert set(folded(report_of(*made, kind=OFF_CPU))) == {

@@ -12,11 +12,11 @@ from otel_gpu.store.totals import added_row, bounded, read_aggregate, total_row
 NONE_YET = (1 << 64) - 1
 
 
-def aggregate(counts, *, total=0, least=NONE_YET, most=0, size_bytes=0, unplaced=0):
+def aggregate(counts, *, total=0, least=NONE_YET, most=0, size_bytes=0):
     buckets = [0] * wire.MAX_BUCKETS
     for number, count in counts.items():
         buckets[number] = count
-    return Aggregate(total, least, most, size_bytes, tuple(buckets), unplaced)
+    return Aggregate(total, least, most, size_bytes, tuple(buckets))
 
 
 def test_a_reading_says_what_it_added():
@@ -24,8 +24,8 @@ def test_a_reading_says_what_it_added():
     first = aggregate({40: 2, 41: 1}, total=900, least=200, most=400, size_bytes=64)
     second = aggregate({40: 2, 41: 4}, total=2_100, least=200, most=450, size_bytes=96)
 
-    assert added_row(None, first) == (3, 0, 900, 64, 200, 400, '{"40":2,"41":1}')
-    assert added_row(first, second) == (3, 0, 1_200, 32, None, 450, '{"41":3}')
+    assert added_row(None, first) == (3, 900, 64, 200, 400, '{"40":2,"41":1}')
+    assert added_row(first, second) == (3, 1_200, 32, None, 450, '{"41":3}')
 
 
 def test_a_series_that_fell_was_begun_anew():
@@ -33,7 +33,7 @@ def test_a_series_that_fell_was_begun_anew():
     before = aggregate({40: 9}, total=900, least=100, most=100)
     after = aggregate({40: 2}, total=300, least=150, most=150)
 
-    assert added_row(before, after) == (2, 0, 300, 0, 150, 150, '{"40":2}')
+    assert added_row(before, after) == (2, 300, 0, 150, 150, '{"40":2}')
 
 
 def test_a_bucket_that_is_empty_again_was_begun_anew():
@@ -41,24 +41,15 @@ def test_a_bucket_that_is_empty_again_was_begun_anew():
     before = aggregate({40: 2, 41: 1}, total=900, least=100, most=100)
     after = aggregate({41: 9}, total=1_800, least=150, most=150)
 
-    assert added_row(before, after) == (9, 0, 1_800, 0, 150, 150, '{"41":9}')
-
-
-def test_what_is_in_no_bucket_counts_too():
-    """Other tools keep sums and no histograms."""
-    before = aggregate({40: 1}, total=100, least=100, most=100, unplaced=5)
-    after = aggregate({40: 2}, total=900, least=100, most=100, unplaced=9)
-
-    assert added_row(before, after) == (5, 4, 800, 0, None, None, '{"40":1}')
-    assert total_row(after) == (9, 900, 100, 100, 0, '{"40":2}')
+    assert added_row(before, after) == (9, 1_800, 0, 150, 150, '{"41":9}')
 
 
 def test_forks_have_no_smallest():
     """The kernel's "none yet" is no number that SQLite could hold."""
     forks = aggregate({0: 3})
 
-    assert added_row(None, forks) == (3, 0, 0, 0, None, 0, '{"0":3}')
-    assert total_row(forks) == (0, 0, None, 0, 0, '{"0":3}')
+    assert added_row(None, forks) == (3, 0, 0, None, 0, '{"0":3}')
+    assert total_row(forks) == (0, None, 0, 0, '{"0":3}')
 
 
 readings = st.lists(
@@ -82,10 +73,7 @@ def test_rows_add_up_to_the_totals(readings, begin):
             buckets[bucket] += count
         least = min(now.min, total)
         most = max(now.max, total)
-        unplaced = now.unplaced + total % 3
-        now = Aggregate(
-            now.sum + total, least, most, now.size_bytes + size_bytes, tuple(buckets), unplaced
-        )
+        now = Aggregate(now.sum + total, least, most, now.size_bytes + size_bytes, tuple(buckets))
         _, *row = added_row(before, now)
         before = now
         if summed is not None or begin == 0:
@@ -93,7 +81,7 @@ def test_rows_add_up_to_the_totals(readings, begin):
             summed = found if summed is None else aggregate_with(summed, found)
         elif number + 1 == begin:
             *counts, size, text = total_row(now)
-            summed = read_aggregate(*counts[:2], size, *counts[2:], text)
+            summed = read_aggregate(counts[0], size, *counts[1:], text)
         assert summed in (None, now)
         assert summed is None or bounded(summed) is summed
 
@@ -104,15 +92,15 @@ def test_rows_add_up_to_the_totals(readings, begin):
 def test_buckets_of_a_stranger_are_refused(buckets):
     """Nothing is added to a bucket that does not exist."""
     with pytest.raises(ValueError):  # noqa: PT011 -- json's own is one, whatever it says
-        read_aggregate(0, 1, 0, None, None, buckets)
+        read_aggregate(1, 0, None, None, buckets)
 
 
 def test_counts_of_a_stranger_stay_in_their_bounds():
     """Neither below nothing nor beyond 64 bits, however often they are added."""
     most = (1 << 64) - 1
-    far = read_aggregate(5, 3 << 63, -5, None, None, '{"3":18446744073709551616,"4":-7}')
+    far = read_aggregate(3 << 63, -5, None, None, '{"3":18446744073709551616,"4":-7}')
 
     found = bounded(far)
 
-    assert (found.sum, found.size_bytes, found.unplaced) == (most, 0, 5)
+    assert (found.sum, found.size_bytes) == (most, 0)
     assert found.buckets[3:5] == (most, 0)

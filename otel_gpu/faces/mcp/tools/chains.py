@@ -34,7 +34,6 @@ from otel_gpu.findings.document import (
     Window,
     stack_of_cause,
 )
-from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 from otel_gpu.findings.moments import Moment, Moments
 from otel_gpu.findings.words import format_time
 
@@ -86,7 +85,6 @@ def get_causal_chains(
         "incidents": first_of([_incident(one, document) for one in incidents], limit),
         "worst_chains": first_of([_chain(one, document) for one in chains], limit),
         "nothing_found": not document.incidents and not document.chains,
-        "notes": list(study.health.notes(STATES, DISTRIBUTIONS)),
     }
 
 

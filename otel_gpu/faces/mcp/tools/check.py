@@ -44,7 +44,7 @@ def get_check(capture: Capture, study: Study) -> Answer:
 
 
 def _not_known(study: Study) -> list[str]:
-    notes = [*study.document.notes, *study.health.notes()]
+    notes = [*study.document.notes]
     if study.health.is_foreign:
         notes.append("The capture was made by another tool: what that lost is not known.")
     elif not study.health.counters:

@@ -11,7 +11,6 @@ from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.code import lines_of
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
 from otel_gpu.findings.document import Document, Process, ProcessImage, Slot
-from otel_gpu.findings.health import DISTRIBUTIONS, STATES
 from otel_gpu.findings.memory import ROLES
 from otel_gpu.findings.phases import phase_of
 from otel_gpu.findings.phrases import CONTEXTS
@@ -38,7 +37,6 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
     covers: no_capture names them by begin and end, and what happened there is not known.
     """
     document, health = study.document, study.health
-    knows_states = not health.lacks(STATES)
     return {
         "calls": sum(row.calls for row in document.apis),
         "errors": sum(row.errors for row in document.apis),
@@ -58,7 +56,7 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
             mean_us=lambda slot: micros(slot.call_ns / slot.calls) if slot.calls else None,
             allocating_calls=lambda slot: round(slot.allocate_calls, 1),
             allocating_mean_us=_allocating_mean_us,
-            run_queue_us=lambda slot: micros(slot.run_queue_ns) if knows_states else None,
+            run_queue_us=lambda slot: micros(slot.run_queue_ns),
             phase=lambda slot: str(phase_of(slot)),
         ),
         "no_capture": [
@@ -66,7 +64,6 @@ def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs"
             for one in document.uncovered[:_MAX_UNCOVERED]
         ],
         "losses": dict(document.losses) if health.counters or document.losses else None,
-        "notes": list(health.notes(DISTRIBUTIONS)),
     }
 
 
@@ -160,7 +157,6 @@ def _notes(study: Study) -> Iterator[str]:
             if not study.health.seen["Times"]
             else "No thread of this window feeds a GPU, so nothing has a verdict."
         )
-    yield from study.health.notes(STATES)
 
 
 def _in_calls(document: Document) -> list[list[object]]:
@@ -205,7 +201,7 @@ def get_memory_balance(
     apis = [row for row in document.apis if row.api in ROLES]
     note = "" if apis else "No allocating or freeing call was counted."
     if apis and not document.balances:
-        note = "What was freed is not known in this capture, or no call succeeded: no balance."
+        note = "No call succeeded: no balance."
     return {
         "balance": table(
             document.balances,
