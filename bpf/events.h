@@ -836,8 +836,8 @@ struct step_record {
 struct round_record {
 	struct record_header header; /* ktime_ns is the return of its last call */
 	__u64 start_ktime_ns;	     /* the return of the last call before it */
-	__u32 word;		     /* stands for all its calls, in their order */
 	__u32 rhythm;		     /* whose it is: the index */
+	__u32 padding;
 	char comm[COMM_BYTES];
 };
 
@@ -871,11 +871,9 @@ struct rhythm {
 	__u64 arrival_ktime_ns;			/* rate limit: theoretical arrival time */
 	__u64 last_return_ktime_ns;		/* when the thread has ended */
 	__u32 distinct;				/* calls in the history since it began */
-	__u32 word;
-	__u16 before;	/* symbol of the last call */
-	__u8 is_over;	/* the last call was the last one of a round */
-	__u8 has_ended; /* the thread has */
-	__u32 padding;
+	__u16 before;				/* symbol of the last call */
+	__u8 is_over;				/* the last call was the last one of a round */
+	__u8 has_ended;				/* the thread has */
 };
 
 /* What a program passes to otel_gpu_step() of native/libotel_gpu_marks.c; any values. */

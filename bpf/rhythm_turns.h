@@ -46,11 +46,6 @@ describe_call(struct rhythm_call *kept, __u8 api, __u8 copy_kind, __u16 symbol, 
 	kept->copy_kind = copy_kind;
 }
 
-static inline __attribute__((always_inline)) __u32 longer_word(__u32 word, __u16 symbol)
-{
-	return (word ^ symbol) * 0x01000193;
-}
-
 static inline __attribute__((always_inline)) _Bool is_among(const __u64 *patterns, __u64 history)
 {
 	return history == patterns[0] || history == patterns[1] || history == patterns[2] ||
@@ -78,17 +73,9 @@ static inline __attribute__((always_inline)) void take_turn(struct rhythm *rhyth
 	rhythm->history = history;
 	rhythm->returns_ktime_ns[rhythm->distinct % RHYTHM_HISTORY] = returned_ktime_ns;
 	rhythm->distinct++;
-	rhythm->word = longer_word(rhythm->word, symbol);
-	if (is_among(rhythm->starts, history & rhythm->start_mask)) {
+	if (is_among(rhythm->starts, history & rhythm->start_mask))
 		rhythm->start_ktime_ns =
 			rhythm->returns_ktime_ns[(rhythm->distinct - calls) % RHYTHM_HISTORY];
-		rhythm->word = 0;
-		for (int back = RHYTHM_HISTORY - 1; back >= 0; back--) {
-			if ((__u32)back < calls)
-				rhythm->word =
-					longer_word(rhythm->word, history >> SYMBOL_BITS * back);
-		}
-	}
 	rhythm->is_over =
 		rhythm->start_ktime_ns && is_among(rhythm->ends, history & rhythm->end_mask);
 }

@@ -47,8 +47,8 @@ static __noinline int send_round(struct rhythm *rhythm, __u32 index, __u64 end_k
 	fill_header(&record->header, RECORD_ROUND, sizeof(*record), end_ktime_ns,
 		    rhythm->image_ktime_ns, rhythm->pid, rhythm->tid);
 	record->start_ktime_ns = rhythm->start_ktime_ns;
-	record->word = rhythm->word;
 	record->rhythm = index;
+	record->padding = 0;
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 	bpf_ringbuf_submit(record, wakeup_flags());
 	return 0;

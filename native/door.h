@@ -36,7 +36,7 @@
 
 #define DOOR_NAME	    "otel_gpu_door"
 #define DOOR_MAGIC	    8245931919627612263 /* "gpu_door" in memory */
-#define DOOR_VERSION	    3			/* of all that is in this file */
+#define DOOR_VERSION	    4			/* of all that is in this file */
 #define DOOR_SLOTS	    1024 /* threads at one time; others use the common part */
 #define DOOR_SLOT_SERIES    64	 /* of a slot */
 #define DOOR_COMMON_SERIES  1024
@@ -47,8 +47,8 @@
 #define DOOR_SLOTS_OFFSET   1646592
 #define DOOR_SLOT_BYTES	    110592
 #define DOOR_RHYTHMS_OFFSET 114892800
-#define DOOR_RHYTHM_BYTES   552960
-#define DOOR_BYTES	    123740160
+#define DOOR_RHYTHM_BYTES   544768
+#define DOOR_BYTES	    123609088
 
 /* What the door could not count or publish, in door_header.lost. */
 enum door_loss {
@@ -180,8 +180,6 @@ struct door_slot {
 struct door_round {
 	__u64 start_ktime_ns;
 	__u64 end_ktime_ns;
-	__u32 word;
-	__u32 padding;
 };
 
 /*
@@ -193,7 +191,7 @@ struct door_round {
 struct door_rhythm {
 	struct rhythm rhythm;
 	__u64 rounds_made;
-	__u8 padding[3888];
+	__u8 padding[3896];
 	struct door_round rounds[DOOR_ROUNDS];
 	struct rhythm_call calls[RHYTHM_CALLS];
 };

@@ -36,7 +36,6 @@ static inline void report_round(struct door_rhythm *own, __u64 end_ktime_ns)
 	own->rounds[own->rounds_made % DOOR_ROUNDS] = (struct door_round){
 		.start_ktime_ns = own->rhythm.start_ktime_ns,
 		.end_ktime_ns = end_ktime_ns,
-		.word = own->rhythm.word,
 	};
 	__atomic_store_n(&own->rounds_made, own->rounds_made + 1, __ATOMIC_RELEASE);
 }

@@ -58,7 +58,7 @@ MAX_UNBORN = 8
 MAX_DEVICE_COMMUNICATORS = 16
 STACK_OF_ONE_BIT = 63
 DOOR_MAGIC = 8245931919627612263
-DOOR_VERSION = 3
+DOOR_VERSION = 4
 DOOR_SLOTS = 1024
 DOOR_SLOT_SERIES = 64
 DOOR_COMMON_SERIES = 1024
@@ -69,8 +69,8 @@ DOOR_COMMON_OFFSET = 8192
 DOOR_SLOTS_OFFSET = 1646592
 DOOR_SLOT_BYTES = 110592
 DOOR_RHYTHMS_OFFSET = 114892800
-DOOR_RHYTHM_BYTES = 552960
-DOOR_BYTES = 123740160
+DOOR_RHYTHM_BYTES = 544768
+DOOR_BYTES = 123609088
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -546,12 +546,12 @@ STEP_RECORD = CStruct(
     "confidence_percent:B step_kind:B 4x name:32s comm:16s",
     RECORD_HEADER,
 )
-ROUND_RECORD = CStruct("start_ktime_ns:Q word:I rhythm:I comm:16s", RECORD_HEADER)
+ROUND_RECORD = CStruct("start_ktime_ns:Q rhythm:I 4x comm:16s", RECORD_HEADER)
 RHYTHM_CALL = CStruct("start_ktime_ns:Q gap_ns:I symbol:H api:B copy_kind:B")
 RHYTHM = CStruct(
     "starts:4Q ends:4Q start_mask:Q end_mask:Q start_calls:I area:I folds:I tid:I pid:I kept:I "
     "image_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
-    "last_return_ktime_ns:Q distinct:I word:I before:H is_over:B has_ended:B 4x"
+    "last_return_ktime_ns:Q distinct:I before:H is_over:B has_ended:B"
 )
 TOLD_STEP = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q now_ktime_ns:Q number:Q loader_wait_ns:Q trace_id:16s "
@@ -755,14 +755,13 @@ DOOR_SLOT = CStruct(
     "tid:I generation:I depth:I device:i last_return_ktime_ns:Q begun_ktime_ns:Q series_begun:I "
     "until_sample:I last_api:I threads:I calls:192s places:4096s 3856x series:102400s"
 )
-DOOR_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q word:I 4x")
+DOOR_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
 DOOR_RHYTHM = CStruct(
     "rhythm.starts:4Q rhythm.ends:4Q rhythm.start_mask:Q rhythm.end_mask:Q rhythm.start_calls:I "
     "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I rhythm.image_ktime_ns:Q "
     "rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q rhythm.start_ktime_ns:Q "
-    "rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q rhythm.distinct:I rhythm.word:I "
-    "rhythm.before:H rhythm.is_over:B rhythm.has_ended:B 4x rounds_made:Q 3888x rounds:24576s "
-    "calls:524288s"
+    "rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q rhythm.distinct:I rhythm.before:H "
+    "rhythm.is_over:B rhythm.has_ended:B rounds_made:Q 3896x rounds:16384s calls:524288s"
 )
 DOOR_CALL = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "

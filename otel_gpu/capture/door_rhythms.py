@@ -196,7 +196,7 @@ class DoorRhythms(RhythmMemory):
         rhythm = self.rhythm(index)
         if rhythm["is_over"] and rhythm["start_mask"]:
             start_ktime_ns, end_ktime_ns = rhythm["start_ktime_ns"], rhythm["last_return_ktime_ns"]
-            yield Round(start_ktime_ns, end_ktime_ns, rhythm["word"])
+            yield Round(start_ktime_ns, end_ktime_ns)
 
     def share_areas(self, wanting: Sequence[int]) -> None:
         """Give areas to those that want one."""

@@ -52,7 +52,6 @@ class State(enum.StrEnum):
 class _Step(NamedTuple):
     start_ktime_ns: int
     end_ktime_ns: int
-    word: int
     comm: bytes
 
 
@@ -142,7 +141,7 @@ class FoundSteps:
             thread = self._just_ended.get(who) or self._ended_before.get(who)
         if thread is None or thread.image in self._telling:
             return
-        step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["word"], fields["comm"])
+        step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["comm"])
         if thread.early is not None:
             thread.early.append(step)
         else:
@@ -349,7 +348,7 @@ def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[
             end_ktime_ns = starts_ns[after] - gaps_ns[after]
         if end_ktime_ns:
             start_ktime_ns = starts_ns[turn.first] - gaps_ns[turn.first]
-            yield _Step(start_ktime_ns, end_ktime_ns, turn.word, b"")
+            yield _Step(start_ktime_ns, end_ktime_ns, b"")
 
 
 def _comm_of(thread: _Thread) -> bytes:
@@ -374,5 +373,5 @@ def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
             start_ktime_ns=step.start_ktime_ns,
             number=thread.number,
             confidence_percent=rhythm.confidence_percent,
-            step_kind=rhythm.kinds.get(step.word, wire.STEP_UNKNOWN),
+            step_kind=wire.STEP_UNKNOWN,
         )

@@ -12,10 +12,7 @@ HISTORY_CALLS: Final = 4
 """Most calls by which the beginning or the end of a step is known."""
 
 _SYMBOL_BITS = 16
-_SYMBOL = (1 << _SYMBOL_BITS) - 1
 _HISTORY = (1 << _SYMBOL_BITS * HISTORY_CALLS) - 1
-_WORD = (1 << 32) - 1
-_FNV_PRIME = 0x01000193
 
 
 class Role(enum.Enum):
@@ -60,7 +57,6 @@ class Rhythm(NamedTuple):
         starts: Histories at the latest of the first ``start_calls`` calls of a step.
         ends: Histories at its last call, of ``end_calls`` calls.
         folds: Whether the same call again at once is no other call.
-        kinds: ``enum step_kind`` by word.
         longest_calls: Calls of the longest step.
     """
 
@@ -69,7 +65,6 @@ class Rhythm(NamedTuple):
     ends: tuple[int, ...]
     end_calls: int
     folds: bool
-    kinds: Mapping[int, int]
     confidence_percent: int
     longest_calls: int
 
@@ -80,11 +75,10 @@ class Rhythm(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One step: the indices of its first and last calls, and what stands for all of them."""
+    """One step: the indices of its first and last calls."""
 
     first: int
     last: int
-    word: int
 
 
 def turns_of(rhythm: Rhythm, symbols: Sequence[int]) -> Iterator[Turn]:
@@ -92,7 +86,7 @@ def turns_of(rhythm: Rhythm, symbols: Sequence[int]) -> Iterator[Turn]:
     start_mask = (1 << _SYMBOL_BITS * rhythm.start_calls) - 1
     end_mask = (1 << _SYMBOL_BITS * rhythm.end_calls) - 1
     starts, ends, folds = frozenset(rhythm.starts), frozenset(rhythm.ends), rhythm.folds
-    history = before = word = 0
+    history = before = 0
     first, is_over = -1, False
     latest = [0] * rhythm.start_calls
     for index, symbol in enumerate(symbols):
@@ -100,17 +94,16 @@ def turns_of(rhythm: Rhythm, symbols: Sequence[int]) -> Iterator[Turn]:
             continue
         before = symbol
         if is_over:
-            yield Turn(first, index - 1, word)
+            yield Turn(first, index - 1)
             first, is_over = -1, False
         history = (history << _SYMBOL_BITS | symbol) & _HISTORY
-        word = _longer(word, symbol)
         latest.append(index)
         del latest[0]
         if history & start_mask in starts:
-            first, word = latest[0], word_of(_symbols_of(history, rhythm.start_calls))
+            first = latest[0]
         is_over = first >= 0 and history & end_mask in ends
     if is_over:
-        yield Turn(first, len(symbols) - 1, word)
+        yield Turn(first, len(symbols) - 1)
 
 
 def history_of(symbols: Sequence[int]) -> int:
@@ -119,19 +112,3 @@ def history_of(symbols: Sequence[int]) -> int:
     for symbol in symbols:
         history = history << _SYMBOL_BITS | symbol
     return history
-
-
-def word_of(symbols: Sequence[int]) -> int:
-    """Return what stands for these calls in this order."""
-    word = 0
-    for symbol in symbols:
-        word = _longer(word, symbol)
-    return word
-
-
-def _symbols_of(history: int, calls: int) -> list[int]:
-    return [history >> _SYMBOL_BITS * back & _SYMBOL for back in reversed(range(calls))]
-
-
-def _longer(word: int, symbol: int) -> int:
-    return (word ^ symbol) * _FNV_PRIME & _WORD

@@ -38,7 +38,6 @@ class Round(NamedTuple):
 
     start_ktime_ns: int
     end_ktime_ns: int
-    word: int
 
 
 def limit_rhythms(bpf: BpfObject, *, are_wanted: bool) -> None:

@@ -29,9 +29,7 @@ from otel_gpu.capture.rhythm import (
     Role,
     history_of,
     turns_of,
-    word_of,
 )
-from otel_gpu.capture.step_kinds import Made, kinds_of
 
 LEAST_STEPS: Final = 8
 """Of a rhythm, before it is one."""
@@ -343,7 +341,6 @@ def _alike(words: Iterable[Sequence[int]]) -> int:
 def _by_edges(calls: Calls, division: _Division, *, folds: bool) -> Iterator[Rhythm]:
     """Yield how steps may be told by their first and last calls; by few of them first."""
     steps = [calls.symbols[slice(*division.examples[word])] for word in division.words]
-    kinds = kinds_of(list(_made(calls, division.steps)))
     lengths = [len(step) for step in steps]
     for length in range(1, min(HISTORY_CALLS, *lengths) + 1):
         starts = {history_of(step[:length]) for step in steps}
@@ -352,16 +349,6 @@ def _by_edges(calls: Calls, division: _Division, *, folds: bool) -> Iterator[Rhy
             yield Rhythm(
                 *(tuple(sorted(starts)), length, tuple(sorted(ends)), length),
                 folds=folds,
-                kinds=kinds,
                 confidence_percent=0,
                 longest_calls=max(lengths),
             )
-
-
-def _made(calls: Calls, steps: Sequence[tuple[int, int]]) -> Iterator[Made]:
-    returns_ns = [start - gap for start, gap in zip(calls.starts_ns, calls.gaps_ns, strict=True)]
-    for first, end in steps:
-        # The return of the last one is known from the call after it.
-        till_ns = returns_ns[end] if end < len(returns_ns) else calls.starts_ns[-1]
-        symbols = calls.symbols[first:end]
-        yield Made(word_of(symbols), symbols, till_ns - returns_ns[first])

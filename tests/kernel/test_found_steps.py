@@ -26,13 +26,6 @@ from tests.stubs.build import WORKLOADS, StubLibraries
 
 pytestmark = pytest.mark.kernel
 
-KINDS = {
-    "training": wire.STEP_TRAINING,
-    "evaluation": wire.STEP_EVALUATION,
-    "prefill": wire.STEP_PREFILL,
-    "decode": wire.STEP_DECODE,
-}
-
 
 class Captured(NamedTuple):
     """What a program said of itself, and what was found."""
@@ -71,15 +64,15 @@ def read_records(records: Iterable[bytes], line: dict[str, Any]) -> Captured:
     )
 
 
-def assert_same(captured: Captured, *, has_kinds: bool, first: int = 1) -> None:
-    """Each step, between the same two calls as the program says, and nothing else."""
+def assert_same(captured: Captured, *, first: int = 1) -> None:
+    """Each step, between the same two calls as the program says, without a kind, and nothing else."""
     assert captured.lost == 0
     assert len(captured.found) == len(captured.logged)
     for step, logged in zip(captured.found, captured.logged, strict=True):
-        before_ns, start_ns, last_ns, end_ns, kind = logged
+        before_ns, start_ns, last_ns, end_ns = logged
         assert before_ns < step.start_ktime_ns <= start_ns
         assert last_ns < step.end_ktime_ns <= end_ns
-        assert step.kind == (KINDS[kind] if has_kinds else wire.STEP_UNKNOWN)
+        assert step.kind == wire.STEP_UNKNOWN
         assert (step.pid, step.tid, step.source) == (captured.pid, captured.pid, wire.STEP_FOUND)
         assert step.confidence_percent >= 80
     numbers = [step.number for step in captured.found]
@@ -88,19 +81,12 @@ def assert_same(captured: Captured, *, has_kinds: bool, first: int = 1) -> None:
 
 
 @pytest.mark.usefixtures("counted_by")
-@pytest.mark.parametrize("what", ["loop", "epochs"])
+@pytest.mark.parametrize("what", ["loop", "epochs", "evaluations", "serve"])
 def test_steps_of_a_loop_are_found_to_the_call(
     stubs: StubLibraries, tmp_path: Path, what: str
 ) -> None:
-    """An evaluation every 50 steps is no part of any."""
-    assert_same(capture(stubs, tmp_path, what), has_kinds=False)
-
-
-@pytest.mark.usefixtures("counted_by")
-@pytest.mark.parametrize("what", ["evaluations", "serve"])
-def test_two_kinds_of_steps_are_told_apart(stubs: StubLibraries, tmp_path: Path, what: str) -> None:
-    """Training and evaluation, and prefill and decode."""
-    assert_same(capture(stubs, tmp_path, what), has_kinds=True)
+    """An evaluation every 50 steps is no part of any, or has steps of its own; so have two kinds in turn."""
+    assert_same(capture(stubs, tmp_path, what))
 
 
 def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
@@ -123,7 +109,7 @@ def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
         ]
 
     captured = read_records(records, json.loads(said.read_bytes()))
-    assert_same(captured._replace(logged=captured.logged[:-1]), has_kinds=False)
+    assert_same(captured._replace(logged=captured.logged[:-1]))
     headers = map(header_of, records)
     assert [one.pid for one in headers if one.kind == wire.RECORD_EXIT] == [command.pid]
 
@@ -155,7 +141,6 @@ def test_steps_of_a_loop_that_runs_already_are_found(stubs: StubLibraries, tmp_p
     assert_same(
         captured._replace(found=found, logged=captured.logged[-len(found) :]),
         first=found[0].number,
-        has_kinds=False,
     )
 
 

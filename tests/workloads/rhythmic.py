@@ -4,7 +4,7 @@ A program that makes steps and tells nobody, or makes none.
     rhythmic.py LIBCUDART WHAT [STEPS]
 
 At its end it prints a line of JSON: its pid, and of each step between which calls it began and ended, as (when
-the call before began, when the step began, when its last call began, when the step ended, its kind).
+the call before began, when the step began, when its last call began, when the step ended).
 """
 
 import ctypes
@@ -50,11 +50,11 @@ def wait():
     call(CUDA.cudaStreamSynchronize, None)
 
 
-def step(kind, work):
+def step(work):
     before_ns, start_ns = called_ns, time.monotonic_ns()
     time.sleep((1 + CHANCE.random()) / 1_000)
     work()
-    steps.append((before_ns, start_ns, called_ns, time.monotonic_ns(), kind))
+    steps.append((before_ns, start_ns, called_ns, time.monotonic_ns()))
 
 
 def train():
@@ -85,12 +85,12 @@ def decode():
 
 def loop():
     for _ in range(STEPS):
-        step("training", train)
+        step(train)
 
 
 def epochs():
     for number in range(307):
-        step("training", train)
+        step(train)
         if number % 50 == 49:
             # Of the whole set, without a look at the device before the end.
             for _ in range(7):
@@ -101,18 +101,18 @@ def epochs():
 
 def evaluations():
     for number in range(307):
-        step("training", train)
+        step(train)
         if number % 50 == 49:
             for _ in range(9):
-                step("evaluation", evaluate)
+                step(evaluate)
 
 
 def serve():
     for _ in range(43):
         time.sleep(CHANCE.random() / 100)
-        step("prefill", prefill)
+        step(prefill)
         for _ in range(CHANCE.randint(3, 12)):
-            step("decode", decode)
+            step(decode)
 
 
 def wander():

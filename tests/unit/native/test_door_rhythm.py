@@ -126,7 +126,6 @@ def test_rounds_are_those_of_the_same_calls(program, folds, seed):
         ends=(last,),
         end_calls=1,
         folds=folds,
-        kinds={},
         confidence_percent=100,
         longest_calls=9,
     )
@@ -142,7 +141,6 @@ def test_rounds_are_those_of_the_same_calls(program, folds, seed):
         (
             starts_ns[turn.first] - gaps_ns[turn.first],
             starts_ns[turn.last + 1] - gaps_ns[turn.last + 1],
-            turn.word,
         )
         for turn in turns
     ]
@@ -163,11 +161,11 @@ def test_the_round_that_a_thread_ends_after_is_the_last_one(program):
     program.rhythms.free(index)
     program.do("launch(3)")
     assert program.taken()[index]["tid"] == program.pid
-    program.rhythms.follow(index, Rhythm((first,), 1, (last,), 1, False, {}, 100, 9))
+    program.rhythms.follow(index, Rhythm((first,), 1, (last,), 1, False, 100, 9))
     program.do("launch(3, 9)")
 
     assert program.rhythms.rounds(index) == []
-    ((start_ktime_ns, end_ktime_ns, _),) = program.rhythms.rounds(index, is_last=True)
+    ((start_ktime_ns, end_ktime_ns),) = program.rhythms.rounds(index, is_last=True)
     calls = program.rhythms.calls(index)
     assert start_ktime_ns == calls.starts_ns[-2] - calls.gaps_ns[-2]
     assert end_ktime_ns == program.taken()[index]["last_return_ktime_ns"]
@@ -196,7 +194,7 @@ def test_another_agent_begins_anew(program):
     program.do("launch(3)")
     ((index, _),) = program.taken().items()
     (first,) = program.rhythms.calls(index).symbols
-    program.rhythms.follow(index, Rhythm((first,), 1, (first,), 1, False, {}, 100, 9))
+    program.rhythms.follow(index, Rhythm((first,), 1, (first,), 1, False, 100, 9))
     program.do("launch(3, 3, 3)")
     program.rhythms.close()
     program.rhythms.add(program.image, program.fd, 0)
@@ -206,7 +204,7 @@ def test_another_agent_begins_anew(program):
     assert program.rhythms.rounds(index, is_last=True) == []
     (fourth, fifth) = program.rhythms.calls(index).symbols
     # Nor does it take the round that was over then for one of its own.
-    program.rhythms.follow(index, Rhythm((fourth,), 1, (fifth,), 1, False, {}, 100, 9))
+    program.rhythms.follow(index, Rhythm((fourth,), 1, (fifth,), 1, False, 100, 9))
     program.do("launch(6, 4, 5, 6)")
     assert len(program.rhythms.rounds(index)) == 1
 
@@ -241,7 +239,7 @@ def test_what_a_process_cannot_have_done_is_left_out(program):
     os.pwrite(program.fd, data, at + wire.DOOR_RHYTHM.offset_of("rounds"))
     made = at + wire.DOOR_RHYTHM.offset_of("rounds_made")
     os.pwrite(program.fd, len(rounds).to_bytes(8, "little"), made)
-    assert program.rhythms.rounds(index) == [(begun_ns, now_ns, 0)]
+    assert program.rhythms.rounds(index) == [(begun_ns, now_ns)]
     assert program.lost[wire.COUNTER_ROUNDS_WITHHELD] == len(false)
     # More than there is room for: what is left of them, and how many are not.
     os.pwrite(program.fd, (2 * wire.DOOR_ROUNDS).to_bytes(8, "little"), made)
