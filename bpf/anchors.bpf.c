@@ -51,8 +51,6 @@ ANCHOR(enum, step_source);
 ANCHOR(enum, step_kind);
 ANCHOR(struct, step_record);
 ANCHOR(struct, told_step);
-ANCHOR(enum, annotation_flag);
-ANCHOR(struct, annotation_record);
 ANCHOR(struct, round_record);
 ANCHOR(struct, rhythm_call);
 ANCHOR(struct, rhythm);

@@ -48,7 +48,6 @@
 #define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
 #define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
 #define STEP_NAME_BYTES	  32
-#define ANNOTATION_BYTES  512
 #define MAX_RHYTHMS	  64	/* threads whose steps are looked for at one time */
 #define RHYTHM_AREAS	  8	/* of them, those whose calls are kept */
 #define RHYTHM_CALLS	  32768 /* kept of each of those */
@@ -86,9 +85,9 @@ enum record_kind {
 	RECORD_BLOCK_STACK = 13,   /* struct block_stack_record */
 	RECORD_OUT_OF_MEMORY = 14, /* struct out_of_memory_record */
 	/* Of the program's own work: in a recording too. Found ones are made by the agent. */
-	RECORD_STEP = 17,	/* struct step_record */
-	RECORD_ANNOTATION = 18, /* struct annotation_record; the agent says whose it is */
-	RECORD_RANGE = 20,	/* struct range_record */
+	RECORD_STEP = 17,  /* struct step_record */
+	RECORD_RANGE = 20, /* struct range_record */
+	/* 18 is in older recordings, and stays free. */
 	/* Made by the agent, so that a recording holds all that a replay needs. */
 	RECORD_CAPTURE = 256,	 /* JSON: host, settings, histogram layout */
 	RECORD_CLOCK = 257,	 /* struct clock_record */
@@ -158,7 +157,7 @@ enum counter {
 	COUNTER_LOST_ELAPSED_TIME = 38, /* negative, too long for a duration, or not a number */
 	COUNTER_LOST_COMMUNICATORS_FULL = 39, /* of NCCL: one that is not counted */
 	COUNTER_LOST_STEP = 40, /* that a program told, over its rate, or too long to be true */
-	COUNTER_LOST_ANNOTATION = 41,  /* over the rate, too long, or of nobody who is watched */
+	/* 41 is in older recordings, and stays free. */
 	COUNTER_RHYTHMS_WITHHELD = 42, /* a thread whose steps are not looked for */
 	COUNTER_ROUNDS_WITHHELD = 43,  /* over the rate of their thread: steps that are not known */
 	COUNTER_LOST_RANGE = 44,       /* of NVTX: too many, or too long to be true */
@@ -889,25 +888,6 @@ struct told_step {
 	__u8 step_kind;
 	__u8 padding[6];
 	char name[STEP_NAME_BYTES];
-};
-
-/* In place of a pid: the process that annotates itself. */
-#define ANNOTATE_SELF 4294967295
-
-enum annotation_flag {
-	ANNOTATION_SAME_NAMESPACE = 1, /* pids of the caller are those of the agent */
-};
-
-/* What somebody says of a process: KEY=VALUE, with a NUL behind each. */
-struct annotation_record {
-	struct record_header
-		header;		/* its process is the caller; in a recording, who it is about */
-	__u32 asked_pid;	/* as the caller counts; 0: the process that ran it */
-	__u32 uid;		/* of the caller */
-	__u32 annotation_flags; /* enum annotation_flag */
-	__u32 text_bytes;
-	char text[ANNOTATION_BYTES];
-	char comm[COMM_BYTES];
 };
 
 enum range_kind {

@@ -15,12 +15,7 @@
 #define STEP_INTERVAL_NS 1000000
 #define STEP_BURST_NS	 1000000000
 /* Longer than a thread waits for a CPU, shorter than what time namespaces are for. */
-#define OTHER_CLOCK_NS	       10000000000ULL
-#define ANNOTATION_INTERVAL_NS 10000000
-#define ANNOTATION_BURST_NS    1000000000
-
-/* Rate limit of the host: theoretical arrival time. */
-static __u64 annotation_arrival_ktime_ns;
+#define OTHER_CLOCK_NS 10000000000ULL
 
 /* A step of this thread has ended. */
 SEC("uprobe")
@@ -70,63 +65,6 @@ int report_step(struct pt_regs *ctx)
 	__builtin_memset(record->padding, 0, sizeof(record->padding));
 	__builtin_memcpy(record->name, told.name, sizeof(record->name));
 	bpf_get_current_comm(record->comm, COMM_BYTES);
-	bpf_ringbuf_submit(record, wakeup_flags());
-	return 0;
-}
-
-/* Whether what a task calls a pid is what the agent calls one. */
-static __always_inline bool is_in_agent_namespace(struct task_struct *task)
-{
-	struct pid *pid = READ_KERNEL(task, thread_pid);
-	struct upid *own;
-	__u32 level;
-
-	if (!pid)
-		return false;
-	level = BPF_CORE_READ(pid, level);
-	if (!settings.pid_namespace_inode)
-		return !level;
-	own = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-	      (level % (MAX_PID_NAMESPACE_LEVEL + 1)) * bpf_core_type_size(struct upid);
-	return BPF_CORE_READ(own, ns, ns.inum) == settings.pid_namespace_inode;
-}
-
-/* Somebody says something of a process: of which one, the agent finds out. */
-SEC("uprobe")
-int report_annotation(struct pt_regs *ctx)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 pid = pid_of(task);
-	struct process *process = find_process(pid);
-	__u64 now_ktime_ns = bpf_ktime_get_ns(), size = PT_REGS_PARM3(ctx);
-	struct annotation_record *record;
-
-	if (!pid || !size || size >= ANNOTATION_BYTES ||
-	    !admit_to(&annotation_arrival_ktime_ns, now_ktime_ns, ANNOTATION_INTERVAL_NS,
-		      ANNOTATION_BURST_NS)) {
-		count(COUNTER_LOST_ANNOTATION);
-		return 0;
-	}
-	record = RESERVE_EVENT(pid, record);
-	if (!record) {
-		count(COUNTER_LOST_RING_FULL);
-		return 0;
-	}
-	fill_header(&record->header, RECORD_ANNOTATION, sizeof(*record), now_ktime_ns,
-		    process ? process->image_ktime_ns : 0, pid, tid_of(task));
-	record->asked_pid = PT_REGS_PARM1(ctx);
-	record->uid = bpf_get_current_uid_gid();
-	record->annotation_flags = is_in_agent_namespace(task) ? ANNOTATION_SAME_NAMESPACE : 0;
-	__builtin_memset(record->text, 0, ANNOTATION_BYTES);
-	__builtin_memset(record->comm, 0, COMM_BYTES);
-	bpf_get_current_comm(record->comm, COMM_BYTES);
-	size &= ANNOTATION_BYTES - 1;
-	record->text_bytes = size;
-	if (bpf_probe_read_user(record->text, size, (const void *)PT_REGS_PARM2(ctx))) {
-		count(COUNTER_LOST_READ_FAULT);
-		bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
-		return 0;
-	}
 	bpf_ringbuf_submit(record, wakeup_flags());
 	return 0;
 }

@@ -8,7 +8,6 @@ from otel_gpu.config import Config
 from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Annotation,
     CpuSample,
     CudaCall,
     Fork,
@@ -42,7 +41,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.known_work import Work
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, LineSums, Where
@@ -220,15 +219,6 @@ GPU = {
 def devices(at_s, **info):
     """What the devices of the host say."""
     return DevicesActivity(T0 + round(at_s * SECOND), info)
-
-
-def annotation(process, at_s, *pairs):
-    """Something that was said of a process."""
-    ktime_ns = round(at_s * SECOND)
-    event = Annotation(
-        *(ktime_ns, process.image_ktime_ns, process.pid, process.pid, "\n".join(pairs), "sh")
-    )
-    return AnnotationActivity(T0 + ktime_ns, process, event)
 
 
 def step(process, number, start_ktime_ns, duration_ns, **event):

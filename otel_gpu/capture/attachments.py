@@ -27,7 +27,6 @@ from otel_gpu.capture.programs import (
     ENTER_FORK,
     LIBRARY_LIST_CHANGED,
     NOTE_RANGES,
-    REPORT_ANNOTATION,
     REPORT_BLOCK,
     REPORT_OUT_OF_MEMORY,
     REPORT_RANGE,
@@ -65,7 +64,6 @@ _REPORTS = {
     "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE": REPORT_OUT_OF_MEMORY,
 }
 _MARKS = {
-    "otel_gpu_annotate": REPORT_ANNOTATION,
     "otel_gpu_step": REPORT_STEP,
     "otel_gpu_nvtx_range": REPORT_RANGE,
     "otel_gpu_nvtx_thread": NOTE_RANGES,

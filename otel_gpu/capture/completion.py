@@ -15,7 +15,6 @@ _CALL_KIND = wire.RECORD_CUDA_CALL.to_bytes(2, "little")
 _STALL_KIND = wire.RECORD_STALL.to_bytes(2, "little")
 _BLOCK_KIND = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
 _FAILURE_KIND = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
-_ANNOTATION_KIND = wire.RECORD_ANNOTATION.to_bytes(2, "little")
 _CPU_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _STEP_KIND = wire.RECORD_STEP.to_bytes(2, "little")
 _ROUND_KIND = wire.RECORD_ROUND.to_bytes(2, "little")
@@ -51,7 +50,6 @@ class Completion:
         self._watchlist = watchlist
         self._faults = faults
         self._rarer: Mapping[bytes, Callable[[bytes], Iterable[bytes]]] = {
-            _ANNOTATION_KIND: watchlist.annotations.place,
             _FAILURE_KIND: self._place_failure,
             _ROUND_KIND: snapshots.steps.take,
             _STEP_KIND: self._pass_step,

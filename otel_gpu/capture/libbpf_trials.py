@@ -20,7 +20,6 @@ HELPERS: Mapping[int, str] = {
     130: "bpf_ringbuf_output",
     131: "bpf_ringbuf_reserve",
     132: "bpf_ringbuf_submit",
-    133: "bpf_ringbuf_discard",
     134: "bpf_ringbuf_query",
     141: "bpf_get_task_stack",
     158: "bpf_get_current_task_btf",

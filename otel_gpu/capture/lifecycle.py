@@ -145,7 +145,7 @@ class Lifecycle:
             return
         yield from self.last_readings(ended)
         yield from exits
-        # Last: what an image said before its end, such as an annotation, is about one that is known.
+        # Last: what an image said before its end, such as a step, is about one that is known.
         for pid, image_ktime_ns in ended:
             with self._faults.at("after_exit"):
                 self._watchlist.forget(pid, image_ktime_ns)

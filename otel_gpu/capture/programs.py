@@ -50,7 +50,6 @@ LIBRARY_LIST_CHANGED = "library_list_changed"
 REPORT_BLOCK = "report_block"
 REPORT_OUT_OF_MEMORY = "report_out_of_memory"
 REPORT_STEP = "report_step"
-REPORT_ANNOTATION = "report_annotation"
 REPORT_RANGE = "report_range"
 NOTE_RANGES = "note_ranges"
 ENTER_EVENT_WAIT = "enter_event_wait"
@@ -65,7 +64,6 @@ _UPROBES = (
         REPORT_BLOCK,
         REPORT_OUT_OF_MEMORY,
         REPORT_STEP,
-        REPORT_ANNOTATION,
         REPORT_RANGE,
         NOTE_RANGES,
     ),

@@ -273,8 +273,6 @@ class Session:
         with self._faults.at("stacks"):
             self._snapshots.stacks.prepare()
         self._programs.attach()
-        with self._faults.at("probes"):
-            yield from self._watchlist.listen()
         if self._command:
             yield from self._watchlist.add_command(self._command.pid)
             self._adjust_sampling()

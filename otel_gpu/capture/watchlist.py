@@ -7,7 +7,6 @@ at /proc now and then.
 """
 
 import contextlib
-import ctypes
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.capture.annotations import Annotations
 from otel_gpu.capture.attachments import Arrival, Attachments
 from otel_gpu.capture.block_windows import BlockWindows
 from otel_gpu.capture.early_calls import EarlyCalls
@@ -31,7 +29,6 @@ from otel_gpu.capture.stops import Hold
 from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
-from otel_gpu.native_library import MARKS, native_library
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import (
     FileId,
@@ -78,7 +75,6 @@ class Watchlist:
 
     Attributes:
         block_windows: When reports of blocks are seen.
-        annotations: Finds whose annotations are.
     """
 
     def __init__(
@@ -119,12 +115,6 @@ class Watchlist:
         self._introductions = Introductions(programs.processes, config.capture.environment)
         self._leftovers = Leftovers(programs)
         self._images: dict[int, int] = {}
-        self.annotations = Annotations(
-            self._images,
-            self._attachments.uses_cuda,
-            lambda: programs.lose(wire.COUNTER_LOST_ANNOTATION),
-            watch_all=watch_all,
-        )
         self._scanned: set[int] = set()
         # How many ticks have met an image.
         self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
@@ -169,16 +159,6 @@ class Watchlist:
         # What is known of it before its exec is what is known of the agent: nothing.
         self._images[pid] = self._programs.processes.watch(pid, self._flags)
 
-    def listen(self) -> Iterator[bytes]:
-        """Have annotations be heard that come from programs of this very installation."""
-        try:
-            ctypes.CDLL(str(native_library(MARKS)))
-        except OSError:
-            return
-        marks = [one for one in mapped_files(os.getpid()) if one.is_marks_library]
-        for info in self._attachments.examine(os.getpid(), marks):
-            yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=os.getpid())
-
     def add_tree(self, pid: int) -> Iterator[bytes]:
         """Watch a process and its descendants."""
         if pid in self._images or not Path(f"/proc/{pid}").exists():
@@ -193,7 +173,6 @@ class Watchlist:
         fields = wire.FORK_RECORD.named(record)
         child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
         self._images[child_pid] = image_ktime_ns
-        self.annotations.after_fork(fields["pid"], child_pid)
         self._attachments.inherit(fields["pid"], child_pid)
         self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
         self._thread_contexts.inherit(fields["pid"], child_pid, image_ktime_ns)
@@ -302,9 +281,7 @@ class Watchlist:
             yield record
         for raw in images:
             image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
-            # Who only annotates others is not watched for that.
-            if image_ktime_ns:
-                self._add_newcomer(pid, image_ktime_ns)
+            self._add_newcomer(pid, image_ktime_ns)
 
     def introduce_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""

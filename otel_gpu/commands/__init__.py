@@ -43,7 +43,6 @@ _WRITTEN = frozenset(
 )
 
 VERBS: Mapping[str, str] = {
-    "annotate": "Say something of a process that is watched, such as epoch=3.",
     "compare": "Say whether a second run was slower, and where.",
     "demo": "Run a program that is slow for a known cause, and explain it.",
     "doctor": "Say what this host allows, and what cannot be seen.",

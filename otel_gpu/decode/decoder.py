@@ -28,7 +28,7 @@ from otel_gpu.decode.blocks import (
 from otel_gpu.decode.communicators import CommunicatorKey, Communicators, communicator_of
 from otel_gpu.decode.events import CudaCall, Event
 from otel_gpu.decode.json_events import OF_JSON
-from otel_gpu.decode.marks import annotation_of, range_of, step_of
+from otel_gpu.decode.marks import range_of, step_of
 from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.decode.rejections import (
     BAD_BODY,
@@ -312,7 +312,6 @@ _DECODERS: Mapping[int, Callable[[bytes], Event]] = {
     wire.RECORD_TIMES: _decode_times,
     wire.RECORD_THREAD_CONTEXT: _plain(events.ThreadContext, wire.THREAD_CONTEXT_RECORD),
     wire.RECORD_STEP: lambda record: step_of(_unpack(wire.STEP_RECORD, record)),
-    wire.RECORD_ANNOTATION: lambda record: annotation_of(_unpack(wire.ANNOTATION_RECORD, record)),
     wire.RECORD_RANGE: lambda record: range_of(_unpack(wire.RANGE_RECORD, record)),
     wire.RECORD_MEMORY: _decode_entries(Memory, DeviceKey, _clipped(MemoryTotals), _TOTALS_ENTRY),
     wire.RECORD_HOLDERS: _decode_entries(Holders, HolderKey, _clipped(Holder), _HOLDERS_ENTRY),

@@ -13,7 +13,7 @@ from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOf
 from otel_gpu.decode.communicators import Communicators
 from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.decode.readings import (
     Aggregates,
@@ -309,7 +309,6 @@ Event = (
     | Pressure
     | ThreadContext
     | Step
-    | Annotation
     | Range
     | Devices
     | DeviceFault

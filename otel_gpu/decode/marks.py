@@ -1,8 +1,6 @@
-"""What programs and people say of a program's work: any values."""
+"""What programs say of their own work: any values."""
 
 from typing import Any, Final, NamedTuple
-
-from otel_gpu.annotations import read_pairs
 
 # OTLP counts in signed 64 bits.
 _INT64_MAX: Final = (1 << 63) - 1
@@ -30,17 +28,6 @@ class Step(NamedTuple):
     confidence_percent: int
     kind: int
     name: str
-    comm: str
-
-
-class Annotation(NamedTuple):
-    """What somebody said of a process: ``text`` has a ``KEY=VALUE`` in each line."""
-
-    ktime_ns: int
-    image_ktime_ns: int
-    pid: int
-    tid: int
-    text: str
     comm: str
 
 
@@ -82,12 +69,6 @@ def step_of(values: tuple[Any, ...]) -> Step:
             *(_text(name), _text(comm)),
         )
     )
-
-
-def annotation_of(values: tuple[Any, ...]) -> Annotation:
-    """Return an annotation, of what follows its record's size; what is no pair is left out."""
-    *head, _, _, _, size, text, comm = values
-    return Annotation._make((*head, "\n".join(read_pairs(text[:size])), _text(comm)))
 
 
 def range_of(values: tuple[Any, ...]) -> Range:

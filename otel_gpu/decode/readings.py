@@ -16,6 +16,15 @@ class Counters(NamedTuple):
     ktime_ns: int
     values: tuple[int, ...]
 
+    def by_name(self) -> dict[str, int]:
+        """Return the values by the names of their counters, without those that are no longer there."""
+        names, count = wire.COUNTER_NAMES, wire.COUNTER_COUNT
+        return {
+            names.get(number, f"counter_{number}"): value
+            for number, value in enumerate(self.values)
+            if number in names or number > count
+        }
+
 
 class SeriesKey(NamedTuple):
     """What one aggregate counts; ``api`` holds a switch type for thread metrics."""

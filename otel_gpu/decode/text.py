@@ -57,8 +57,8 @@ def describe(event: Event) -> Iterator[str]:
     match event:
         case readings.Counters():
             named = (
-                f"{_shorten(wire.COUNTER_NAMES, number)}={value}"
-                for number, value in enumerate(event.values)
+                f"{name.removeprefix('counter_')}={value}"
+                for name, value in event.by_name().items()
             )
             yield " ".join([head, *named])
         case MemoryMap():

@@ -21,7 +21,7 @@ from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Sta
 from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.probe_table import Api
 
@@ -341,7 +341,6 @@ Activity = (
     | DevicesActivity
     | ContextActivity
     | StepActivity
-    | AnnotationActivity
     | RangeActivity
     | DeviceFaultActivity
     | FabricActivity

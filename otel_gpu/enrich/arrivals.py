@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead
@@ -28,8 +28,7 @@ MAX_HELD = 8192
 """Events and series that wait, of all processes."""
 
 Waiting = (
-    Annotation
-    | BlocksRead
+    BlocksRead
     | CommunicatorRead
     | CpuSample
     | CudaCall

@@ -25,7 +25,7 @@ from otel_gpu.decode.events import (
     Stall,
     ThreadContext,
 )
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.decode.readings import (
     Aggregates,
     Counters,
@@ -154,7 +154,6 @@ class Enricher:
             Stall: self._enrich_stall,
             Status: glossary.dated(StatusActivity),
             Step: self._of_process(glossary.step),
-            Annotation: self._of_process(glossary.annotation),
             Range: self._of_process(glossary.marked_range),
         }
         # What is made of events, and may have to wait.

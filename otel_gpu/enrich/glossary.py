@@ -16,7 +16,7 @@ from otel_gpu.decode.events import (
     Stall,
     ThreadContext,
 )
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.decode.readings import Aggregate, Counters, SeriesKey
 from otel_gpu.decode.referents import FunctionSeen, ResourceSeen
 from otel_gpu.enrich.activities import (
@@ -44,7 +44,7 @@ from otel_gpu.enrich.devices import DeviceTable
 from otel_gpu.enrich.identities import ImageKey, ProcessImage
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.kernel_waits import KernelWaits
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
@@ -124,11 +124,7 @@ class Glossary:
 
     def counters(self, event: Counters) -> CountersActivity:
         """Return the counters by name."""
-        values = {
-            wire.COUNTER_NAMES.get(number, f"counter_{number}"): value
-            for number, value in enumerate(event.values)
-        }
-        return CountersActivity(self.clock.to_unix_ns(event.ktime_ns), values)
+        return CountersActivity(self.clock.to_unix_ns(event.ktime_ns), event.by_name())
 
     def series(self, process: ProcessImage, key: SeriesKey, aggregate: Aggregate) -> Series:
         """Return a series with the names of what it counts."""
@@ -221,10 +217,6 @@ class Glossary:
         """Return a step of a thread."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return StepActivity(process, event, start_unix_ns, end_unix_ns, *self._ids.of_step(event))
-
-    def annotation(self, event: Annotation, process: ProcessImage) -> AnnotationActivity:
-        """Return what somebody said of a process."""
-        return AnnotationActivity(self.clock.to_unix_ns(event.ktime_ns), process, event)
 
     def marked_range(self, event: Range, process: ProcessImage) -> RangeActivity:
         """Return a range that a program marked."""

@@ -1,8 +1,8 @@
-"""What programs and people say of a program's work, as activities; see ``activities``."""
+"""What programs say of their own work, as activities; see ``activities``."""
 
 from typing import NamedTuple
 
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.enrich.identities import ProcessImage
 
 
@@ -20,14 +20,6 @@ class StepActivity(NamedTuple):
     trace_id: bytes
     span_id: bytes
     parent_span_id: bytes
-
-
-class AnnotationActivity(NamedTuple):
-    """What somebody said of a process, which holds from then on."""
-
-    unix_ns: int
-    process: ProcessImage
-    event: Annotation
 
 
 class RangeActivity(NamedTuple):

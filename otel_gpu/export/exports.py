@@ -23,14 +23,14 @@ from otel_gpu.enrich.activities import (
     DeviceTraceActivity,
 )
 from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity
+from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.xids import meaning_of
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.collectives import PendingCollectives
 from otel_gpu.export.device_faults import SEVERITIES, fault_log
-from otel_gpu.export.encoder import INFO, WARN, SpanLog
+from otel_gpu.export.encoder import WARN, SpanLog
 from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
 from otel_gpu.export.exported import ExportedSpans, SpanReference
 from otel_gpu.export.file import OtlpFile
@@ -49,7 +49,6 @@ from otel_gpu.export.signals import LOGS, SPANS, Signal
 from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
-from otel_gpu.export.steps import annotation_log
 from otel_gpu.faults import Faults
 from otel_gpu.ledger.device_states import DeviceStates
 
@@ -154,9 +153,6 @@ class Exports:
             self._devices.observe(activity)
         elif type(activity) is DeviceFaultActivity:
             self._log_fault(activity)
-        elif type(activity) is AnnotationActivity and self._logs:
-            origin = self._origins.of(activity.process)[semconv.SCOPE_PROCESS]
-            self._log(origin, annotation_log(activity), INFO)
         if self._logs and type(activity) in self._pending.observes:
             for process, log in self._pending.observe(activity):
                 self._log(self._origins.of(process)[semconv.SCOPE_NCCL], log, WARN)

@@ -39,7 +39,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.export import descriptions, semconv
 from otel_gpu.export.descriptions import Pairs, add_account, add_thread
 from otel_gpu.export.device_faults import fault_span
@@ -110,7 +110,6 @@ class SpanBuilder:
             DeviceFaultActivity: self._device_fault,
             OutOfMemoryActivity: self._out_of_memory,
             StepActivity: self._step,
-            AnnotationActivity: self._note,
             RangeActivity: self._range,
             ExitActivity: self._exit,
         }
@@ -238,10 +237,6 @@ class SpanBuilder:
             return ()
         return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_SLOW_STEP, describe_slow(slow))
 
-    def _note(self, activity: AnnotationActivity) -> tuple[FinishedSpan, ...]:
-        self._steps.note(activity)
-        return ()
-
     def _range(self, activity: RangeActivity) -> tuple[FinishedSpan, ...]:
         event = activity.event
         pairs: Pairs = []
@@ -303,7 +298,6 @@ class SpanBuilder:
             yield FinishedSpan(origin, *ids, name, *times, pairs, tid=event.tid)
 
     def _fork(self, activity: ForkActivity) -> tuple[FinishedSpan, ...]:
-        self._steps.note(activity)
         event = activity.event
         child = activity.child.attributes
         pairs: Pairs = [(semconv.OTEL_GPU_FORK_CHILD_PID, event.child_pid)]
@@ -340,7 +334,6 @@ class SpanBuilder:
         return (span,)
 
     def _exit(self, activity: ExitActivity) -> tuple[FinishedSpan, ...]:
-        self._steps.note(activity)
         self._origins.forget(activity.process)
         self._process = None
         return ()

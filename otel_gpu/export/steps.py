@@ -8,10 +8,9 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.decode.readings import Aggregate
-from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
+from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_thread
-from otel_gpu.export.finished import SpanEvent
 from otel_gpu.export.points import Layout, Measurement
 from otel_gpu.ledger.steps import SlowStep, duration_of
 
@@ -80,14 +79,5 @@ def describe_slow(step: SlowStep) -> Pairs:
         pairs.append((semconv.GPU_STEP_NAME, event.name))
     if event.loader_wait_ns:
         pairs.append((semconv.GPU_STEP_LOADER_WAIT, event.loader_wait_ns / _NS_PER_S))
-    if step.annotations:
-        said = tuple(f"{key}={value}" for key, value in step.annotations.items())
-        pairs.append((semconv.OTEL_GPU_ANNOTATIONS, said))
     add_thread(pairs, event.tid, event.comm)
     return pairs
-
-
-def annotation_log(activity: AnnotationActivity) -> SpanEvent:
-    """Return the log record of what somebody said of a process."""
-    pairs = ((semconv.OTEL_GPU_ANNOTATIONS, tuple(activity.event.text.splitlines())),)
-    return SpanEvent(semconv.LOG_ANNOTATION, activity.unix_ns, pairs)

@@ -67,8 +67,7 @@ def step_sentence(step: SlowStep) -> str:
     wait = ""
     if step.loader_wait_ns > _SHARE * step.duration_ns:
         wait = f"; it waited {format_duration(step.loader_wait_ns)} for the data loader"
-    said = ", ".join(f"{key}={value}" for key, value in step.annotations.items())
     return (
-        f"step {step.number:,}{f' ({printable(said)})' if said else ''} was slow: {format_duration(step.duration_ns)} instead of "
+        f"step {step.number:,} was slow: {format_duration(step.duration_ns)} instead of "
         f"{format_duration(step.usual_ns)}{wait}"
     )

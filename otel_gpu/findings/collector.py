@@ -13,7 +13,6 @@ from otel_gpu.enrich.activities import (
     CommunicatorActivity,
     DeviceTraceActivity,
     ExitActivity,
-    ForkActivity,
     MemoryActivity,
     OutOfMemoryActivity,
     PressureActivity,
@@ -21,7 +20,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.cuda_errors import signal_name
 from otel_gpu.enrich.identities import ProcessImage, Who
-from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
+from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.bounds import with_bounds
 from otel_gpu.explain.chains import Chain, Failure, Incident
@@ -132,7 +131,6 @@ class Collector:
             PressureActivity: self._pressure.observe,
             ProbesActivity: self._observe_probes,
             StepActivity: self._steps.observe,
-            **dict.fromkeys((AnnotationActivity, ForkActivity), self._steps.note),
         }
         if not pids:
             self._ways |= {
@@ -280,7 +278,6 @@ class Collector:
     def _observe_exit(self, activity: ExitActivity) -> None:
         process, is_replaced = activity.process, activity.is_replaced
         self._communicators.end(process)
-        self._steps.note(activity)
         signal_number = (activity.exit_code or 0) & _SIGNAL_OF_EXIT
         if signal_number and not is_replaced and len(self._deaths) < MAX_REPLACED:
             self._deaths[key_of(process)] = signal_name(signal_number)

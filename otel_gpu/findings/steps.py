@@ -34,7 +34,6 @@ class SlowStep(NamedTuple):
         trace_id: Of the program's own span of it; empty: it has none. So is ``span_id``.
         causes: What was slow in it and why, the longest first.
         unexplained_ns: What no cause accounts for of what it took longer than usual.
-        annotations: What was said of its process from outside, and held then.
     """
 
     number: int
@@ -46,7 +45,6 @@ class SlowStep(NamedTuple):
     span_id: bytes
     causes: tuple[Cause, ...]
     unexplained_ns: int
-    annotations: Mapping[str, str] = {}
 
 
 class Steps(NamedTuple):
@@ -131,5 +129,4 @@ def _slow(step: Slow, chains: ThreadChains) -> SlowStep:
         event.trace_id,
         event.span_id,
         *causes_of_step(step, chains),
-        step.annotations,
     )

@@ -4,10 +4,9 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.annotations import pack_pairs
 from otel_gpu.instrumentation.context import Identity
 from otel_gpu.native_library import MARKS, native_library
 
@@ -15,50 +14,20 @@ _NO_SPAN: Final = (0, 0, 0)
 _U64: Final = (1 << 64) - 1
 
 
-class _Functions(NamedTuple):
-    step: Callable[[bytes], None]
-    annotate: Any
-
-
 @functools.cache
-def _functions() -> _Functions | None:
+def _step_function() -> Callable[[bytes], None] | None:
     try:
-        # Both are shorter than releasing the GIL for them.
-        library = ctypes.PyDLL(str(native_library(MARKS)))
+        # It is shorter than releasing the GIL for it.
+        step = ctypes.PyDLL(str(native_library(MARKS))).otel_gpu_step
     except OSError:
         return None
-    step, annotate = library.otel_gpu_step, library.otel_gpu_annotate
     step.argtypes, step.restype = [ctypes.c_char_p], None
-    annotate.argtypes, annotate.restype = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t], None
-    return _Functions(step, annotate)
+    return step
 
 
 def prepare_marks() -> None:
     """Load what marks need, so that who watches this process sees the first one."""
-    _functions()
-
-
-def annotate(**said: object) -> None:
-    """
-    Say something of this process, as ``otel-gpu annotate`` does from outside.
-
-        annotate(epoch=3, phase="warm-up")
-
-    Values are kept as text, 128 characters of them, and up to 500 bytes of all.
-
-    Raises:
-        ValueError: One of them cannot be printed, or they are too long.
-    """
-    functions = _functions()
-    text = pack_pairs([f"{key}={value}" for key, value in said.items()])
-    if functions is not None:
-        functions.annotate(wire.ANNOTATE_SELF, text, len(text))
-
-
-def annotate_function() -> Any:  # noqa: ANN401 -- of ctypes
-    """Return the function at which an agent listens; None: there is no native library."""
-    functions = _functions()
-    return None if functions is None else functions.annotate
+    _step_function()
 
 
 def mark_step(
@@ -83,11 +52,11 @@ def mark_step(
         kind: ``enum step_kind``.
         name: What it is called, if it has a name; 31 bytes are kept.
     """
-    functions = _functions()
-    if functions is None:
+    report = _step_function()
+    if report is None:
         return
     trace_id, span_id, trace_flags = identity or _NO_SPAN
-    functions.step(
+    report(
         wire.TOLD_STEP.pack(
             *(max(start_ktime_ns, 0), max(end_ktime_ns, 0), time.monotonic_ns()),
             *(number & _U64, max(loader_wait_ns, 0)),

@@ -2,16 +2,13 @@
 
 import bisect
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.caches import CACHES
-from otel_gpu.enrich.activities import ExitActivity, ForkActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.enrich.marks import AnnotationActivity, StepActivity
-from otel_gpu.ledger.annotations import Annotations
+from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.ledger.window import Window
 from otel_gpu.recent import Recent
 
@@ -30,15 +27,10 @@ _LEAST_EXCESS_NS: Final = 1_000_000
 
 
 class SlowStep(NamedTuple):
-    """
-    A step that took far longer than those before it, which took ``usual_ns`` (their median).
-
-    ``annotations`` is what was said of its process from outside, and held when it ended.
-    """
+    """A step that took far longer than those before it, which took ``usual_ns`` (their median)."""
 
     activity: StepActivity
     usual_ns: int
-    annotations: Mapping[str, str] = {}
 
     @property
     def duration_ns(self) -> int:
@@ -128,7 +120,6 @@ class Steps:
         self._window = window
         self._series: Recent[tuple[ImageKey, int, int, int, str], StepSeries] = Recent(MAX_SERIES)
         CACHES.register_recent("step_series", self._series)
-        self._annotations = Annotations()
         self._telling: Recent[tuple[ImageKey, int], None] = Recent(MAX_SERIES)
 
     def observe(self, activity: StepActivity) -> SlowStep | None:
@@ -148,15 +139,9 @@ class Steps:
                 activity.process, event.tid, event.source, event.kind, event.name
             )
         slow = series.judge(activity)
-        if slow is not None:
-            slow = slow._replace(annotations=self._annotations.of(activity.process))
         if self._window.overlaps(activity.end_unix_ns, activity.end_unix_ns):
             series.count(activity, slow)
         return slow
-
-    def note(self, activity: AnnotationActivity | ForkActivity | ExitActivity) -> None:
-        """Take in what may be said of slow steps from now on."""
-        self._annotations.observe(activity)
 
     def series(self) -> list[StepSeries]:
         """Return what was counted, the most time first."""

@@ -134,12 +134,6 @@ def start_boot_ns(folder: str) -> int | None:
     return None if start is None else _boot_ns_of(start)
 
 
-def parent_of(pid: int) -> int | None:
-    """Return the process that made another one, or took it over; None: it is gone."""
-    start = _read_start(f"/proc/{pid}")
-    return None if start is None else start.ppid
-
-
 def is_exiting(pid: int, tid: int) -> bool:
     """
     Say whether a thread has begun to end, or is gone.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
-from otel_gpu.decode.marks import Annotation, Range, Step
+from otel_gpu.decode.marks import Range, Step
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
@@ -24,7 +24,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.enrich.marks import AnnotationActivity, RangeActivity, StepActivity
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.store.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
 from otel_gpu.store.fields import (
     DEVICE,
@@ -322,16 +322,6 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         ThreadContext,
         _no_ids,
         (),
-        (),
-        UNIX,
-    ),
-    EventTable(
-        "annotations",
-        "What was said of processes from outside, with otel-gpu annotate.",
-        AnnotationActivity,
-        Annotation,
-        _no_ids,
-        (_OF_PROCESS,),
         (),
         UNIX,
     ),

@@ -67,7 +67,7 @@ _T = TypeVar("_T")
 # A number, the table that it is of, and what makes the activity of the row.
 _Found = tuple[int, str, Callable[[Any], Activity | None], Any]
 # Read from the beginning of a span: what was usual before a window, and in whose spans it is.
-_FROM_THE_BEGINNING = frozenset({"steps", "thread_contexts", "annotations"})
+_FROM_THE_BEGINNING = frozenset({"steps", "thread_contexts"})
 _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 
 

@@ -19,7 +19,7 @@ from otel_gpu.store.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.store.tables import NUMBERED
 from otel_gpu.store.views import VIEWS, meaning_of
 
-VERSION = 13
+VERSION = 14
 """Changes whenever the SQL does; ``tests/unit/store/test_schema.py`` knows by what."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""

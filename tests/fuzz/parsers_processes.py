@@ -10,7 +10,6 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import wire
-from otel_gpu.annotations import read_pairs
 from otel_gpu.capture.door_memory import DoorError, count_rows, read_door
 from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_times import DoorTimes, spent
@@ -187,11 +186,9 @@ def parse_door(data: bytes, folder: Path) -> None:
 
 
 def parse_resource_texts(data: bytes, _folder: Path) -> None:
-    """Attributes in the environment, and pairs of an annotation."""
+    """Attributes in the environment."""
     text = data.decode("utf-8", "replace")[:4096]
     assert all(isinstance(value, str) for value in parse_resource_attributes(text).values())
-    for pair in read_pairs(data[: wire.ANNOTATION_BYTES]):
-        assert pair.isprintable()
 
 
 def parse_kernel_log(data: bytes, _folder: Path) -> None:

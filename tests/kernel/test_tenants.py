@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.agent import ROOT, Agent, calls, losses, otel_gpu
+from tests.kernel.agent import Agent, calls, losses
 from tests.kernel.fuse import NAME, FileSystem
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries
@@ -55,41 +55,6 @@ def test_names_of_files_begin_no_line_of_the_log(
     assert r"\x1b]0;title\x07\x1b[31m" in finished.stderr
     assert not [line for line in finished.stderr.splitlines() if line.startswith("otel-gpu: error")]
     assert {c for c in finished.stderr if not c.isprintable()} <= {"\n"}
-
-
-# A process of root that uses CUDA, and runs code of another user, which annotates.
-PARENT = """
-import ctypes, os, subprocess, sys
-runtime = ctypes.CDLL(sys.argv[1])
-for _ in range(53):
-    runtime.cudaStreamSynchronize(None)
-subprocess.run([sys.executable, "-c", sys.argv[2]], check=True)
-"""
-CHILD = """
-import os
-from otel_gpu.annotations import pack_pairs
-from otel_gpu.instrumentation.marks import annotate_function
-function, text = annotate_function(), pack_pairs([f"job=forged{6 * 7}"])
-os.setuid(65534)
-function(0, text, len(text))
-"""
-
-
-@pytest.mark.alone(among="kernel")
-def test_a_child_of_another_user_does_not_annotate_its_parent(
-    receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
-) -> None:
-    file = tmp_path / "annotated.rec"
-    command = [sys.executable, "-c", PARENT, stubs.runtime, CHILD]
-    with Agent(
-        receiver, command, flags=["--record", str(file)], env={"PYTHONPATH": str(ROOT)}
-    ) as agent:
-        assert agent.wait().returncode == 0
-
-    assert calls(receiver, "cudaStreamSynchronize") == 53
-    assert losses(receiver) == {"annotation": 1}
-    # What the command line holds is not what it says.
-    assert "job=forged42" not in otel_gpu("parse", file).stdout
 
 
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")

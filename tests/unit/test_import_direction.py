@@ -34,7 +34,6 @@ ALONE = {
     "wire.py",
     "probe_table.py",
     "native_library.py",
-    "annotations.py",
     "records.py",
     "recent.py",
     "caches.py",

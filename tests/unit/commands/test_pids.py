@@ -32,7 +32,6 @@ def thread() -> Iterator[int]:
     "verb",
     [
         ["run"], ["top"], ["explain"], ["stacks"], ["stacks", "--now"], ["doctor"],
-        ["annotate", "epoch=3"],
     ],
 )  # fmt: skip
 def test_a_thread_is_refused_with_its_process(

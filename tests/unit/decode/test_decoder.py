@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.decode.decoder import decode
 from otel_gpu.decode.events import (
-    Annotation,
     Capture,
     Clock,
     CpuSample,
@@ -240,21 +239,6 @@ def test_every_field_of_a_stall_arrives():
                 *(wire.STEP_TOLD, 100, wire.STEP_TRAINING, "train", "loop"),
             ),
             id="step that the program tells",
-        ),
-        pytest.param(
-            kernel_record(
-                wire.RECORD_ANNOTATION,
-                ktime_ns=20,
-                image_ktime_ns=2,
-                pid=3,
-                tid=4,
-                asked_pid=5,
-                text_bytes=200,
-                text=b"epoch=3\0no pair\0b=\xff \xe2\x98\x83\0=x\0c=\x1b[2J\0d=" + b"x" * 129,
-                comm="sh",
-            ),
-            Annotation(20, 2, 3, 4, "epoch=3\nb=\ufffd \u2603", "sh"),
-            id="annotation",
         ),
         pytest.param(
             step_record(
@@ -732,7 +716,6 @@ def test_kernel_records_hold_any_bytes(body, kind):
         wire.RECORD_OUT_OF_MEMORY,
         wire.RECORD_THREAD_CONTEXT,
         wire.RECORD_STEP,
-        wire.RECORD_ANNOTATION,
         wire.RECORD_RANGE,
     )
     size = len(kernel_record(kind)) if kind in known else 172

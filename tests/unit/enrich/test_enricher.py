@@ -16,7 +16,6 @@ from otel_gpu.decode.blocks import (
 from otel_gpu.decode.communicators import Collective, Communicator, CommunicatorKey, Signature
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import (
-    Annotation,
     Capture,
     Clock,
     CpuSample,
@@ -682,7 +681,7 @@ NESTED = {
 EVENTS = st.one_of([any_of(kind) for kind in typing.get_args(Event)])
 
 
-WAITING = (Annotation, CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step)
+WAITING = (CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step)
 
 
 # A stall waits for the name of a process that a full table has dropped when more of it comes.

@@ -40,7 +40,6 @@ from tests.activities import (
     SECOND,
     T0,
     aggregate,
-    annotation,
     blocks,
     call,
     call_stack,
@@ -126,7 +125,6 @@ def of_hardware(trainer):
 
 def own_work(trainer):
     """What programs say of their own work."""
-    yield annotation(trainer, 11, "epoch=3")
     for number in range(9):
         yield step(trainer, number, (12 + number) * SECOND, MS, name="train")
     started = {"range_kind": wire.RANGE_STARTED, "domain": "solver", "tid": 9}

@@ -25,7 +25,6 @@ from tests.activities import (
     H100,
     SECOND,
     T0,
-    annotation,
     blocks,
     call,
     call_stack,
@@ -209,7 +208,6 @@ def everything():
         ),
         sample(WORKER, 14 * SECOND, user_stack=(1 << 64) - 1, cpu=7, tid=901, comm="naïve ☃"),
         *memory(14),
-        annotation(TRAINER, 14, "epoch=3", "phase=naïve ☃"),
         snapshot(
             15,
             calls(TRAINER, "cudaMalloc", [100, 300, 500], size_bytes=96),
