@@ -51,6 +51,7 @@ def artefacts() -> Iterator[Artefact]:
     """The recordings of the demo and of the tests, and the examples."""
     recordings = [
         *sorted((ROOT / "otel_gpu" / "demo" / "recordings").glob("*.otelgpu")),
+        *sorted((ROOT / "tests" / "scenarios" / "recordings").glob("*.otelgpu")),
         *sorted((ROOT / "tests" / "replay").glob("*.otelgpu")),
         *sorted((ROOT / "tests" / "corpus" / "recordings").glob("*.otelgpu")),
         ROOT / "examples" / "demo.otelgpu",

@@ -120,7 +120,7 @@ def examples(page: str) -> Iterator[Example]:
 
 def prepare(folder: Path, preparing: Example) -> None:
     """Put the recordings where the page says, and make its stores."""
-    for name in ("otel_gpu", "examples"):
+    for name in ("otel_gpu", "examples", "tests"):
         (folder / name).symlink_to(served.ROOT / name)
     for line in preparing.text.splitlines():
         _run(line, folder)

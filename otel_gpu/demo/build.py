@@ -22,7 +22,7 @@ def build(scenario: Scenario, folder: Path) -> list[str]:
     library = build_library(folder)
     if scenario.has_allocator:
         build_allocator(folder)
-    return [sys.executable, "-E", str(FOLDER / "trainer.py"), str(library), scenario.name]
+    return [sys.executable, "-E", str(scenario.program), str(library), scenario.name]
 
 
 def build_library(folder: Path) -> Path:

@@ -9,11 +9,10 @@ import os
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from otel_gpu.demo.clocks import blocked_ns, on_cpu_ns, run_queue_ns, unqueued_ns
+from otel_gpu.demo.clocks import blocked_ns, run_queue_ns, unqueued_ns
 from otel_gpu.demo.loop import (
     GPU_NS,
     LAUNCH,
@@ -27,7 +26,6 @@ from otel_gpu.demo.loop import (
     Trainer,
     Work,
     compute,
-    die_with_parent,
     is_slow,
     libc,
     place_of,
@@ -36,48 +34,34 @@ from otel_gpu.demo.loop import (
 )
 
 _CHURN_EFFECTS = 24
-_INJECTED_NS = 40 * MS
+INJECTED_NS = 40 * MS
 _OVER_QUOTA_NS = 22 * MS
 _PART_BYTES, _PARTS = 4 << 20, 64
 _WEIGHT_BYTES, _WEIGHT_MAPS = 64 << 20, 96
 _LIMIT_BYTES = 128 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 _MUTEX = (ctypes.c_char * 64)()
-_HOGGING = place_of(spin, lines=2)
+HOGGING = place_of(spin, lines=2)
 _HOLDING = ctypes.PyDLL(None)  # does not let go of the interpreter lock
 
 
 def preemption(trainer: Trainer) -> None:
     """A hog takes the CPU from a kernel launch, for 40 ms."""
-    thief = _start_hog(trainer.cpu)
+    thief = start_hog(trainer.cpu)
     trainer.train(in_launch=lambda: _be_preempted(trainer, thief))
 
 
 def _be_preempted(trainer: Trainer, thief: Helper) -> None:
     compute(MS)
-    thief.order(_INJECTED_NS)
+    thief.order(INJECTED_NS)
     compute(2 * MS)
-    trainer.inject("preemption", thief.await_burst(), thief, place=_HOGGING)
-
-
-def late_wakeup(trainer: Trainer) -> None:
-    """The device is done, and a hog has the CPU for 40 ms more."""
-    thief = _start_hog(trainer.cpu)
-
-    def wake_late() -> None:
-        waited_ns = run_queue_ns()
-        thief.order(_INJECTED_NS + GPU_NS, delay_ns=MS)
-        sleep(GPU_NS)
-        trainer.inject("run_queue", run_queue_ns() - waited_ns, thief, place=_HOGGING)
-        thief.await_burst()
-
-    trainer.train(in_synchronize=wake_late)
+    trainer.inject("preemption", thief.await_burst(), thief, place=HOGGING)
 
 
 def lock(trainer: Trainer) -> None:
     """Another thread holds the lock that a launch needs, for 40 ms."""
     holder = Helper("holder", trainer.other_cpu, _hold_mutex, is_thread=True)
-    trainer.train(in_launch=lambda: _wait_for_mutex(trainer, holder, _INJECTED_NS))
+    trainer.train(in_launch=lambda: _wait_for_mutex(trainer, holder, INJECTED_NS))
 
 
 def _wait_for_mutex(trainer: Trainer, holder: Helper, held_ns: int) -> None:
@@ -91,12 +75,12 @@ def _wait_for_mutex(trainer: Trainer, holder: Helper, held_ns: int) -> None:
 
 def two_causes(trainer: Trainer) -> None:
     """A hog has the CPU for 40 ms, then another thread a lock for 20 ms."""
-    thief = _start_hog(trainer.cpu)
+    thief = start_hog(trainer.cpu)
     holder = Helper("holder", trainer.other_cpu, _hold_mutex, is_thread=True)
 
     def suffer_both() -> None:
         _be_preempted(trainer, thief)
-        _wait_for_mutex(trainer, holder, _INJECTED_NS // 2)
+        _wait_for_mutex(trainer, holder, INJECTED_NS // 2)
 
     trainer.train(in_launch=suffer_both)
 
@@ -113,7 +97,7 @@ def gil(trainer: Trainer) -> None:
         waited_ns = run_queue_ns()
         # From here to the call nothing lets go of the lock.
         if is_slow(step):
-            holder.order(_INJECTED_NS)
+            holder.order(INJECTED_NS)
         start_ns = time.monotonic_ns()
         trainer.synchronize()
         end_ns, waited_ns = time.monotonic_ns(), run_queue_ns() - waited_ns
@@ -129,59 +113,27 @@ def gil(trainer: Trainer) -> None:
 
 def starved_loader(trainer: Trainer) -> None:
     """Data is late: a hog has the data loader's CPU for 40 ms."""
-    thief = _start_hog(trainer.other_cpu)
-    loader = _start_loader(trainer, _load_from_memory)
+    thief = start_hog(trainer.other_cpu)
+    loader = start_loader(trainer, _load_from_memory)
 
     def starve_loader() -> None:
-        thief.order(_INJECTED_NS)
+        thief.order(INJECTED_NS)
         thief.await_report()
         asked_ns = time.monotonic_ns()
-        time_ns, data = _await_data(loader)
+        time_ns, data = await_data(loader)
         via = {"kind": "run_queue", "time_ns": data.work_ns - asked_ns, "pid": thief.pid}
-        trainer.inject("ipc", time_ns, loader, via | {"place": _HOGGING})
+        trainer.inject("ipc", time_ns, loader, via | {"place": HOGGING})
         thief.await_report()
 
     trainer.train(in_gap=starve_loader)
 
 
-def _await_data(loader: Helper) -> tuple[int, Report]:
+def await_data(loader: Helper) -> tuple[int, Report]:
+    """Wait for data; for how long, and what the loader says of it."""
     start_ns = unqueued_ns()
     loader.order()
     data = loader.await_report()
     return unqueued_ns() - start_ns, data
-
-
-def disk(trainer: Trainer) -> None:
-    """Data is late: the data loader reads from the disk for about 40 ms."""
-    pages = mmap.mmap(-1, _PART_BYTES)
-    pages.write(b"\1" * _PART_BYTES)
-    with tempfile.TemporaryFile(dir="/var/tmp") as file:
-        # A hole would need no reading, and data not yet written would be written first.
-        os.pwritev(file.fileno(), [pages] * _PARTS, 0)
-        os.fsync(file.fileno())
-        direct = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT)
-
-    def read_parts(count: int) -> int:
-        start_ns = time.monotonic_ns()
-        os.preadv(direct, [pages] * count, 0)
-        return time.monotonic_ns() - start_ns
-
-    # The same pages take in one part of the file after another.
-    read_parts(_PARTS // 2)
-    parts = min(_PARTS, 1 + _INJECTED_NS * (_PARTS // 2) // read_parts(_PARTS // 2))
-
-    def load_from_disk(helper: Helper, _: int, __: int) -> None:
-        cpu_ns = on_cpu_ns()
-        read_ns = read_parts(parts)
-        helper.report(read_ns - (on_cpu_ns() - cpu_ns))
-
-    loader = _start_loader(trainer, load_from_disk)
-
-    def read_disk() -> None:
-        time_ns, data = _await_data(loader)
-        trainer.inject("ipc", time_ns, loader, {"kind": "io", "time_ns": data.work_ns, "pid": 0})
-
-    trainer.train(in_gap=read_disk)
 
 
 def _join_cgroup(controller: str, settings: dict[int, dict[str, str]]) -> None:
@@ -243,41 +195,12 @@ def memory_limit(trainer: Trainer) -> None:
         )
 
 
-def large_fork(trainer: Trainer) -> None:
-    """A process with 6 GiB mapped forks between two launches."""
-    # Its weights are mapped over and over: it is large, and the machine's memory need not be.
-    weights = os.memfd_create("weights")
-    os.truncate(weights, _WEIGHT_BYTES)
-    maps = [mmap.mmap(weights, _WEIGHT_BYTES, mmap.MAP_PRIVATE) for _ in range(_WEIGHT_MAPS)]
-    for one in maps:
-        bytes(memoryview(one)[:: mmap.PAGESIZE])
-        # Page tables of what was never written are not copied.
-        one[0] = 1
-    children: list[int] = []
-
-    def fork_child() -> None:
-        cpu_ns = on_cpu_ns()
-        child = os.fork()
-        if not child:
-            die_with_parent()
-            while True:
-                signal.pause()
-        cpu_ns = on_cpu_ns() - cpu_ns
-        trainer.inject("fork", cpu_ns)
-        trainer.effects[-1]["causes"][0] |= {"pid": os.getpid(), "tid": threading.get_native_id()}
-        children.append(child)
-
-    trainer.train(in_gap=fork_child)
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-
-
 def stopped(trainer: Trainer) -> None:
     """The process is stopped with SIGSTOP for 40 ms."""
     stopper = Helper("stopper", trainer.other_cpu, _stop_parent)
 
     def be_stopped() -> None:
-        stopper.order(_INJECTED_NS)
+        stopper.order(INJECTED_NS)
         compute(3 * MS)
         trainer.inject("stopped", stopper.await_burst(), stopper)
 
@@ -289,39 +212,18 @@ def gpu_wait(trainer: Trainer) -> None:
 
     def wait_for_gpu() -> None:
         start_ns = time.monotonic_ns()
-        sleep(_INJECTED_NS)
+        sleep(INJECTED_NS)
         trainer.inject("gpu_wait", time.monotonic_ns() - start_ns + GPU_NS)
 
     trainer.train(in_synchronize=wait_for_gpu)
 
 
-def gpu_backpressure(trainer: Trainer) -> None:
-    """A launch polls for 40 ms until the device has room."""
-
-    def wait_for_queue() -> None:
-        start_ns = unqueued_ns()
-        spin(_INJECTED_NS)
-        trainer.inject("gpu_backpressure", unqueued_ns() - start_ns)
-
-    trainer.train(in_launch=wait_for_queue)
-
-
-def _allocate(trainer: Trainer, block: ctypes.c_void_p) -> int:
+def allocate(trainer: Trainer, block: ctypes.c_void_p) -> int:
+    """Allocate; how long that took."""
     # Its CPU time takes longer where the host has the CPU meanwhile: the clock says how long.
     start_ns = unqueued_ns()
     trainer.cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 20))
     return unqueued_ns() - start_ns
-
-
-def first_call(trainer: Trainer) -> None:
-    """The first allocation takes 80 ms, as the first call often does."""
-    trainer.malloc_ns = _INJECTED_NS * 2
-    with trainer.effect("slow_call", MALLOC):
-        trainer.inject("first_call", _allocate(trainer, ctypes.c_void_p()))
-    trainer.malloc_ns = LAUNCH_NS
-    for _ in range(20):
-        _allocate(trainer, ctypes.c_void_p())
-    trainer.train()
 
 
 def allocator_churn(trainer: Trainer) -> None:
@@ -333,9 +235,9 @@ def allocator_churn(trainer: Trainer) -> None:
         # What is noted is the end of it.
         if rise >= STEPS - _CHURN_EFFECTS:
             with trainer.effect("slow_call", MALLOC):
-                trainer.inject("allocator_churn", _allocate(trainer, block))
+                trainer.inject("allocator_churn", allocate(trainer, block))
         else:
-            _allocate(trainer, block)
+            allocate(trainer, block)
         trainer.launch()
         trainer.synchronize()
         trainer.cuda.cudaFree(block)
@@ -347,11 +249,13 @@ def clean(trainer: Trainer) -> None:
     trainer.train()
 
 
-def _start_hog(cpu: int) -> Helper:
+def start_hog(cpu: int) -> Helper:
+    """Start what has a CPU for a while when it is told to."""
     return Helper("hog", cpu, _hog, urgency=10)
 
 
-def _start_loader(trainer: Trainer, load: Work) -> Helper:
+def start_loader(trainer: Trainer, load: Work) -> Helper:
+    """Start what loads data on the other CPU."""
     return Helper("loader", trainer.other_cpu, load)
 
 

@@ -1,12 +1,12 @@
-"""The scenarios by name, and what each does."""
+"""The scenarios by name, one for each class of causes, and what each does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from otel_gpu.demo import busy, injections, memory, neighbour, steady
-from otel_gpu.demo.loop import Trainer
+from otel_gpu.demo import busy, injections, memory
+from otel_gpu.demo.loop import Function, Helper, Trainer, compute
 
 FOLDER = Path(__file__).parent
 RECORDINGS = FOLDER / "recordings"
@@ -19,9 +19,9 @@ class Scenario(NamedTuple):
     """
     One way to be slow.
 
-    ``is_fair``: not as a real-time task. ``has_neighbour``: needs a program that is not watched.
-    ``is_steady``: slow, or healthy, all the time. ``has_allocator``: it is about the device's memory, which
-    is as large as ``memory.DEVICE_BYTES``.
+    ``is_fair``: not as a real-time task.
+    ``has_allocator``: it is about the device's memory, which is as large as ``memory.DEVICE_BYTES``.
+    ``lines`` is where the loop is while it loses time, by the kind of what it loses it to.
     """
 
     name: str
@@ -29,14 +29,11 @@ class Scenario(NamedTuple):
     run: Callable[[Trainer], None]
     is_fair: bool = False
     is_pinned: bool = True
-    is_steady: bool = False
-    has_neighbour: bool = False
     has_allocator: bool = False
+    lines: Mapping[str, Function] = {}
 
     def surroundings(self) -> AbstractContextManager[dict[str, str]]:
         """Start what it needs beside it; the environment that it finds that by."""
-        if self.has_neighbour:
-            return neighbour.started()
         device = {"STUB_DEVICE_BYTES": str(memory.DEVICE_BYTES)}
         return nullcontext(device if self.has_allocator else {})
 
@@ -45,41 +42,37 @@ class Scenario(NamedTuple):
         """The recording of it that comes with the package."""
         return RECORDINGS / f"{self.name}.otelgpu"
 
+    @property
+    def program(self) -> Path:
+        """The program that is captured."""
+        return FOLDER / "trainer.py"
 
-SCENARIOS = {
+
+def name_and_about(run: Callable[[Trainer], None]) -> tuple[str, str]:
+    """Return the name of a scenario, and in a sentence what its function does."""
+    return run.__name__.replace("_", "-"), (run.__doc__ or "").rstrip(".")
+
+
+_OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
+    injections.clean: {},
+    injections.preemption: {"lines": {"run_queue": Trainer.launch}},
+    # Quotas are not for real-time tasks.
+    injections.cpu_quota: {"is_fair": True, "lines": {"run_queue": Trainer.launch}},
+    injections.lock: {},
+    injections.gil: {},
+    injections.starved_loader: {"lines": {"ipc": Helper.await_report}},
+    busy.slow_python: {"is_fair": True},
+    injections.memory_limit: {},
+    injections.stopped: {"lines": {"stopped": compute}},
+    injections.gpu_wait: {},
+    # Real-time tasks may not have a CPU for this long.
+    injections.allocator_churn: {"is_fair": True},
+    memory.memory_fragmentation: {"is_fair": True, "has_allocator": True},
+    injections.two_causes: {"lines": {"run_queue": Trainer.launch}},
+}
+SCENARIOS: Mapping[str, Scenario] = {
     scenario.name: scenario
-    for run, options in (
-        (injections.clean, {}),
-        (injections.preemption, {}),
-        (injections.late_wakeup, {}),
-        # Quotas are not for real-time tasks.
-        (injections.cpu_quota, {"is_fair": True}),
-        (injections.lock, {}),
-        (injections.gil, {}),
-        (injections.starved_loader, {}),
-        (injections.disk, {}),
-        # Its children begin on its CPU and would take it away.
-        (injections.large_fork, {"is_pinned": False}),
-        (injections.memory_limit, {}),
-        (injections.stopped, {}),
-        (injections.gpu_wait, {}),
-        (injections.gpu_backpressure, {}),
-        (injections.first_call, {}),
-        # Real-time tasks may not have a CPU for this long.
-        (injections.allocator_churn, {"is_fair": True}),
-        (injections.two_causes, {}),
-        *((run, {}) for run in busy.SUDDEN),
-        *((run, {"is_fair": True, "is_steady": True}) for run in (*busy.ALWAYS, *steady.ALONE)),
-        *(
-            (run, {"is_fair": True, "is_steady": True, "has_neighbour": True})
-            for run in steady.WITH_NEIGHBOUR
-        ),
-        *(
-            (run, {"is_fair": True, "has_allocator": True})
-            for run in (*memory.FAILING, *memory.LOSING, *memory.HEALTHY)
-        ),
+    for scenario in (
+        Scenario(*name_and_about(run), run, **options) for run, options in _OPTIONS.items()
     )
-    for scenario in [
-        Scenario(run.__name__.replace("_", "-"), (run.__doc__ or "").rstrip("."), run, **options)
-    ]
 }

@@ -12,13 +12,12 @@ import os
 import sys
 
 from otel_gpu.demo.loop import Trainer, become_urgent, set_name
-from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.demo.scenarios import SCENARIOS, Scenario
 from otel_gpu.demo.truth import lines_of
 
 
-def main(library: str, name: str) -> None:
+def train(library: str, scenario: Scenario) -> None:
     """Train, and say what was injected."""
-    scenario = SCENARIOS[name]
     set_name("trainer")
     trainer = Trainer(ctypes.CDLL(library))
     # Only what is injected should delay the loop. Without permission, it runs as it is.
@@ -30,8 +29,10 @@ def main(library: str, name: str) -> None:
     if scenario.is_pinned:
         os.sched_setaffinity(0, {trainer.cpu})
     scenario.run(trainer)
-    sys.stdout.write(json.dumps(trainer.truth(name) | {"lines": lines_of(name)}) + "\n")
+    truth = trainer.truth(scenario.name) | {"lines": lines_of(scenario)}
+    sys.stdout.write(json.dumps(truth) + "\n")
     sys.stdout.flush()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    train(sys.argv[1], SCENARIOS[sys.argv[2]])

@@ -1,93 +1,11 @@
 """What a scenario says that it did, which is what an explanation has to find."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from otel_gpu.demo.loop import Function, Helper, Trainer, compute, place_of, sleep
-from otel_gpu.demo.steady import wait_for_loader
-
-LINES: Mapping[str, Mapping[str, Function]] = {
-    "preemption": {"run_queue": Trainer.launch},
-    "two-causes": {"run_queue": Trainer.launch},
-    "late-wakeup": {"run_queue": sleep},
-    "cpu-quota": {"run_queue": Trainer.launch},
-    "starved-loader": {"ipc": Helper.await_report},
-    "stopped": {"stopped": compute},
-    "busy-loader": {"ipc": wait_for_loader},
-    "steady-loader": {"ipc": wait_for_loader},
-    "steady-contention": {"run_queue": compute},
-    "noisy-neighbour": {"run_queue": compute},
-    "long-synchronize": {"run_queue": sleep},
-    "steady-sleep": {"sleep": sleep},
-}
-"""Where the loop is while it loses time, by scenario and the kind of what it loses it to."""
-
-
-class Outcome(NamedTuple):
-    """
-    What a report has to say of a scenario.
-
-    Attributes:
-        verdict: What bounds the loop.
-        bounds: The classes that the verdict names at least.
-        cause: The kind of the cause that the first advice is about; empty: there is nothing to advise about.
-        by: Who is behind the class that the scenario makes: the name of a thread, or a kind of cause.
-        is_close: How fast the disk is, or how the scheduler divides a CPU, decides between this verdict and
-            ``mixed``.
-    """
-
-    verdict: str
-    bounds: tuple[str, ...]
-    cause: str = ""
-    by: str = ""
-    is_close: bool = False
-
-
-OUTCOMES: Mapping[str, Outcome] = {
-    "clean": Outcome("gpu-bound", ("gpu",)),
-    "preemption": Outcome("mixed", ("gpu", "starved"), "preemption", "hog"),
-    "late-wakeup": Outcome("mixed", ("gpu", "starved"), "run_queue", "hog"),
-    "cpu-quota": Outcome("cpu-starved", ("starved",), "cpu_quota", "cpu_quota", is_close=True),
-    "lock": Outcome("mixed", ("gpu", "lock"), "sleep", "holder"),
-    "gil": Outcome("gpu-bound", ("gpu", "lock"), "sleep", "holder"),
-    "starved-loader": Outcome("mixed", ("gpu", "data"), "run_queue", "loader"),
-    "disk": Outcome("mixed", ("gpu", "data"), "io", "loader", is_close=True),
-    "large-fork": Outcome("cpu-bound", ("cpu", "gpu"), "fork", is_close=True),
-    "memory-limit": Outcome("gpu-bound", ("gpu", "memory"), "reclaim", is_close=True),
-    "stopped": Outcome("mixed", ("gpu", "stopped"), "stopped", "stopper"),
-    "gpu-wait": Outcome("gpu-bound", ("gpu",), "gpu_wait"),
-    "gpu-backpressure": Outcome("gpu-bound", ("gpu",), "gpu_backpressure"),
-    "first-call": Outcome("gpu-bound", ("gpu", "memory"), "first_call"),
-    "allocator-churn": Outcome("memory-bound", ("memory", "gpu"), "allocator_churn"),
-    "two-causes": Outcome("mixed", ("gpu", "starved"), "preemption", "hog"),
-    "garbage-collection": Outcome("cpu-bound", ("cpu", "gpu"), "host_work"),
-    "busy-loader": Outcome("data-bound", ("data",), "host_work", "loader"),
-    "slow-python": Outcome("cpu-bound", ("cpu",), "host_work"),
-    "gil-holder": Outcome("lock-bound", ("lock",), "gil", "holder"),
-    "steady-loader": Outcome("data-bound", ("data",), "host_work", "loader"),
-    "steady-sleep": Outcome("idle", ("sleep",), "sleep"),
-    "steady-host-work": Outcome("cpu-bound", ("cpu",), "host_work"),
-    "steady-contention": Outcome(
-        "cpu-bound", ("cpu", "starved"), "run_queue", "hog", is_close=True
-    ),
-    "full-queue": Outcome("gpu-bound", ("gpu",)),
-    "long-synchronize": Outcome("mixed", ("gpu", "starved"), "run_queue", "hog"),
-    "checkpoint": Outcome("gpu-bound", ("gpu",), "io", is_close=True),
-    "noisy-neighbour": Outcome(
-        "cpu-bound", ("cpu", "starved"), "run_queue", "neighbour", is_close=True
-    ),
-    "idle-server": Outcome("idle", ("idle",)),
-    "remote-read": Outcome("data-bound", ("data",), "network"),
-    "memory-leak": Outcome("gpu-bound", ("gpu",), "leak"),
-    "memory-fragmentation": Outcome("gpu-bound", ("gpu",), "fragmentation"),
-    "memory-exhaustion": Outcome("gpu-bound", ("gpu",), "exhausted"),
-    "device-shared": Outcome("gpu-bound", ("gpu",), "other_process"),
-    "empty-cache": Outcome("memory-bound", ("memory", "gpu"), "empty_cache"),
-    "allocator-bypass": Outcome("gpu-bound", ("gpu",), "allocator_bypass"),
-    "healthy-memory": Outcome("gpu-bound", ("gpu",)),
-}
-"""What a report says of each scenario, on a machine that does nothing else."""
+from otel_gpu.demo.loop import place_of
+from otel_gpu.demo.scenarios import Scenario
 
 
 def describe(line: str) -> Iterator[str]:
@@ -112,10 +30,9 @@ def describe(line: str) -> Iterator[str]:
         )
 
 
-def lines_of(name: str) -> dict[str, dict[str, Any]]:
+def lines_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
     """Return the places of a scenario where the loop is while it loses time, by its kind."""
-    found = LINES.get(name, {})
-    return {kind: place_of(function, lines=None) for kind, function in found.items()}
+    return {kind: place_of(function, lines=None) for kind, function in scenario.lines.items()}
 
 
 def _describe(cause: dict[str, Any]) -> str:

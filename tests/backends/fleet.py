@@ -24,8 +24,8 @@ from otel_gpu.records import (
     times_record,
 )
 from tests.activities import GPU
-from tests.backends.truth import RECORDINGS
 from tests.replay.make_recordings import MS, S, aggregates, capture, counted, counters
+from tests.scenarios.more import SCENARIOS
 from tests.synthetic import times_entry
 
 NODES = 8
@@ -146,7 +146,7 @@ def _node(folder: Path, node: int, now_unix_ns: int) -> Agent:
 def _captured(folder: Path, name: str, job: Job, rank: int, now_unix_ns: int) -> Agent:
     """A real capture, on the node of a rank and as that rank."""
     node = node_of(job, rank)
-    path = RECORDINGS / f"{name}.otelgpu"
+    path = SCENARIOS[name].recording
     records = [record for batch in read_recording(path) for record in batch]
     begin_ns = _header(records[0])["ktime_ns"]
     image = next(_header(one) for one in records if _header(one)["kind"] == wire.RECORD_PROCESS)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build
+from otel_gpu.demo.busy import STEP_NS
 from otel_gpu.demo.loop import STEPS
-from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.demo.steady import STEP_NS
 from tests.kernel.agent import FIRST, Agent
 from tests.profiles import read
 from tests.receiver import OtlpReceiver
+from tests.scenarios.more import SCENARIOS
 from tests.scenarios.truth import read_truth
 
 pytestmark = pytest.mark.kernel

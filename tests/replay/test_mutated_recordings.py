@@ -7,12 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import otel_gpu
 from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
+from tests.scenarios.more import SCENARIOS
 
 CORPUS = sorted((Path(__file__).parents[1] / "corpus" / "recordings").glob("*.otelgpu"))
-SCENARIOS = Path(otel_gpu.__file__).parent / "demo" / "recordings"
 ORIGINALS = ("preemption", "lock", "memory-limit", "noisy-neighbour", "two-causes")
 # What a checksum cannot tell from a real value, and arithmetic stumbles over.
 NUMBERS = (0, 1, 255, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -66,7 +65,7 @@ def test_recordings_that_broke_a_verb_once(recording, tmp_path, capsys):
 @given(original=st.sampled_from(ORIGINALS), mutations=MUTATIONS)
 def test_changed_numbers_break_no_verb(original, mutations, tmp_path_factory, capsys):
     folder = tmp_path_factory.mktemp("mutated")
-    source = SCENARIOS / f"{original}.otelgpu"
+    source = SCENARIOS[original].recording
     records = [record for batch in read_recording(source) for record in batch]
     with RecordingWriter(folder / "mutated.otelgpu") as writer:
         writer.write(mutate(records, mutations))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build
-from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import Blame, capture, explain
+from tests.scenarios.more import SCENARIOS
 
 
 @pytest.fixture(scope="session")
@@ -20,15 +20,16 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blam
     and ``way`` for one whose hot calls are counted by ``probes`` or by its own ``door``.
     """
     folder = tmp_path_factory.mktemp("scenarios")
-    built: dict[bool, list[str]] = {}
+    built: dict[tuple[bool, Path], list[str]] = {}
 
     @functools.cache
     def run(name: str, _: int, way: str) -> Blame:
         scenario = SCENARIOS[name]
-        if scenario.has_allocator not in built:
-            built[scenario.has_allocator] = build(scenario, folder)
+        needs = scenario.has_allocator, scenario.program
+        if needs not in built:
+            built[needs] = build(scenario, folder)
         recording: Path = folder / f"{way}-{scenario.recording.name}"
-        truth = capture(scenario, [*built[scenario.has_allocator][:-1], name], recording, way)
+        truth = capture(scenario, [*built[needs][:-1], name], recording, way)
         return Blame(truth, explain(recording))
 
     return lambda name, number=0, way="probes": run(name, number, way)

@@ -1,5 +1,5 @@
 """
-The recordings that ``otel-gpu demo --synthetic`` plays.
+The recordings that ``otel-gpu demo --synthetic`` plays, and those of the other scenarios.
 
     python -m tests.scenarios.make_recordings [SCENARIO ...]
 
@@ -23,10 +23,12 @@ from typing import Any
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.demo.build import build
-from otel_gpu.demo.scenarios import FOLDER, RECORDINGS, SCENARIOS
+from otel_gpu.demo.scenarios import FOLDER
 from otel_gpu.records import json_record
 from otel_gpu.stacks.frames import Frame
+from tests.scenarios import more
 from tests.scenarios.blame import Blame, capture, explain, faults
+from tests.scenarios.more import SCENARIOS
 from tests.scenarios.test_memory import faults_of_churn, faults_of_memory
 from tests.scenarios.test_steady import faults_of
 
@@ -49,6 +51,7 @@ PATHS = {
     os.path.realpath(sys.executable): PYTHON,
     sysconfig.get_path("stdlib"): f"/usr/lib/python{sysconfig.get_python_version()}",
     str(FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
+    str(more.FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
 }
 JSON_KINDS = {
     wire.RECORD_CAPTURE,
@@ -75,7 +78,6 @@ PATH_BYTES = 256
 def main() -> None:
     """Record the named scenarios, or all."""
     BUILT.mkdir(exist_ok=True)
-    RECORDINGS.mkdir(exist_ok=True)
     for name in sys.argv[1:] or SCENARIOS:
         scenario = SCENARIOS[name]
         command = build(scenario, BUILT)

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.demo import memory
-from otel_gpu.demo.scenarios import SCENARIOS
+from otel_gpu.demo.memory import memory_fragmentation
+from tests.scenarios import memory
 from tests.scenarios.blame import RUNS, Blame
+from tests.scenarios.more import SCENARIOS
 from tests.scenarios.truth import InjectedPlace
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
-FAILING = [run.__name__.replace("_", "-") for run in memory.FAILING]
+FAILING = [run.__name__.replace("_", "-") for run in (*memory.FAILING, memory_fragmentation)]
 LOSING = [run.__name__.replace("_", "-") for run in memory.LOSING]
 HEALTHY = [run.__name__.replace("_", "-") for run in memory.HEALTHY]
 KINDS_OF_MEMORY = {

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.demo.truth import OUTCOMES
 from tests.scenarios.blame import RUNS, Blame
-from tests.scenarios.outcomes import MUCH_NOISE, faults_of_outcome, made_of, noise_of
+from tests.scenarios.more import SCENARIOS
+from tests.scenarios.outcomes import MUCH_NOISE, OUTCOMES, faults_of_outcome, made_of, noise_of
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import RUNS, Blame, faults
+from tests.scenarios.more import SCENARIOS, STEADY
 
 # What other tests do to the machine must not be a cause as large as the injected one.
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
@@ -19,7 +19,7 @@ DISTURBED = 1
 SUDDEN = [
     name
     for name, scenario in SCENARIOS.items()
-    if not scenario.is_steady and not scenario.has_allocator
+    if name not in STEADY and not scenario.has_allocator
 ]
 
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import RUNS, Blame, faults_of_place
+from tests.scenarios.more import SCENARIOS, STEADY
 from tests.scenarios.truth import InjectedCause
 from tests.scenarios.where import nodes
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
 HEALTHY = ("clean", "gpu-wait", "idle-server", "full-queue")
-SLOW = [name for name, one in SCENARIOS.items() if one.is_steady and name not in HEALTHY]
+SLOW = [name for name in SCENARIOS if name in STEADY and name not in HEALTHY]
 # A thread waits for a CPU that was taken from it, or that it did not get at once: one loss.
 SAME = {"preemption": "run_queue"}
 TOLERANCE = 0.10

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build
-from otel_gpu.demo.scenarios import SCENARIOS
 from tests.scenarios.blame import Blame, capture, explain
+from tests.scenarios.more import SCENARIOS
 from tests.scenarios.test_steady import (
     MOST_UNKNOWN,
     chronic,

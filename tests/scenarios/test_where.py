@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.demo.truth import LINES
 from tests.scenarios.blame import RUNS, Blame
+from tests.scenarios.more import LINES, SCENARIOS
 from tests.scenarios.where import MOST_UNEXPLAINED, faults_of_lines, unexplained
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]

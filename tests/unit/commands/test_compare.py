@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.demo import scenarios
+from tests.scenarios.more import SCENARIOS
 from tests.schemas import COMPARISON
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import call, host, kernel, step, trace, write
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
-DEMOS = Path(scenarios.__file__).parent / "recordings"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 US = 1_000
@@ -209,7 +208,7 @@ def test_exports_without_steps_are_compared_by_windows(compared, tmp_path):
 def test_recordings_are_compared_by_calls(compared):
     """Where the time of each call went, and in which lines; that steps are not known is said."""
     document, code = compared(
-        DEMOS / "clean.otelgpu", DEMOS / "preemption.otelgpu", "--fail-if-slower", "5%"
+        SCENARIOS["clean"].recording, SCENARIOS["preemption"].recording, "--fail-if-slower", "5%"
     )
 
     assert (document["basis"], document["verdict"], code) == ("call", "slower", 1)
@@ -223,7 +222,9 @@ def test_recordings_are_compared_by_calls(compared):
 
 def test_stretches_of_a_recording_say_how_much_calls_vary(compared):
     """Their mean is the time of all calls by their number, and not a mean of paces."""
-    document, _ = compared(DEMOS / "steady-loader.otelgpu", DEMOS / "steady-host-work.otelgpu")
+    document, _ = compared(
+        SCENARIOS["steady-loader"].recording, SCENARIOS["steady-host-work"].recording
+    )
 
     times = document["a"]["times_ns"]
     states = [one["a"] for one in document["deltas"] if one["kind"] == "state"]
@@ -234,7 +235,9 @@ def test_stretches_of_a_recording_say_how_much_calls_vary(compared):
 
 def test_who_was_waited_for_has_no_numbers(compared):
     """No other run has the same pids."""
-    document, _ = compared(DEMOS / "steady-loader.otelgpu", DEMOS / "steady-host-work.otelgpu")
+    document, _ = compared(
+        SCENARIOS["steady-loader"].recording, SCENARIOS["steady-host-work"].recording
+    )
 
     causes = changes(document, "cause")
     assert min(causes, key=causes.get) == "waited for data: loader, in _feed"
@@ -249,14 +252,14 @@ def test_an_idle_program_has_no_pace(compared):
 
     assert document["verdict"] == "not_comparable"
     assert "nothing to do" in document["reasons"][0]
-    document, _ = compared(DEMOS / "idle-server.otelgpu", recording)
+    document, _ = compared(SCENARIOS["idle-server"].recording, recording)
     assert "too few" in document["reasons"][0]
 
 
 def test_windows_of_a_store_are_compared(compared, tmp_path):
     """The same minutes of it are the same."""
     store = tmp_path / "store.db"
-    assert cli.main(["replay", str(DEMOS / "clean.otelgpu"), "--store", str(store)]) == 0
+    assert cli.main(["replay", str(SCENARIOS["clean"].recording), "--store", str(store)]) == 0
 
     document, _ = compared("+0s..+3600s", "+0s..+3600s", "--store", str(store))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.findings.timeline import MAX_ITEMS
 from tests.replay.make_recordings import recording_path
+from tests.scenarios.more import SCENARIOS
 from tests.unit.commands import busy, starved
 from tests.unit.faces.html.pages import Seen
 from tests.unit.faces.html.test_devices import LOADER

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.demo.truth import LINES, OUTCOMES, lines_of
-from tests.scenarios.outcomes import faults_of_outcome
+from otel_gpu.demo.truth import lines_of
+from tests.scenarios.more import LINES, SCENARIOS
+from tests.scenarios.outcomes import OUTCOMES, faults_of_outcome
 from tests.scenarios.truth import InjectedPlace
 from tests.scenarios.where import MOST_UNEXPLAINED, faults_of_lines, nodes, unexplained
 
@@ -47,7 +47,7 @@ def test_time_is_lost_on_the_lines_where_the_loop_was(
     """Also where its CPU was taken from it. Which number a line had is the recording's."""
     lines = [
         (kind, InjectedPlace(**{**place, "first_line": 0, "last_line": 0}))
-        for kind, place in lines_of(name).items()
+        for kind, place in lines_of(SCENARIOS[name]).items()
     ]
 
     assert not list(faults_of_lines(tree_of(explained(name)), lines))

@@ -8,20 +8,24 @@ import pytest
 
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.decode.decoder import decode
-from otel_gpu.demo import busy
+from otel_gpu.demo.busy import tokenise
 from otel_gpu.demo.loop import Function
-from otel_gpu.demo.scenarios import RECORDINGS, SCENARIOS
+from otel_gpu.demo.scenarios import RECORDINGS
+from otel_gpu.demo.scenarios import SCENARIOS as DEMO
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
+from tests.scenarios import busy, more
+from tests.scenarios.more import SCENARIOS
 
 
 def test_every_scenario_says_what_it_does() -> None:
     """The list that users choose from is made of the docstrings of what is done."""
     assert all(one.about and not one.about.endswith(".") for one in SCENARIOS.values())
-    assert {path.stem for path in RECORDINGS.glob("*.otelgpu")} == set(SCENARIOS)
+    assert {path.stem for path in RECORDINGS.glob("*.otelgpu")} == set(DEMO)
+    assert {path.stem for path in more.RECORDINGS.glob("*.otelgpu")} == set(more.MORE)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", DEMO)
 def test_the_recording_of_a_scenario_is_small(name: str) -> None:
     """Every user downloads all of them."""
     assert 0 < SCENARIOS[name].recording.stat().st_size < 100_000
@@ -31,8 +35,8 @@ def test_the_recording_of_a_scenario_is_small(name: str) -> None:
     ("name", "comm", "worker"),
     [
         ("busy-loader", "loader", busy.slow_augment),
-        ("slow-python", "trainer", busy.tokenise),
-        ("gil-holder", "holder", busy.tokenise),
+        ("slow-python", "trainer", tokenise),
+        ("gil-holder", "holder", tokenise),
         ("garbage-collection", "trainer", busy.collect_garbage),
     ],
 )

@@ -1,18 +1,16 @@
 """What always takes time has examples: a recorded call or gap of the worst incident, with its causes and links."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import otel_gpu
 from otel_gpu import cli
 from otel_gpu.explain.examples import Examples
+from tests.scenarios.more import SCENARIOS
 from tests.schemas import REPORT
 from tests.unit.faces.mcp import served
 
-RECORDINGS = Path(otel_gpu.__file__).parent / "demo" / "recordings"
 # By recording, what takes most of the time of each, and whose it is.
 CHRONIC = {
     "busy-loader": ("ipc", "loader"),
@@ -27,7 +25,7 @@ ALIKE = {"run_queue": {"run_queue", "preemption"}}
 
 
 def recording(name):
-    return RECORDINGS / f"{name}.otelgpu"
+    return SCENARIOS[name].recording
 
 
 def document_of(capsys, *arguments):

@@ -1,19 +1,17 @@
 """Tables in terminals of any width: columns go and names are cut, but a figure never is."""
 
 import re
-from pathlib import Path
 
 import pytest
 from rich.text import Text
 
 from otel_gpu import cli
-from otel_gpu.demo import scenarios
 from otel_gpu.faces.fitting import Column, FittedTable
+from tests.scenarios.more import SCENARIOS
 from tests.unit.findings.test_device_rows import launched
 from tests.unit.findings.test_distinct import PRODUCTS
 from tests.unit.importers.traces import call, host, step, trace, write
 
-RECORDINGS = Path(scenarios.__file__).parent / "recordings"
 SHOWN = ("busy-loader", "memory-fragmentation", "memory-leak", "two-causes", "gpu-wait")
 WIDTHS = (40, 60, 80, 100)
 
@@ -102,7 +100,7 @@ def tables(monkeypatch, tmp_path, capsys):
     files = [str(folder / f"rank{number}.json") for number in (0, 4)]
     assert cli.main(["compare", *files]) == 0
     for name in SHOWN:
-        assert cli.main(["explain", str(RECORDINGS / f"{name}.otelgpu")]) == 0
+        assert cli.main(["explain", str(SCENARIOS[name].recording)]) == 0
     capsys.readouterr()
     return made
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.enrich.activities import PressureActivity, ResourceActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
@@ -55,6 +54,7 @@ from tests.activities import (
 )
 from tests.adapters import fabric, port
 from tests.replay.make_recordings import recording_path
+from tests.scenarios.more import SCENARIOS
 from tests.unit.commands import starved
 from tests.unit.store.stores import (
     MIB,

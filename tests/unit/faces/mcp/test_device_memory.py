@@ -6,6 +6,7 @@ import pytest
 
 from otel_gpu.faces.mcp.answers import MAX_BYTES
 from otel_gpu.faces.mcp.server import answer
+from tests.scenarios.more import SCENARIOS
 from tests.torch_allocator import EXAMPLES, fragmentation
 from tests.unit.faces.mcp import served
 from tests.unit.importers.snapshots import MIB, block, event, oom, segment, snapshot, stack, write
@@ -109,7 +110,7 @@ def test_without_an_allocator_there_is_a_hint():
 
 def test_calls_are_told_by_window():
     """As many allocations as calls were counted, and their bytes."""
-    capture = served.capture_of(served.RECORDINGS / "empty-cache.otelgpu")
+    capture = served.capture_of(SCENARIOS["empty-cache"].recording)
     rows = served.ask(capture, "get_device_memory")["devices"]
     (runtime,) = (one for one in rows if one["layer"] == "runtime")
     (counted,) = (

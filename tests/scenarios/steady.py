@@ -1,10 +1,4 @@
-"""
-What is done to the loop in every step: it is always slow, or always like that and healthy.
-
-What was lost is summed over all steps, so each function notes it with ``Trainer.lose``. A wait
-before the first call would be in no gap, so a step comes before the first wait. The loop launches
-once a step, as with CUDA graphs.
-"""
+"""What is done to the loop in every step, beside what the demo has; see ``otel_gpu/demo/steady.py``."""
 
 import multiprocessing
 import os
@@ -13,7 +7,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from otel_gpu.demo.clocks import blocked_ns, on_cpu_ns, run_queue_ns
+from otel_gpu.demo.busy import STEP_NS, step, work_between_steps
+from otel_gpu.demo.clocks import blocked_ns, run_queue_ns
 from otel_gpu.demo.loop import (
     GPU_NS,
     MS,
@@ -28,19 +23,12 @@ from otel_gpu.demo.loop import (
     sleep,
     spin,
 )
-from otel_gpu.demo.neighbour import MESSAGE, connect
+from tests.scenarios.neighbour import MESSAGE, connect
 
-STEP_NS = 20 * MS
 _SYNCHRONIZES = 101
 _BURST_NS = 3_300_000
 _CHECKPOINT_BYTES = 8 << 20
 _REQUESTS = 7
-
-
-def step(trainer: Trainer) -> None:
-    """Run one step of the loop."""
-    trainer.launch()
-    trainer.synchronize()
 
 
 def steady_sleep(trainer: Trainer) -> None:
@@ -56,16 +44,6 @@ def steady_sleep(trainer: Trainer) -> None:
 def steady_host_work(trainer: Trainer) -> None:
     """Every step works 20 ms in Python between two launches."""
     work_between_steps(trainer, lambda: compute(STEP_NS), place_of(compute, lines=2))
-
-
-def work_between_steps(trainer: Trainer, work: Act, place: dict[str, Any]) -> None:
-    """Work before every step, at a place."""
-    for _ in range(STEPS):
-        start_ns = on_cpu_ns()
-        work()
-        lost_ns = on_cpu_ns() - start_ns
-        trainer.lose("host_work", lost_ns, place=place)
-        step(trainer)
 
 
 def steady_loader(trainer: Trainer) -> None:
