@@ -46,13 +46,12 @@ class DoorThread(NamedTuple):
     """
     A thread that has a slot now.
 
-    ``tid`` is as its process's own pid namespace has it; ``slot_offset`` is where in the memory its
-    slot is; ``generation`` is that of the agent that it was introduced to. ``open_api`` is its outermost
-    open call, which began at ``open_ktime_ns``; 0: it is in none, as for ``innermost_api``.
+    ``tid`` is as its process's own pid namespace has it; ``generation`` is that of the agent that it was
+    introduced to. ``open_api`` is its outermost open call, which began at ``open_ktime_ns``; 0: it is in
+    none, as for ``innermost_api``.
     """
 
     tid: int
-    slot_offset: int
     generation: int
     device: int
     depth: int
@@ -71,9 +70,8 @@ class DoorReading(NamedTuple):
     ``series`` maps a packed ``wire.DOOR_KEY`` to a packed ``wire.AGGREGATE``: sums since the memory
     began, over all threads; nothing, if only the rest was read. ``places`` maps an API's number to the cumulative nanoseconds inside its
     outermost calls, and in the gaps after them. ``lost`` has the door's own losses, by ``enum
-    door_loss``; ``slots_begun`` is how many
-    slots were ever used; ``left_out`` is how many series made no sense or were too many, and
-    ``nonsense`` the former.
+    door_loss``; ``slots_begun`` is how many slots were ever used; ``left_out`` is how many series made no
+    sense or were too many, and ``nonsense`` the former.
     """
 
     start_ktime_ns: int
@@ -145,7 +143,6 @@ def read_door(read: ReadBytes, *, with_series: bool = True) -> DoorReading:
             threads.append(
                 DoorThread(
                     tid=slot["tid"],
-                    slot_offset=offset,
                     generation=slot["generation"],
                     device=slot["device"],
                     depth=depth,
