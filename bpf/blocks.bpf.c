@@ -156,7 +156,8 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 	if (!held)
 		return 0;
 	add_to_holder(held, &block, 1);
-	if (!holder.stack || held->is_sent || !(is_admitted || admit_stack(key.pid, block.ktime_ns)))
+	if (!holder.stack || held->is_sent ||
+	    !(is_admitted || admit_stack(key.pid, block.ktime_ns)))
 		return 0;
 	held->is_sent = 1;
 	return holder.stack;

@@ -1096,10 +1096,10 @@ enum share_kind {
 	SHARE_FOLDED_TIMES = 2,
 	SHARE_PROCESSES = 3, /* of users alone */
 	SHARE_THREADS = 4,
-	SHARE_STACKS = 5,    /* of users alone */
-	SHARE_LIFECYCLE = 6, /* bytes of the ring; see rings.bpf.h */
-	SHARE_EVENTS = 7,    /* the same */
-	SHARE_SPANS = 8,     /* of the rate of a user; see admit() */
+	SHARE_STACKS = 5,	/* of users alone */
+	SHARE_LIFECYCLE = 6,	/* bytes of the ring; see rings.bpf.h */
+	SHARE_EVENTS = 7,	/* the same */
+	SHARE_SPANS = 8,	/* of the rate of a user; see admit() */
 	SHARE_BLOCK_STACKS = 9, /* of the rate of new stacks of blocks; see admit_stack() */
 	SHARE_COUNT = 10,
 };
