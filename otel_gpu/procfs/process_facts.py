@@ -30,6 +30,8 @@ from otel_gpu.procfs.users import user_name
 
 MAX_ARGS = 64
 MAX_ARG_BYTES = 4096
+# Of all arguments together: to mask secrets takes 4 µs a character, and telemetry has them with each process.
+MAX_COMMAND_BYTES, MAX_STRANGER_COMMAND_BYTES = 8192, 1024
 MAX_ENVIRONMENT_BYTES = 1024 * 1024
 MAX_VALUE_BYTES = 4096
 MAX_CGROUPS = 32
@@ -97,7 +99,7 @@ def read_stranger(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None
         "start_boot_ns": _boot_ns_of(start),
         "comm": start.comm,
         "exe": _read_exe(folder),
-        "command_args": _read_command_args(folder),
+        "command_args": _read_command_args(folder, MAX_STRANGER_COMMAND_BYTES),
         "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(_read_cgroup(folder)),
     }
@@ -183,7 +185,7 @@ def _read_once(
         "ppid": start.ppid,
         "vpid": vpid,
         "exe": exe,
-        "command_args": _read_command_args(folder),
+        "command_args": _read_command_args(folder, MAX_COMMAND_BYTES),
         "comm": start.comm,
         "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(cgroup_bytes),
@@ -221,11 +223,19 @@ def _read_exe(folder: str) -> str | None:
     return target.decode(errors="replace").removesuffix(_DELETED) or None
 
 
-def _read_command_args(folder: str) -> list[str]:
+def _read_command_args(folder: str, limit_bytes: int) -> list[str]:
     text = read_file(f"{folder}/cmdline", MAX_ARGS * MAX_ARG_BYTES)
     # Programs that write a title over their arguments leave a tail of NULs.
     args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
-    return mask_secrets(arg[:MAX_ARG_BYTES].decode(errors="replace") for arg in args[:MAX_ARGS])
+    kept: list[str] = []
+    for arg in args[:MAX_ARGS]:
+        part = arg[:MAX_ARG_BYTES] if kept else arg[: min(MAX_ARG_BYTES, limit_bytes)]
+        limit_bytes -= len(part)
+        if limit_bytes < 0:
+            # Not a piece of it: that could end before what says that it is a secret.
+            break
+        kept.append(part.decode(errors="replace"))
+    return mask_secrets(kept)
 
 
 def _read_environment(folder: str, variables: tuple[str, ...]) -> dict[str, str]:

@@ -80,3 +80,15 @@ def test_only_so_many_wait(monkeypatch):
 
     images = [wire.RECORD_HEADER.unpack_from(record)[4] for record in waiting.make_some()]
     assert images == [now_ktime_ns + 1, now_ktime_ns + 2]
+
+
+def test_introductions_that_take_long_wait_for_the_next_turn(monkeypatch):
+    """A process decides how long its facts take; one at least is introduced."""
+    now_ktime_ns = time.monotonic_ns()
+    waiting = Introductions(Processes())
+    for number in range(3):
+        waiting.put_off(OWN, now_ktime_ns + number)
+    monkeypatch.setattr(introductions_module, "_AT_A_TIME_S", 0.0)
+
+    assert introduced(waiting.make_some()) == [OWN]
+    assert waiting.is_pending

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.procfs import process_facts
-from otel_gpu.procfs.process_facts import ENVIRONMENT_NAMES, read_facts
+from otel_gpu.procfs.process_facts import ENVIRONMENT_NAMES, read_facts, read_stranger
 
 CONTAINER = "8f3b0c52d1a94ee6b7f0c9d8e7a6b5c4d3e2f1a0b9c8d7e6f5a4b3c2d1e0f9a8"
 # Field 3 to 22 of stat: the state, ppid 77, and after 17 more a start of 1234 ticks.
@@ -127,12 +127,33 @@ def test_a_broken_stat_is_a_process_that_is_gone(proc, stat):
 
 
 def test_arguments_are_bounded(proc):
-    """64 arguments of 4096 bytes are read, whatever the process was started with."""
+    """64 arguments of 4096 bytes and of 8192 together are read, whatever the process was started with."""
     (proc / "42" / "cmdline").write_bytes((b"\xff" * 5_000 + b"\0") * 40 + b"x\0" * 10_000)
-    args = read_facts(42, proc)["command_args"]
+    assert read_facts(42, proc)["command_args"] == ["\ufffd" * 4096] * 2
 
-    assert len(args) <= 64
-    assert args[0] == "\ufffd" * 4096
+    (proc / "42" / "cmdline").write_bytes(b"x\0" * 10_000)
+    assert read_facts(42, proc)["command_args"] == ["x"] * 64
+
+
+def test_an_argument_that_does_not_fit_is_left_out_as_a_whole(proc):
+    """A piece of it could hold a secret, and end before what says so. Of others, less is read."""
+    secret = b"postgres://ada:" + b"hunter2" * 500 + b"@db"
+    (proc / "42" / "cmdline").write_bytes(b"server\0" + b"x" * 2_000 + b"\0" + (secret + b"\0") * 3)
+
+    whole = ["server", "x" * 2_000, "postgres://ada:***@db"]
+    assert read_facts(42, proc)["command_args"] == whole
+    assert read_stranger(42, proc)["command_args"] == ["server"]
+
+
+def test_a_command_line_takes_no_long_time(proc):
+    """However it is written: secrets are looked for in a bounded part of it."""
+    text = (b'"key":"' * 585)[:4096]
+    (proc / "42" / "cmdline").write_bytes((text + b"\0") * 64)
+
+    begun_s = time.process_time()
+    read_facts(42, proc)
+    read_stranger(42, proc)
+    assert time.process_time() - begun_s < 0.5
 
 
 def test_a_process_title_is_one_argument(proc):
