@@ -9,8 +9,9 @@ happens now, and after an outage the newest spans are those whose neighbours sti
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from otel_gpu.caches import CACHES
 from otel_gpu.enrich.cut_programs import CutPrograms
@@ -19,6 +20,13 @@ from otel_gpu.export.finished import Origin
 
 # Who has most is looked for again after such a part of that is gone.
 _PARTS = 8
+# All programs that wait are looked at to make room, so of many programs more is dropped at a time.
+_PROGRAMS_PER_SPAN = 16
+# A program's names are kept as long as a span of it waits, and take so many times what they add to a batch.
+_NAMES_BYTES = 5
+
+# A program by its bytes, the most first; the number decides between those with as many.
+_Ranked: TypeAlias = tuple[int, int, ProcessImage | None]
 
 
 class Pending(NamedTuple):
@@ -36,7 +44,8 @@ class SpanQueue:
 
     A batch that was taken still counts in ``size_bytes`` until it is settled. ``header_size`` is
     what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
-    a waiting span takes beside its content. One span alone may be larger than a batch.
+    a waiting span takes beside its content. The names of programs count, too. One span alone may be
+    larger than a batch.
 
     ``cut`` counts the spans of each program that made room while others had spans here, too.
     """
@@ -51,9 +60,11 @@ class SpanQueue:
     # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
     _turns: deque[ProcessImage | None] = field(default_factory=deque, init=False)
     _missed_turns: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _missed: int = field(default=0, init=False)
     _waiting: dict[ProcessImage | None, deque[Pending]] = field(default_factory=dict, init=False)
-    # With what was taken and is not settled.
+    # With what was taken and is not settled, and with the names.
     _bytes: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _names_bytes: dict[ProcessImage | None, int] = field(default_factory=dict, init=False)
     _waiting_bytes: int = field(default=0, init=False)
     _count: int = field(default=0, init=False)
 
@@ -74,6 +85,10 @@ class SpanQueue:
             pending = list(group)
             size_bytes = _size_of(pending)
             held_bytes = size_bytes + len(pending) * self.overhead_bytes
+            if process not in self._bytes:
+                names_bytes = _NAMES_BYTES * self.header_size(pending[0].origin) if process else 0
+                self._names_bytes[process] = names_bytes
+                held_bytes += names_bytes
             self._turns.extend([process] * len(pending))
             self._waiting_of(process).extend(pending)
             self._count += len(pending)
@@ -111,10 +126,12 @@ class SpanQueue:
         for process, group in groupby(batch, _process_of):
             pending = list(group)
             held_bytes = _size_of(pending) + len(pending) * self.overhead_bytes
+            if self._bytes[process] - held_bytes <= self._names_bytes[process]:
+                held_bytes = self._bytes.pop(process)
+                del self._names_bytes[process]
+            else:
+                self._bytes[process] -= held_bytes
             self.size_bytes -= held_bytes
-            self._bytes[process] -= held_bytes
-            if self._bytes[process] <= 0:
-                del self._bytes[process]
 
     def put_back(self, batch: list[Pending]) -> None:
         """Let a taken batch wait again, before all others; its room was kept."""
@@ -133,7 +150,7 @@ class SpanQueue:
             self.settle(waiting)
         for counts in (self._turns, self._missed_turns, self._waiting):
             counts.clear()
-        self._count = self._waiting_bytes = 0
+        self._count = self._waiting_bytes = self._missed = 0
         return count
 
     def halve_batches(self, batch: Iterable[Pending]) -> None:
@@ -159,35 +176,58 @@ class SpanQueue:
 
     def _make_room(self) -> int:
         before = self._count
-        while self._count and self.size_bytes > self.limit_bytes:
-            process, has_others = self._find_largest(), len(self._bytes) > 1
-            waiting = self._waiting[process]
-            most = len(waiting) // _PARTS + 1
-            dropped: list[Pending] = []
-            excess_bytes = self.size_bytes - self.limit_bytes
-            while excess_bytes > 0 and len(dropped) < most and waiting:
-                dropped.append(waiting.popleft())
-                excess_bytes -= dropped[-1].size_bytes + self.overhead_bytes
-            self.settle(dropped)
-            self._count -= len(dropped)
-            self._waiting_bytes -= _size_of(dropped)
-            self._miss(process, len(dropped))
-            self._forget_empty([process])
+        enough = before - len(self._waiting) // _PROGRAMS_PER_SPAN
+        users, programs = self._rank()
+        while self._count and (self.size_bytes > self.limit_bytes or self._count > enough):
+            user = max(programs, key=users.__getitem__)
+            largest = programs[user]
+            _, number, process = largest[0]
+            has_others, held_bytes = len(self._bytes) > 1, self._bytes[process]
+            dropped = self._drop_oldest(process)
+            users[user] -= held_bytes - self._bytes[process]
             if has_others:
-                self.cut.add(process, len(dropped))
-        if self._missed_turns.total() > len(self._turns) // 2:
+                self.cut.add(process, dropped)
+            if process in self._waiting:
+                heapreplace(largest, (-self._bytes[process], number, process))
+            else:
+                heappop(largest)
+            if not largest:
+                del programs[user]
+        if self._missed > len(self._turns) // 2:
             self._forget_missed_turns()
         return before - self._count
 
-    def _find_largest(self) -> ProcessImage | None:
+    def _rank(self) -> tuple[Counter[str], dict[str, list[_Ranked]]]:
+        """Return how many bytes each user has here, and a heap of its programs that wait, the largest first."""
         users: Counter[str] = Counter()
+        programs: dict[str, list[_Ranked]] = {}
         for process, held_bytes in self._bytes.items():
             users[_user_of(process)] += held_bytes
-        return max(
-            self._waiting, key=lambda process: (users[_user_of(process)], self._bytes[process])
-        )
+        for number, process in enumerate(self._waiting):
+            ranked = (-self._bytes[process], number, process)
+            programs.setdefault(_user_of(process), []).append(ranked)
+        for largest in programs.values():
+            heapify(largest)
+        return users, programs
+
+    def _drop_oldest(self, process: ProcessImage | None) -> int:
+        """Drop some of the oldest spans of a program, one at least; return how many."""
+        waiting = self._waiting[process]
+        most = len(waiting) // _PARTS + 1
+        dropped: list[Pending] = []
+        excess_bytes = max(1, self.size_bytes - self.limit_bytes)
+        while excess_bytes > 0 and len(dropped) < most and waiting:
+            dropped.append(waiting.popleft())
+            excess_bytes -= dropped[-1].size_bytes + self.overhead_bytes
+        self.settle(dropped)
+        self._count -= len(dropped)
+        self._waiting_bytes -= _size_of(dropped)
+        self._miss(process, len(dropped))
+        self._forget_empty([process])
+        return len(dropped)
 
     def _miss(self, process: ProcessImage | None, turns: int) -> None:
+        self._missed += turns
         self._missed_turns[process] += turns
         if not self._missed_turns[process]:
             del self._missed_turns[process]

@@ -1,3 +1,5 @@
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
@@ -99,6 +101,36 @@ def test_a_full_queue_drops_of_the_user_that_has_most():
     assert [number for pid, number in kept if pid == QUIET.pid] == list(range(17))
     assert [number for pid, number in kept if pid == BUSY.pid] == list(range(17))
     assert [number for pid, number in kept if pid == FLOOD.pid] == list(range(499 - 33, 499))
+
+
+def test_names_of_programs_take_room():
+    """They are kept as long as a span of the program waits, and are more than a short program's spans."""
+    queue = queue_of(limit_bytes=1000, batch_bytes=1000, header_bytes=10)
+    queue.put(*(of(QUIET, number) for number in range(3)))
+    dropped = sum(queue.put(of(program(number, "nobody"), 0)) for number in range(10, 110))
+
+    assert len(queue) == 3 + (1000 - 50 - 30) // 60
+    assert dropped == 100 - (1000 - 50 - 30) // 60
+    batch = queue.take()
+    assert [p.content[0] for p in batch[:3]] == [QUIET.pid] * 3
+    queue.settle(batch)
+    queue.clear()
+    assert queue.size_bytes == 0
+
+
+def test_a_full_queue_takes_no_longer_for_many_programs():
+    """Of 20,000 programs of one user with a span each, it costs a span more no look at all of them."""
+    queue = queue_of(limit_bytes=200_100, batch_spans=1000, batch_bytes=1000)
+    queue.put(*(of(QUIET, number) for number in range(10)))
+    queue.put(*(of(program(number, "nobody"), number) for number in range(100, 20_100)))
+
+    begun_s = time.process_time()
+    dropped = sum(queue.put(of(program(number, "nobody"), 0)) for number in range(20_100, 25_100))
+    assert time.process_time() - begun_s < 5
+
+    assert dropped == 20_010 + 5_000 - len(queue)
+    assert len(queue) > 20_010 * 0.9
+    assert queue.cut.take().keys().isdisjoint({QUIET})
 
 
 def test_a_full_queue_drops_of_the_program_that_has_most():
