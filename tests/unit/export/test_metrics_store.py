@@ -860,3 +860,14 @@ def test_a_sink_of_cumulative_points_keeps_no_values():
 
     assert cumulative.producer._given == {}
     assert len(delta.producer._given) > 0
+
+
+def test_a_user_with_few_programs_is_exported_before_one_with_many(sink):
+    """Where there is no time for all at the end, whoever has started thousands is late."""
+    programs = [image(pid, name=f"short-{pid}") for pid in range(100, 120)]
+    quiet = image(200, name="quiet")
+    for one in (*programs, quiet):
+        one.attributes["process.owner"] = "alice" if one is quiet else "nobody"
+        sink.observe(snapshot(9, calls(one, "cudaMalloc", [300 * US])))
+
+    assert next(iter(sink.collect().by_service)) == "quiet"
