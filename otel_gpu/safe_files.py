@@ -63,6 +63,20 @@ def open_own(path: Path, flags: int) -> int:
     return descriptor
 
 
+def make_private(path: Path) -> None:
+    """
+    Give a file of our own mode 0600, and never the one that a link leads to.
+
+    Raises ``OSError`` with the reason in ``strerror``.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        check_own(path, os.fstat(descriptor))
+        Path(f"/proc/self/fd/{descriptor}").chmod(PRIVATE_MODE)
+    finally:
+        os.close(descriptor)
+
+
 def replace_own(path: Path, check: Callable[[Path], None] = lambda _path: None) -> int:
     """
     Make a new file with mode 0600 at a path, in place of one of our own; return its descriptor.

@@ -7,6 +7,7 @@ kind the latest is kept.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import sqlite3
@@ -141,9 +142,9 @@ def _check_files(path: Path) -> None:
 
 def _is_foreign(path: Path, *, was_ours: bool) -> bool:
     """Say whether a file is somebody else's; ``was_ours``: one of ours had this name."""
-    if not path.exists() or path.stat().st_size == 0:
-        return False
     with explained(path, "cannot be opened"):
+        if not path.exists() or path.stat().st_size == 0:
+            return False
         try:
             with contextlib.closing(_connect(path, "ro")) as connection:
                 (number,) = connection.execute("PRAGMA application_id").fetchone()
@@ -160,8 +161,9 @@ def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.C
         try:
             if is_new:
                 return _begin(path, limits, durable=durable)
-            path.chmod(safe_files.PRIVATE_MODE)
+            safe_files.make_private(path)
             with _kept_open(path, "rw") as connection:
+                _check_place(connection, path)
                 _check_schema(connection, path)
                 _configure(connection, limits, path, durable=durable)
                 connection.execute("PRAGMA trusted_schema = OFF")
@@ -176,9 +178,10 @@ def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.C
 def _begin(path: Path, limits: Limits, *, durable: bool) -> sqlite3.Connection:
     facts = {"created_by": f"otel-gpu {__version__}", "created_unix_ns": f"{time.time_ns()}"}
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, safe_files.PRIVATE_MODE))
-        path.chmod(safe_files.PRIVATE_MODE)
+        os.close(safe_files.open_own(path, os.O_RDWR | os.O_CREAT))
+        safe_files.make_private(path)
         with _kept_open(path, "rw") as connection:
+            _check_place(connection, path)
             _configure(connection, limits, path, durable=durable)
             schema.create(connection, facts)
     except BaseException:
@@ -238,6 +241,15 @@ def _configure(
     # Some builds overwrite with zeros what is removed, which costs as much as writing it.
     execute("PRAGMA secure_delete = OFF")
     execute("PRAGMA cell_size_check = ON")
+
+
+def _check_place(connection: sqlite3.Connection, path: Path) -> None:
+    # SQLite follows a link that somebody puts there after the checks, and says where it led.
+    connection.text_factory = bytes
+    ((_, _, opened),) = connection.execute("PRAGMA database_list")
+    connection.text_factory = str
+    if opened != os.fsencode(path):
+        raise safe_files.UntrustedError(errno.ELOOP, "is a symbolic link", str(path))
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:

@@ -437,6 +437,32 @@ def test_a_symbolic_link_is_refused(tmp_path):
     assert len(read(tmp_path / "folder" / "store.db")) == 1
 
 
+@pytest.mark.parametrize("content", [None, b"", b"theirs"])
+@pytest.mark.parametrize("after", ["_is_foreign", "make_private"])
+def test_a_symbolic_link_that_is_put_there_meanwhile_is_not_followed(
+    tmp_path, monkeypatch, content, after
+):
+    """Who can write to the folder can do so after the checks; what it leads to stays as it is."""
+    target, path = tmp_path / "target", tmp_path / "store.db"
+    if content is not None:
+        target.write_bytes(content)
+        target.chmod(0o644)
+    before = target.stat() if target.exists() else None
+    module = files if after == "_is_foreign" else files.safe_files
+    done = getattr(module, after)
+
+    def swap(path, **arguments):
+        result = done(path, **arguments)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        return result
+
+    monkeypatch.setattr(module, after, swap)
+    assert refusal(path)
+    assert (target.stat() if target.exists() else None) == before
+    assert content is None or target.read_bytes() == content
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".lock"])
 def test_files_of_another_user_are_refused(tmp_path, suffix):
