@@ -9,6 +9,7 @@ process's own user has to be allowed to read them.
 """
 
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -56,12 +57,13 @@ def symbol_sources(
 def _debug_files(image: ElfImage, pid: int, path: str, work: FileWork) -> Iterator[ElfImage]:
     roots = (f"/proc/{pid}/root", "/") if pid > 0 else ("/",)
     reader = user_of(pid) if pid > 0 else OWN
+    owners = frozenset({0, os.geteuid(), image.owner})
     build_id = image.build_id
     if build_id is not None and _BUILD_ID.fullmatch(build_id):
         place = f"{_FOLDER}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
             found = _open(root, place, reader, pid, work)
-            if found is not None and found.build_id == build_id:
+            if found is not None and found.owner in owners and found.build_id == build_id:
                 yield found
     link = _section(image, ".gnu_debuglink", _MAX_LINK_BYTES)
     name, _, _ = link.partition(b"\0")
@@ -77,7 +79,7 @@ def _debug_files(image: ElfImage, pid: int, path: str, work: FileWork) -> Iterat
         places = [(roots[0], place) for place in near] + places
     for root, place in places:
         found = _open(root, place, reader, pid, work)
-        if found is not None and _belongs(found, image, checksum):
+        if found is not None and found.owner in owners and _belongs(found, image, checksum):
             yield found
 
 

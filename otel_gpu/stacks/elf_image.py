@@ -117,6 +117,16 @@ class ElfImage:
         """Whether it was closed: then everything reads as empty."""
         return self._fd < 0
 
+    @property
+    def owner(self) -> int:
+        """
+        The user that owns the file, by number.
+
+        Raises:
+            OSError: It was closed.
+        """
+        return os.fstat(self._fd).st_uid
+
     def close(self) -> None:
         """Close the file; it may be called again."""
         fd, self._fd = self._fd, -1

@@ -89,6 +89,19 @@ def test_a_debug_file_of_another_build_is_not_used(tmp_path, folder, stripped):
     assert stripped.name("hidden") is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_debug_file_of_another_user_names_only_functions_of_that_users_library(folder, stripped):
+    """In a namespace of its own, a user can put any file in the place, with the build id of any library."""
+    store_by_build_id(folder, stripped, stripped.debug)
+    (debug_file,) = folder.glob(".build-id/*/*")
+    os.chown(debug_file, 4242, 4242)
+    assert stripped.name("hidden") is None
+    assert stripped.name("shown") == ("shown", 1)
+
+    os.chown(stripped.path, 4242, 4242)
+    assert stripped.name("hidden") == ("hidden", 1)
+
+
 @pytest.mark.parametrize("place", ["", ".debug", "debug"])
 def test_the_link_finds_the_debug_file(tmp_path, folder, place):
     """Beside the library, in a folder there, and under the path of the library."""
