@@ -14,7 +14,8 @@ from typing import Self
 
 from otel_gpu import wire
 from otel_gpu.capture.headers import header_of
-from otel_gpu.procfs.proc_files import read_file, stat_fields
+from otel_gpu.procfs.proc_files import process_name, read_file, stat_fields
+from otel_gpu.procfs.users import real_uid
 
 _LAYOUTS = {
     wire.RECORD_EXEC: wire.EXEC_RECORD,
@@ -107,7 +108,9 @@ def _has_other_agent(pid: int) -> bool:
         if not fields:
             return False
         pid = int(fields[1])
-        name = read_file(f"/proc/{pid}/comm", _MAX_NAME_BYTES)
-        if pid != os.getpid() and name == f"{AGENT_NAME}\n".encode():
+        if pid == os.getpid() or process_name(pid) != AGENT_NAME:
+            continue
+        # Any program can have that name, and would have us wait for each of its stops.
+        if real_uid(pid) in {0, os.getuid()}:
             return True
     return False

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from otel_gpu.capture import stops
 from otel_gpu.capture.stops import AGENT_NAME, Hold
 from otel_gpu.procfs.proc_files import stat_fields
+from otel_gpu.procfs.users import real_uid
 
 BUSY = "while True: pass"
 _TGKILL = {"x86_64": 234, "aarch64": 131}[platform.machine()]
@@ -122,3 +124,30 @@ def test_the_next_stop_is_not_ended_for_another_agent() -> None:
             pass
         wait_for(pid, b"R")
         agent.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_program_that_has_the_name_of_an_agent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another user's program can take any name, and start others that come to stops all the time."""
+    monkeypatch.setattr(stops, "_OTHER_AGENT_S", 60.0)
+    as_nobody = AGENT.replace("try:", "os.setuid(65534)\ntry:")
+    command = [sys.executable, "-c", as_nobody, AGENT_NAME]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout
+        pid = int(agent.stdout.readline())
+        try:
+            stop(pid)
+            while real_uid(agent.pid) != 65534:
+                time.sleep(0.001)
+            begun_s = time.monotonic()
+            with Hold(pid, pid, stopped=True):
+                pass
+            assert time.monotonic() - begun_s < 30
+            wait_for(pid, b"R")
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            agent.kill()
