@@ -10,7 +10,7 @@
 # host. What we cannot observe (deployment.environment.name, k8s.pod.name) is taken over,
 # and named in otel_gpu.resource.claimed: any process can claim anything there. In which
 # container and pod a process is comes from the kernel alone: a process that is in none
-# cannot claim one. What the agent says of itself, and telemetry.sdk.* (which SDK made the
+# cannot claim one, and where its user may name cgroups, they count as claimed. What the agent says of itself, and telemetry.sdk.* (which SDK made the
 # telemetry), are not taken over.
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
+from otel_gpu.caches import remembered
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
 from otel_gpu.procfs.jobs import describe_job
@@ -33,9 +34,10 @@ MAX_ATTRIBUTES = 128
 VARIABLE_PREFIX = "process.environment_variable."
 _INSTANCES = uuid5(NAMESPACE_DNS, "otel_gpu")
 CLAIMED = "otel_gpu.resource.claimed"
+_OF_CONTAINERS = frozenset({"container.id", "k8s.pod.uid"})
 _NOT_TAKEN_OVER = (
     *("telemetry.", "otel_gpu.agent.", CLAIMED),
-    *("container.id", "k8s.pod.uid", "process.owner"),
+    *(*_OF_CONTAINERS, "process.owner"),
 )
 # The semantic conventions' names for what uname(2) says.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -152,8 +154,11 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
     for key, value in said.items():
         if not key.startswith(_NOT_TAKEN_OVER):
             attributes.setdefault(key, value)
-    if claimed := tuple(sorted(key for key in said if attributes.get(key) == said[key])):
-        attributes[CLAIMED] = claimed
+    claimed = {key for key in said if attributes.get(key) == said[key]}
+    if find_container(facts.cgroups).is_claimed:
+        claimed |= _OF_CONTAINERS & attributes.keys()
+    if claimed:
+        attributes[CLAIMED] = tuple(sorted(claimed))
     return attributes
 
 
@@ -169,7 +174,7 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
         yield "process.executable.name", facts.comm
     if facts.command_args:
         # Masked when it was captured; a recording may come from elsewhere.
-        masked = tuple(mask_secrets(facts.command_args))
+        masked = _masked(facts.command_args)
         yield "process.command", masked[0]
         yield "process.command_args", masked
     if facts.owner:
@@ -181,6 +186,11 @@ def _observe_process(pid: int, facts: Facts) -> Iterable[tuple[str, Any]]:
     created_unix_ns = facts.created_unix_ns
     if created_unix_ns is not None and 0 <= created_unix_ns <= _LAST_UNIX_NS:
         yield "process.creation.time", _iso_8601(created_unix_ns)
+
+
+@remembered("masked_commands", most=64, entry_bytes=4_096)
+def _masked(command_args: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(mask_secrets(command_args))
 
 
 def _observe_place(facts: Facts) -> Iterable[tuple[str, str]]:

@@ -24,6 +24,8 @@
 # adds names below the container's. So the deepest name that has an id wins, wherever it
 # is. conmon, podman's and cri-o's monitor, has a cgroup with the id of the container
 # that it watches, but is not in it.
+#
+# systemd leaves what is below user@UID.service to that user, who can make cgroups of any name there.
 
 import re
 from collections.abc import Iterable
@@ -47,11 +49,19 @@ _POD = re.compile(
 )
 
 
+_OF_USER = re.compile(r"/user@[0-9]+\.service/")
+
+
 class Container(NamedTuple):
-    """Where a process runs; None for what its cgroups do not say."""
+    """
+    Where a process runs; None for what its cgroups do not say.
+
+    ``is_claimed``: its user could have named these cgroups.
+    """
 
     container_id: str | None
     pod_uid: str | None
+    is_claimed: bool = False
 
 
 def find_container(cgroups: Iterable[str]) -> Container:
@@ -61,14 +71,17 @@ def find_container(cgroups: Iterable[str]) -> Container:
     The first line that names a container, or a pod, decides.
     """
     container_id = pod_uid = None
+    is_claimed = False
     for line in cgroups:
         path = line.partition(":")[2].partition(":")[2]
         # The mixed containerd form separates with ":" what others separate with "/".
         names = re.split("[/:]", path)
+        before = container_id, pod_uid
         container_id = container_id or _deepest_container(names)
         if "kubepods" in path:
             pod_uid = pod_uid or _deepest_pod(names)
-    return Container(container_id, pod_uid)
+        is_claimed |= (container_id, pod_uid) != before and _OF_USER.search(path) is not None
+    return Container(container_id, pod_uid, is_claimed)
 
 
 def choose_cgroup(cgroups: Iterable[str]) -> str | None:

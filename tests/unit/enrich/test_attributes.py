@@ -134,6 +134,19 @@ def test_what_a_process_claims_is_marked():
     )
 
 
+def test_a_container_that_a_user_could_have_named_is_a_claim():
+    """Below user@UID.service each user can make cgroups, of whatever name."""
+    pod = f"kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope"
+    for folder, claimed in (
+        ("", None),
+        ("user.slice/user-1000.slice/user@1000.service/", ("container.id", "k8s.pod.uid")),
+    ):
+        attributes = describe(4242, 99, facts_of({"cgroups": [f"0::/{folder}{pod}"]}, 0), Host())
+
+        assert (attributes["container.id"], attributes["k8s.pod.uid"]) == ("a" * 64, UID)
+        assert attributes.get("otel_gpu.resource.claimed") == claimed
+
+
 def test_a_process_that_claims_nothing_has_no_mark():
     assert "otel_gpu.resource.claimed" not in describe(1, 1, Facts(comm="x"), Host())
 

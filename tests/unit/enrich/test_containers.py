@@ -24,7 +24,7 @@ TABLE = {
         [
             f"0::{SESSION}/docker-{A}.scope"
         ],
-        Container(A, None),
+        Container(A, None, is_claimed=True),
     ),
     "docker in docker": ([f"4:memory:/docker/{B}/docker/{A}"], Container(A, None)),
     "systemd inside docker": (
@@ -41,7 +41,7 @@ TABLE = {
         [
             f"0::{SESSION}/libpod-{A}.scope/container"
         ],
-        Container(A, None),
+        Container(A, None, is_claimed=True),
     ),
     "podman pod": (
         [f"0::/machine.slice/machine-libpod_pod_{B}.slice/libpod-{A}.scope/container"],
