@@ -27,6 +27,7 @@ CALL_DURATION = "gpu.cuda.call.duration"
 LOST = "otel_gpu.records.lost"
 # One agent start takes under a second; the rest is room for a busy machine.
 START_TIMEOUT_S = 60.0
+KILL_TIMEOUT_S = 60.0
 # A million calls at entries, which are single-stepped, take a minute of a free machine.
 END_TIMEOUT_S = 480.0 if os.environ.get("OTEL_GPU_TEST_PROBE_SITES") == "entry" else 120.0
 # Runs a command that others on the same CPU hardly get in the way of. Where sessions are scheduled
@@ -144,9 +145,11 @@ class Agent:
         # Also what the agent left running in its session, such as its command.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        # Who waits in the kernel for a file system of the test is not killed before that is unmounted.
+        self.process.wait(KILL_TIMEOUT_S)
         for reader in self._readers:
-            reader.join()
+            reader.join(KILL_TIMEOUT_S)
+            assert not reader.is_alive(), "something that outlived the agent has its output open"
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
