@@ -82,7 +82,8 @@ class Hold:
 
     def lasts(self) -> bool:
         """Whether the process has stood still since. Any other agent or person may let it go on."""
-        stands = self._stands_still() or self._is_about_to()
+        # Once more, as it can come to its stop between the first look and the second.
+        stands = self._stands_still() or self._is_about_to() or self._stands_still()
         return stands and self._ran in {None, self._has_run()}
 
     def _stands_still(self) -> bool:
