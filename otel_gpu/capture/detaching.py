@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import sys
 import threading
 import warnings
@@ -21,6 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
+
+from otel_gpu.capture.inherited import let_go_in_child
 
 Link = Callable[[], object]
 """Detaches one program. The kernel waits until no CPU runs it, for 0.1 s or so."""
@@ -196,13 +197,8 @@ def _be_child(
 ) -> None:
     # It must never return into the agent's code. Its end detaches what is left, one by one.
     try:
-        # It ends by itself. What is sent to all of the agent's group is not for it.
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_IGN)
-        # Whoever reads the agent's output, or waits for its locks, would wait for us.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
+        let_go_in_child()
+        # Whoever waits for the agent's locks would wait for us.
         for fd in theirs:
             os.close(fd)
         _close_others({0, 1, 2, go, detached})

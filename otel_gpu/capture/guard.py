@@ -18,6 +18,7 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture._libbpf import Libbpf
+from otel_gpu.capture.inherited import let_go_in_child
 from otel_gpu.capture.objects import BpfMap
 from otel_gpu.capture.privileges import (
     CAPTURE_CAPABILITIES,
@@ -78,13 +79,7 @@ class Guard:
 def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
     # In the child, which must never return into the agent's code.
     try:
-        # It ends by itself. What is sent to all of the agent's group is not for it.
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_IGN)
-        # Whoever reads the agent's output would wait for us.
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
+        let_go_in_child()
         if drops_privileges:
             give_up_privileges(CAPTURE_CAPABILITIES | COMMAND_CAPABILITIES)
         Path("/proc/self/comm").write_text("otel-gpu-guard", encoding="ascii")

@@ -6,6 +6,7 @@ Both are its command's as well, which gets them as they were.
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,3 +57,14 @@ def fill_closed_descriptors() -> None:
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
+
+
+def let_go_in_child() -> None:
+    """Give up, in a child that outlives the agent, the signals and the standard descriptors of it."""
+    # It ends by itself. What is sent to all of the agent's group is not for it.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+    # Whoever reads the agent's output would wait for the child.
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
