@@ -9,7 +9,7 @@ ARCH   := $(shell uname -m)
 OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
-	otel_gpu/demo/*.[ch] native/*.[ch] tests/fuzz/*.[ch])
+	otel_gpu/demo/*.[ch] preload/*.[ch] tests/fuzz/*.[ch])
 # A process for each CPU and one more; the tests of a file stay together (see tests/turns.py).
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
 # bpftool is in a folder that not every user's PATH has.
@@ -92,12 +92,12 @@ bpf-host: $(STAMPS)/system
 	@$(MAKE) -sq -C bpf host || $(STEP) bpf-host "BPF programs for this machine" $(MAKE) $(JOBS) -C bpf host
 
 native: $(STAMPS)/system ## Compile the libraries that programs load, for this machine
-	@$(MAKE) -sq -C native all || $(STEP) native "libraries for this machine" $(MAKE) -C native all
+	@$(MAKE) -sq -C preload all || $(STEP) native "libraries for this machine" $(MAKE) -C preload all
 
-wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h and native/door.h
+wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h and preload/layout.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
 
-door: setup ## Generate what native/door.c has of the probe table and of histograms
+door: setup ## Generate what preload/calls.c has of the probe table and of histograms
 	$(PYTHON_VENV) tools/generate_door.py
 
 semconv: setup ## Generate the names of spans, metrics and attributes
@@ -137,7 +137,7 @@ wheel: setup ## Build a wheel with the BPF objects inside
 
 clean: ## Remove what was built; .venv stays
 	-$(MAKE) --no-print-directory -C bpf clean
-	-$(MAKE) --no-print-directory -C native clean
+	-$(MAKE) --no-print-directory -C preload clean
 	rm -rf $(STAMPS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

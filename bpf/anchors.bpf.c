@@ -3,7 +3,7 @@
 #define OTEL_GPU_BPF
 #include "core.bpf.h"
 #include "events.h"
-#include "../native/door.h"
+#include "../preload/layout.h"
 
 const volatile struct settings settings SEC(".rodata.settings");
 

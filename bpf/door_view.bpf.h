@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_DOOR_VIEW_BPF_H
 #define OTEL_GPU_DOOR_VIEW_BPF_H
 
-#include "../native/door.h"
+#include "../preload/layout.h"
 
 _Static_assert(sizeof(((struct thread *)0)->door_view) ==
 		       __builtin_offsetof(struct door_slot, places),

@@ -875,7 +875,7 @@ struct rhythm {
 	__u8 has_ended;				/* the thread has */
 };
 
-/* What a program passes to otel_gpu_step() of native/libotel_gpu_marks.c; any values. */
+/* What a program passes to otel_gpu_step() of preload/libotel_gpu_marks.c; any values. */
 struct told_step {
 	__u64 start_ktime_ns;
 	__u64 end_ktime_ns;
@@ -912,7 +912,7 @@ struct range_record {
 	char comm[COMM_BYTES];
 };
 
-/* What native/libotel_gpu_nvtx.c passes to otel_gpu_nvtx_range(); any values. */
+/* What preload/libotel_gpu_nvtx.c passes to otel_gpu_nvtx_range(); any values. */
 struct told_range {
 	__u64 start_ns; /* by the program's clock, which may not be ours */
 	__u64 end_ns;
@@ -1276,7 +1276,7 @@ struct published_context {
 	__u32 padding; /* not of the record, which has 28 bytes */
 };
 
-/* The innermost range of a thread that is a span, as native/libotel_gpu_nvtx.c publishes it. */
+/* The innermost range of a thread that is a span, as preload/libotel_gpu_nvtx.c publishes it. */
 struct published_range {
 	__u8 trace_id[16];
 	__u64 span_id; /* big-endian */

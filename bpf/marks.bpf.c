@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * What programs say of their own work, by calling empty functions of a library of ours
- * (native/libotel_gpu_marks.c), where probes are.
+ * (preload/libotel_gpu_marks.c), where probes are.
  *
  * What is read is anything that the process likes: it is about the process itself.
  */

@@ -21,7 +21,7 @@
 #include "python.bpf.h"
 #include "samples.bpf.h"
 #include "contexts.bpf.h"
-#include "../native/door.h"
+#include "../preload/layout.h"
 
 /* What is sent where the kernel was interrupted: the agent gives the stack an id. */
 struct kernel_cpu_sample {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Ranges that programs mark with NVTX: at their end, a library of ours in the program calls an empty
- * function (native/libotel_gpu_nvtx.c), where a probe is.
+ * function (preload/libotel_gpu_nvtx.c), where a probe is.
  *
  * What is read is anything that the process likes: it is about the process itself.
  */

@@ -2,7 +2,7 @@
 /*
  * Which calls are in the rhythm of a thread, and when a round of it is over: see struct rhythm.
  *
- * The kernel side does this with calls that have probes, and native/door_rhythm.h with those that come
+ * The kernel side does this with calls that have probes, and preload/step_detection.h with those that come
  * through the door. otel_gpu/capture/rhythm.py does the same with calls that were kept.
  */
 #ifndef OTEL_GPU_RHYTHM_TURNS_H

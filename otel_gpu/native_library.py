@@ -1,4 +1,4 @@
-"""Where the libraries are that programs load: those of ``native/``, for this machine."""
+"""Where the libraries are that programs load: those of ``preload/``, for this machine."""
 
 import platform
 from pathlib import Path

@@ -1,5 +1,5 @@
 """
-GENERATED from bpf/events.h and native/door.h by tools/generate_wire.py. Do not edit.
+GENERATED from bpf/events.h and preload/layout.h by tools/generate_wire.py. Do not edit.
 
 Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
 the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.

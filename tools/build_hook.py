@@ -2,7 +2,7 @@
 What a wheel holds beside Python: BPF objects, what programs load of us, and a libbpf. Hatchling calls
 this when it builds one.
 
-The objects are compiled for all architectures, the libraries of ``native/`` for this one. libbpf and what it needs are copies, byte by byte,
+The objects are compiled for all architectures, the libraries of ``preload/`` for this one. libbpf and what it needs are copies, byte by byte,
 of this machine's Debian packages, each with its licence and with where its source is. The wheel's
 tag names the architecture and the oldest glibc that all of them run with.
 
@@ -60,7 +60,7 @@ class BpfBuildHook(BuildHookInterface[Any]):
         folder = Path(self.root) / ".output" / "_lib"
         glibc = bundle(folder)
         build_data["force_include"][str(folder)] = "otel_gpu/_lib"
-        subprocess.run(["make", "-C", str(Path(self.root) / "native")], check=True)
+        subprocess.run(["make", "-C", str(Path(self.root) / "preload")], check=True)
         build_data["artifacts"].append("/otel_gpu/_native/*.so")
         for library in (Path(self.root) / "otel_gpu" / "_native").glob("*.so"):
             glibc = max([glibc, *glibc_versions(library)])

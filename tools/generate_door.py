@@ -1,5 +1,5 @@
 """
-Generate what ``native/door.c`` has of the probe table and of the default histogram layout.
+Generate what ``preload/calls.c`` has of the probe table and of the default histogram layout.
 
 ``--check`` compares instead of writing, and fails on any difference.
 """
@@ -16,7 +16,7 @@ from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
 from otel_gpu.probe_table import COUNTED_APIS, Api
 
-NATIVE = Path(__file__).resolve().parent.parent / "native"
+PRELOAD = Path(__file__).resolve().parent.parent / "preload"
 
 PREAMBLE = """\
 /* SPDX-License-Identifier: Apache-2.0 */
@@ -34,7 +34,7 @@ _WIDE = frozenset(
         *("cudaMalloc3D", "cudaMalloc3DArray", "cudaLibraryLoadData", "cuLibraryLoadData"),
     }
 )
-# As in native/door_calls.h.
+# As in preload/calls.h.
 _BOUNDS_OF_BITS = 4
 _ABOVE_ALL = (1 << 64) - 1
 _COLUMNS = (
@@ -74,7 +74,7 @@ def _list(apis: Sequence[Api]) -> Iterator[str]:
 
 
 def generate_rows() -> str:
-    """Return the text of door_rows.h."""
+    """Return the text of probe_table.h."""
     apis = door_apis()
     preamble = PREAMBLE.format(source="otel_gpu/probe_table.py")
     return "".join([preamble, *_rows(apis), *_list(apis)])
@@ -109,7 +109,7 @@ static const struct bounds {name} = {{
 
 
 def generate_bounds() -> str:
-    """Return the text of door_bounds.h."""
+    """Return the text of bounds.h."""
     config = Config()
     return (
         PREAMBLE.format(source="otel_gpu/capture/layout.py")
@@ -123,12 +123,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail when a header differs")
     args = parser.parse_args()
-    for name, text in (("door_rows.h", generate_rows()), ("door_bounds.h", generate_bounds())):
-        path = NATIVE / name
+    for name, text in (("probe_table.h", generate_rows()), ("bounds.h", generate_bounds())):
+        path = PRELOAD / name
         if not args.check:
             path.write_text(text)
         elif path.read_text() != text:
-            sys.exit(f"native/{name} differs from its sources: run `make door`")
+            sys.exit(f"preload/{name} differs from its sources: run `make door`")
 
 
 if __name__ == "__main__":

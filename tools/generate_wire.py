@@ -1,5 +1,5 @@
 """
-Generate ``otel_gpu/wire.py`` from ``bpf/events.h`` and ``native/door.h``.
+Generate ``otel_gpu/wire.py`` from ``bpf/events.h`` and ``preload/layout.h``.
 
 The types come from the BTF of the compiled object, so Python sees exactly what
 the kernel side was compiled to; the constants come from the headers' ``#define``
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADERS = (ROOT / "bpf" / "events.h", ROOT / "native" / "door.h")
+HEADERS = (ROOT / "bpf" / "events.h", ROOT / "preload" / "layout.h")
 TARGET = ROOT / "otel_gpu" / "wire.py"
 
 PREAMBLE = '''"""
-GENERATED from bpf/events.h and native/door.h by tools/generate_wire.py. Do not edit.
+GENERATED from bpf/events.h and preload/layout.h by tools/generate_wire.py. Do not edit.
 
 Enumerators are plain integers; names of some, by number, are at the end. Structures stand in
 the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.

@@ -1,4 +1,4 @@
-"""Our library that counts the hot calls of the program that preloads it; see native/door.c."""
+"""Our library that counts the hot calls of the program that preloads it; see preload/calls.c."""
 
 import os
 import platform

@@ -1,7 +1,7 @@
 """
 The memory that a program's door shares, read: counts per series, threads, and losses.
 
-``native/door.h`` has the layout. Whoever can write to the memory is a stranger: offsets and counts
+``preload/layout.h`` has the layout. Whoever can write to the memory is a stranger: offsets and counts
 are of the layout's version and never taken from what is read, a reading costs at most so much, and
 what makes no sense is left out and counted.
 """

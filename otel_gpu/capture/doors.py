@@ -2,7 +2,7 @@
 The doors of watched processes: opened, read, and closed when their process ended.
 
 A program that preloads our library counts its hot calls itself, in memory that it shares
-(``native/door.h``). The agent keeps that open from the first call on, so that what the program has
+(``preload/layout.h``). The agent keeps that open from the first call on, so that what the program has
 counted until its end can still be read when it is gone.
 """
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from otel_gpu.native_library import CONTEXT, native_library
 
 SCHEMA_VERSION: Final = "tlsdesc_v1_dev"
-"""What the process context calls the layout of ``native/thread_context.c``."""
+"""What the process context calls the layout of ``preload/thread_context.c``."""
 
 _LOW: Final = (1 << 64) - 1
 

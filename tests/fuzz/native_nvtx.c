@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #include "native_main.h"
 
-#include "../../native/libotel_gpu_nvtx.c"
+#include "../../preload/libotel_gpu_nvtx.c"
 
 #define NAMES 8
 

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../native/door_calls.h"
+#include "../../preload/calls.h"
 
 #include "../../bpf/rhythm_turns.h"
-#include "../../native/door_bounds.h"
-#include "../../native/door_names.c"
-#include "../../native/door_rows.h"
-#include "../../native/door_series.h"
+#include "../../preload/bounds.h"
+#include "../../preload/names.c"
+#include "../../preload/probe_table.h"
+#include "../../preload/series.h"
 
 /* What the parts that are not here would have. */
 char *door_memory;

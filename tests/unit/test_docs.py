@@ -12,7 +12,17 @@ from otel_gpu.faces.mcp.tools import TOOLS
 from tools.generate_docs import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("bpf", "otel_gpu", "tools", "tests", "benchmarks", "docs", "examples", "deploy")
+SOURCES = (
+    "bpf",
+    "preload",
+    "otel_gpu",
+    "tools",
+    "tests",
+    "benchmarks",
+    "docs",
+    "examples",
+    "deploy",
+)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 
 

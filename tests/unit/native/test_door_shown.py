@@ -14,7 +14,7 @@ from tests.stubs.build import stub_libraries
 VIEWER = """
 #include <stdio.h>
 #include <stdlib.h>
-#include "door.h"
+#include "layout.h"
 #define SHOW(kind, bytes)                                                                  \\
     {                                                                                      \\
         FILE *file = fopen(getenv("SHOWN"), "a");                                          \\
@@ -52,10 +52,10 @@ KINDS = {"call": wire.DOOR_CALL, "gap": wire.DOOR_GAP}
 def viewer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("viewer")
     (folder / "a.c").write_text(VIEWER)
-    native = LIBRARY.parents[2] / "native"
+    preload = LIBRARY.parents[2] / "preload"
     output = folder / "libviewer.so"
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", f"-I{native}", folder / "a.c", "-o", output], check=True
+        ["gcc", "-shared", "-fPIC", f"-iquote{preload}", folder / "a.c", "-o", output], check=True
     )
     return output
 

@@ -2,7 +2,7 @@
 /* Names of functions: which row of the probe table they are, and which spelling of it. */
 #include <string.h>
 
-#include "door_calls.h"
+#include "calls.h"
 
 bool door_is_cuda(const char *path)
 {

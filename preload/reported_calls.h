@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_DOOR_SHOWN_H
 #define OTEL_GPU_DOOR_SHOWN_H
 
-#include "door_memory.h"
+#include "memory.h"
 
 /* The thread says that it counts its calls, to the agent that has this generation; 0: to none. */
 HIDDEN void door_introduce(struct door_slot *slot, __u32 generation);

@@ -21,10 +21,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "door_glibc.h"
-#include "door_interruptions.h"
-#include "door_rhythm.h"
-#include "door_series.h"
+#include "glibc.h"
+#include "interruptions.h"
+#include "step_detection.h"
+#include "series.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8

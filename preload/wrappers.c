@@ -6,7 +6,7 @@
  * All arguments of CUDA's functions are integers, pointers, or structures that are passed like
  * them, in registers and then on the stack; a wrapper passes on more of the stack than there are.
  */
-#include "door_calls.h"
+#include "calls.h"
 
 typedef __u64 slot;
 
@@ -76,7 +76,7 @@ typedef int (*wide)(TWELVE);
 	{copy_##number##_0, copy_##number##_1, copy_##number##_2,                                  \
 	 copy_##number##_3, copy_##number##_4, copy_##number##_5},
 
-#include "door_rows.h"
+#include "probe_table.h"
 
 const __u32 door_row_count = sizeof(door_rows) / sizeof(*door_rows);
 struct copy door_copies[sizeof(door_rows) / sizeof(*door_rows)][COPIES];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * THE layout of the memory that the door (door.c) shares with the agent.
+ * THE layout of the memory that the door (calls.c) shares with the agent.
  *
  * The door is a library that a CUDA program preloads. It counts the program's calls in memory of
  * its own, a memfd named DOOR_NAME that is mapped whole and in one piece:

@@ -2,17 +2,17 @@
 /*
  * The door: counts the CUDA calls of the program that preloads it, for the agent to read.
  *
- * door.h says what it writes and where. After a thread's first call there is no allocation, no lock
+ * layout.h says what it writes and where. After a thread's first call there is no allocation, no lock
  * and no system call in here.
  */
 #include <string.h>
 
-#include "door_arguments.h"
-#include "door_interruptions.h"
-#include "door_rhythm.h"
-#include "door_series.h"
-#include "door_shown.h"
-#include "door_bounds.h"
+#include "arguments.h"
+#include "interruptions.h"
+#include "step_detection.h"
+#include "series.h"
+#include "reported_calls.h"
+#include "bounds.h"
 
 #define NOT_READY	 600 /* of cudaError_t and CUresult alike */
 #define SAME_STACK_BYTES 65536

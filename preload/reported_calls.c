@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "door_arguments.h"
-#include "door_shown.h"
+#include "arguments.h"
+#include "reported_calls.h"
 
 /* Each is a function of its own, and does nothing. */
 #define PROBED __attribute__((visibility("default"), noinline, used))

@@ -10,7 +10,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-#include "door_calls.h"
+#include "calls.h"
 
 void *door_next_dlopen(const char *path, int flags);
 void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags);

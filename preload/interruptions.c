@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whether a thread was interrupted between two of its steps: see door_interruptions.h. */
+/* Whether a thread was interrupted between two of its steps: see interruptions.h. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
 
-#include "door_glibc.h"
-#include "door_interruptions.h"
+#include "glibc.h"
+#include "interruptions.h"
 
 #define NAME_OFFSET    8 /* in struct rseq, of its rseq_cs */
 #define MIN_AREA_BYTES 20

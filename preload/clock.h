@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_DOOR_CLOCK_H
 #define OTEL_GPU_DOOR_CLOCK_H
 
-#include "door_calls.h"
+#include "calls.h"
 
 #define RATE_SHIFT 32
 

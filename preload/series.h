@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "door_memory.h"
+#include "memory.h"
 
 /* Whole for a signal handler of the same thread, which may count as well. */
 static inline void add_own(__u64 *sum, __u64 value)

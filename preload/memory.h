@@ -3,8 +3,8 @@
 #ifndef OTEL_GPU_DOOR_MEMORY_H
 #define OTEL_GPU_DOOR_MEMORY_H
 
-#include "door_calls.h"
-#include "door_clock.h"
+#include "calls.h"
+#include "clock.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
@@ -25,7 +25,7 @@ struct self {
 	struct door_slot *slot; /* NULL: none; the common part is used */
 	__u64 epoch;		/* of the memory that the slot is in; 0: there is none */
 	struct own_clock clock;
-	volatile __u64 *sequence_name; /* see door_interruptions.h */
+	volatile __u64 *sequence_name; /* see interruptions.h */
 	struct door_rhythm *rhythm;    /* NULL: it has none */
 	__s32 device;
 	__u32 until_retry;
@@ -51,7 +51,7 @@ extern OWN struct self door_self;
 
 #define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/tasks.bpf.h */
 
-/* door.c: who counts here from now on, for the agent's probe. */
+/* calls.c: who counts here from now on, for the agent's probe. */
 void otel_gpu_door_thread(const struct door_slot *slot, const void *memory);
 
 /* The first call of a thread in this process; leaves errno as it is. */

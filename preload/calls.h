@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "door.h"
+#include "layout.h"
 
 #define EXPORTED      __attribute__((visibility("default"), used))
 #define likely(x)     __builtin_expect(!!(x), 1)
@@ -62,27 +62,27 @@ struct frame {
 	__u16 variant;
 };
 
-/* door.c: before and after a call. slots are its arguments. */
+/* calls.c: before and after a call. slots are its arguments. */
 void door_enter(struct frame *frame, const struct row *row, __u16 variant);
 void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots);
 void door_count_loss(enum door_loss loss);
 
 /*
- * door_memory.c: make the memory before the first call, which else has to wait until the agent reads it.
+ * memory.c: make the memory before the first call, which else has to wait until the agent reads it.
  * Leaves errno as it is, as the next one does.
  */
 void door_begin_early(bool is_told);
 /* Something was loaded whose calls are not seen here. Leaves errno as it is. */
 void door_bind_past(void);
 
-/* door_names.c: whether a library is of CUDA: its runtime or its driver. */
+/* names.c: whether a library is of CUDA: its runtime or its driver. */
 bool door_is_cuda(const char *path);
 /* The row of a function, and which spelling of it a name is; NULL: of no row. */
 const struct row *door_find_row(const char *symbol, __u16 *variant);
 /* Whether a function gives out others. */
 bool door_is_lookup(const char *symbol);
 
-/* door_symbols.c: what a caller means by a name, and what to give out for what was found. */
+/* symbols.c: what a caller means by a name, and what to give out for what was found. */
 void *door_look_up(__u64 key, const char *symbol, const void *caller);
 void *door_wrapped(const char *symbol, void *found);
 /* A function of libc that the door exports as well. */
@@ -112,7 +112,7 @@ static inline void *door_target(__u32 number, const char *symbol, const void *ca
 	return door_look_up(key, symbol, caller);
 }
 
-/* door_wrappers.c */
+/* wrappers.c */
 struct copy {
 	void *target; /* NULL: free */
 	__u16 variant;

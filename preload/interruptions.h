@@ -15,7 +15,7 @@
 #ifndef OTEL_GPU_DOOR_INTERRUPTIONS_H
 #define OTEL_GPU_DOOR_INTERRUPTIONS_H
 
-#include "door_memory.h"
+#include "memory.h"
 
 #define MAX_INTERRUPTIONS 8 /* in turn, before it is taken as it is */
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "door_calls.h"
+#include "calls.h"
 
 #define LAUNCH_CONFIG_STREAM_OFFSET 32 /* see bpf/arguments.bpf.h */
 

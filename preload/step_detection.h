@@ -4,7 +4,7 @@
 #define OTEL_GPU_DOOR_RHYTHM_H
 
 #include "../bpf/rhythm_turns.h"
-#include "door_memory.h"
+#include "memory.h"
 
 static __attribute__((noinline)) void claim_rhythm(const struct door_slot *slot)
 {

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "door_clock.h"
+#include "clock.h"
 
 #define ANCHOR_NS     10000000ull   /* a thread asks the system so often */
 #define MIN_BASE_NS   2000000ull    /* from which a rate is known */

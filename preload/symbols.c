@@ -19,8 +19,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "door_calls.h"
-#include "door_glibc.h"
+#include "calls.h"
+#include "glibc.h"
 
 #define PROBES	      8
 #define MAX_LIBRARIES 8
