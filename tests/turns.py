@@ -31,7 +31,7 @@ LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/store/test_many
 # From the widest one on.
 PLACES = ("room", "kernel", "doors")
 # Its tests write to programs what an agent wants to be shown.
-WITH_DOORS = "tests/unit/native/"
+WITH_DOORS = "tests/unit/preload/"
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 # How many processes stand back, and what is added to their niceness.
 STANDING_BACK = 1
