@@ -8,7 +8,7 @@ JOBS   := -j$(shell nproc)
 ARCH   := $(shell uname -m)
 OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
-C_SOURCES = $(wildcard bpf/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
+C_SOURCES = $(wildcard bpf/*.h bpf/*/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch] preload/*.[ch] tests/fuzz/*.[ch])
 # A process for each CPU and one more; the tests of a file stay together (see tests/turns.py).
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder

@@ -180,7 +180,7 @@ enum api_family {
 	FAMILY_EVENT = 9,
 	FAMILY_GRAPH = 10,
 	FAMILY_SET_DEVICE = 11,
-	FAMILY_GET_DEVICE = 12, /* no call that is counted; see device.bpf.h */
+	FAMILY_GET_DEVICE = 12, /* no call that is counted; see cuda/device.bpf.c */
 	FAMILY_DEVICE_UUID = 13,
 	FAMILY_DEVICE_PROPERTIES = 14,
 	FAMILY_HOST_ALLOCATE = 15,
@@ -195,7 +195,7 @@ enum api_family {
 	FAMILY_COMMUNICATOR = 25, /* makes, ends or asks about what does collectives */
 	FAMILY_REGISTER = 26,	  /* lets a network adapter use memory */
 	FAMILY_DEREGISTER = 27,	  /* ends that */
-	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see verbs.bpf.c */
+	FAMILY_ASYNC_EVENT = 28,  /* waits for what an adapter has to say; see nccl/verbs.bpf.c */
 	FAMILY_ASYNC_ACK = 29,	  /* acknowledges it */
 	FAMILY_CONTEXT = 30,	  /* makes a context current; its device is not said */
 	FAMILY_PREPARE = 31,	  /* loads code, or makes a context to run it in */
@@ -785,7 +785,7 @@ struct out_of_memory_record {
 
 /*
  * In which span of its application a thread was, at the start of an outermost call, of a gap, of a
- * fork, or of a wait outside calls; sent before what it is of. See thread_context.bpf.h.
+ * fork, or of a wait outside calls; sent before what it is of. See core/thread_context.bpf.h.
  */
 struct thread_context_record {
 	struct record_header header;
@@ -1089,7 +1089,7 @@ enum verbs_status {
 };
 
 /* Tunables and tables: read-only data, fixed before the programs load. */
-/* What all programs fill, and have shares of: see shares.bpf.h. */
+/* What all programs fill, and have shares of: see core/shares.bpf.h. */
 enum share_kind {
 	SHARE_SERIES = 0,
 	SHARE_TIMES = 1,
@@ -1097,7 +1097,7 @@ enum share_kind {
 	SHARE_PROCESSES = 3, /* of users alone */
 	SHARE_THREADS = 4,
 	SHARE_STACKS = 5,	/* of users alone */
-	SHARE_LIFECYCLE = 6,	/* bytes of the ring; see rings.bpf.h */
+	SHARE_LIFECYCLE = 6,	/* bytes of the ring; see core/rings.bpf.h */
 	SHARE_EVENTS = 7,	/* the same */
 	SHARE_SPANS = 8,	/* of the rate of a user; see admit() */
 	SHARE_BLOCK_STACKS = 9, /* of the rate of new stacks of blocks; see admit_stack() */

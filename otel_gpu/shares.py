@@ -6,7 +6,7 @@ many as are free. These limits fall while the entries fill up, so a single progr
 bound, a single user at three quarters, and each further user finds a quarter of what was free before
 it came. Nothing has to be taken away again for a late comer. Switches divide packet buffers in the
 same way (Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998); so does
-``bpf/shares.bpf.h`` for what the kernel side holds.
+``bpf/core/shares.bpf.h`` for what the kernel side holds.
 """
 
 from collections import Counter

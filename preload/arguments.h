@@ -7,7 +7,7 @@
 
 #include "calls.h"
 
-#define LAUNCH_CONFIG_STREAM_OFFSET 32 /* see bpf/arguments.bpf.h */
+#define LAUNCH_CONFIG_STREAM_OFFSET 32 /* see bpf/cuda/arguments.bpf.h */
 
 static inline __u64 argument(const __u64 *slots, __u32 slot)
 {

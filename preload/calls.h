@@ -20,7 +20,7 @@
 
 /*
  * A row of the probe table, and whether its calls are counted here, or by a probe. Slots are
- * arguments, as bpf/arguments.bpf.h has them.
+ * arguments, as bpf/cuda/arguments.bpf.h has them.
  */
 struct row {
 	const char *name;

@@ -49,7 +49,7 @@ extern OWN struct self door_self;
 #define SLOTS	((struct door_slot *)(door_memory + DOOR_SLOTS_OFFSET))
 #define RHYTHMS ((struct door_rhythm *)(door_memory + DOOR_RHYTHMS_OFFSET))
 
-#define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/tasks.bpf.h */
+#define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
 
 /* calls.c: who counts here from now on, for the agent's probe. */
 void otel_gpu_door_thread(const struct door_slot *slot, const void *memory);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting: the same keys and buckets as in bpf/aggregate.bpf.h. */
+/* Counting: the same keys and buckets as in bpf/core/aggregate.bpf.h. */
 #ifndef OTEL_GPU_DOOR_SERIES_H
 #define OTEL_GPU_DOOR_SERIES_H
 

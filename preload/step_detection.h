@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_DOOR_RHYTHM_H
 #define OTEL_GPU_DOOR_RHYTHM_H
 
-#include "../bpf/rhythm_turns.h"
+#include "../bpf/step_detection.h"
 #include "memory.h"
 
 static __attribute__((noinline)) void claim_rhythm(const struct door_slot *slot)

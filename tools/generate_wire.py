@@ -150,7 +150,7 @@ def generate(entries: list[dict[str, Any]], header: str) -> str:
     for kind, name in declared:
         entry = by_name.get((kind, name))
         if entry is None:
-            sys.exit(f"{kind} {name} is not in BTF: add it to bpf/anchors.bpf.c")
+            sys.exit(f"{kind} {name} is not in BTF: add it to bpf/core/anchors.bpf.c")
         if kind == "struct":
             structs += _struct(types, entry)
         else:

@@ -1,5 +1,5 @@
 """
-Shares of the maps that all programs fill: see ``bpf/shares.bpf.h`` and ``otel_gpu/shares.py``.
+Shares of the maps that all programs fill: see ``bpf/core/shares.bpf.h`` and ``otel_gpu/shares.py``.
 
 The kernel side charges what it adds and removes. What the agent adds and removes is charged by
 corrections, which only the agent writes. They are put right by a count of all programs now and then.

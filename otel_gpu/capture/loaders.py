@@ -53,7 +53,7 @@ class KernelFunction(StrEnum):
     """A function that not every kernel has, by its name in the kernel's BTF."""
 
     READS_IN_PLACE = "bpf_rdonly_cast"
-    # Since Linux 6.1, programs can take memory wherever they run; see bpf/maps.bpf.h.
+    # Since Linux 6.1, programs can take memory wherever they run; see bpf/core/maps.bpf.h.
     ALLOCATES = "bpf_mem_alloc_init"
     READS_OTHERS = "bpf_copy_from_user_task"
     RETRANSMITS = "btf_trace_tcp_retransmit_skb"

@@ -78,7 +78,7 @@ _TRACEPOINTS = (
     "timer_begins",
     "timer_ends",
 )
-# By whether the kernel can read its stacks in place; see bpf/core_fixes.bpf.h.
+# By whether the kernel can read its stacks in place; see bpf/core/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"

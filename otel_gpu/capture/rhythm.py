@@ -1,7 +1,7 @@
 """
 The rhythm of a thread: by which calls its steps begin and end.
 
-``turns_of`` is what ``bpf/rhythm.bpf.h`` does with each call, on calls that are there as a whole.
+``turns_of`` is what ``bpf/cuda/step_detection.bpf.h`` does with each call, on calls that are there as a whole.
 """
 
 import enum

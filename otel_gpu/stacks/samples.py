@@ -16,7 +16,7 @@ _WANTED: Final = (
 _FIELDS: Final = itemgetter(*map(_FIXED.fields.index, _WANTED))
 _REGISTERS: Final = itemgetter(*map(_FIXED.fields.index, Registers._fields))
 _WORD_BYTES: Final = 8
-# As in bpf/blocks.bpf.c and bpf/python.bpf.h.
+# As in bpf/memory/blocks.bpf.c and bpf/python/frames.bpf.h.
 _MAX_FRAMES: Final = 64
 _USER_ADDRESSES: Final = range(0x1000, 1 << 56)
 

@@ -10,7 +10,7 @@
 
 #include "../../preload/calls.h"
 
-#include "../../bpf/rhythm_turns.h"
+#include "../../bpf/step_detection.h"
 #include "../../preload/bounds.h"
 #include "../../preload/names.c"
 #include "../../preload/probe_table.h"

@@ -198,7 +198,11 @@ def test_an_sdist_holds_every_source_and_nothing_that_was_built(unpacked):
     files = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
 
     assert [name for name in files if name.endswith((".o", ".pyc", ".so.1"))] == []
-    assert {"deploy/systemd/otel-gpu.service", "bpf/cuda.bpf.c", "tests/stubs/cudart.c"} <= files
+    assert {
+        "deploy/systemd/otel-gpu.service",
+        "bpf/cuda/calls.bpf.c",
+        "tests/stubs/cudart.c",
+    } <= files
 
 
 def test_two_builds_in_two_folders_are_the_same_bytes(wheel, unpacked, tmp_path):

@@ -76,7 +76,7 @@ STRUCTURES: Mapping[str, _Fields] = {
     "linux_binprm": {"file": _POINTER, "filename": _POINTER},
 }
 
-# Some kernels have these, some the others; see bpf/core_fixes.bpf.h.
+# Some kernels have these, some the others; see bpf/core/core_fixes.bpf.h.
 _OPTIONAL = frozenset(
     {("task_struct", "__state"), ("task_struct", "state"), ("task_struct", "cpu")}
     | {("task_struct", "throttled"), ("task_struct", "utask"), ("thread_info", "cpu")}

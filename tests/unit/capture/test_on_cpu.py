@@ -16,7 +16,7 @@ from otel_gpu.errors import BpfError
 
 RATE_HZ = 99
 BUDGET = 200
-BURST = 100  # CPU_SAMPLE_BURST of bpf/on_cpu.bpf.c
+BURST = 100  # CPU_SAMPLE_BURST of bpf/sched/on_cpu.bpf.c
 READING_S = 0.5
 
 

@@ -8,9 +8,9 @@
  * threads, and compares what it knows of itself by other ways.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "core_fixes.bpf.h"
+#include "core/core_fixes.bpf.h"
 
 #define COMM_WORDS	     (COMM_BYTES / 8)
 #define MAX_PTHREAD_BYTES    4096

@@ -7,13 +7,13 @@
  * Only in the object for kernels with BTF: what iterates over tasks needs it.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "core_fixes.bpf.h"
-#include "times.bpf.h"
-#include "stack_ids.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "sched/time_accounting.bpf.h"
+#include "sched/stack_ids.bpf.h"
 
 struct bpf_iter_meta;
 

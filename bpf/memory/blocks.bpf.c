@@ -12,17 +12,17 @@
  * is not, each block has a key of its own. A sample is sent for a key that is new.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "core_fixes.bpf.h"
-#include "code.bpf.h"
-#include "python.bpf.h"
-#include "samples.bpf.h"
-#include "out_of_memory.bpf.h"
-#include "poisson.bpf.h"
-#include "block_places.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "python/code_objects.bpf.h"
+#include "python/frames.bpf.h"
+#include "core/samples.bpf.h"
+#include "memory/out_of_memory.bpf.h"
+#include "memory/poisson.bpf.h"
+#include "memory/block_stacks.bpf.h"
 
 #define DEVICE_OF_CUDA	 1
 #define MAX_MEMORY_BYTES (1ULL << 48) /* of a device; more is a lie */

@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_TASKS_BPF_H
 #define OTEL_GPU_TASKS_BPF_H
 
-#include "shares.bpf.h"
+#include "core/shares.bpf.h"
 
 #define MAX_PID_NAMESPACE_LEVEL 6
 #define NO_SLOT                                                                                    \
@@ -311,6 +311,6 @@ __weak __noinline int admit(struct process *process, __u32 choices, __u64 now_kt
 	return false;
 }
 
-#include "rings.bpf.h"
+#include "core/rings.bpf.h"
 
 #endif

@@ -3,8 +3,8 @@
 #ifndef OTEL_GPU_RHYTHM_BPF_H
 #define OTEL_GPU_RHYTHM_BPF_H
 
-#include "rhythm_turns.h"
-#include "rounds.bpf.h"
+#include "step_detection.h"
+#include "cuda/iterations.bpf.h"
 
 #define NO_RHYTHM 0xffffffff
 

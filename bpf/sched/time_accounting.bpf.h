@@ -17,7 +17,7 @@
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
 
-#include "contexts.bpf.h"
+#include "cuda/contexts.bpf.h"
 
 #define OFF_CPU (1ULL << 63) /* no clock gets there */
 #define KEY_FLAGS                                                                                  \

@@ -10,7 +10,7 @@
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
 #define OTEL_GPU_KERNEL_STACKS_BPF_H
 
-#include "stack_ids.bpf.h"
+#include "sched/stack_ids.bpf.h"
 
 #define MEMO_BITS      10
 #define MAX_WORDS      192    /* of a kernel stack, from its innermost end */
@@ -228,7 +228,7 @@ __weak __noinline int learn_words(const struct thread *thread, __u32 stack, __u3
 /*
  * Negative: none. An id is a hash of the stack, and compared: it never means another.
  *
- * The source is what the stack is had from; see kernel_memory.bpf.h. Inlined, since a kernel
+ * The source is what the stack is had from; see core/kernel_memory.bpf.h. Inlined, since a kernel
  * that cannot read in place must not see the code that does.
  */
 static __always_inline long find_kernel_stack(const struct thread *thread, void *source,

@@ -14,15 +14,15 @@
  */
 #define OTEL_GPU_BPF
 #define OTEL_GPU_OTHER_THREADS
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "core_fixes.bpf.h"
-#include "code.bpf.h"
-#include "python.bpf.h"
-#include "samples.bpf.h"
-#include "stack_ids.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "python/code_objects.bpf.h"
+#include "python/frames.bpf.h"
+#include "core/samples.bpf.h"
+#include "sched/stack_ids.bpf.h"
 
 struct seq_file;
 

@@ -9,7 +9,7 @@
  * OTEL_GPU_NO_BTF. Its offsets are fixed at load time too, from BTF that the agent makes
  * of the kernel's headers.
  *
- * Included by core.bpf.h, after its types and libbpf's helpers.
+ * Included by core/kernel_types.bpf.h, after its types and libbpf's helpers.
  */
 #ifndef OTEL_GPU_KERNEL_MEMORY_BPF_H
 #define OTEL_GPU_KERNEL_MEMORY_BPF_H
@@ -35,7 +35,7 @@
 
 /*
  * What is at an address that the verifier knows no type of, in a function that knows whether the
- * kernel can read in place; see core_fixes.bpf.h.
+ * kernel can read in place; see core/core_fixes.bpf.h.
  */
 #define TYPED(address, type)                                                                       \
 	(in_place ? (type *)bpf_rdonly_cast((void *)(address), bpf_core_type_id_kernel(type))      \

@@ -7,10 +7,10 @@
  * per launch, so these probes stand for some seconds only, and what they see is no call that counts.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
 
 SEC("uprobe")
 int ask_device(struct pt_regs *ctx)

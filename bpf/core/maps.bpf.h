@@ -12,7 +12,7 @@
 #ifndef OTEL_GPU_MAPS_BPF_H
 #define OTEL_GPU_MAPS_BPF_H
 
-/* Defined in anchors.bpf.c, in a section of its own so that the agent finds it at
+/* Defined in core/anchors.bpf.c, in a section of its own so that the agent finds it at
  * offset 0. */
 extern const volatile struct settings settings SEC(".rodata.settings");
 

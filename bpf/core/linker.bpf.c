@@ -10,12 +10,12 @@
  * process maps after that: stacks go through it, and it may be gone before anybody asks.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "core_fixes.bpf.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "stops.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/stops.bpf.h"
 
 #define MAX_NAMESPACES	   4 /* lists: one, and one for each dlmopen namespace */
 #define MAX_LIBRARIES	   2048

@@ -12,15 +12,15 @@
  * off. So it shares no room of a CPU with them, and changes no thread.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "core_fixes.bpf.h"
-#include "code.bpf.h"
-#include "python.bpf.h"
-#include "samples.bpf.h"
-#include "contexts.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "python/code_objects.bpf.h"
+#include "python/frames.bpf.h"
+#include "core/samples.bpf.h"
+#include "cuda/contexts.bpf.h"
 #include "../preload/layout.h"
 
 /* What is sent where the kernel was interrupted: the agent gives the stack an id. */

@@ -9,7 +9,7 @@
 #ifndef OTEL_GPU_CODE_BPF_H
 #define OTEL_GPU_CODE_BPF_H
 
-#include "user_memory.bpf.h"
+#include "core/user_memory.bpf.h"
 
 #define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
 #define CODE_ROOM	 512

@@ -7,11 +7,11 @@
  * is acknowledged, and whose return was not seen is counted then.
  */
 #define OTEL_GPU_BPF
-#include "core.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "maps.bpf.h"
-#include "tasks.bpf.h"
-#include "aggregate.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/aggregate.bpf.h"
 
 /* struct ibv_async_event: what it is about, and enum ibv_event_type. */
 #define EVENT_TYPE_OFFSET 8

@@ -24,8 +24,8 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 
 #else
 
-#include "paths.bpf.h"
-#include "sockets.bpf.h"
+#include "core/paths.bpf.h"
+#include "sched/sockets.bpf.h"
 
 #define RESOURCE_FLOOR_NS 100000
 /* Further files of a process image are one per file system in the time account, and sockets one

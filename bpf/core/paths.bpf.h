@@ -3,7 +3,7 @@
 #ifndef OTEL_GPU_PATHS_BPF_H
 #define OTEL_GPU_PATHS_BPF_H
 
-#include "core_fixes.bpf.h"
+#include "core/core_fixes.bpf.h"
 
 #define MAX_PATH_STEPS	64 /* names and mounts on the way to the root */
 #define PATH_OFFSET(at) ((at) & (PATH_BYTES - 1))

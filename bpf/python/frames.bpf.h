@@ -24,8 +24,8 @@
 #ifndef OTEL_GPU_PYTHON_BPF_H
 #define OTEL_GPU_PYTHON_BPF_H
 
-#include "core_fixes.bpf.h"
-#include "python_threads.bpf.h"
+#include "core/core_fixes.bpf.h"
+#include "python/thread_states.bpf.h"
 
 #define MAX_PYTHON_STEPS   (MAX_PYTHON_FRAMES + 32) /* some are left out */
 #define PAGE_BYTES	   4096

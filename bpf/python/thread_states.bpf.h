@@ -2,12 +2,12 @@
 /*
  * The thread state of a thread, from which a walk of its Python frames begins.
  *
- * See python.bpf.h for what the interpreter keeps, and how far it is trusted.
+ * See python/frames.bpf.h for what the interpreter keeps, and how far it is trusted.
  */
 #ifndef OTEL_GPU_PYTHON_THREADS_BPF_H
 #define OTEL_GPU_PYTHON_THREADS_BPF_H
 
-#include "core_fixes.bpf.h"
+#include "core/core_fixes.bpf.h"
 
 #define PYTHON_3_11	 0x030b
 #define PYTHON_3_12	 0x030c
