@@ -18,7 +18,7 @@
 #include "core/thread_context.bpf.h"
 #include "cuda/iterations.bpf.h"
 #include "sched/intervals.bpf.h"
-#include "cuda/preload_view.bpf.h"
+#include "core/preload_view.bpf.h"
 #include "sched/stalls.bpf.h"
 #include "cuda/recorded_calls.bpf.h"
 #include "cuda/calls.bpf.h"

@@ -19,7 +19,7 @@
 #include "sched/waits.bpf.h"
 #include "core/thread_context.bpf.h"
 #include "sched/intervals.bpf.h"
-#include "cuda/preload_view.bpf.h"
+#include "core/preload_view.bpf.h"
 #include "sched/stalls.bpf.h"
 #include "cuda/recorded_calls.bpf.h"
 #include "cuda/gaps.bpf.h"

@@ -20,7 +20,7 @@
 #include "python/code_objects.bpf.h"
 #include "python/frames.bpf.h"
 #include "core/samples.bpf.h"
-#include "cuda/contexts.bpf.h"
+#include "sched/contexts.bpf.h"
 #include "../preload/layout.h"
 
 /* What is sent where the kernel was interrupted: the agent gives the stack an id. */

@@ -17,7 +17,7 @@
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
 
-#include "cuda/contexts.bpf.h"
+#include "sched/contexts.bpf.h"
 
 #define OFF_CPU (1ULL << 63) /* no clock gets there */
 #define KEY_FLAGS                                                                                  \
