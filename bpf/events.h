@@ -14,7 +14,9 @@
 #ifndef OTEL_GPU_EVENTS_H
 #define OTEL_GPU_EVENTS_H
 
-#ifndef OTEL_GPU_BPF
+#if defined(__bpf__)
+#include "core/kernel_types.bpf.h"
+#else
 #include <linux/types.h>
 #endif
 

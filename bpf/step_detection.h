@@ -8,6 +8,8 @@
 #ifndef OTEL_GPU_RHYTHM_TURNS_H
 #define OTEL_GPU_RHYTHM_TURNS_H
 
+#include "events.h"
+
 #define RHYTHM_AGAIN_CALLS 4096 /* before a thread without a rhythm asks for one again */
 #define SYMBOL_BITS	   16
 #define IN_RHYTHM                                                                                  \

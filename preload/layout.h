@@ -30,9 +30,7 @@
 #ifndef OTEL_GPU_DOOR_H
 #define OTEL_GPU_DOOR_H
 
-#ifndef OTEL_GPU_BPF
 #include "../bpf/events.h"
-#endif
 
 #define DOOR_NAME	    "otel_gpu_door"
 #define DOOR_MAGIC	    8245931919627612263 /* "gpu_door" in memory */

@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_AGGREGATE_BPF_H
 #define OTEL_GPU_AGGREGATE_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/shares.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 /* Too large for the BPF stack, so new series are copied from here. */
 static const struct aggregate new_aggregate = {};
 

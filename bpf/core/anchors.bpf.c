@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* Ring-buffer payloads and enums reach BTF only through a global: these are the anchors. */
-#define OTEL_GPU_BPF
+#include "../preload/layout.h"
 #include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "../preload/layout.h"
 
 const volatile struct settings settings SEC(".rodata.settings");
 

@@ -3,6 +3,9 @@
 #ifndef OTEL_GPU_CORE_FIXES_BPF_H
 #define OTEL_GPU_CORE_FIXES_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+
 /*
  * Since Linux kernel commit 2f064a59a11f ("sched: Change task_struct::state") (in
  * v5.14), the task state is named "__state". Before that, it is named "state".
@@ -82,17 +85,6 @@ static __always_inline __u32 cpu_of(struct task_struct *task)
 			}                                                                          \
 		}                                                                                  \
 	} while (0)
-
-#if !defined(OTEL_GPU_NO_BTF)
-
-/*
- * Since Linux kernel commit a35b9af4ec2c ("bpf: Add a kfunc for generic type cast") (in v6.2),
- * whatever is at an address can be read by a load, as a field is. Before that, it takes a call
- * of a helper, and a copy. A kernel without it refuses to load a program that names it.
- */
-extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
-
-#endif
 
 #if CAN_RECALL_STACKS
 

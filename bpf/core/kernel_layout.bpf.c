@@ -7,10 +7,10 @@
  * then is anything. So before they are attached, the agent runs this on one of its own
  * threads, and compares what it knows of itself by other ways.
  */
-#define OTEL_GPU_BPF
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
 #include "events.h"
-#include "core/core_fixes.bpf.h"
 
 #define COMM_WORDS	     (COMM_BYTES / 8)
 #define MAX_PTHREAD_BYTES    4096

@@ -8,11 +8,12 @@
  * and each read is a call of bpf_probe_read_kernel(). That object is built with
  * OTEL_GPU_NO_BTF. Its offsets are fixed at load time too, from BTF that the agent makes
  * of the kernel's headers.
- *
- * Included by core/kernel_types.bpf.h, after its types and libbpf's helpers.
  */
 #ifndef OTEL_GPU_KERNEL_MEMORY_BPF_H
 #define OTEL_GPU_KERNEL_MEMORY_BPF_H
+
+#include "core/kernel_types.bpf.h"
+#include "events.h"
 
 #if !defined(OTEL_GPU_NO_BTF)
 
@@ -32,6 +33,13 @@
 		((__u64 *)(to))[0] = ((const __u64 *)(task)->comm)[0];                             \
 		((__u64 *)(to))[1] = ((const __u64 *)(task)->comm)[1];                             \
 	} while (0)
+
+/*
+ * Since Linux kernel commit a35b9af4ec2c ("bpf: Add a kfunc for generic type cast") (in v6.2),
+ * whatever is at an address can be read by a load, as a field is. Before that, it takes a call
+ * of a helper, and a copy. A kernel without it refuses to load a program that names it.
+ */
+extern void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 
 /*
  * What is at an address that the verifier knows no type of, in a function that knows whether the

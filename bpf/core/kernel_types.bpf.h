@@ -265,6 +265,4 @@ struct bpf_perf_event_data {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
-#include "core/kernel_memory.bpf.h"
-
 #endif

@@ -9,13 +9,14 @@
  * so that not even its first call is missed. Others are only reported. So is what a
  * process maps after that: stacks go through it, and it may be gone before anybody asks.
  */
-#define OTEL_GPU_BPF
-#include "core/kernel_types.bpf.h"
-#include "events.h"
 #include "core/core_fixes.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
+#include "core/rings.bpf.h"
 #include "core/stops.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
 
 #define MAX_NAMESPACES	   4 /* lists: one, and one for each dlmopen namespace */
 #define MAX_LIBRARIES	   2048

@@ -12,6 +12,9 @@
 #ifndef OTEL_GPU_MAPS_BPF_H
 #define OTEL_GPU_MAPS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "events.h"
+
 /* Defined in core/anchors.bpf.c, in a section of its own so that the agent finds it at
  * offset 0. */
 extern const volatile struct settings settings SEC(".rodata.settings");

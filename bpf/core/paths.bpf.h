@@ -4,6 +4,8 @@
 #define OTEL_GPU_PATHS_BPF_H
 
 #include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "events.h"
 
 #define MAX_PATH_STEPS	64 /* names and mounts on the way to the root */
 #define PATH_OFFSET(at) ((at) & (PATH_BYTES - 1))

@@ -4,6 +4,9 @@
 #define OTEL_GPU_DOOR_VIEW_BPF_H
 
 #include "../preload/layout.h"
+#include "core/kernel_types.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
 
 _Static_assert(sizeof(((struct thread *)0)->door_view) ==
 		       __builtin_offsetof(struct door_slot, places),

@@ -6,6 +6,12 @@
 #ifndef OTEL_GPU_RINGS_BPF_H
 #define OTEL_GPU_RINGS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/shares.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 #define RATE_INTERVAL_NS 1000000000ULL
 #define RATE_BYTES	 8192 /* of a ring, for each record of a program in that time */
 

@@ -15,6 +15,15 @@
 #ifndef OTEL_GPU_SAMPLES_BPF_H
 #define OTEL_GPU_SAMPLES_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/user_memory.bpf.h"
+#include "events.h"
+#include "python/code_objects.bpf.h"
+#include "python/frames.bpf.h"
+
 #define SMALL_STACK_BYTES  4096
 #define MEDIUM_STACK_BYTES 12288
 #define SAMPLE_ROOMS	   3 /* of a CPU */

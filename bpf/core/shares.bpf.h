@@ -14,6 +14,10 @@
 #ifndef OTEL_GPU_SHARES_BPF_H
 #define OTEL_GPU_SHARES_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 /* uid -> what its programs hold; ALL_USERS -> what all do. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

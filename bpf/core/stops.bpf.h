@@ -10,6 +10,12 @@
 #ifndef OTEL_GPU_STOPS_BPF_H
 #define OTEL_GPU_STOPS_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 #define SIGSTOP		    19
 #define WUNTRACED	    2
 #define PIDTYPE_PGID	    2

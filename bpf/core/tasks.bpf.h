@@ -3,7 +3,11 @@
 #ifndef OTEL_GPU_TASKS_BPF_H
 #define OTEL_GPU_TASKS_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
 #include "core/shares.bpf.h"
+#include "events.h"
 
 #define MAX_PID_NAMESPACE_LEVEL 6
 #define NO_SLOT                                                                                    \
@@ -310,7 +314,5 @@ __weak __noinline int admit(struct process *process, __u32 choices, __u64 now_kt
 	__sync_fetch_and_add(&process->shares.refused[SHARE_SPANS], 1);
 	return false;
 }
-
-#include "core/rings.bpf.h"
 
 #endif

@@ -13,6 +13,12 @@
 #ifndef OTEL_GPU_THREAD_CONTEXT_BPF_H
 #define OTEL_GPU_THREAD_CONTEXT_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 /* One entry of glibc's vector: where the storage is, and what to free. */
 #define VECTOR_ENTRY_BYTES 16
 #define MAX_MODULES	   4096

@@ -9,6 +9,9 @@
 #ifndef OTEL_GPU_USER_MEMORY_BPF_H
 #define OTEL_GPU_USER_MEMORY_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+
 #if defined(OTEL_GPU_OTHER_THREADS)
 
 typedef struct task_struct *user_memory;

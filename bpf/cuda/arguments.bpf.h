@@ -12,6 +12,11 @@
 #ifndef OTEL_GPU_ARGUMENTS_BPF_H
 #define OTEL_GPU_ARGUMENTS_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 #if defined(__TARGET_ARCH_x86)
 #define REGISTER_SLOTS	     6
 #define RETURN_ADDRESS_BYTES 8

@@ -3,6 +3,14 @@
 #ifndef OTEL_GPU_CALLS_BPF_H
 #define OTEL_GPU_CALLS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/thread_context.bpf.h"
+#include "events.h"
+#include "sched/intervals.bpf.h"
+
 /* Of cudaError_t and CUresult alike. */
 #define NOT_READY 600
 

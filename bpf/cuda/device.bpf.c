@@ -6,11 +6,10 @@
  * Only of threads that were there before the agent it has to be learned. Frameworks ask ten times
  * per launch, so these probes stand for some seconds only, and what they see is no call that counts.
  */
-#define OTEL_GPU_BPF
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/maps.bpf.h"
 #include "core/tasks.bpf.h"
+#include "events.h"
 
 SEC("uprobe")
 int ask_device(struct pt_regs *ctx)

@@ -6,6 +6,11 @@
 #ifndef OTEL_GPU_ELAPSED_BPF_H
 #define OTEL_GPU_ELAPSED_BPF_H
 
+#include "core/aggregate.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 #define NS_PER_MS	    1000000ull
 #define FLOAT_FRACTION_BITS 23
 #define FLOAT_EXPONENT	    0xffu

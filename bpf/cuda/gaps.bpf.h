@@ -3,6 +3,16 @@
 #ifndef OTEL_GPU_GAPS_BPF_H
 #define OTEL_GPU_GAPS_BPF_H
 
+#include "core/aggregate.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/thread_context.bpf.h"
+#include "cuda/recorded_calls.bpf.h"
+#include "events.h"
+#include "sched/intervals.bpf.h"
+
 static __always_inline bool is_launch(const volatile struct api_descriptor *api)
 {
 	return api->family == FAMILY_LAUNCH || api->family == FAMILY_GRAPH_LAUNCH;

@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_ROUNDS_BPF_H
 #define OTEL_GPU_ROUNDS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 #define ROUND_INTERVAL_NS 1000000
 #define ROUND_BURST_NS	  1000000000
 

@@ -5,12 +5,12 @@
  *
  * What is read is anything that the process likes: it is about the process itself.
  */
-#define OTEL_GPU_BPF
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/core_fixes.bpf.h"
 #include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
 #include "core/tasks.bpf.h"
+#include "events.h"
 
 #define STEP_INTERVAL_NS 1000000
 #define STEP_BURST_NS	 1000000000

@@ -3,6 +3,19 @@
 #ifndef OTEL_GPU_OUTCOMES_BPF_H
 #define OTEL_GPU_OUTCOMES_BPF_H
 
+#include "core/aggregate.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "cuda/arguments.bpf.h"
+#include "cuda/calls.bpf.h"
+#include "cuda/elapsed.bpf.h"
+#include "cuda/stream_captures.bpf.h"
+#include "events.h"
+#include "memory/out_of_memory.bpf.h"
+#include "memory/physical_memory.bpf.h"
+
 /* cudaDeviceProp begins with name[256] and the 16 bytes of the uuid. */
 #define DEVICE_PROPERTIES_UUID_OFFSET 256
 

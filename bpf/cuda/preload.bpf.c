@@ -4,30 +4,22 @@
  * at which this is attached: at the first call of each thread, and from then on nothing else counts
  * what it counts; and for calls and gaps that may be worth more than to be counted.
  */
-#define OTEL_GPU_BPF
+#include "../preload/layout.h"
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
 #include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
-#include "core/stops.bpf.h"
-#include "core/aggregate.bpf.h"
-#include "python/code_objects.bpf.h"
-#include "python/frames.bpf.h"
+#include "core/rings.bpf.h"
 #include "core/samples.bpf.h"
-#include "sched/time_accounting.bpf.h"
-#include "sched/wait_chains.bpf.h"
-#include "sched/waits.bpf.h"
-#include "core/thread_context.bpf.h"
-#include "sched/intervals.bpf.h"
-#include "core/preload_view.bpf.h"
-#include "sched/stalls.bpf.h"
-#include "cuda/recorded_calls.bpf.h"
+#include "core/stops.bpf.h"
+#include "core/tasks.bpf.h"
+#include "cuda/calls.bpf.h"
 #include "cuda/gaps.bpf.h"
 #include "cuda/preload.bpf.h"
-#include "cuda/stream_captures.bpf.h"
-#include "nccl/communicators.bpf.h"
+#include "cuda/recorded_calls.bpf.h"
+#include "events.h"
 #include "nccl/completions.bpf.h"
-#include "cuda/calls.bpf.h"
+#include "sched/stalls.bpf.h"
+#include "sched/time_accounting.bpf.h"
 
 /* The agent has to open what the program counts in, before that is gone. */
 static __always_inline void report_door(struct task_struct *task, struct thread *thread,

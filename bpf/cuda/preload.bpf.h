@@ -13,6 +13,13 @@
 #ifndef OTEL_GPU_DOOR_BPF_H
 #define OTEL_GPU_DOOR_BPF_H
 
+#include "../preload/layout.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/preload_view.bpf.h"
+#include "events.h"
+#include "sched/intervals.bpf.h"
+
 /* This and what comes below are global functions, so that the verifier walks loops once. */
 __weak __noinline int take_over(struct thread *thread, struct open_call *call,
 				const struct door_open_call *published)

@@ -5,12 +5,12 @@
  *
  * What is read is anything that the process likes: it is about the process itself.
  */
-#define OTEL_GPU_BPF
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/core_fixes.bpf.h"
 #include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
 #include "core/tasks.bpf.h"
+#include "events.h"
 
 /* A library that keeps to its rate never has so many between two that are told. */
 #define MAX_LEFT_OUT (1 << 30)

@@ -3,6 +3,11 @@
 #ifndef OTEL_GPU_CHOICES_BPF_H
 #define OTEL_GPU_CHOICES_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 static __always_inline bool is_sampled(struct thread *thread)
 {
 	if (!settings.sample_one_in)

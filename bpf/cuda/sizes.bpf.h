@@ -6,6 +6,12 @@
 #ifndef OTEL_GPU_SIZES_BPF_H
 #define OTEL_GPU_SIZES_BPF_H
 
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "cuda/arguments.bpf.h"
+#include "events.h"
+
 #define SIZES_AT_A_TIME 8
 #define MAX_SIZES	4096 /* of one list */
 

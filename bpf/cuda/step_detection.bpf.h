@@ -3,8 +3,11 @@
 #ifndef OTEL_GPU_RHYTHM_BPF_H
 #define OTEL_GPU_RHYTHM_BPF_H
 
-#include "step_detection.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
 #include "cuda/iterations.bpf.h"
+#include "events.h"
+#include "step_detection.h"
 
 #define NO_RHYTHM 0xffffffff
 

@@ -9,6 +9,10 @@
 #ifndef OTEL_GPU_CAPTURES_BPF_H
 #define OTEL_GPU_CAPTURES_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 static __always_inline struct stream_key stream_key_of(const struct thread *thread, __u64 stream)
 {
 	struct stream_key key = {

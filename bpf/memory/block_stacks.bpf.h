@@ -3,6 +3,16 @@
 #ifndef OTEL_GPU_BLOCK_PLACES_BPF_H
 #define OTEL_GPU_BLOCK_PLACES_BPF_H
 
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/samples.bpf.h"
+#include "core/shares.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/user_memory.bpf.h"
+#include "events.h"
+#include "python/frames.bpf.h"
+
 #define MAX_FRAMES	   64
 #define MAX_CHAIN_BYTES	   (8 << 20)
 #define BLOCK_STACKS_BURST 500

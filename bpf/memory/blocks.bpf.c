@@ -11,18 +11,15 @@
  * first sample whether that chain is the whole stack, and so always is where it is the same. If it
  * is not, each block has a key of its own. A sample is sent for a key that is new.
  */
-#define OTEL_GPU_BPF
+#include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
 #include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
-#include "core/core_fixes.bpf.h"
-#include "python/code_objects.bpf.h"
-#include "python/frames.bpf.h"
 #include "core/samples.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "memory/block_stacks.bpf.h"
 #include "memory/out_of_memory.bpf.h"
 #include "memory/poisson.bpf.h"
-#include "memory/block_stacks.bpf.h"
 
 #define DEVICE_OF_CUDA	 1
 #define MAX_MEMORY_BYTES (1ULL << 48) /* of a device; more is a lie */

@@ -8,6 +8,12 @@
 #ifndef OTEL_GPU_OUT_OF_MEMORY_BPF_H
 #define OTEL_GPU_OUT_OF_MEMORY_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 #define OUT_OF_MEMORY		  2 /* cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY */
 #define OUT_OF_MEMORY_INTERVAL_NS 50000000
 #define OUT_OF_MEMORY_BURST_NS	  1000000000

@@ -6,6 +6,11 @@
 #ifndef OTEL_GPU_MEMORY_BPF_H
 #define OTEL_GPU_MEMORY_BPF_H
 
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 #define MAX_UNMAPPED 256 /* mappings that one call takes away */
 
 static __always_inline struct allocation *find_memory(struct allocation_key *key, __u32 layer,

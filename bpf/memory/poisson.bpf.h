@@ -7,6 +7,8 @@
 #ifndef OTEL_GPU_POISSON_BPF_H
 #define OTEL_GPU_POISSON_BPF_H
 
+#include "core/kernel_types.bpf.h"
+
 #define ONE_16	       (1 << 16) /* 1, with 16 bits behind the point */
 #define ONE_32	       (1ULL << 32)
 #define LN_2_16	       45426 /* the logarithm of 2 */

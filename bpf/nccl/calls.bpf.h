@@ -6,6 +6,16 @@
 #ifndef OTEL_GPU_NCCL_CALLS_BPF_H
 #define OTEL_GPU_NCCL_CALLS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "cuda/arguments.bpf.h"
+#include "cuda/stream_captures.bpf.h"
+#include "events.h"
+#include "nccl/communicator_calls.bpf.h"
+#include "nccl/communicators.bpf.h"
+#include "nccl/completions.bpf.h"
+
 #define NO_REDUCTION 255
 #define NCCL_FAILED  255 /* in the place of an enum nccl_call */
 

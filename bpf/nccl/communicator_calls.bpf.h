@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_COMMUNICATOR_CALLS_BPF_H
 #define OTEL_GPU_COMMUNICATOR_CALLS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "cuda/arguments.bpf.h"
+#include "events.h"
+#include "nccl/communicators.bpf.h"
+
 #define IN_PROGRESS	      7 /* ncclInProgress: no failure, nor an error of a communicator */
 #define NO_COLOR	      (-1)
 #define MAX_RANKS_OF_INIT_ALL 16

@@ -9,6 +9,11 @@
 #ifndef OTEL_GPU_COMMUNICATORS_BPF_H
 #define OTEL_GPU_COMMUNICATORS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+
 #define UNIQUE_ID_WORDS 16
 
 /* Cumulative, and read by the agent. Not LRU: full is counted. */

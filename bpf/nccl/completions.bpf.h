@@ -10,6 +10,13 @@
 #ifndef OTEL_GPU_STREAM_WORKS_BPF_H
 #define OTEL_GPU_STREAM_WORKS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
+#include "cuda/stream_captures.bpf.h"
+#include "events.h"
+#include "nccl/communicators.bpf.h"
+
 /* Both LRU: what is forgotten is known to be done a little later, by another call. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

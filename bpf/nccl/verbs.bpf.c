@@ -6,12 +6,13 @@
  * first one may have begun before the probes stood, and then its return is not seen. But each event
  * is acknowledged, and whose return was not seen is counted then.
  */
-#define OTEL_GPU_BPF
-#include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
 #include "core/aggregate.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
 
 /* struct ibv_async_event: what it is about, and enum ibv_event_type. */
 #define EVENT_TYPE_OFFSET 8

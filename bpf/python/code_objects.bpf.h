@@ -9,7 +9,11 @@
 #ifndef OTEL_GPU_CODE_BPF_H
 #define OTEL_GPU_CODE_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/tasks.bpf.h"
 #include "core/user_memory.bpf.h"
+#include "events.h"
 
 #define MAX_CODE_BYTES	 (1 << 24) /* of instructions, of a line table, characters of a text */
 #define CODE_ROOM	 512

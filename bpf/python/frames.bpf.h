@@ -25,6 +25,11 @@
 #define OTEL_GPU_PYTHON_BPF_H
 
 #include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/user_memory.bpf.h"
+#include "events.h"
+#include "python/code_objects.bpf.h"
 #include "python/thread_states.bpf.h"
 
 #define MAX_PYTHON_STEPS   (MAX_PYTHON_FRAMES + 32) /* some are left out */

@@ -8,6 +8,11 @@
 #define OTEL_GPU_PYTHON_THREADS_BPF_H
 
 #include "core/core_fixes.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/user_memory.bpf.h"
+#include "events.h"
+#include "python/code_objects.bpf.h"
 
 #define PYTHON_3_11	 0x030b
 #define PYTHON_3_12	 0x030c

@@ -14,26 +14,21 @@
  * nothing at all takes longer than that, so there are no more than two: sched_wakeup,
  * which comes after sched_waking, would tell the CPU that the thread is put on.
  */
-#define OTEL_GPU_BPF
-#include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
-#include "core/aggregate.bpf.h"
 #include "core/core_fixes.bpf.h"
-#include "python/code_objects.bpf.h"
-#include "python/frames.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
 #include "core/samples.bpf.h"
-#include "sched/time_accounting.bpf.h"
-#include "sched/wait_chains.bpf.h"
-#include "sched/waits.bpf.h"
+#include "core/tasks.bpf.h"
 #include "core/thread_context.bpf.h"
-#include "sched/intervals.bpf.h"
-#include "core/preload_view.bpf.h"
-#include "sched/stalls.bpf.h"
 #include "cuda/preload.bpf.h"
+#include "events.h"
 #include "sched/kernel_stacks.bpf.h"
 #include "sched/resources.bpf.h"
+#include "sched/sockets.bpf.h"
+#include "sched/stalls.bpf.h"
+#include "sched/time_accounting.bpf.h"
+#include "sched/waits.bpf.h"
 
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_FUTEX 202

@@ -3,6 +3,10 @@
 #ifndef OTEL_GPU_CONTEXTS_BPF_H
 #define OTEL_GPU_CONTEXTS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
+
 static __always_inline bool waits_for_device(__u32 api)
 {
 	return settings.apis[api < MAX_APIS ? api : 0].family == FAMILY_SYNCHRONIZE;

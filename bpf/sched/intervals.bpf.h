@@ -6,7 +6,14 @@
 #ifndef OTEL_GPU_ACCOUNT_BPF_H
 #define OTEL_GPU_ACCOUNT_BPF_H
 
-__u64 sample_of_interval(const struct thread *thread, __u64 user_stack, __u64 duration_ns);
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/rings.bpf.h"
+#include "core/samples.bpf.h"
+#include "core/tasks.bpf.h"
+#include "core/thread_context.bpf.h"
+#include "events.h"
+#include "sched/wait_chains.bpf.h"
 
 static __always_inline void forget_intervals(struct thread *thread)
 {

@@ -10,6 +10,11 @@
 #ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
 #define OTEL_GPU_KERNEL_STACKS_BPF_H
 
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "events.h"
 #include "sched/stack_ids.bpf.h"
 
 #define MEMO_BITS      10

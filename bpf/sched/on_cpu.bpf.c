@@ -11,17 +11,14 @@
  * A tick may interrupt the other programs, but for those of the scheduler, whose interrupts are
  * off. So it shares no room of a CPU with them, and changes no thread.
  */
-#define OTEL_GPU_BPF
-#include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
-#include "core/core_fixes.bpf.h"
-#include "python/code_objects.bpf.h"
-#include "python/frames.bpf.h"
-#include "core/samples.bpf.h"
-#include "sched/contexts.bpf.h"
 #include "../preload/layout.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/samples.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "sched/contexts.bpf.h"
 
 /* What is sent where the kernel was interrupted: the agent gives the stack an id. */
 struct kernel_cpu_sample {

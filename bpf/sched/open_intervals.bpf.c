@@ -6,14 +6,14 @@
  *
  * Only in the object for kernels with BTF: what iterates over tasks needs it.
  */
-#define OTEL_GPU_BPF
+#include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"
-#include "events.h"
 #include "core/maps.bpf.h"
 #include "core/tasks.bpf.h"
-#include "core/core_fixes.bpf.h"
-#include "sched/time_accounting.bpf.h"
+#include "events.h"
+#include "sched/contexts.bpf.h"
 #include "sched/stack_ids.bpf.h"
+#include "sched/time_accounting.bpf.h"
 
 struct bpf_iter_meta;
 

@@ -11,6 +11,15 @@
 #ifndef OTEL_GPU_RESOURCES_BPF_H
 #define OTEL_GPU_RESOURCES_BPF_H
 
+#include "core/core_fixes.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/paths.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "sched/sockets.bpf.h"
+
 #if defined(OTEL_GPU_NO_BTF)
 
 static __always_inline void note_descriptor(struct thread *thread, __u64 second_argument)
@@ -23,9 +32,6 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 }
 
 #else
-
-#include "core/paths.bpf.h"
-#include "sched/sockets.bpf.h"
 
 #define RESOURCE_FLOOR_NS 100000
 /* Further files of a process image are one per file system in the time account, and sockets one

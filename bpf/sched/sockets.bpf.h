@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_SOCKETS_BPF_H
 #define OTEL_GPU_SOCKETS_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "events.h"
+
+#if !defined(OTEL_GPU_NO_BTF)
+
 #define AF_UNIX	       1
 #define AF_INET	       2
 #define AF_INET6       10
@@ -136,5 +142,7 @@ static __always_inline bool read_unix_path(char *to, struct unix_sock *sk)
 		to[0] = '@';
 	return true;
 }
+
+#endif
 
 #endif

@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_STACK_IDS_BPF_H
 #define OTEL_GPU_STACK_IDS_BPF_H
 
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/shares.bpf.h"
+#include "events.h"
+
 #define STACK_FLOOR_NS 20000 /* shorter waits go without */
 
 /* Where this CPU keeps the stack that is looked for. */

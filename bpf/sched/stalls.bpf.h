@@ -3,6 +3,18 @@
 #ifndef OTEL_GPU_STALLS_BPF_H
 #define OTEL_GPU_STALLS_BPF_H
 
+#include "core/aggregate.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/preload_view.bpf.h"
+#include "core/samples.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "sched/intervals.bpf.h"
+#include "sched/time_accounting.bpf.h"
+#include "sched/waits.bpf.h"
+
 /*
  * Threads that make no CUDA calls wait as a matter of course; a wait is worth a span of
  * its own when it is long. Of those that do, it is a part of a call or of a gap.

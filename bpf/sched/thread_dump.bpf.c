@@ -12,16 +12,15 @@
  *
  * Only in the object for kernels with BTF: what iterates over tasks needs it.
  */
-#define OTEL_GPU_BPF
 #define OTEL_GPU_OTHER_THREADS
-#include "core/kernel_types.bpf.h"
-#include "events.h"
-#include "core/maps.bpf.h"
-#include "core/tasks.bpf.h"
 #include "core/core_fixes.bpf.h"
-#include "python/code_objects.bpf.h"
-#include "python/frames.bpf.h"
+#include "core/kernel_memory.bpf.h"
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
 #include "core/samples.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "python/frames.bpf.h"
 #include "sched/stack_ids.bpf.h"
 
 struct seq_file;

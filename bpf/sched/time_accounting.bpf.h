@@ -17,6 +17,11 @@
 #ifndef OTEL_GPU_TIMES_BPF_H
 #define OTEL_GPU_TIMES_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/maps.bpf.h"
+#include "core/shares.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
 #include "sched/contexts.bpf.h"
 
 #define OFF_CPU (1ULL << 63) /* no clock gets there */

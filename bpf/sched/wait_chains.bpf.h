@@ -11,6 +11,10 @@
 #ifndef OTEL_GPU_CHAINS_BPF_H
 #define OTEL_GPU_CHAINS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "events.h"
+#include "sched/time_accounting.bpf.h"
+
 #define SLICE_GAP_NS 500000
 #define LINK_GAP_NS  1000000	/* between waits that are one link, at most */
 #define LINK_NS	     1000000000 /* of several waits, at most */

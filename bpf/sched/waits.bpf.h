@@ -3,6 +3,12 @@
 #ifndef OTEL_GPU_WAITS_BPF_H
 #define OTEL_GPU_WAITS_BPF_H
 
+#include "core/kernel_types.bpf.h"
+#include "core/tasks.bpf.h"
+#include "events.h"
+#include "sched/time_accounting.bpf.h"
+#include "sched/wait_chains.bpf.h"
+
 #if defined(__TARGET_ARCH_x86)
 #define SYSCALL_NANOSLEEP	35
 #define SYSCALL_CLOCK_NANOSLEEP 230
