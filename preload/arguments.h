@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the arguments of a call say, by its row of the probe table. */
-#ifndef OTEL_GPU_DOOR_ARGUMENTS_H
-#define OTEL_GPU_DOOR_ARGUMENTS_H
+#ifndef OTEL_GPU_PRELOAD_ARGUMENTS_H
+#define OTEL_GPU_PRELOAD_ARGUMENTS_H
 
 #include <string.h>
 
-#include "calls.h"
+#include "layout.h"
+#include "row.h"
 
 #define LAUNCH_CONFIG_STREAM_OFFSET 32 /* see bpf/cuda/arguments.bpf.h */
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GENERATED from otel_gpu/capture/layout.py by tools/generate_door.py. Do not edit. */
 /* clang-format off */
+#ifndef OTEL_GPU_PRELOAD_BOUNDS_H
+#define OTEL_GPU_PRELOAD_BOUNDS_H
+
+#include "series.h"
 
 static const struct bounds duration_bounds = {
 	.first = {
@@ -68,3 +72,5 @@ static const struct bounds size_bounds = {
 		18446744073709551615ull,
 	},
 };
+
+#endif

@@ -5,14 +5,23 @@
  * layout.h says what it writes and where. After a thread's first call there is no allocation, no lock
  * and no system call in here.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "arguments.h"
-#include "interruptions.h"
-#include "step_detection.h"
-#include "series.h"
-#include "reported_calls.h"
 #include "bounds.h"
+#include "calls.h"
+#include "clock.h"
+#include "compiler.h"
+#include "frame.h"
+#include "interruptions.h"
+#include "layout.h"
+#include "memory.h"
+#include "reported_calls.h"
+#include "row.h"
+#include "series.h"
+#include "state.h"
+#include "step_detection.h"
 
 #define NOT_READY	 600 /* of cudaError_t and CUresult alike */
 #define SAME_STACK_BYTES 65536

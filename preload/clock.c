@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "compiler.h"
+#include "layout.h"
 
 #define ANCHOR_NS     10000000ull   /* a thread asks the system so often */
 #define MIN_BASE_NS   2000000ull    /* from which a rate is known */

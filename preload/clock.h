@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What time it is: ktime, at half the price. */
-#ifndef OTEL_GPU_DOOR_CLOCK_H
-#define OTEL_GPU_DOOR_CLOCK_H
+#ifndef OTEL_GPU_PRELOAD_CLOCK_H
+#define OTEL_GPU_PRELOAD_CLOCK_H
 
-#include "calls.h"
+#include "compiler.h"
+#include "layout.h"
 
 #define RATE_SHIFT 32
 
@@ -29,7 +30,7 @@ struct own_clock {
 	__u64 last_ktime_ns;
 };
 
-extern __attribute__((visibility("hidden"))) struct rate door_rate;
+extern HIDDEN struct rate door_rate;
 
 static inline __u64 cycles_now(void)
 {
@@ -46,9 +47,9 @@ static inline __u64 cycles_now(void)
 }
 
 /* Of the process: before the first call is counted. */
-__attribute__((visibility("hidden"))) void door_begin_clock(void);
+HIDDEN void door_begin_clock(void);
 /* Asks the system, and goes on from there. */
-__attribute__((visibility("hidden"))) __u64 door_anchor_clock(struct own_clock *own);
+HIDDEN __u64 door_anchor_clock(struct own_clock *own);
 
 /* Never before what it last was. */
 static inline __u64 ktime_ns(struct own_clock *own)

@@ -10,12 +10,15 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-#include "calls.h"
+#include "compiler.h"
+#include "memory.h"
+#include "names.h"
+#include "symbols.h"
 
 void *door_next_dlopen(const char *path, int flags);
 void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags);
 
-__attribute__((visibility("hidden"))) void *door_next_dlopen(const char *path, int flags)
+HIDDEN void *door_next_dlopen(const char *path, int flags)
 {
 	if (path && flags & RTLD_DEEPBIND)
 		door_bind_past();
@@ -25,8 +28,7 @@ __attribute__((visibility("hidden"))) void *door_next_dlopen(const char *path, i
 	return door_next("dlopen");
 }
 
-__attribute__((visibility("hidden"))) void *door_next_dlmopen(Lmid_t namespace, const char *path,
-							      int flags)
+HIDDEN void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags)
 {
 	if (path && (namespace != LM_ID_BASE || flags & RTLD_DEEPBIND))
 		door_bind_past();

@@ -4,8 +4,8 @@
  * comes with an older glibc would not start with a library that needs a newer one. Those have them
  * in libdl.so.2 and libpthread.so.0, which newer ones have too.
  */
-#ifndef OTEL_GPU_DOOR_GLIBC_H
-#define OTEL_GPU_DOOR_GLIBC_H
+#ifndef OTEL_GPU_PRELOAD_GLIBC_H
+#define OTEL_GPU_PRELOAD_GLIBC_H
 
 #if defined(__x86_64__)
 #define FIRST "GLIBC_2.2.5"

@@ -6,6 +6,7 @@
 
 #include "glibc.h"
 #include "interruptions.h"
+#include "layout.h"
 
 #define NAME_OFFSET    8 /* in struct rseq, of its rseq_cs */
 #define MIN_AREA_BYTES 20

@@ -12,10 +12,14 @@
  * thread is not in it. What is named here is a sequence that nobody is ever in. Where there is no
  * such area, nothing is noticed.
  */
-#ifndef OTEL_GPU_DOOR_INTERRUPTIONS_H
-#define OTEL_GPU_DOOR_INTERRUPTIONS_H
+#ifndef OTEL_GPU_PRELOAD_INTERRUPTIONS_H
+#define OTEL_GPU_PRELOAD_INTERRUPTIONS_H
 
-#include "memory.h"
+#include <stdbool.h>
+
+#include "compiler.h"
+#include "layout.h"
+#include "state.h"
 
 #define MAX_INTERRUPTIONS 8 /* in turn, before it is taken as it is */
 

@@ -27,8 +27,8 @@
  *
  * Of Python's copy, names and clocks see bpf/events.h, whose types are used here.
  */
-#ifndef OTEL_GPU_DOOR_H
-#define OTEL_GPU_DOOR_H
+#ifndef OTEL_GPU_PRELOAD_LAYOUT_H
+#define OTEL_GPU_PRELOAD_LAYOUT_H
 
 #include "../bpf/events.h"
 

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -21,28 +22,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "glibc.h"
 #include "interruptions.h"
-#include "step_detection.h"
+#include "layout.h"
+#include "memory.h"
+#include "names.h"
+#include "reported_calls.h"
 #include "series.h"
+#include "state.h"
+#include "step_detection.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8
 #endif
 
 #define TRIES_WHILE_BEGUN 100000
+#define RETRY_CALLS	  4096 /* of a thread without a slot, before it looks for one again */
 
-struct guard *door_guard;
-char *door_memory;
-OWN struct self door_self;
 static pthread_key_t exit_key;
 static pthread_once_t exit_key_once = PTHREAD_ONCE_INIT;
-
-void door_count_loss(enum door_loss loss)
-{
-	if (door_guard && __atomic_load_n(&door_guard->state, __ATOMIC_ACQUIRE) == MEMORY_READY)
-		add_shared(&HEADER->lost[loss], 1);
-}
 
 /* A file above the program's limit would be its end. */
 static bool may_be_as_large(void)

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Names of functions: which row of the probe table they are, and which spelling of it. */
+#include <stdbool.h>
 #include <string.h>
 
-#include "calls.h"
+#include "layout.h"
+#include "names.h"
+#include "row.h"
 
 bool door_is_cuda(const char *path)
 {

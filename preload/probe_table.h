@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GENERATED from otel_gpu/probe_table.py by tools/generate_door.py. Do not edit. */
 /* clang-format off */
+#ifndef OTEL_GPU_PRELOAD_PROBE_TABLE_H
+#define OTEL_GPU_PRELOAD_PROBE_TABLE_H
+
+#include "row.h"
 
 const struct row door_rows[] = {
 	{.name = "__cudaGetKernel", .api = 71, .family = 21, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 2},
@@ -300,3 +304,5 @@ const struct row door_rows[] = {
 	NARROW(145, cudaStreamWaitEvent) \
 
 #define LAUNCH_ROW 108
+
+#endif

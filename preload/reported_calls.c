@@ -6,7 +6,11 @@
 #include <string.h>
 
 #include "arguments.h"
+#include "frame.h"
+#include "layout.h"
 #include "reported_calls.h"
+#include "row.h"
+#include "state.h"
 
 /* Each is a function of its own, and does nothing. */
 #define PROBED __attribute__((visibility("default"), noinline, used))

@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of calls and gaps is shown to the agent's probes, and which of them may be worth it. */
-#ifndef OTEL_GPU_DOOR_SHOWN_H
-#define OTEL_GPU_DOOR_SHOWN_H
+#ifndef OTEL_GPU_PRELOAD_REPORTED_CALLS_H
+#define OTEL_GPU_PRELOAD_REPORTED_CALLS_H
 
-#include "memory.h"
+#include <stdbool.h>
+
+#include "compiler.h"
+#include "frame.h"
+#include "layout.h"
+#include "row.h"
+#include "state.h"
+
+/* Who counts here from now on. */
+void otel_gpu_door_thread(const struct door_slot *slot, const void *memory);
 
 /* The thread says that it counts its calls, to the agent that has this generation; 0: to none. */
 HIDDEN void door_introduce(struct door_slot *slot, __u32 generation);

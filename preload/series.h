@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counting: the same keys and buckets as in bpf/core/aggregate.bpf.h. */
-#ifndef OTEL_GPU_DOOR_SERIES_H
-#define OTEL_GPU_DOOR_SERIES_H
+#ifndef OTEL_GPU_PRELOAD_SERIES_H
+#define OTEL_GPU_PRELOAD_SERIES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-#include "memory.h"
+#include "layout.h"
+#include "state.h"
 
 /* Whole for a signal handler of the same thread, which may count as well. */
 static inline void add_own(__u64 *sum, __u64 value)
@@ -104,6 +106,14 @@ static inline struct door_series *common_series(struct key key)
 					      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 	return begin_series(&COMMON->series[begun], key);
 }
+
+#define BOUNDS_OF_BITS 4 /* that values of as many bits may be above: a scale of 2 has no more */
+
+/* Ascending inclusive upper bounds, and where to begin to look: by the bits of a value. */
+struct bounds {
+	__u8 first[65];
+	__u64 upper[MAX_BOUNDS + BOUNDS_OF_BITS]; /* nothing is above the last ones */
+};
 
 /* Without a branch: by the value it would be a guess, and a wrong one takes longer than all of this. */
 static inline __u32 find_bucket(const struct bounds *bounds, __u64 value)

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps of threads that do not tell them: calls are kept, and rounds of a rhythm reported. */
-#ifndef OTEL_GPU_DOOR_RHYTHM_H
-#define OTEL_GPU_DOOR_RHYTHM_H
+#ifndef OTEL_GPU_PRELOAD_STEP_DETECTION_H
+#define OTEL_GPU_PRELOAD_STEP_DETECTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "../bpf/step_detection.h"
-#include "memory.h"
+#include "compiler.h"
+#include "layout.h"
+#include "row.h"
+#include "state.h"
 
 static __attribute__((noinline)) void claim_rhythm(const struct door_slot *slot)
 {

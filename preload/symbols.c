@@ -16,11 +16,18 @@
 #include <errno.h>
 #include <link.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "calls.h"
+#include "compiler.h"
+#include "copies.h"
 #include "glibc.h"
+#include "layout.h"
+#include "names.h"
+#include "row.h"
+#include "state.h"
+#include "symbols.h"
 
 #define PROBES	      8
 #define MAX_LIBRARIES 8
@@ -29,10 +36,10 @@
 typedef void *(*find_symbol)(void *, const char *);
 
 struct place door_places[PLACES];
-__attribute__((visibility("hidden"))) find_symbol door_real_dlsym;
+HIDDEN find_symbol door_real_dlsym;
 
 /* dlvsym() is not wrapped, so it tells which one is next. */
-__attribute__((visibility("hidden"))) find_symbol door_find_dlsym(void)
+HIDDEN find_symbol door_find_dlsym(void)
 {
 	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
 
@@ -245,7 +252,7 @@ void *door_wrapped(const char *symbol, void *found)
 }
 
 /* dlsym() with a handle, which asks nobody who it is. */
-__attribute__((visibility("hidden"))) void *door_dlsym(void *handle, const char *name)
+HIDDEN void *door_dlsym(void *handle, const char *name)
 {
 	return door_wrapped(name, real_dlsym(handle, name));
 }
@@ -262,7 +269,7 @@ static bool is_own(const void *address)
  * Whether somebody asks for a function that only the door has, in its scope: programs find out in
  * this way whether there is CUDA at all.
  */
-__attribute__((visibility("hidden"))) int door_is_alone(const char *name, const void *caller)
+HIDDEN int door_is_alone(const char *name, const void *caller)
 {
 	__u16 variant;
 	void *first;

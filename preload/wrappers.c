@@ -7,6 +7,15 @@
  * them, in registers and then on the stack; a wrapper passes on more of the stack than there are.
  */
 #include "calls.h"
+#include "compiler.h"
+#include "copies.h"
+#include "frame.h"
+#include "layout.h"
+#include "probe_table.h"
+#include "row.h"
+#include "symbols.h"
+
+#define NO_DEVICE 100 /* cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE: where there is no library */
 
 typedef __u64 slot;
 
@@ -75,8 +84,6 @@ typedef int (*wide)(TWELVE);
 #define COPIES_OF(number, name)                                                                    \
 	{copy_##number##_0, copy_##number##_1, copy_##number##_2,                                  \
 	 copy_##number##_3, copy_##number##_4, copy_##number##_5},
-
-#include "probe_table.h"
 
 const __u32 door_row_count = sizeof(door_rows) / sizeof(*door_rows);
 struct copy door_copies[sizeof(door_rows) / sizeof(*door_rows)][COPIES];

@@ -22,7 +22,12 @@ PREAMBLE = """\
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GENERATED from {source} by tools/generate_door.py. Do not edit. */
 /* clang-format off */
+#ifndef {guard}
+#define {guard}
+
+#include "{header}"
 """
+_END = "\n#endif\n"
 
 # They have more arguments than fit into registers: the launches, and what has structures by value
 # or lists. A test compares with CUDA's own headers.
@@ -34,7 +39,7 @@ _WIDE = frozenset(
         *("cudaMalloc3D", "cudaMalloc3DArray", "cudaLibraryLoadData", "cuLibraryLoadData"),
     }
 )
-# As in preload/calls.h.
+# As in preload/series.h.
 _BOUNDS_OF_BITS = 4
 _ABOVE_ALL = (1 << 64) - 1
 _COLUMNS = (
@@ -76,8 +81,10 @@ def _list(apis: Sequence[Api]) -> Iterator[str]:
 def generate_rows() -> str:
     """Return the text of probe_table.h."""
     apis = door_apis()
-    preamble = PREAMBLE.format(source="otel_gpu/probe_table.py")
-    return "".join([preamble, *_rows(apis), *_list(apis)])
+    preamble = PREAMBLE.format(
+        source="otel_gpu/probe_table.py", guard="OTEL_GPU_PRELOAD_PROBE_TABLE_H", header="row.h"
+    )
+    return "".join([preamble, *_rows(apis), *_list(apis), _END])
 
 
 def _first_buckets(bounds: Sequence[int]) -> list[int]:
@@ -112,9 +119,14 @@ def generate_bounds() -> str:
     """Return the text of bounds.h."""
     config = Config()
     return (
-        PREAMBLE.format(source="otel_gpu/capture/layout.py")
+        PREAMBLE.format(
+            source="otel_gpu/capture/layout.py",
+            guard="OTEL_GPU_PRELOAD_BOUNDS_H",
+            header="series.h",
+        )
         + _bounds("duration_bounds", duration_bounds_ns(config))
         + _bounds("size_bounds", size_bounds_bytes(config))
+        + _END
     )
 
 

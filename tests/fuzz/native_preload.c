@@ -8,13 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../preload/calls.h"
-
 #include "../../bpf/step_detection.h"
 #include "../../preload/bounds.h"
 #include "../../preload/names.c"
 #include "../../preload/probe_table.h"
 #include "../../preload/series.h"
+#include "../../preload/state.h"
 
 /* What the parts that are not here would have. */
 char *door_memory;

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the memory is that calls are counted in, and what a thread keeps to itself. */
+#ifndef OTEL_GPU_PRELOAD_STATE_H
+#define OTEL_GPU_PRELOAD_STATE_H
+
+#include <stdbool.h>
+
+#include "clock.h"
+#include "compiler.h"
+#include "layout.h"
+
+#define SERIES_HASHES 256 /* of a thread: four times DOOR_SLOT_SERIES */
+
+enum memory_state {
+	MEMORY_NONE = 0, /* what a wiped page says */
+	MEMORY_BEGUN = 1,
+	MEMORY_READY = 2,
+	MEMORY_REFUSED = 3,
+};
+
+/* In a page that is all zeros in a child. */
+struct guard {
+	__u32 state; /* enum memory_state */
+	__u64 epoch; /* start_ktime_ns of the memory; 0: none yet */
+};
+
+struct self {
+	struct door_slot *slot; /* NULL: none; the common part is used */
+	__u64 epoch;		/* of the memory that the slot is in; 0: there is none */
+	struct own_clock clock;
+	volatile __u64 *sequence_name; /* see interruptions.h */
+	struct door_rhythm *rhythm;    /* NULL: it has none */
+	__s32 device;
+	__u32 until_retry;
+	__u32 until_rhythm;	/* calls before it asks for one again */
+	__u8 is_withheld;	/* there was none */
+	__u8 is_sampled;	/* the outermost open call is */
+	__u8 inside[MAX_DEPTH]; /* something in the open call was shown, or counted by a probe */
+	__u8 series[SERIES_HASHES]; /* number + 1 of a series in the slot, by the hash of its key */
+};
+
+/* What is not hidden from the compiler by a library's tables: the door is loaded at the start. */
+#define OWN HIDDEN __thread __attribute__((tls_model("initial-exec")))
+
+extern HIDDEN struct guard *door_guard;
+extern HIDDEN char *door_memory;
+extern OWN struct self door_self;
+
+#define HEADER	((struct door_header *)door_memory)
+#define CONTROL ((const volatile struct door_control *)(door_memory + DOOR_CONTROL_OFFSET))
+#define COMMON	((struct door_common *)(door_memory + DOOR_COMMON_OFFSET))
+#define SLOTS	((struct door_slot *)(door_memory + DOOR_SLOTS_OFFSET))
+#define RHYTHMS ((struct door_rhythm *)(door_memory + DOOR_RHYTHMS_OFFSET))
+
+#define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
+
+void door_count_loss(enum door_loss loss);
+
+static inline void add_shared(__u64 *sum, __u64 value)
+{
+	__atomic_fetch_add(sum, value, __ATOMIC_RELAXED);
+}
+
+#endif
