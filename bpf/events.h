@@ -11,8 +11,8 @@
  * A process image is identified by pid and image_ktime_ns together: the ktime
  * at which the image (fork, exec, or the moment it was first watched) began.
  */
-#ifndef OTEL_GPU_EVENTS_H
-#define OTEL_GPU_EVENTS_H
+#ifndef OTEL_GPU_BPF_EVENTS_H
+#define OTEL_GPU_BPF_EVENTS_H
 
 #if defined(__bpf__)
 #include "core/kernel_types.bpf.h"

@@ -5,8 +5,8 @@
  * The kernel side does this with calls that have probes, and preload/step_detection.h with those that come
  * through the door. otel_gpu/capture/rhythm.py does the same with calls that were kept.
  */
-#ifndef OTEL_GPU_RHYTHM_TURNS_H
-#define OTEL_GPU_RHYTHM_TURNS_H
+#ifndef OTEL_GPU_BPF_STEP_DETECTION_H
+#define OTEL_GPU_BPF_STEP_DETECTION_H
 
 #include "events.h"
 

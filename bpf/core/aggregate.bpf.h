@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Counting in the kernel: one histogram per series, exact at any call rate. */
-#ifndef OTEL_GPU_AGGREGATE_BPF_H
-#define OTEL_GPU_AGGREGATE_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_AGGREGATE_H
+#define OTEL_GPU_BPF_CORE_AGGREGATE_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

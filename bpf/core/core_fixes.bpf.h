@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Kernel differences, each citing the commit that made it. */
-#ifndef OTEL_GPU_CORE_FIXES_BPF_H
-#define OTEL_GPU_CORE_FIXES_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_CORE_FIXES_H
+#define OTEL_GPU_BPF_CORE_CORE_FIXES_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -9,8 +9,8 @@
  * OTEL_GPU_NO_BTF. Its offsets are fixed at load time too, from BTF that the agent makes
  * of the kernel's headers.
  */
-#ifndef OTEL_GPU_KERNEL_MEMORY_BPF_H
-#define OTEL_GPU_KERNEL_MEMORY_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_KERNEL_MEMORY_H
+#define OTEL_GPU_BPF_CORE_KERNEL_MEMORY_H
 
 #include "core/kernel_types.bpf.h"
 #include "events.h"

@@ -5,8 +5,8 @@
  * preserve_access_index makes libbpf fix every offset to the running kernel's BTF
  * at load time, so these need not match any kernel's layout: only names matter.
  */
-#ifndef OTEL_GPU_CORE_BPF_H
-#define OTEL_GPU_CORE_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_KERNEL_TYPES_H
+#define OTEL_GPU_BPF_CORE_KERNEL_TYPES_H
 
 typedef unsigned char __u8;
 typedef signed char __s8;

@@ -9,8 +9,8 @@
  * kernel commit fba1a1c6c912 ("bpf: Convert hash map to bpf_mem_alloc.") (in v6.1), the agent lets
  * the threads' map grow: few hosts have as many threads as it has room for.
  */
-#ifndef OTEL_GPU_MAPS_BPF_H
-#define OTEL_GPU_MAPS_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_MAPS_H
+#define OTEL_GPU_BPF_CORE_MAPS_H
 
 #include "core/kernel_types.bpf.h"
 #include "events.h"

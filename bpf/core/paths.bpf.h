@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Paths of files, as /proc/PID/exe says them: bpf_d_path() is not for tracepoints. */
-#ifndef OTEL_GPU_PATHS_BPF_H
-#define OTEL_GPU_PATHS_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_PATHS_H
+#define OTEL_GPU_BPF_CORE_PATHS_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

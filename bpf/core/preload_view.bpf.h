@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What a thread publishes that counts its calls itself, as it was when it was last looked at. */
-#ifndef OTEL_GPU_DOOR_VIEW_BPF_H
-#define OTEL_GPU_DOOR_VIEW_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_PRELOAD_VIEW_H
+#define OTEL_GPU_BPF_CORE_PRELOAD_VIEW_H
 
 #include "../preload/layout.h"
 #include "core/kernel_types.bpf.h"

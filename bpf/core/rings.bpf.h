@@ -3,8 +3,8 @@
  * Shares of the rings. While three quarters of a ring are not full, every program can put records into
  * it. What is left then is for all programs, at a rate of each, and at twice that of each user.
  */
-#ifndef OTEL_GPU_RINGS_BPF_H
-#define OTEL_GPU_RINGS_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_RINGS_H
+#define OTEL_GPU_BPF_CORE_RINGS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

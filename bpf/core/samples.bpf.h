@@ -12,8 +12,8 @@
  * thread is in user space: so its sample is taken at its beginning, kept, and sent if the
  * wait turns out to be worth it.
  */
-#ifndef OTEL_GPU_SAMPLES_BPF_H
-#define OTEL_GPU_SAMPLES_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_SAMPLES_H
+#define OTEL_GPU_BPF_CORE_SAMPLES_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

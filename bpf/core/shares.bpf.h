@@ -11,8 +11,8 @@
  * corrections of its own, as it has no atomic operations. Keys are where they are already: the
  * deepest chains of calls have hardly any stack left.
  */
-#ifndef OTEL_GPU_SHARES_BPF_H
-#define OTEL_GPU_SHARES_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_SHARES_H
+#define OTEL_GPU_BPF_CORE_SHARES_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

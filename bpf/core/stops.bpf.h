@@ -7,8 +7,8 @@
  * control goes on as if the child had ended, su(1) stops itself. Such a process is not stopped, and
  * may make calls before its probes stand.
  */
-#ifndef OTEL_GPU_STOPS_BPF_H
-#define OTEL_GPU_STOPS_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_STOPS_H
+#define OTEL_GPU_BPF_CORE_STOPS_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Who a task is in the agent's pid namespace, and whether it is watched. */
-#ifndef OTEL_GPU_TASKS_BPF_H
-#define OTEL_GPU_TASKS_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_TASKS_H
+#define OTEL_GPU_BPF_CORE_TASKS_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -10,8 +10,8 @@
  * What is read is anything that the process likes: it becomes a parent of the process's own spans,
  * and of nobody else's.
  */
-#ifndef OTEL_GPU_THREAD_CONTEXT_BPF_H
-#define OTEL_GPU_THREAD_CONTEXT_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_THREAD_CONTEXT_H
+#define OTEL_GPU_BPF_CORE_THREAD_CONTEXT_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -6,8 +6,8 @@
  * What reads the memory of others may sleep, and takes a typed pointer, which a global function
  * cannot be given on all kernels: so its functions are static.
  */
-#ifndef OTEL_GPU_USER_MEMORY_BPF_H
-#define OTEL_GPU_USER_MEMORY_BPF_H
+#ifndef OTEL_GPU_BPF_CORE_USER_MEMORY_H
+#define OTEL_GPU_BPF_CORE_USER_MEMORY_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -9,8 +9,8 @@
  * slots in registers and the rest on the stack above the return address, arm64
  * eight and the rest at the stack pointer.
  */
-#ifndef OTEL_GPU_ARGUMENTS_BPF_H
-#define OTEL_GPU_ARGUMENTS_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_ARGUMENTS_H
+#define OTEL_GPU_BPF_CUDA_ARGUMENTS_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -3,8 +3,8 @@
  * Device time that the program measures itself: from one of its events to another one. The call
  * stores milliseconds as a float, and BPF has no such numbers.
  */
-#ifndef OTEL_GPU_ELAPSED_BPF_H
-#define OTEL_GPU_ELAPSED_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_ELAPSED_H
+#define OTEL_GPU_BPF_CUDA_ELAPSED_H
 
 #include "core/aggregate.bpf.h"
 #include "core/kernel_types.bpf.h"

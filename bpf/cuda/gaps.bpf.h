@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The end of a gap between two calls: counted, and sent where it is long. */
-#ifndef OTEL_GPU_GAPS_BPF_H
-#define OTEL_GPU_GAPS_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_GAPS_H
+#define OTEL_GPU_BPF_CUDA_GAPS_H
 
 #include "core/aggregate.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Rhythms of threads, and what is sent of them: see struct rhythm. */
-#ifndef OTEL_GPU_ROUNDS_BPF_H
-#define OTEL_GPU_ROUNDS_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_ITERATIONS_H
+#define OTEL_GPU_BPF_CUDA_ITERATIONS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The open calls of a thread, and the record of one that is over. */
-#ifndef OTEL_GPU_CALLS_BPF_H
-#define OTEL_GPU_CALLS_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_OPEN_CALLS_H
+#define OTEL_GPU_BPF_CUDA_OPEN_CALLS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

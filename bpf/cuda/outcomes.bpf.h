@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What the outcome of a call says: of memory, of devices and handles, and of the call itself. */
-#ifndef OTEL_GPU_OUTCOMES_BPF_H
-#define OTEL_GPU_OUTCOMES_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_OUTCOMES_H
+#define OTEL_GPU_BPF_CUDA_OUTCOMES_H
 
 #include "core/aggregate.bpf.h"
 #include "core/kernel_types.bpf.h"

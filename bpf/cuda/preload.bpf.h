@@ -10,8 +10,8 @@
  *
  * What is published is anything that the process likes. It changes the figures of that process.
  */
-#ifndef OTEL_GPU_DOOR_BPF_H
-#define OTEL_GPU_DOOR_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_PRELOAD_H
+#define OTEL_GPU_BPF_CUDA_PRELOAD_H
 
 #include "../preload/layout.h"
 #include "core/kernel_types.bpf.h"

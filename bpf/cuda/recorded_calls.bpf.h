@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Which calls become spans: for what they are, or by chance, within a rate. */
-#ifndef OTEL_GPU_CHOICES_BPF_H
-#define OTEL_GPU_CHOICES_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_RECORDED_CALLS_H
+#define OTEL_GPU_BPF_CUDA_RECORDED_CALLS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -3,8 +3,8 @@
  * Sizes that are no argument by themselves: those of arrays, of copies that a structure describes, and
  * of lists of copies. The structures are those of CUDA's headers, the same since CUDA 4.0.
  */
-#ifndef OTEL_GPU_SIZES_BPF_H
-#define OTEL_GPU_SIZES_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_SIZES_H
+#define OTEL_GPU_BPF_CUDA_SIZES_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

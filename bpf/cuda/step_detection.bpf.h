@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Steps of programs that do not tell them: see struct rhythm. */
-#ifndef OTEL_GPU_RHYTHM_BPF_H
-#define OTEL_GPU_RHYTHM_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_STEP_DETECTION_H
+#define OTEL_GPU_BPF_CUDA_STEP_DETECTION_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

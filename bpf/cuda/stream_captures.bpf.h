@@ -6,8 +6,8 @@
  * A stream that waits for an event of a captured stream joins the capture. That is followed in
  * programs that have collectives, whose streams join that way.
  */
-#ifndef OTEL_GPU_CAPTURES_BPF_H
-#define OTEL_GPU_CAPTURES_BPF_H
+#ifndef OTEL_GPU_BPF_CUDA_STREAM_CAPTURES_H
+#define OTEL_GPU_BPF_CUDA_STREAM_CAPTURES_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Where a block was allocated, as a key: of the Python frames there, or of the chain of frame pointers. */
-#ifndef OTEL_GPU_BLOCK_PLACES_BPF_H
-#define OTEL_GPU_BLOCK_PLACES_BPF_H
+#ifndef OTEL_GPU_BPF_MEMORY_BLOCK_STACKS_H
+#define OTEL_GPU_BPF_MEMORY_BLOCK_STACKS_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -5,8 +5,8 @@
  * The agent reads the maps a moment later, when the program may have freed much of it. So what is
  * freed between a failure and that reading is kept apart, for the agent to put it back.
  */
-#ifndef OTEL_GPU_OUT_OF_MEMORY_BPF_H
-#define OTEL_GPU_OUT_OF_MEMORY_BPF_H
+#ifndef OTEL_GPU_BPF_MEMORY_OUT_OF_MEMORY_H
+#define OTEL_GPU_BPF_MEMORY_OUT_OF_MEMORY_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

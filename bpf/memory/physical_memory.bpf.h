@@ -3,8 +3,8 @@
  * Physical memory of devices, which the driver hands out apart from addresses (cuMemCreate). Its
  * bytes are in use until the last handle is released and the last mapping is gone.
  */
-#ifndef OTEL_GPU_MEMORY_BPF_H
-#define OTEL_GPU_MEMORY_BPF_H
+#ifndef OTEL_GPU_BPF_MEMORY_PHYSICAL_MEMORY_H
+#define OTEL_GPU_BPF_MEMORY_PHYSICAL_MEMORY_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

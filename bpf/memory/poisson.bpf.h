@@ -4,8 +4,8 @@
  * chance. Who is hit by a sample stands for as many bytes as its size over the probability that it
  * is hit. There is no floating point here.
  */
-#ifndef OTEL_GPU_POISSON_BPF_H
-#define OTEL_GPU_POISSON_BPF_H
+#ifndef OTEL_GPU_BPF_MEMORY_POISSON_H
+#define OTEL_GPU_BPF_MEMORY_POISSON_H
 
 #include "core/kernel_types.bpf.h"
 

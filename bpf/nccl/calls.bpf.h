@@ -3,8 +3,8 @@
  * Calls of NCCL. A rank's n-th call on a communicator is part of the n-th collective of all its
  * ranks, so a call counts where it returns: also inside a group, which only defers the work.
  */
-#ifndef OTEL_GPU_NCCL_CALLS_BPF_H
-#define OTEL_GPU_NCCL_CALLS_BPF_H
+#ifndef OTEL_GPU_BPF_NCCL_CALLS_H
+#define OTEL_GPU_BPF_NCCL_CALLS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

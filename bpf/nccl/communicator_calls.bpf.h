@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Calls that make, divide and end communicators, or ask for what they are. */
-#ifndef OTEL_GPU_COMMUNICATOR_CALLS_BPF_H
-#define OTEL_GPU_COMMUNICATOR_CALLS_BPF_H
+#ifndef OTEL_GPU_BPF_NCCL_COMMUNICATOR_CALLS_H
+#define OTEL_GPU_BPF_NCCL_COMMUNICATOR_CALLS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -6,8 +6,8 @@
  *
  * The larger functions are global: the verifier walks each once.
  */
-#ifndef OTEL_GPU_COMMUNICATORS_BPF_H
-#define OTEL_GPU_COMMUNICATORS_BPF_H
+#ifndef OTEL_GPU_BPF_NCCL_COMMUNICATORS_H
+#define OTEL_GPU_BPF_NCCL_COMMUNICATORS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

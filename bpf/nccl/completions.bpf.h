@@ -7,8 +7,8 @@
  * What a stream or event stands for is up to which collective each communicator is done when it is.
  * What other threads queue while a call waits is not part of what it waits for.
  */
-#ifndef OTEL_GPU_STREAM_WORKS_BPF_H
-#define OTEL_GPU_STREAM_WORKS_BPF_H
+#ifndef OTEL_GPU_BPF_NCCL_COMPLETIONS_H
+#define OTEL_GPU_BPF_NCCL_COMPLETIONS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -6,8 +6,8 @@
  * table) is sent when it is met for the first time, while it is there: a moment later the
  * process may be gone, or the code object with whatever it was made for.
  */
-#ifndef OTEL_GPU_CODE_BPF_H
-#define OTEL_GPU_CODE_BPF_H
+#ifndef OTEL_GPU_BPF_PYTHON_CODE_OBJECTS_H
+#define OTEL_GPU_BPF_PYTHON_CODE_OBJECTS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

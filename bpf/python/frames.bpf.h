@@ -21,8 +21,8 @@
  * The functions that see the current thread are global, not inlined: the verifier looks at each of
  * them once, and not once for every frame and every caller. Weak, as two programs have them.
  */
-#ifndef OTEL_GPU_PYTHON_BPF_H
-#define OTEL_GPU_PYTHON_BPF_H
+#ifndef OTEL_GPU_BPF_PYTHON_FRAMES_H
+#define OTEL_GPU_BPF_PYTHON_FRAMES_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -4,8 +4,8 @@
  *
  * See python/frames.bpf.h for what the interpreter keeps, and how far it is trusted.
  */
-#ifndef OTEL_GPU_PYTHON_THREADS_BPF_H
-#define OTEL_GPU_PYTHON_THREADS_BPF_H
+#ifndef OTEL_GPU_BPF_PYTHON_THREAD_STATES_H
+#define OTEL_GPU_BPF_PYTHON_THREAD_STATES_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* What a moment of a thread belongs to: a call, the gap after one, or neither. */
-#ifndef OTEL_GPU_CONTEXTS_BPF_H
-#define OTEL_GPU_CONTEXTS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_CONTEXTS_H
+#define OTEL_GPU_BPF_SCHED_CONTEXTS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -3,8 +3,8 @@
  * The longest times off the CPU of the outermost call, or of the gap, are kept in the thread
  * until it is known whether that becomes a span: then they go before it.
  */
-#ifndef OTEL_GPU_ACCOUNT_BPF_H
-#define OTEL_GPU_ACCOUNT_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_INTERVALS_H
+#define OTEL_GPU_BPF_SCHED_INTERVALS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -7,8 +7,8 @@
  * else that is done at a context switch, so short waits go without, and are distinguished by
  * their system call.
  */
-#ifndef OTEL_GPU_KERNEL_STACKS_BPF_H
-#define OTEL_GPU_KERNEL_STACKS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_KERNEL_STACKS_H
+#define OTEL_GPU_BPF_SCHED_KERNEL_STACKS_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_memory.bpf.h"

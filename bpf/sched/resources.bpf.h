@@ -8,8 +8,8 @@
  * for a socket, pipe or device that the thread last waited long for: programs keep these open. If
  * it is the file that was looked at last, its inode is all that is looked at again.
  */
-#ifndef OTEL_GPU_RESOURCES_BPF_H
-#define OTEL_GPU_RESOURCES_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_RESOURCES_H
+#define OTEL_GPU_BPF_SCHED_RESOURCES_H
 
 #include "core/core_fixes.bpf.h"
 #include "core/kernel_memory.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Who is at the other end of a socket. Reads fail safely: what is gone is all zeros. */
-#ifndef OTEL_GPU_SOCKETS_BPF_H
-#define OTEL_GPU_SOCKETS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_SOCKETS_H
+#define OTEL_GPU_BPF_SCHED_SOCKETS_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

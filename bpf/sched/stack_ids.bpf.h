@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Kernel stacks have ids: a hash of their return addresses, compared. */
-#ifndef OTEL_GPU_STACK_IDS_BPF_H
-#define OTEL_GPU_STACK_IDS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_STACK_IDS_H
+#define OTEL_GPU_BPF_SCHED_STACK_IDS_H
 
 #include "core/kernel_memory.bpf.h"
 #include "core/kernel_types.bpf.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The end of a time off the CPU: booked, and kept or sent where it may explain something. */
-#ifndef OTEL_GPU_STALLS_BPF_H
-#define OTEL_GPU_STALLS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_STALLS_H
+#define OTEL_GPU_BPF_SCHED_STALLS_H
 
 #include "core/aggregate.bpf.h"
 #include "core/kernel_memory.bpf.h"

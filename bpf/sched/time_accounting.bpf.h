@@ -14,8 +14,8 @@
  * when the thread leaves the CPU): calls can follow each other a million times a second. So are
  * waits that are of the same kind as the last ones.
  */
-#ifndef OTEL_GPU_TIMES_BPF_H
-#define OTEL_GPU_TIMES_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_TIME_ACCOUNTING_H
+#define OTEL_GPU_BPF_SCHED_TIME_ACCOUNTING_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/maps.bpf.h"

@@ -8,8 +8,8 @@
  * any number of threads; where it was in no link, it was on a CPU. The parts become links of the
  * one that was woken.
  */
-#ifndef OTEL_GPU_CHAINS_BPF_H
-#define OTEL_GPU_CHAINS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_WAIT_CHAINS_H
+#define OTEL_GPU_BPF_SCHED_WAIT_CHAINS_H
 
 #include "core/kernel_types.bpf.h"
 #include "events.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The end of a wait in the account: who ended it, if anybody, and what came before that. */
-#ifndef OTEL_GPU_WAITS_BPF_H
-#define OTEL_GPU_WAITS_BPF_H
+#ifndef OTEL_GPU_BPF_SCHED_WAITS_H
+#define OTEL_GPU_BPF_SCHED_WAITS_H
 
 #include "core/kernel_types.bpf.h"
 #include "core/tasks.bpf.h"
