@@ -338,11 +338,11 @@ class Attachments:
             self._drop(mapped.file)
         if not self._shares.take(file.holder):
             return (), MissedStart.TOO_MANY
-        stream = self._open(mapped, root)
-        if stream is None:
-            self._shares.give_back(file.holder)
-            return (), MissedStart.UNREADABLE
         try:
+            stream = self._open(mapped, root)
+            if stream is None:
+                self._shares.give_back(file.holder)
+                return (), MissedStart.UNREADABLE
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
                 return tuple(self._attach(mapped, stream, file, has_door=has_door)), None
@@ -495,7 +495,10 @@ class Attachments:
         self, mapped: MappedFile, file: _File, root: int | None
     ) -> Iterator[dict[str, Any]]:
         """Somebody uses the file who has no door."""
-        stream = self._open(mapped, root)
+        try:
+            stream = self._open(mapped, root)
+        except NotReadError:
+            return
         if stream is None:
             return
         with stream:
@@ -553,8 +556,10 @@ class Attachments:
         file.links += links
 
     def _open(self, mapped: MappedFile, root: int | None) -> BinaryIO | None:
+        work = self._programs.file_work
         try:
-            return stream_of(self._programs.file_work.open(mapped, root))
+            with work.reading(mapped.pid, mapped.path):
+                return stream_of(work.open(mapped, root))
         except OSError as error:
             # Short processes that share a library all have the same to say.
             if mapped.path not in self._unread:

@@ -77,7 +77,10 @@ class Images:
         """Count a process that maps a file, and open that, to be read when the process is gone."""
         self._users[mapped.file] += 1
         if len(self._files) < self._limit and mapped.file not in self._files:
-            with contextlib.suppress(OSError):
+            with (
+                contextlib.suppress(OSError, NotReadError),
+                self.work.reading(mapped.pid, mapped.path),
+            ):
                 self._files[mapped.file] = self.work.open(mapped)
 
     def release(self, file: FileId) -> None:
@@ -92,7 +95,8 @@ class Images:
         held = self._files.pop(mapped.file, None)
         try:
             if held is None:
-                held = self.work.open(mapped)
+                with self.work.reading(mapped.pid, mapped.path):
+                    held = self.work.open(mapped)
             image = ElfImage(held) if isinstance(held, int) else held
         except (OSError, ValueError):
             return None

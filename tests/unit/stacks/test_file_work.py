@@ -6,6 +6,7 @@ import platform
 
 import pytest
 
+from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.stacks import elf_image
 from otel_gpu.stacks.file_work import FileWork, NotReadError
@@ -77,6 +78,31 @@ def test_what_a_user_serves_is_not_opened_and_named_once(work, clock, lost):
     reason = "user 65534 serves its file system (FUSE) and could keep the agent waiting"
     assert lost == [(OWN, os.getuid(), Served.path, reason)]
     assert read(work, clock)
+
+
+class Slow:
+    """A file whose mount takes long to find."""
+
+    pid, path = OWN, "/lib/slow.so"
+
+    def __init__(self, clock, number):
+        self._clock = clock
+        self.file = FileId(1, number)
+
+    def open(self, _root):
+        self._clock.now_s += 6.0
+        raise FileNotFoundError
+
+
+def test_opening_files_is_paid_for(work, clock):
+    """Also where they are only held open, to be read when their process has ended."""
+    images = Images(work=work)
+
+    for number in range(9):
+        images.hold(Slow(clock, number))
+        assert images.get(Slow(clock, number)) is None
+
+    assert clock.now_s == pytest.approx(Clock.now_s + 12.0)
 
 
 def test_what_raises_is_paid_for_as_well(work, clock):
