@@ -142,7 +142,7 @@ class MappedFile(NamedTuple):
 
     def _open_link(self) -> int:
         link = f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}"
-        return open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), self.pid, self.file.device)
+        return open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), self.pid)
 
     def _open_path(self, folder: str, path: str) -> int:
         fd = open_in_root(folder, path, OWN, self.pid)

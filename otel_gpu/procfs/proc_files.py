@@ -7,7 +7,9 @@ read.
 
 import contextlib
 import io
+import math
 import os
+import time
 from typing import BinaryIO
 
 _PIECE_BYTES = 1 << 16
@@ -15,12 +17,16 @@ _PIECE_BYTES = 1 << 16
 _MAX_COMM_BYTES = 256
 
 
-def read_file(path: str, limit_bytes: int) -> bytes:
-    """Return the first bytes of a file; none where it cannot be read, or its process ended."""
+def read_file(path: str, limit_bytes: int, limit_s: float = math.inf) -> bytes:
+    """
+    Return the first bytes of a file; none where it cannot be read, or its process ended.
+
+    As many as are there when the kernel has taken ``limit_s`` of this thread's time, about.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return read_descriptor(descriptor, limit_bytes)
+            return read_descriptor(descriptor, limit_bytes, limit_s)
         finally:
             os.close(descriptor)
     except OSError:
@@ -32,18 +38,21 @@ def process_name(pid: int) -> str:
     return read_file(f"/proc/{pid}/comm", _MAX_COMM_BYTES).decode(errors="replace").rstrip("\n")
 
 
-def read_descriptor(descriptor: int, limit_bytes: int) -> bytes:
+def read_descriptor(descriptor: int, limit_bytes: int, limit_s: float = math.inf) -> bytes:
     """
-    Return the first bytes of an open file.
+    Return the first bytes of an open file, as ``read_file`` does.
 
     Raises:
         OSError: It cannot be read, or its process ended meanwhile.
     """
     pieces = []
     os.lseek(descriptor, 0, os.SEEK_SET)
+    until_s = time.thread_time() + limit_s
     while limit_bytes > 0 and (piece := os.read(descriptor, min(limit_bytes, _PIECE_BYTES))):
         pieces.append(piece)
         limit_bytes -= len(piece)
+        if time.thread_time() > until_s:
+            break
     return b"".join(pieces)
 
 

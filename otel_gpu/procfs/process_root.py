@@ -15,6 +15,7 @@ A user can serve a file system by a program (FUSE), which answers when it likes.
 or looked into before its device is known. Some facts about that (Linux 6.18): to open the root of
 such a file system with O_PATH, or a file of it by a link in map_files, sends its server no request,
 nor does statx(2) with AT_STATX_DONT_SYNC. To look up a name in it, fstat(2) and every other open do.
+All that is so, too, of an overlay that lies over one.
 """
 
 import errno
@@ -23,7 +24,7 @@ import stat
 from typing import Final
 
 from otel_gpu.procfs.file_status import PROC, Status, file_system_of, status_of
-from otel_gpu.procfs.mounts import server_of
+from otel_gpu.procfs.mounts import BELOW_OVERLAY, server_of
 from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.users import User
 from otel_gpu.wire import UNKNOWN_USER
@@ -35,16 +36,20 @@ _FILE_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
+_DOUBTS: Final = {
+    UNKNOWN_USER: "its file system is not known here, and could be one that a user serves (FUSE);"
+    " mount fusectl on /sys/fs/fuse/connections to have it known",
+    BELOW_OVERLAY: "it may be on an overlay of a user namespace, below which a user can serve files (FUSE)"
+    " and keep the agent waiting",
+}
+
+
 class ServedError(OSError):
     """A file is not opened, as a user's program serves its file system, and can take for ever."""
 
     def __init__(self, server: int) -> None:
-        super().__init__(
-            f"user {server} serves its file system (FUSE) and could keep the agent waiting"
-            if server != UNKNOWN_USER
-            else "its file system is not known here, and could be one that a user serves (FUSE);"
-            " mount fusectl on /sys/fs/fuse/connections to have it known"
-        )
+        reason = f"user {server} serves its file system (FUSE) and could keep the agent waiting"
+        super().__init__(_DOUBTS.get(server, reason))
 
 
 def check_device(device: int, pid: int, mount: int = 0) -> None:
@@ -64,7 +69,7 @@ def check_device(device: int, pid: int, mount: int = 0) -> None:
         raise ServedError(server)
 
 
-def open_regular(place: int, pid: int, checked_device: int = -1) -> int:
+def open_regular(place: int, pid: int, checked: Status | None = None) -> int:
     """
     Open what an O_PATH descriptor stands for, and close that one.
 
@@ -73,14 +78,14 @@ def open_regular(place: int, pid: int, checked_device: int = -1) -> int:
     Args:
         place: The descriptor.
         pid: A process that has its file system mounted.
-        checked_device: A device for which ``check_device`` need not be asked.
+        checked: Of a file that is open and has been checked, so that others of its mount need not be.
 
     Raises:
         ServedError: A user serves it.
         OSError: It is no regular file, or may not be read.
     """
     try:
-        if not stat.S_ISREG(_look_at(place, pid, checked_device).mode):
+        if not stat.S_ISREG(_look_at(place, pid, checked).mode):
             raise OSError("not a regular file")
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
@@ -100,10 +105,10 @@ def open_in_root(root: str, path: str, user: User, pid: int, *, follow: bool = T
     """
     walk = _Walk(root, path, user, pid)
     try:
-        place, device = walk.find(follow=follow)
+        place, status = walk.find(follow=follow)
     finally:
         walk.close()
-    return open_regular(place, pid, device)
+    return open_regular(place, pid, status)
 
 
 class _Walk:
@@ -114,15 +119,15 @@ class _Walk:
         self._user = user
         self._pid = pid
         self._links = 0
-        self._device = -1
-        self._open = [os.open(root, _FOLDER_FLAGS)]
+        # With what is known of it, once that was looked at: what is open keeps the number of its mount.
+        self._open: list[tuple[int, Status | None]] = [(os.open(root, _FOLDER_FLAGS), None)]
 
     def close(self) -> None:
         """Close all folders."""
         self._leave(0)
 
-    def find(self, *, follow: bool) -> tuple[int, int]:
-        """Return an O_PATH descriptor of what is there, if the user can read it, and its device."""
+    def find(self, *, follow: bool) -> tuple[int, Status]:
+        """Return an O_PATH descriptor of what is there, if the user can read it, and its status."""
         self._check(self._look(), _SEARCH)
         ahead = _names(self._path)
         for _ in range(_MAX_STEPS):
@@ -132,7 +137,7 @@ class _Walk:
             if name == "..":
                 self._leave(max(1, len(self._open) - 1))
                 continue
-            self._open.append(os.open(name, _FILE_FLAGS, dir_fd=self._open[-1]))
+            self._open.append((os.open(name, _FILE_FLAGS, dir_fd=self._open[-1][0]), None))
             status = self._look()
             if stat.S_ISDIR(status.mode):
                 self._check(status, _SEARCH)
@@ -142,19 +147,21 @@ class _Walk:
                 raise self._error(errno.ENOTDIR)
             else:
                 self._check(status, _READ)
-                return self._open.pop(), status.device
+                return self._open.pop()[0], status
             if len(self._open) > _MAX_FOLDERS:
                 break
         raise self._error(errno.ELOOP)
 
     def _look(self) -> Status:
-        status = _look_at(self._open[-1], self._pid, self._device)
-        self._device = status.device
+        place, _ = self._open[-1]
+        checked = self._open[-2][1] if len(self._open) > 1 else None
+        status = _look_at(place, self._pid, checked)
+        self._open[-1] = place, status
         return status
 
     def _follow(self) -> str:
         """Return where the link leads that was opened last, seen from the folder that is open then."""
-        link = self._open[-1]
+        link, _ = self._open[-1]
         self._links += 1
         # The text of a link of /proc is not where it leads.
         if self._links > _MAX_LINKS or file_system_of(link) == PROC:
@@ -165,7 +172,7 @@ class _Walk:
 
     def _leave(self, kept: int) -> None:
         while len(self._open) > kept:
-            close_file(self._open.pop())
+            close_file(self._open.pop()[0])
 
     def _check(self, status: Status, wanted: int) -> None:
         if self._user.uid == 0:
@@ -179,9 +186,14 @@ class _Walk:
         return OSError(number, os.strerror(number), self._path)
 
 
-def _look_at(place: int, pid: int, checked_device: int) -> Status:
+def _look_at(place: int, pid: int, checked: Status | None) -> Status:
     status = status_of(place)
-    if status.device != checked_device:
+    # Some kernels do not state the mount. What is on one mount can have more than one device (overlay).
+    if (
+        checked is None
+        or status.mount != checked.mount
+        or (not status.mount and status.device != checked.device)
+    ):
         check_device(status.device, pid, status.mount)
     return status
 

@@ -19,7 +19,8 @@ _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _OUT_HEADER = struct.Struct("<IiQ")
 _INIT_OUT = struct.Struct("<IIIIHHIIHHI7I")
 _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
-_LOOKUP, _GETATTR, _OPEN, _READ, _RELEASE, _FLUSH, _INIT = 1, 3, 14, 15, 18, 25, 26
+_STATUS = struct.Struct("<5Q10I")
+_LOOKUP, _GETATTR, _OPEN, _READ, _STATFS, _RELEASE, _FLUSH, _INIT = 1, 3, 14, 15, 17, 18, 25, 26
 _NO_REPLY = frozenset({2, 36, 42})  # forget, interrupt, batch_forget
 _ROOT, _FILE = 1, 2
 _DETACH = 2
@@ -151,6 +152,7 @@ class FileSystem:
         answers = {
             _GETATTR: struct.pack("<QII", 0, 0, 0) + self._attributes(node),
             _OPEN: struct.pack("<QII", 0, _DIRECT_IO if self._content is None else _KEEP_CACHE, 0),
+            _STATFS: _STATUS.pack(0, 0, 0, 0, 0, 4096, 255, 4096, *[0] * 7),
             _RELEASE: b"",
             _FLUSH: b"",
         }

@@ -113,6 +113,86 @@ def test_a_library_whose_file_system_does_not_answer_keeps_no_agent_waiting(
     assert reason in otel_gpu("explain", file).stdout
 
 
+def over(served: Path, empty: Path, merged: Path) -> tuple[str, ...]:
+    """Run a command in a user namespace, with an overlay over a file system."""
+    for folder in (empty, merged):
+        folder.mkdir()
+    mount = f"mount -t overlay overlay -o lowerdir={empty}:{served} {merged}"
+    return (*AS_NOBODY, "unshare", "-Urm", "sh", "-c", f'{mount} && exec "$@"', "sh")
+
+
+OVERLAID = "it may be on an overlay of a user namespace, below which a user can serve files (FUSE)"
+
+
+@pytest.mark.parametrize("inside", [WITH_FUSECTL, ()], ids=["fusectl", "mountinfo"])
+def test_a_library_on_an_overlay_that_does_not_answer_keeps_no_agent_waiting(
+    receiver: OtlpReceiver, stubs: StubLibraries, inside: tuple[str, ...]
+) -> None:
+    """Its user has mounted it in a user namespace; of its layers the kernel shows nothing."""
+    with (
+        open_folder() as folder,
+        served_by_nobody(folder / "served", LIBRARY, stubs.runtime.read_bytes()) as served,
+    ):
+        overlaying = over(folder / "served", folder / "empty", folder / "merged")
+        with (
+            program(LOADS, folder / "merged" / LIBRARY, inside=overlaying) as hostile,
+            program(CALLS, stubs.runtime, inside=AS_SOMEBODY) as other,
+            answering_after(served),
+        ):
+            served.fall_silent()
+            flags = [f"--pid={hostile.pid}", f"--pid={other.pid}"]
+            with Agent(receiver, flags=flags, inside=inside) as agent:
+                receiver.wait_for(lambda: losses(receiver).get("file_unread"))
+                make_calls(other, 1009)
+                receiver.wait_for(
+                    lambda: calls(receiver, "cudaStreamSynchronize", other.pid) == 1009
+                )
+                finished = end_in_time(agent)
+
+    assert losses(receiver)["file_unread"] == 1
+    reason = OVERLAID if inside else "its file system is not known here"
+    whose = f"of process {hostile.pid}"
+    assert f"some of its files {whose} of user {NOBODY} is not read: {reason}" in finished.stderr
+    assert f"/{LIBRARY} {whose} is not read: {reason}" in finished.stderr
+
+
+@pytest.mark.parametrize("is_of_host", [True, False], ids=["host", "namespace"])
+@pytest.mark.parametrize("inside", [WITH_FUSECTL, ()], ids=["fusectl", "mountinfo"])
+def test_a_library_on_an_overlay_of_root_is_watched_beside_a_served_file_system(
+    receiver: OtlpReceiver, stubs: StubLibraries, inside: tuple[str, ...], is_of_host: bool
+) -> None:
+    """
+    As containers have it: mounted by the host, also where the container has a user namespace,
+    or in a mount namespace of root's.
+    """
+    with open_folder() as folder, served_by_nobody(folder / "served"):
+        for name in ("lower", "empty", "merged"):
+            (folder / name).mkdir()
+        shutil.copy(stubs.runtime, folder / "lower" / LIBRARY)
+        mount = (
+            f"mount -t overlay overlay -o lowerdir={folder}/lower:{folder}/empty {folder}/merged"
+        )
+        if is_of_host:
+            subprocess.run(mount.split(), check=True)
+            around = [*AS_NOBODY, "unshare", "-Urm"]
+        else:
+            around = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *AS_NOBODY]
+        try:
+            with (
+                program(CALLS, folder / "merged" / LIBRARY, inside=tuple(around)) as watched,
+                Agent(receiver, flags=[f"--pid={watched.pid}"], inside=inside) as agent,
+            ):
+                receiver.wait_for(receiver.metrics)
+                make_calls(watched, 1009)
+                finished = end_in_time(agent)
+        finally:
+            if is_of_host:
+                subprocess.run(["umount", "-l", folder / "merged"], check=True)
+
+    assert calls(receiver, "cudaStreamSynchronize", watched.pid) == 1009
+    assert losses(receiver).keys() <= {"not_watched_from_start"}, finished.stderr
+
+
 # Calls what it is given from code that was made at run time, which a function of its own calls.
 MAKES = r"""
 #include <string.h>
@@ -154,9 +234,10 @@ def build_stripped(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("is_overlaid", [False, True], ids=["itself", "overlay"])
 @pytest.mark.parametrize("inside", [WITH_FUSECTL, ()], ids=["fusectl", "mountinfo"])
 def test_names_on_a_file_system_that_does_not_answer_keep_no_agent_waiting(
-    receiver: OtlpReceiver, stubs: StubLibraries, inside: tuple[str, ...]
+    receiver: OtlpReceiver, stubs: StubLibraries, inside: tuple[str, ...], is_overlaid: bool
 ) -> None:
     """
     The perf map is in a folder that a user mounted over /tmp, and the debug link leads through a
@@ -170,9 +251,13 @@ def test_names_on_a_file_system_that_does_not_answer_keep_no_agent_waiting(
         # The checkout may be below the folder that is mounted over.
         runtime = shutil.copy(stubs.runtime, folder)
         (folder / "inner").mkdir()
-        (folder / ".debug").symlink_to("inner/../served")
-        over_tmp = f'mount --bind {folder}/served /tmp && exec "$@"'
-        mounting = (*AS_NOBODY, "unshare", "-Urm", "sh", "-c", over_tmp, "sh")
+        shown = folder / ("merged" if is_overlaid else "served")
+        (folder / ".debug").symlink_to(f"inner/../{shown.name}")
+        over_tmp = ("sh", "-c", f'mount --bind {shown} /tmp && exec "$@"', "sh")
+        if is_overlaid:
+            mounting = (*over(folder / "served", folder / "empty", shown), *over_tmp)
+        else:
+            mounting = (*AS_NOBODY, "unshare", "-Urm", *over_tmp)
         with (
             program(CALLS_THROUGH, runtime, library, inside=mounting) as hostile,
             program(CALLS, stubs.runtime, inside=AS_SOMEBODY) as other,
@@ -192,6 +277,8 @@ def test_names_on_a_file_system_that_does_not_answer_keep_no_agent_waiting(
 
     assert calls(receiver, "cudaStreamSynchronize", hostile.pid) == 101
     assert losses(receiver)["file_unread"] == 2
+    overlaid = OVERLAID if inside else "its file system is not known here"
+    reason = overlaid if is_overlaid else f"user {NOBODY} serves"
     for what in ("its perf map", "some of its files"):
-        said = f"{what} of process {hostile.pid} of user {NOBODY} is not read: user {NOBODY} serves"
+        said = f"{what} of process {hostile.pid} of user {NOBODY} is not read: {reason}"
         assert said in finished.stderr

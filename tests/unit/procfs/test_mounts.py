@@ -20,7 +20,7 @@ VDA = 254 << 20
 @pytest.fixture(autouse=True)
 def proc(monkeypatch):
     files = {"/proc/42/mountinfo": MOUNTINFO}
-    monkeypatch.setattr(mounts, "read_file", lambda path, limit: files.get(path, b"")[:limit])
+    monkeypatch.setattr(mounts, "read_file", lambda path, limit, _s: files.get(path, b"")[:limit])
 
 
 @pytest.mark.parametrize(

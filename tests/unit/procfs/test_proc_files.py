@@ -1,11 +1,11 @@
-"""Files that a process named, whose file system has an error to say when they are closed."""
+"""Files that a process named: they take long to read, and have an error to say when they are closed."""
 
 import os
 
 import pytest
 
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
-from otel_gpu.procfs.proc_files import close_file, stream_of
+from otel_gpu.procfs.proc_files import close_file, read_file, stream_of
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.mappings import Images
 
@@ -37,6 +37,12 @@ def test_an_elf_file(descriptor):
     closed_with_an_error(descriptor)
     image.close()
     assert image.closed
+
+
+def test_a_file_that_takes_long_is_read_for_a_while():
+    """What the kernel had given by then is there."""
+    assert 0 < len(read_file("/dev/urandom", 1 << 32, 0.01)) < 1 << 32
+    assert len(read_file("/dev/urandom", 1 << 10, 10.0)) == 1 << 10
 
 
 def test_files_that_are_held_open_for_processes(monkeypatch, descriptor):

@@ -28,8 +28,8 @@ def root(tmp_path):
 SOMEBODY = User(4242, frozenset({4243}))
 
 
-def content(root, path, user=OWN, **options):
-    fd = open_in_root(str(root), path, user, os.getpid(), **options)
+def content(root, path, user=OWN, pid=None, **options):
+    fd = open_in_root(str(root), path, user, pid or os.getpid(), **options)
     with os.fdopen(fd) as stream:
         return stream.read()
 
@@ -153,10 +153,12 @@ def test_a_process_opens_files_as_its_user_with_its_groups():
 
     assert user.uid == os.geteuid()
     assert user.gids == {os.getegid(), *os.getgroups()}
-    assert user_of(1 << 22) == User(-1, frozenset())
+    assert user_of(ENDED) == User(-1, frozenset())
 
 
 NOBODY = 65534
+# More than there can be.
+ENDED = 1 << 22
 
 
 @pytest.fixture(params=["fusectl", "mountinfo"])
@@ -228,8 +230,11 @@ def test_what_root_serves_is_read(knows, root):
         assert content(root, f"/served/{NAME}") == "ours"
 
 
-def test_parts_of_an_overlay_have_devices_of_their_own(knows, root):
-    """Which are those of no mount: what is below it on another file system."""
+def test_parts_of_an_overlay_have_devices_of_their_own(root, served):
+    """
+    Which are those of no mount: what is below it on another file system. What the host has mounted is
+    read beside what users serve, also once the process has ended.
+    """
     options = f"lowerdir={root}/lower,upperdir={root}/changes/upper,workdir={root}/changes/work"
     mounted = []
     try:
@@ -243,10 +248,65 @@ def test_parts_of_an_overlay_have_devices_of_their_own(knows, root):
                 for folder in ("upper", "work"):
                     (root / name / folder).mkdir()
         assert device_of(root / "merged" / "file") != device_of(root / "merged")
-        assert content(root, "/merged/file") == "below"
+        for pid in (os.getpid(), ENDED):
+            assert content(root, "/merged/file", pid=pid) == "below"
     finally:
         for folder in reversed(mounted):
             subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture
+def overlaid(knows, root):
+    """
+    Return a file system that a user serves, and that answers nothing, and a process in a user namespace
+    that has an overlay over it, and another one over that one.
+    """
+    for name in ("served", "empty", "merged", "nested"):
+        (root / name).mkdir()
+    overlay = f"mount -t overlay test -o lowerdir={root}/empty:{root}"
+    script = f"{overlay}/served {root}/merged && {overlay}/merged {root}/nested && echo; read _"
+    command = ["unshare", "-Urm", "sh", "-c", script]
+    with (
+        FileSystem(root / "served", "test", user=NOBODY, content=b"theirs") as served,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdout.readline()
+        served.fall_silent()
+        served.requests.clear()
+        yield served, process.pid
+        served.answer()
+        process.kill()
+
+
+@pytest.mark.parametrize("path", ["merged", "nested", "link"])
+def test_nothing_on_an_overlay_over_what_a_user_serves_is_asked_for(root, knows, overlaid, path):
+    """Of its layers nothing is known; nor is it read for a process that has it from another one."""
+    served, pid = overlaid
+    (root / "link").symlink_to("../root/merged/../nested")
+    known = "it may be on an overlay" if knows == "fusectl" else "its file system is not known here"
+
+    for reader in (pid, os.getpid(), ENDED):
+        with pytest.raises(ServedError, match=f"^{known}"):
+            content(f"/proc/{pid}/root", f"{root}/{path}/{NAME}", pid=reader)
+        # What is on no overlay is read.
+        assert content(f"/proc/{pid}/root", f"{root}/tmp/file", pid=reader) == "theirs"
+    assert served.requests == []
+
+
+def test_an_overlay_is_read_where_no_user_serves_anything(root, overlaid, monkeypatch):
+    """Where it is not known whether one does, it is not."""
+    served, pid = overlaid
+    served.answer()
+    place = f"/proc/{pid}/root", f"{root}/merged/{NAME}"
+
+    with pytest.raises(ServedError):
+        content(*place, pid=pid)
+    monkeypatch.setattr(mounts, "_does_any_user_serve", lambda _folder: False)
+    if mounts._CONNECTIONS:
+        assert content(*place, pid=pid) == "theirs"
+    else:
+        with pytest.raises(ServedError, match="mount fusectl"):
+            content(*place, pid=pid)
 
 
 def device_of(path):
