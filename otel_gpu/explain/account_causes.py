@@ -6,6 +6,7 @@ samples of that thread are the same ones each time, and those of a sum of causes
 have no lines before it is known which of them are told of together.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from otel_gpu.enrich.identities import ProcessImage
@@ -65,8 +66,16 @@ class AccountCauses:
         # Who worked, or had the CPU: by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 
-    def causes(self, tree: Node) -> Iterator[Cause]:
-        """Yield what of a tree is lost, without lines."""
+    def causes(self, tree: Node, least_ns: int = 0) -> Iterator[Cause]:
+        """
+        Yield what of a tree is lost, without lines.
+
+        Args:
+            tree: With all its nodes.
+            least_ns: Kinds of causes that take less together are left out.
+        """
+        found: list[tuple[str, Node, str]] = []
+        together_ns: Counter[str] = Counter()
         for branch in tree.children:
             if branch.state in _NOT_LOST:
                 continue
@@ -74,7 +83,11 @@ class AccountCauses:
                 kind = HOST_WORK if node.state == HOST else node.state
                 rule = RULE_BY_KIND.get(kind)
                 if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
-                    yield self._cause(kind, node, branch.state)
+                    found.append((kind, node, branch.state))
+                    together_ns[kind] += node.time_ns
+        for kind, node, state in found:
+            if together_ns[kind] >= least_ns:
+                yield self._cause(kind, node, state)
 
     def with_lines(self, cause: Cause, pids: Iterable[int]) -> Cause:
         """

@@ -155,13 +155,14 @@ def find_chronic(
     tree = grow(times, None, resources, most=None)
     sums = CauseSums(_MAX_CAUSES, settings.max_evidence)
     account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times, names)
-    sums.add(account.causes(tree) if tree else ())
     least_ns = max(
         1,
         round(settings.chronic_share * feeders_ns),
         # Of one that lived shorter, as long as it did.
         settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
     )
+    # Hundreds of neighbours that had the CPU for a moment are causes, too, and matter to nobody.
+    sums.add(account.causes(tree, least_ns) if tree else ())
     lost = [
         _Lost(cause, cause.time_ns if cause.kind in OWN else fault_ns(cause), _pids_of(cause))
         for cause in sums.causes(feeders_ns)

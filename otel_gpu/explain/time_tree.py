@@ -26,6 +26,7 @@ what that one did meanwhile. The children of a node sum to it, to the nanosecond
 # answer, which is a cause of its own.
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 from otel_gpu import wire
@@ -148,9 +149,7 @@ def _leaves(
 ) -> dict[_Leaf, int]:
     """Return what each state consists of, scaled to the time that passed in it."""
     ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
-    # Not in the order in which a capture or a store has them: it decides on names and roundings.
-    ranked = sorted(times, key=lambda time: (-time.ended_ns, repr(time[1:])))
-    rows = [(state_of(time.state, time.context, time.reason), time) for time in ranked]
+    rows = [(state_of(time.state, time.context, time.reason), time) for time in _ranked(times)]
     # Whether anybody who is watched ever sent it anything.
     is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
     # Of one thread there may be several names.
@@ -175,6 +174,19 @@ def _leaves(
             scaled[leaf] = scaled.get(leaf, 0) + open_ns
         leaves |= scaled
     return leaves
+
+
+def _ranked(times: Iterable[ThreadTime]) -> Iterator[ThreadTime]:
+    # Not in the order in which a capture or a store has them: it decides on names and roundings.
+    by_time = sorted(times, key=_by_ended)
+    for _, alike in groupby(by_time, _by_ended):
+        few = tuple(alike)
+        # To write one down takes longer than all else that is done with it.
+        yield from few if len(few) == 1 else sorted(few, key=lambda time: repr(time[1:]))
+
+
+def _by_ended(time: ThreadTime) -> int:
+    return -time.ended_ns
 
 
 def _leaf_of(

@@ -9,8 +9,12 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain import rules
 from otel_gpu.explain.advice import LINES_ADVICE
 from otel_gpu.explain.chains import stack_of_cause
+from otel_gpu.explain.chronic import find_chronic
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
+from otel_gpu.ledger.ledger import Figures
+from otel_gpu.ledger.names import Names
 from otel_gpu.stacks.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,
@@ -53,6 +57,7 @@ HOG = Culprit(900, 0, "hog")
 FAR = Resource("tcp", "198.18.77.2:9000", "", "", is_remote=True)
 FILE = Resource("file", "/var/tmp/checkpoint", "ext4", "/", is_remote=False)
 LAUNCH = 1
+CAUSES = 256
 
 
 def row(state, context, time_ms, reason="", process=TRAINER, **wait):
@@ -516,3 +521,30 @@ def test_none_of_many_who_had_the_cpu_is_to_blame_for_all():
     ]
     _, explainer = explain(usual(), *acute, begin, account(102, *both))
     assert not any(incident.chronic for incident in explainer.incidents())
+
+
+def test_hundreds_of_neighbours_that_matter_to_nobody_hide_no_cause_and_are_not_looked_for():
+    """Of more neighbours than causes are kept, the time is too little; the rest is told as without them."""
+    places = Places(8)
+    loader = [of_loader(800), rest(100)]
+    neighbours = [
+        row(RUN_QUEUE, GAP, 1, who=Culprit(5000 + n, 0, f"job-{n}")) for n in range(CAUSES + 44)
+    ]
+
+    def found(rows, names):
+        settings = Settings(chronic_share=0.4)
+        figures = Figures(TRAINER, (), tuple(rows))
+        return list(find_chronic(figures, START, START + SECOND, settings, places, None, names))
+
+    class Asked(Names):
+        def named(self, culprit):
+            asked.append(culprit.pid)
+            return super().named(culprit)
+
+    asked = []
+    (alone,) = found(loader, Names())
+    (among,) = found([*loader, *neighbours], Asked())
+
+    assert (among.cause.kind, among.cause.time_ns, among.pids) == ("ipc", 800 * MS, {77})
+    assert among.cause.culprit == alone.cause.culprit
+    assert set(asked) == {77}
