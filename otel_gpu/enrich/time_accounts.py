@@ -19,20 +19,24 @@ _MAX_WAITS = 2_048
 MAX_ENTRIES = 65_536
 """Entries that are kept, of all images; further ones are left out."""
 
+_Figures = tuple[int, int, int]
+
 
 class _Sum:
     """What entries of one kind are together."""
 
-    __slots__ = ("count", "ended_ns", "entries", "kind", "made", "time_ns")
+    __slots__ = ("count", "ended_ns", "entries", "is_stop", "kind", "made", "time_ns")
 
     def __init__(self, kind: TimeKind) -> None:
         self.kind = kind
+        self.is_stop = kind[2] in (CAPTURE, STOPPED)
         self.entries = self.time_ns = self.count = self.ended_ns = 0
         self.made: ThreadTime | None = None
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self.entries = self.time_ns = self.count = self.ended_ns = 0
+    @property
+    def figures(self) -> _Figures:
+        """time_ns, count and ended_ns."""
+        return self.time_ns, self.count, self.ended_ns
 
     def add(self, entry: TimesEntry) -> None:
         """Add an entry."""
@@ -41,9 +45,16 @@ class _Sum:
         self.count += entry.count
         self.ended_ns += entry.ended_ns
 
-    def make(self, process: ProcessImage) -> ThreadTime:
+    def remove(self, entry: TimesEntry) -> None:
+        """Take away an entry that was added, with what it was then."""
+        self.entries -= 1
+        self.time_ns -= entry.time_ns
+        self.count -= entry.count
+        self.ended_ns -= entry.ended_ns
+
+    def make(self, process: ProcessImage, figures: _Figures) -> ThreadTime:
         """Return all of it: the same object as before, if it is the same."""
-        made, figures = self.made, (self.time_ns, self.count, self.ended_ns)
+        made = self.made
         if made is None or made.process is not process or made[4:7] != figures:
             state, context, reason, wait = self.kind
             made = self.made = ThreadTime(process, state, context, reason, *figures, wait)
@@ -51,15 +62,45 @@ class _Sum:
 
 
 class _Account:
-    """The entries of one image, each with the sum that it is in, where that is known."""
+    """The entries of one image, each with the sum that it is in; ``new`` has those that are in none yet."""
 
-    __slots__ = ("entries", "sums", "version")
+    __slots__ = ("entries", "new", "sums", "version")
 
     def __init__(self) -> None:
         self.entries: dict[TimesKey, tuple[TimesEntry, _Sum | None]] = {}
+        self.new: dict[TimesKey, None] = {}
         self.sums: dict[TimeKind, _Sum] = {}
         # Of what was known of stacks and resources when the sums were made.
         self.version = (0, 0)
+
+    def put(self, entry: TimesEntry, known: tuple[TimesEntry, _Sum | None] | None) -> None:
+        """Put an entry in place of what is known of it."""
+        one = None
+        if known is not None:
+            before, one = known
+            # The key that is kept for it is the largest part of an entry.
+            entry = entry._replace(key=before.key)
+            if one is not None:
+                one.remove(before)
+                # Its kind has their names.
+                one = one if before[4:] == entry[4:] else None
+        if one is None:
+            self.new[entry.key] = None
+        else:
+            one.add(entry)
+        # An entry that is there changes no order.
+        self.entries[entry.key] = entry, one
+
+    def forget(self, key: TimesKey) -> tuple[TimesEntry, _Sum | None] | None:
+        """Take an entry out of its sum and return both; None: there is none."""
+        found = self.entries.pop(key, None)
+        if found is not None:
+            entry, one = found
+            if one is None:
+                del self.new[key]
+            else:
+                one.remove(entry)
+        return found
 
 
 class TimeAccounts:
@@ -97,20 +138,15 @@ class TimeAccounts:
             known = account.entries.get(key) if account else None
             if not (entry.time_ns or entry.count or entry.ended_ns):
                 # It is in that of a name now, as who it is about has ended.
-                self._size -= bool(account and account.entries.pop(key, None))
+                self._size -= bool(account and account.forget(key))
                 continue
-            if known is not None:
-                # The key that is kept for it is the largest part of an entry.
-                entry = entry._replace(key=known[0].key)  # noqa: PLW2901
-            else:
+            if known is None:
                 if self._size >= MAX_ENTRIES:
                     continue
                 self._size += 1
             if account is None:
                 account = self._accounts[image] = _Account()
-            # Its kind has their names.
-            is_same = known is not None and known[0][4:] == entry[4:]
-            account.entries[entry.key] = entry, known[1] if known and is_same else None
+            account.put(entry, known)
             images.add(image)
         return images
 
@@ -123,15 +159,12 @@ class TimeAccounts:
         sums = [one for one in account.sums.values() if one.entries]
         if len(sums) < len(account.sums):
             account.sums = {one.kind: one for one in sums}
-        stops = {one.kind: one for one in sums if one.kind[2] in (CAPTURE, STOPPED)}
-        totals = {kind: (one.time_ns, one.count, one.ended_ns) for kind, one in stops.items()}
-        _settle_own_stops(totals)
-        for kind, one in stops.items():
-            one.entries = int(kind in totals)
-            one.time_ns, one.count, one.ended_ns = totals.get(kind, (0, 0, 0))
+        stops = {one.kind: one.figures for one in sums if one.is_stop}
+        _settle_own_stops(stops)
         for one in sums:
-            if one.entries:
-                yield one.make(process)
+            figures = stops.get(one.kind) if one.is_stop else one.figures
+            if figures is not None:
+                yield one.make(process, figures)
 
     def forget(self, image: ImageKey) -> None:
         """Keep nothing more of an image."""
@@ -140,19 +173,17 @@ class TimeAccounts:
 
     def _add_up(self, account: _Account) -> None:
         version = self._waits.version, self._resources.version
-        is_new = account.version != version
-        if is_new:
+        if account.version != version:
             account.version, account.sums = version, {}
-        for before in account.sums.values():
-            before.clear()
-        for key, (entry, found) in account.entries.items():
-            one = None if is_new else found
-            if one is None:
-                kind = self._kind(entry)
-                one = account.sums.get(kind) or account.sums.setdefault(kind, _Sum(kind))
-                # The key is there, so this changes no order.
-                account.entries[key] = entry, one
+            account.new = dict.fromkeys(account.entries)
+        for key in tuple(account.new):
+            entry, _ = account.entries[key]
+            kind = self._kind(entry)
+            one = account.sums.get(kind) or account.sums.setdefault(kind, _Sum(kind))
             one.add(entry)
+            # The key is there, so this changes no order.
+            account.entries[key] = entry, one
+            del account.new[key]
 
     def _kind(self, entry: TimesEntry) -> TimeKind:
         key = entry.key
@@ -177,7 +208,7 @@ class TimeAccounts:
         return key.state, key.context, reason, wait
 
 
-def _settle_own_stops(totals: dict[TimeKind, tuple[int, int, int]]) -> None:
+def _settle_own_stops(totals: dict[TimeKind, _Figures]) -> None:
     """
     Move what was read of a stop of ours before it ended to where it ended.
 

@@ -25,7 +25,7 @@ from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
-from otel_gpu.ledger.accounts import Account
+from otel_gpu.ledger.accounts import Account, Reading, compare
 from otel_gpu.ledger.differences import moved_by_name
 
 _MAX_READINGS: Final = 32
@@ -107,7 +107,7 @@ class RecentTimes:
             release=RecentTimes._release,
             size_bytes="_size_bytes",
         )
-        self._latest: dict[int, ThreadTime] = {}
+        self._latest: Reading = {}
         self._latest_images: set[ImageKey] = set()
 
     def begin(self, unix_ns: int) -> None:
@@ -152,15 +152,13 @@ class RecentTimes:
         self, times: Sequence[ThreadTime]
     ) -> tuple[Sequence[ThreadTime], AbstractSet[ImageKey]]:
         """Return what is not the same object as in the reading before, and who may lack kinds that it had."""
-        latest, now = self._latest, {id(time): time for time in times}
-        changed = [time for key, time in now.items() if key not in latest]
+        self._latest, changed, gone = compare(self._latest, times)
         kinds = {(key_of(time.process), time.kind) for time in changed}
-        gone = [time for key, time in latest.items() if key not in now]
         moved = {
             image for time in gone if ((image := key_of(time.process)), time.kind) not in kinds
         }
         images = {key_of(process) for process in {time.process for time in times}}
-        before, self._latest_images, self._latest = self._latest_images, images, now
+        before, self._latest_images = self._latest_images, images
         return changed, moved | (images - before)
 
     def of(

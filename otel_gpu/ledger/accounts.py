@@ -1,9 +1,9 @@
 """Accounts: the latest readings of each process image, in bounded memory."""
 
-from collections.abc import Callable, Collection, ItemsView, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from otel_gpu.caches import CACHES
 from otel_gpu.decode.readings import SeriesKey
@@ -20,13 +20,43 @@ MAX_TIMES = 65_536
 _SERIES_BYTES, _TIME_BYTES = 2_000, 400
 
 
+Reading = Mapping[int, ThreadTime]
+"""A reading of a time account, by the identity of its entries."""
+
+
+class Compared(NamedTuple):
+    """A reading, what in it is not as it was in the one before, and what is not in it any more."""
+
+    now: dict[int, ThreadTime]
+    changed: list[ThreadTime]
+    gone: list[ThreadTime]
+
+
+def compare(before: Reading, times: Iterable[ThreadTime]) -> Compared:
+    """
+    Compare two readings of a time account.
+
+    Of hundreds of entries a few change from one to the next, and the others are the same objects: they
+    are told apart without a look into them.
+    """
+    now = {id(time): time for time in times}
+    changed = [time for key, time in now.items() if key not in before]
+    gone = [time for key, time in before.items() if key not in now]
+    return Compared(now, changed, gone)
+
+
 @dataclass(slots=True, eq=False)
 class Account:
-    """The latest readings of one process image."""
+    """
+    The latest readings of one process image.
+
+    ``read`` is the latest reading of the time account as it came, for ``compare``.
+    """
 
     process: ProcessImage
     series: dict[SeriesKey, Series] = field(default_factory=dict)
     times: dict[TimeKind, ThreadTime] = field(default_factory=dict)
+    read: Reading = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -129,10 +159,9 @@ class Accounts(Generic[_A]):
         known[time.kind] = time
         return True
 
-    def keep_times(self, account: _A, kinds: Collection[TimeKind]) -> None:
-        """Forget entries of other kinds: what was in them is in others since a stack is known."""
-        for kind in account.times.keys() - kinds:
-            del account.times[kind]
+    def forget_time(self, account: _A, kind: TimeKind) -> None:
+        """Forget an entry: what was in it is in others since a stack is known."""
+        if account.times.pop(kind, None) is not None:
             self.times -= 1
 
     def end(self, image: ImageKey) -> None:

@@ -35,7 +35,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts, compare
 from otel_gpu.ledger.differences import (
     aggregate_with,
     moved_by_name,
@@ -288,10 +288,17 @@ class Ledger:
     def _observe_times(self, activity: TimesActivity) -> None:
         # A reading says all about each process that it is about.
         for process, times in groupby(activity.times, attrgetter("process")):
-            account, read = self._account(process), {time.kind: time for time in times}
-            self.accounts.keep_times(account, read.keys())
-            for time in read.values():
-                self.left_out += not self.accounts.put_time(account, time)
+            account = self._account(process)
+            now, changed, gone = compare(account.read, times)
+            kinds = {time.kind for time in changed}
+            for kind in {time.kind for time in gone} - kinds:
+                self.accounts.forget_time(account, kind)
+            for time in changed:
+                if not self.accounts.put_time(account, time):
+                    self.left_out += 1
+                    # It is new in the next one, too, as there may be room by then.
+                    del now[id(time)]
+            account.read = now
         self._leave_out(activity.unix_ns, (time.process for time in activity.times))
 
     def _is_before(self, unix_ns: int) -> bool:

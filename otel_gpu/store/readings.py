@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
 from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.ledger.accounts import compare
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.store.names import Names
@@ -70,15 +71,19 @@ class Readings:
                 batch.add_part("aggregates", (seq, number, *added), len(added[-1]))
 
     def _add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
-        read: dict[ProcessImage, dict[TimeKind, ThreadTime]] = {}
+        read: dict[ProcessImage, list[ThreadTime]] = {}
         for time in activity.times:
-            read.setdefault(time.process, {})[time.kind] = time
+            read.setdefault(time.process, []).append(time)
         for image, times in read.items():
             process = self._names.follow(image)
+            compared = compare(process.read, times)
+            changed = {time.kind: time for time in compared.changed}
             # Time moves from one reason to another when a stack becomes known.
-            for kind in process.times.keys() - times.keys():
-                times[kind] = process.times[kind]._replace(time_ns=0, count=0, ended_ns=0)
-            for kind, time in times.items():
+            for kind in {time.kind for time in compared.gone} - changed.keys():
+                if kind in process.times:
+                    none = process.times[kind]._replace(time_ns=0, count=0, ended_ns=0)
+                    changed[kind] = none
+            for kind, time in changed.items():
                 known = process.times.get(kind)
                 before, now = _NOTHING if known is None else _figures(known), _figures(time)
                 if now == before:
@@ -88,6 +93,10 @@ class Readings:
                     key = (*kind[:3], self._names.wait(time.wait))
                     row = (seq, process.number, *key, *map(sub, now, before))
                     batch.add_part("thread_times", row)
+                else:
+                    # It is new in the next one, too.
+                    compared.now.pop(id(time), None)
+            process.read = compared.now
 
     def end_chunk(self, chunk: int) -> None:
         """Keep what everything stands at that the chunk added to, and let the next say all counters."""

@@ -26,6 +26,7 @@ TRAINER, OTHER = image(42, 1), image(77, 1, name="server")
 KEY, OTHER_KEY = (42, 1), (77, 1)
 US = 1_000
 LOCK = (wire.STATE_BLOCKED, wire.CONTEXT_GAP)
+RUN_QUEUE = (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP)
 
 
 def ledger_of(*activities, **options):
@@ -209,6 +210,19 @@ def test_times_beyond_the_bound_are_counted(monkeypatch):
 
     assert ledger.left_out == 1
     assert list(ledger.figures()) == [KEY]
+
+
+def test_what_found_no_room_is_taken_in_once_there_is_some(monkeypatch):
+    """An entry that is as it was is read again for that."""
+    monkeypatch.setattr(accounts, "MAX_TIMES", 1)
+    first, second = locked(1, 5).times[0], thread_time(TRAINER, *RUN_QUEUE, 7)
+    ledger = ledger_of(times(1, first, second))
+    before = [time.time_ns for time in ledger.figures()[KEY].times]
+    ledger.observe(times(2, second))
+
+    assert before == [first.time_ns]
+    assert [time.time_ns for time in ledger.figures()[KEY].times] == [7]
+    assert ledger.left_out == 1
 
 
 def test_of_those_that_ended_there_is_less_room():
