@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.capture.attacher import AnyLink, ProbeLink, waiting
 from otel_gpu.capture.call_probes import attach_probes
-from otel_gpu.capture.detaching import Link
 from otel_gpu.capture.device_asks import DeviceAsks, asks_of
 from otel_gpu.capture.doors import DOOR_THREAD
 from otel_gpu.capture.libraries import ElfSymbols
@@ -37,13 +37,14 @@ from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, file_of, program_path
-from otel_gpu.procfs.proc_files import close_file, stream_of
+from otel_gpu.procfs.kernel_waits import find_waits, waits_for_server
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, file_of, program_path
+from otel_gpu.procfs.proc_files import close_file, process_name, stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.process_root import ServedError, open_in_root
-from otel_gpu.procfs.users import OWN, real_uid
+from otel_gpu.procfs.users import OWN, real_uid, user_name
 from otel_gpu.recent import Recent
-from otel_gpu.shares import Holder, Shares
+from otel_gpu.shares import Holder, Shares, of_user
 from otel_gpu.stacks.file_work import NotReadError
 
 # How long an unused file keeps its probes: a training script that is started again at
@@ -51,6 +52,7 @@ from otel_gpu.stacks.file_work import NotReadError
 UNUSED_LIMIT_S = 30.0
 MAX_FILES = 4096
 _MAX_UNREAD = 256
+_MAX_NAMED = 4
 # Of a dynamic linker: the function that it calls when its list of libraries has changed, and where
 # that list is, or (1) a pointer to it, by the names that glibc and musl have for them.
 _LIST_CHANGED = "_dl_debug_state"
@@ -87,7 +89,7 @@ class _File:
     is_cuda: bool = False
     # From when on the calls of the library are seen; 0: they are not.
     probed_ktime_ns: int = 0
-    links: list[Link] = field(default_factory=list)
+    links: list[AnyLink] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
     # Of these, who counts hot calls itself. While nobody else is there, those carry no probe.
@@ -95,14 +97,18 @@ class _File:
     hot: list[Probe] = field(default_factory=list)
     # How many hot functions the library has, also those that carry no probe.
     hot_count: int = 0
-    hot_links: list[Link] = field(default_factory=list)
+    hot_links: list[AnyLink] = field(default_factory=list)
     only_doors_since_s: float | None = None
     asks: DeviceAsks | None = None
     said: dict[str, Any] = field(default_factory=dict)
     # Of a library to which blocks are reported: itself, where the function is, and the probe.
     report_fd: int = -1
     report_offsets: list[int] = field(default_factory=list)
-    report_links: list[Link] = field(default_factory=list)
+    report_links: list[AnyLink] = field(default_factory=list)
+
+    @property
+    def all_links(self) -> list[AnyLink]:
+        return [*self.links, *self.hot_links, *self.report_links]
 
 
 class Arrival(NamedTuple):
@@ -115,6 +121,17 @@ class Arrival(NamedTuple):
     mapped: MappedFile
     probed_ktime_ns: int
     problem: MissedStart | None
+
+
+def _holders(pid: int) -> str:
+    """Describe which processes the kernel may wait for; they may be others than map the file."""
+    found = dict(find_waits([pid]))
+    found |= dict(wait for wait in find_waits(all_pids()) if waits_for_server(wait))
+    named = [
+        f"process {holder} ({process_name(holder)}) {of_user(user_name(real_uid(holder)))}, which waits in {place}"
+        for holder, place in list(found.items())[:_MAX_NAMED]
+    ]
+    return " or ".join(named) or "a program that maps such a file"
 
 
 # The kernel waits for each link that goes, and a program may map thousands of files.
@@ -130,6 +147,9 @@ class Attachments:
         at_sites: Whether probes go where they cost least; False: they are all at the entries.
         steps_foreign: As ``LibrarySites`` takes it.
         refusals: Learns of programs that map more files than their share.
+
+    Attributes:
+        are_late: Whether the kernel keeps probes waiting.
     """
 
     def __init__(
@@ -147,6 +167,10 @@ class Attachments:
         self._shares = Shares(MAX_FILES)
         self._refusals = refusals or Refusals()
         self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
+        # Of files that wait for probes, the process that was looked at.
+        self._late: dict[FileId, int] = {}
+        self._waits_for = ""
+        self.are_late = False
 
     def examine(
         self,
@@ -185,6 +209,8 @@ class Attachments:
                 said, problem = self._take_in(mapped, known, root, has_door=has_door)
                 refused += problem is MissedStart.TOO_MANY
                 yield from said
+            elif mapped.file in self._late and not known.probed_ktime_ns:
+                problem = MissedStart.LATE
             known.users.add(pid)
             if has_door:
                 known.door_users.add(pid)
@@ -203,6 +229,48 @@ class Attachments:
                 )
         if refused:
             self._refusals.add_at_least("files", holder, refused)
+
+    def take_late(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """
+        Take in which files have got the probes that they waited for.
+
+        Yields:
+            A process that maps it, and what RECORD_PROBES says.
+        """
+        self.are_late = self._programs.bpf.take_answers()
+        for key, pid in list(self._late.items()):
+            file = self._files.get(key)
+            links = file.all_links if file else []
+            if waiting(links):
+                continue
+            del self._late[key]
+            if file is None:
+                continue
+            if any(isinstance(link, ProbeLink) and link.error for link in links):
+                # The next look at a process that maps it takes it in anew.
+                self._let_go(key, file)
+                continue
+            if not file.probed_ktime_ns:
+                file.probed_ktime_ns = kernel_clock.ktime_ns()
+            if file.said:
+                yield pid, file.said
+        if not self.are_late:
+            self._waits_for = ""
+
+    def _note_late(self, mapped: MappedFile, file: _File) -> bool:
+        """Say whether a file waits for probes."""
+        if not waiting(file.all_links):
+            return False
+        self._late[mapped.file] = mapped.pid
+        self.are_late = True
+        self._waits_for = self._waits_for or _holders(mapped.pid)
+        PROCESS_LOG.warning(
+            _logger,
+            mapped.pid,
+            "%s of process %d has no probes yet: the kernel waits for %s",
+            *(mapped.path, mapped.pid, self._waits_for),
+        )
+        return True
 
     def examine_path(
         self, pid: int, path: str, note: Callable[[Arrival], None]
@@ -301,18 +369,21 @@ class Attachments:
             elif file.unused_since_s is None:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
-                self._programs.bpf.detach([*file.links, *file.hot_links, *file.report_links])
-                if file.asks:
-                    file.asks.ignore()
-                if file.report_fd >= 0:
-                    close_file(file.report_fd)
-                self._drop(key)
+                self._let_go(key, file)
                 detached = True
                 # The others are let go of next time.
                 if time.monotonic() >= until_s:
                     break
         if detached:
             self._programs.forget_known()
+
+    def _let_go(self, key: FileId, file: _File) -> None:
+        self._programs.bpf.detach(file.all_links)
+        if file.asks:
+            file.asks.ignore()
+        if file.report_fd >= 0:
+            close_file(file.report_fd)
+        self._drop(key)
 
     def _drop(self, key: FileId) -> None:
         self._shares.give_back(self._files.pop(key).holder)
@@ -336,6 +407,8 @@ class Attachments:
         """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
         if mapped.file in self._files:
             self._drop(mapped.file)
+        if not self._programs.bpf.has_room:
+            return (), MissedStart.LATE
         if not self._shares.take(file.holder):
             return (), MissedStart.TOO_MANY
         try:
@@ -345,11 +418,15 @@ class Attachments:
                 return (), MissedStart.UNREADABLE
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
-                return tuple(self._attach(mapped, stream, file, has_door=has_door)), None
+                said = tuple(self._attach(mapped, stream, file, has_door=has_door))
         except NotReadError:  # It may be read for another process, or later.
             if mapped.file not in self._files:
                 self._shares.give_back(file.holder)
             return (), MissedStart.NOT_READ
+        if self._note_late(mapped, file):
+            file.probed_ktime_ns = 0
+            return (), MissedStart.LATE
+        return said, None
 
     def _attach(
         self, mapped: MappedFile, stream: BinaryIO, file: _File, *, has_door: bool
@@ -510,7 +587,8 @@ class Attachments:
             "failed": [*file.said["failed"], *failed],
             "door": 0,
         }
-        yield file.said
+        if not self._note_late(mapped, file):
+            yield file.said
 
     def _attach_all(
         self, path: str, probes: list[Probe], mapped: MappedFile, file: _File

@@ -1,7 +1,7 @@
 """The probes at the functions of one library: which programs, at its entry and at its return."""
 
 from otel_gpu import wire
-from otel_gpu.capture.detaching import Link
+from otel_gpu.capture.attacher import AnyLink
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.programs import (
     ACKNOWLEDGE_EVENT,
@@ -33,14 +33,14 @@ _PROGRAMS: tuple[tuple[bool, str, set[int]], ...] = (
 )
 
 
-def attach_probes(bpf: BpfObject, path: str, probes: list[Probe]) -> list[Link]:
+def attach_probes(bpf: BpfObject, path: str, probes: list[Probe]) -> list[AnyLink]:
     """
     Probe these functions of the file at a path.
 
     Raises:
         BpfError: One of them carries no probe; then none does.
     """
-    links: list[Link] = []
+    links: list[AnyLink] = []
     try:
         for on_return, program, families in _PROGRAMS:
             places = [

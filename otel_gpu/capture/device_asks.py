@@ -9,8 +9,8 @@ import logging
 import time
 from collections.abc import Iterable
 
+from otel_gpu.capture.attacher import AnyLink
 from otel_gpu.capture.call_probes import attach_probes
-from otel_gpu.capture.detaching import Link
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import BpfError
 from otel_gpu.probe_symbols import Probe, api_of_symbol
@@ -35,7 +35,7 @@ class DeviceAsks:
     def __init__(self, bpf: BpfObject, probes: list[Probe]) -> None:
         self._bpf = bpf
         self._probes = probes
-        self._links: list[Link] = []
+        self._links: list[AnyLink] = []
         self._seen_since_s = 0.0
 
     def see(self, mapped: MappedFile) -> None:

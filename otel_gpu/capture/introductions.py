@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.records import json_record
 
@@ -43,7 +44,10 @@ class Introductions:
         self._waiting.pop((pid, image_ktime_ns), None)
 
     def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
-        """Introduce an image now; nothing comes of one that is gone."""
+        """Introduce an image now, or later if it could keep us waiting; nothing comes of one that is gone."""
+        if is_locked(pid):
+            self.put_off(pid, image_ktime_ns)
+            return
         facts = read_facts(pid, environment=self._environment)
         # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
         # as long as nobody has waited for it. By then, another may have its pid.

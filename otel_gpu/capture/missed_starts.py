@@ -27,6 +27,7 @@ class MissedStart(StrEnum):
     NOT_READ = "reading its library would have taken more than its share of our time"
     UNREADABLE = "its library could not be opened"
     LET_GO = "another process let it go on before its library was probed"
+    LATE = "the kernel waited for another program before it placed probes in its library"
     REFUSED = "its library took no probe"
     TOO_MANY = "it, or its user, maps more libraries than its share"
 

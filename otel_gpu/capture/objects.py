@@ -12,9 +12,10 @@ closing it, the kernel detaches everything by itself: nothing is pinned.
 
 import ctypes
 import errno
+import logging
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,15 +28,18 @@ from otel_gpu.capture._libbpf import (
     ObjectOpenOptions,
     UprobeOptions,
 )
+from otel_gpu.capture.attacher import AnyLink, Attacher, ProbeLink, Remainder
 from otel_gpu.capture.bcc.kernel_types import KernelTypes
 from otel_gpu.capture.cpu_clock import CpuClock
-from otel_gpu.capture.detaching import Link, Links, Remainder
+from otel_gpu.capture.detaching import Link, Links, detach_side_by_side
 from otel_gpu.errors import BpfError, HostError, MapFullError
 
 OBJECT_FOLDER = Path(__file__).resolve().parent.parent / "_bpf"
 _SYSTEM_WIDE = -1
 # As much as the kernel has in its buffer at a time.
 _ITERATOR_BYTES = 32768
+
+_logger = logging.getLogger(__name__)
 
 _NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
 
@@ -177,6 +181,7 @@ class BpfObject:
         self._only = ""
         self._object = 0
         self._multi = multi and bool(uprobes)
+        self._attacher: Attacher | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -184,11 +189,45 @@ class BpfObject:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def detach_all(
-        self, at_turn: Callable[[], object] = lambda: None, *, is_patient: bool = True
-    ) -> Remainder | None:
-        """Detach every program, as ``Links`` does it."""
-        return self._links.detach_all(at_turn, is_patient=is_patient)
+    def start_attacher(self, kept: Collection[int], at_turn: Callable[[], object]) -> None:
+        """
+        Have another process place probes from now on, as ``Attacher`` says; after ``load``.
+
+        Where there can be none, this one goes on to do it.
+        """
+        programs = {self.program_fd(program) for program in self._uprobes}
+        try:
+            self._attacher = Attacher(self._attach_uprobes, {*programs, *kept}, at_turn)
+        except OSError as error:
+            _logger.info("probes are placed without a process for it: %s", error.strerror)
+
+    @property
+    def attacher(self) -> Attacher | None:
+        """The process that places probes, if that is another one."""
+        return self._attacher
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the probes of another file can wait, where the kernel keeps others waiting."""
+        return self._attacher is None or self._attacher.has_room
+
+    def take_answers(self) -> bool:
+        """Take in which probes were placed late, and say whether the kernel keeps others waiting."""
+        if self._attacher is None:
+            return False
+        self._attacher.take_answers()
+        return self._attacher.is_late
+
+    def detach_all(self, at_turn: Callable[[], object] = lambda: None) -> Remainder | None:
+        """
+        Detach every program; ``at_turn`` is called all the while.
+
+        Returns:
+            What the attacher has not detached yet; None: from now on none of the programs runs.
+        """
+        self._links.detach_all(at_turn)
+        attacher, self._attacher = self._attacher, None
+        return attacher.close() if attacher else None
 
     def close(self) -> None:
         """Detach every program and forget the object."""
@@ -340,33 +379,50 @@ class BpfObject:
 
     def attach_uprobes(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
-    ) -> list[Link]:
+    ) -> list[AnyLink]:
         """
         Attach a program to instructions of a file, in every process that maps it.
 
         The path may be ``/proc/self/fd/N``. A probe is a file offset, of an instruction, and a
         cookie: what the program gets from ``bpf_get_attach_cookie``. On return, the stack pointer
-        at the instruction has to be that of the function's entry.
+        at the instruction has to be that of the function's entry. Links of an attacher can be waiting.
 
         Raises:
             BpfError: One of them cannot be, so that none is.
         """
         if not probes:
             return []
-        if not self._multi:
-            links: list[Link] = []
-            try:
-                for probe in probes:
-                    link = self._attach_uprobe(program, path, *probe, on_return)
-                    links.append(link)
-            except BpfError:
-                self.detach(links)
-                raise
-            return links
-        fd = self._create_multi(program, path, probes, on_return=on_return)
-        if fd < 0:
-            raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
-        return [self._links.add(lambda: os.close(fd), fd)]
+        if self._attacher is None:
+            placed = self._attach_uprobes(program, path, probes, on_return)
+            return [self._links.add(link) for link, _ in placed]
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            what = f"{program} is not attached to {path}"
+            raise self.libbpf.error(what, error.errno or 0) from error
+        try:
+            return [self._attacher.attach(program, fd, probes, on_return=on_return)]
+        finally:
+            os.close(fd)
+
+    def _attach_uprobes(
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], on_return: bool
+    ) -> list[tuple[Link, int]]:
+        """Do it in this process; return what detaches each link, with its descriptor."""
+        if self._multi:
+            fd = self._create_multi(program, path, probes, on_return=on_return)
+            if fd < 0:
+                raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
+            return [(lambda: os.close(fd), fd)]
+        placed: list[tuple[Link, int]] = []
+        try:
+            for probe in probes:
+                one = self._attach_uprobe(program, path, *probe, on_return)
+                placed.append(one)
+        except BpfError:
+            detach_side_by_side(link for link, _ in placed)
+            raise
+        return placed
 
     def _create_multi(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
@@ -377,22 +433,21 @@ class BpfObject:
 
     def _attach_uprobe(
         self, program: str, path: str, file_offset: int, cookie: int, on_return: bool
-    ) -> Link:
+    ) -> tuple[Link, int]:
         options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, on_return, None)
         place = (_SYSTEM_WIDE, os.fsencode(path), file_offset, options)
         what = f"{program} is not attached to {path}+{file_offset:#x}"
         function = "bpf_program__attach_uprobe_opts"
         pointer = self.libbpf.pointer(function, self._program(program), *place, what=what)
         fd = self.libbpf.call("bpf_link__fd", pointer)
-        return self._keep(pointer, fd)
+        return (lambda: self.libbpf.raw.bpf_link__destroy(pointer)), fd
 
-    def _keep(self, pointer: int, uprobe_fd: int | None = None) -> Link:
-        return self._links.add(
-            lambda: self.libbpf.raw.bpf_link__destroy(pointer),
-            uprobe_fd,
-            has_perf_event=uprobe_fd is not None,
-        )
+    def _keep(self, pointer: int) -> Link:
+        return self._links.add(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
 
-    def detach(self, links: Sequence[Link]) -> None:
-        """Undo attachments."""
-        self._links.detach(links)
+    def detach(self, links: Sequence[AnyLink]) -> None:
+        """Undo attachments; those of another process may be undone a while later."""
+        self._links.detach(link for link in links if not isinstance(link, ProbeLink))
+        probes = [link for link in links if isinstance(link, ProbeLink)]
+        if probes and self._attacher:
+            self._attacher.detach(probes)

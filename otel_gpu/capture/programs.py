@@ -134,7 +134,7 @@ class Programs:
         looks: bool = True,
     ) -> None:
         capture = config.capture
-        self._loader, self._watches_others = capture.loader, looks
+        self._loader = capture.loader
         # A tenth of what the kernel has to verify.
         self._wants_looks = looks and can_look()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
@@ -174,8 +174,8 @@ class Programs:
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, LIFECYCLE_BYTES)
-        self._threads = self.bpf.map("threads")
-        self._aggregates = self.bpf.map("aggregates")
+        self.bpf.start_attacher({self.lifecycle.fd}, self._let_all_go_on)
+        self._threads, self._aggregates = map(self.bpf.map, ("threads", "aggregates"))
         self._thresholds = self.bpf.map("thresholds")
         self._counters = self.bpf.map("counters")
         self._known_executables = self.bpf.map("known_executables")
@@ -224,7 +224,7 @@ class Programs:
         Probes that the kernel takes long to take away are left to a child, and what stops at them goes
         on: the end waits for no program of other users.
         """
-        left = self.bpf.detach_all(self._let_all_go_on, is_patient=not self._watches_others)
+        left = self.bpf.detach_all(self._let_all_go_on)
         if left is None:
             self._let_all_go_on()
         else:
@@ -243,6 +243,15 @@ class Programs:
     def _let_all_go_on(self) -> None:
         # Stopped since the rings were last read.
         let_all_go_on(self.lifecycle.read())
+
+    def attacher_cpu_ns(self) -> int:
+        """Return the CPU time that was spent on probes by the process that places them."""
+        return self.bpf.attacher.cpu_ns() if self.bpf.attacher else 0
+
+    def end_soon(self) -> None:
+        """Wait for no probe for long any more; safe in a signal handler."""
+        if self.bpf.attacher:
+            self.bpf.attacher.end_soon()
 
     def lose(self, counter: int) -> None:
         """Count something that the agent itself could not use."""

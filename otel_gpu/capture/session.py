@@ -160,6 +160,7 @@ class Session:
     def stop(self) -> None:
         """End the capture soon; safe in a signal handler."""
         self._ending.begin()
+        self._programs.end_soon()
         self._programs.file_work.end_soon()
         self._snapshots.steps.end_soon()
         with contextlib.suppress(OSError):
@@ -325,6 +326,7 @@ class Session:
         schedule.every(_TICKS_INTERVAL_S, "on_cpu", self._adjust_sampling)
         schedule.every(_TICKS_INTERVAL_S, "blocks", self._adjust_blocks)
         schedule.every(_TICKS_INTERVAL_S, "probes", self._watchlist.let_ask)
+        schedule.at_each_turn("probes", self._watchlist.take_late)
         schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
         schedule.at_each_turn("looks", self._look)
         schedule.at_each_turn("device_faults", self._surroundings.faults.read)
@@ -454,7 +456,7 @@ class Session:
             wire.RECORD_STATUS,
             kernel_clock.ktime_ns(),
             {
-                "cpu_ns": time.process_time_ns(),
+                "cpu_ns": time.process_time_ns() + self._programs.attacher_cpu_ns(),
                 "rss_bytes": resident_bytes(),
                 **CACHES.figures(),
                 "stacks": {**self._user_stacks.counts, **self._early_calls.counts},

@@ -30,6 +30,7 @@ from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.mapped_files import (
     FileId,
     all_pids,
@@ -332,6 +333,14 @@ class Watchlist:
         self._attachments.let_ask()
         return ()
 
+    def take_late(self) -> Iterator[bytes]:
+        """Take in which probes were placed late; once all are, look for what was put off."""
+        were_late = self._attachments.are_late
+        for pid, info in self._attachments.take_late():
+            yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
+        if were_late and not self._attachments.are_late:
+            yield from self.rescan()
+
     def rescan(self) -> Iterator[bytes]:
         """Place probes in whatever came in without the dynamic linker's help."""
         for pid in all_pids() if self._watch_all else list(self._images):
@@ -416,6 +425,9 @@ class Watchlist:
         # Many may stand still, and each takes milliseconds: at the end they go on as they are.
         if self._ending.is_over:
             self._ending.unread += 1
+            return
+        # It is looked at once the kernel waits for nobody any more.
+        if is_locked(pid):
             return
         # What is wrong with one process is no reason not to look at the next.
         with self._faults.at("probes"):

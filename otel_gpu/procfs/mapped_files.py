@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.procfs.kernel_waits import check_lock
 from otel_gpu.procfs.proc_files import close_file, read_file
 from otel_gpu.procfs.process_root import ServedError, check_device, open_in_root, open_regular
 from otel_gpu.procfs.users import OWN
@@ -124,8 +125,9 @@ class MappedFile(NamedTuple):
 
         Raises:
             ServedError: A user serves its file system, and could keep us waiting.
-            OSError: Neither works.
+            OSError: Neither works, or the process's memory map could keep us waiting.
         """
+        check_lock(self.pid)
         # Before anything else, as on some kernels only maps has the device below an overlay.
         check_device(self.file.device, self.pid)
         refused = None

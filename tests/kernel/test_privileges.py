@@ -91,11 +91,18 @@ def children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
+def named_child(pid: int, name: str) -> int:
+    """Return the child of a process that has a name."""
+    names = {child: Path(f"/proc/{child}/comm").read_text() for child in children(pid)}
+    (found,) = (child for child in names if names[child] == f"{name}\n")
+    return found
+
+
 def test_the_agent_keeps_six_and_the_command_all(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """
-    On all threads, and in the guard. With a command CAP_KILL is the seventh.
+    On all threads, in the guard, and in what places probes. With a command CAP_KILL is the seventh.
 
     In the command a setuid program works, and what became another user's is counted, let go on
     after its stop, and gets the signals that are passed on.
@@ -111,12 +118,8 @@ def test_the_agent_keeps_six_and_the_command_all(
             pid = agent.process.pid
             receiver.wait_for(receiver.metrics)
             assert_has_only(pid, of_agent("KILL"))
-            (guard,) = (
-                child
-                for child in children(pid)
-                if Path(f"/proc/{child}/comm").read_text() == "otel-gpu-guard\n"
-            )
-            (found,) = of_threads(guard)
+            (found,) = of_threads(named_child(pid, "otel-gpu-guard"))
+            placing = of_threads(named_child(pid, "otel-gpu-attach"))
             agent.send_line()
             assert agent.next_line() == 0, "a program with the setuid bit is root's"
             assert agent._lines.get(timeout=60) == "ready\n"
@@ -128,7 +131,11 @@ def test_the_agent_keeps_six_and_the_command_all(
 
     assert privileges(status) == own()
     assert names_in(int(found["CapPrm"], 16)) == SIX | {"KILL"}
-    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+    assert {frozenset(names_in(int(thread["CapPrm"], 16))) for thread in placing} == {
+        frozenset(of_agent("KILL"))
+    }
+    for thread in (found, *placing):
+        assert (thread["NoNewPrivs"], thread["Seccomp"]) == ("1", "2")
     assert "info: capabilities: CAP_BPF, CAP_CHECKPOINT_RESTORE, CAP_DAC" in finished.stderr
     assert finished.returncode == 128 + signal.SIGTERM
     assert losses(receiver) == {}

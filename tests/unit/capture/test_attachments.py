@@ -14,6 +14,7 @@ import pytest
 
 from otel_gpu.capture import attachments as module
 from otel_gpu.capture import library_sites
+from otel_gpu.capture.attacher import ProbeLink
 from otel_gpu.capture.attachments import UNUSED_LIMIT_S, Attachments
 from otel_gpu.capture.device_asks import SEEN_FOR_S
 from otel_gpu.capture.libraries import ElfSymbols, exported_functions
@@ -62,8 +63,37 @@ class Bpf:
         for link in links:
             del self.attached[link]
 
+    has_room = True
+
+    def take_answers(self):
+        return False
+
     def places(self):
         return sorted(place for places in self.attached.values() for place in places)
+
+
+class LateBpf(Bpf):
+    """Places nothing before it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = []
+
+    def attach_uprobes(self, program, path, probes, *, on_return=False):
+        if not probes:
+            return []
+        link = ProbeLink(len(self.attached))
+        self.attached[link] = [(program, offset) for offset, _ in probes]
+        self.late.append(link)
+        return [link]
+
+    def take_answers(self):
+        return bool(self.late)
+
+    def place(self, error=None):
+        for link in self.late:
+            link.is_waiting, link.error = False, error
+        self.late = []
 
 
 class Programs:
@@ -90,6 +120,56 @@ def places_of(library):
     with library.open("rb") as stream:
         symbols = ElfSymbols(stream)
         return LibrarySites(symbols, stream).choose(dict(symbols.functions))
+
+
+def test_a_library_that_waits_for_its_probes_says_so_and_has_them_later(library):
+    """Processes that map it meanwhile miss their start, and the record comes with the probes."""
+    bpf, found = LateBpf(), []
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    assert list(attachments.examine(OWN, [mapped], note=found.append)) == []
+    assert list(attachments.examine(1, [mapped._replace(pid=1)], note=found.append)) == []
+    assert [(one.problem, one.probed_ktime_ns) for one in found] == [(MissedStart.LATE, 0)] * 2
+    assert list(attachments.take_late()) == []
+    assert attachments.are_late
+
+    bpf.place()
+    ((pid, said),) = attachments.take_late()
+    assert (pid, said["library"], said["failed"]) == (OWN, str(library), [])
+    assert not attachments.are_late
+    assert attachments.cuda_users() == {OWN, 1}
+    assert list(attachments.take_late()) == []
+    list(attachments.examine(2, [mapped._replace(pid=2)], note=found.append))
+    assert found[-1].problem is None
+    assert found[-1].probed_ktime_ns > 0
+
+
+def test_a_library_whose_probes_fail_late_is_taken_in_anew(library):
+    """Nothing is left of the first time."""
+    bpf = LateBpf()
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    list(attachments.examine(OWN, [mapped]))
+    bpf.place(BpfError("invalid argument"))
+    assert list(attachments.take_late()) == []
+    assert bpf.attached == {}
+
+    list(attachments.examine(OWN, [mapped]))
+    bpf.place()
+    ((_, said),) = attachments.take_late()
+    assert said["failed"] == []
+
+
+def test_no_library_is_taken_in_while_too_much_waits(library):
+    bpf, found = LateBpf(), []
+    bpf.has_room = False
+    attachments = Attachments(Programs(bpf))
+    mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
+    list(attachments.examine(OWN, [mapped], note=found.append))
+    assert [one.problem for one in found] == [MissedStart.LATE]
+    bpf.has_room = True
+    list(attachments.examine(OWN, [mapped]))
+    assert bpf.attached
 
 
 def attach(library, refused=()):
