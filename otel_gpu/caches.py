@@ -33,6 +33,7 @@ _PLAIN = (str, bytes, bytearray, int, float, bool, type(None))
 _PRUNED_EVERY = 64
 # A few entries are looked at again where there are so many more or less of them, and every so many times.
 _SAME_COUNT = 0.125
+_FEW = 8
 _LOOKED_AT_EVERY = 16
 # At a time a cache lets go of so much of what it has.
 _RELEASED_SHARE = 0.25
@@ -76,7 +77,11 @@ class _Cache:
             known_bytes = getattr(owner, self.size_bytes) if self.size_bytes else 0
             return Held(count, known_bytes + self.entry_bytes * count)
         counted, counted_bytes, asked = self.looked_at
-        if asked >= _LOOKED_AT_EVERY or abs(count - counted) > _SAME_COUNT * counted or not counted:
+        if (
+            asked >= _LOOKED_AT_EVERY
+            or abs(count - counted) > max(_FEW, _SAME_COUNT * counted)
+            or (count and not counted)
+        ):
             counted, counted_bytes, asked = count, estimated_bytes(entries), 0
         self.looked_at = counted, counted_bytes, asked + 1
         return Held(count, counted_bytes * count // max(1, counted))

@@ -96,11 +96,16 @@ class OnCpuSampling:
         cpus = _online_cpus() if is_watching else set()
         now_s = self._clock()
         ticks = self._programs.read_ticks()
+        found, elapsed_s = ticks - self._ticks, now_s - self._read_s
+        self._ticks, self._read_s = ticks, now_s
         if not self._clocks:
             self._budget = TickBudget(self._stacks_per_second, self._rate_hz * len(cpus))
         else:
-            self._budget.take(ticks - self._ticks, now_s - self._read_s)
-        self._ticks, self._read_s = ticks, now_s
+            one_in = self._budget.one_in
+            is_same = self._budget.take(found, elapsed_s) == one_in
+            # No tick found anything, so no program keeps step with them.
+            if is_same and not found and self._clocks.keys() == cpus:
+                return
         period_ns = self._next_period_ns()
         self._programs.set_sampling(self._budget.one_in, period_ns)
         try:

@@ -41,14 +41,15 @@ class Pressure:
                 self._folders[pid] = folders
                 self._readings_left[pid] = _READINGS_AFTER_END
         proc = self._proc
-        swap = dict(line.split() for line in _lines(proc / "vmstat") if line.startswith("psw"))
+        # One of two hundred lines each.
+        vmstat = b"\n" + read_file(f"{proc}/vmstat", _MAX_FILE_BYTES)
         load = _lines(proc / "loadavg")
         read = {
             "psi": {name: _read_psi(proc / "pressure" / name) for name in ("cpu", "io", "memory")},
             "load1": float(load[0].split()[0]) if load else 0.0,
             "cpus": os.cpu_count() or 1,
-            "swap_in_pages": int(swap.get("pswpin", 0)),
-            "swap_out_pages": int(swap.get("pswpout", 0)),
+            "swap_in_pages": _number_of(vmstat, b"pswpin"),
+            "swap_out_pages": _number_of(vmstat, b"pswpout"),
             "cgroups": self._read_cgroups(),
         }
         self._readings_left = {pid: n - 1 for pid, n in self._readings_left.items() if n > 0}
@@ -78,6 +79,11 @@ def _read_cgroup(folder: Path, pids: list[int]) -> dict[str, Any] | None:
         throttled_ns = int(stat["throttled_usec"]) * _NS_PER_US
     counters = {name: int(stat[name]) for name in ("nr_periods", "nr_throttled")}
     return counters | {"throttled_ns": throttled_ns, "pids": pids}
+
+
+def _number_of(text: bytes, name: bytes) -> int:
+    found = text.partition(b"\n%s " % name)[2].split(None, 1)
+    return int(found[0]) if found else 0
 
 
 def _read_psi(path: Path) -> dict[str, float]:

@@ -15,6 +15,11 @@ from otel_gpu.probe_table import API_BY_NUMBER
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS: Final = ("tid", "pid", "kept", "area", "folds", "start_calls")
 _AT: Final = {name: wire.RHYTHM.offset_of(name) for name in _NUMBERS}
+# Of all of them at once: they are looked through each second, and few of them are taken.
+_COLUMNS: Final = {
+    name: struct.Struct(f"<{at}xI{wire.RHYTHM.size - at - _NUMBER.size}x")
+    for name, at in _AT.items()
+}
 _MASKS: Final = tuple(map(wire.RHYTHM.offset_of, ("start_mask", "end_mask")))
 _STARTS: Final = wire.RHYTHM.offset_of("starts_0")
 _IS_OVER: Final = wire.RHYTHM.offset_of("is_over")
@@ -147,10 +152,10 @@ class RhythmMaps(RhythmMemory):
 
     def __init__(self, bpf: BpfObject) -> None:
         rhythms, calls = bpf.map("rhythms"), bpf.map("rhythm_calls")
-        size_bytes = rhythms.max_entries * rhythms.value_bytes
-        self._rhythms = mmap.mmap(rhythms.fd, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._size_bytes = rhythms.max_entries * rhythms.value_bytes
+        pages = -(-self._size_bytes // mmap.PAGESIZE)
+        self._rhythms = mmap.mmap(rhythms.fd, pages * mmap.PAGESIZE)
         self._calls_fd = calls.fd
-        self._indices = range(rhythms.max_entries)
         self._areas = set(range(1, calls.max_entries // wire.RHYTHM_CALLS + 1))
         self.share_areas(())
 
@@ -160,16 +165,18 @@ class RhythmMaps(RhythmMemory):
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield those that threads have, as (index, ``struct rhythm``)."""
-        for index in self._indices:
-            # Who takes one says at last which process it is of.
-            if self._get(index, "tid") and self._get(index, "pid"):
+        # Who takes one says at last which process it is of.
+        for index, (tid, pid) in enumerate(zip(self._all("tid"), self._all("pid"), strict=True)):
+            if tid and pid:
                 yield index, self.rhythm(index)
 
     def share_areas(self, wanting: Sequence[int]) -> None:
         """Give areas to those that want one, and others to who comes next."""
-        areas = {index: self._get(index, "area") for index in self._indices}
-        free = sorted(self._areas - set(areas.values()), reverse=True)
-        spare = [index for index in self._indices if not self._get(index, "tid")]
+        areas = self._all("area")
+        free = sorted(self._areas - set(areas), reverse=True)
+        if not (free or wanting):
+            return
+        spare = [index for index, tid in enumerate(self._all("tid")) if not tid]
         for index in wanting:
             if areas[index]:
                 continue
@@ -183,6 +190,11 @@ class RhythmMaps(RhythmMemory):
         for index in spare:
             if free and not self._get(index, "area"):
                 self._give(index, free.pop())
+
+    def _all(self, name: str) -> list[int]:
+        """Return a number of each of them."""
+        with memoryview(self._rhythms) as whole, whole[: self._size_bytes] as rhythms:
+            return [number for (number,) in _COLUMNS[name].iter_unpack(rhythms)]
 
     def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
         at = index * wire.RHYTHM.size + offset

@@ -196,6 +196,25 @@ def test_periods_differ_from_reading_to_reading(sampling_of):
     assert max(periods) <= 1.2
 
 
+def test_clocks_that_find_nothing_stay_as_they_are_until_a_cpu_comes(sampling_of):
+    """A program at rest costs no calls of the kernel; what works again is met at another period each time."""
+    host = Host(2)
+    sampling = sampling_of(host)
+    sampling.adjust(is_watching=True)
+    run(host, sampling, 2, 5)
+    run(host, sampling, 0, 5)
+    at_rest = len(host.periods_ns)
+    run(host, sampling, 0, 60)
+
+    assert len(host.periods_ns) == at_rest
+    host.cpus = 3
+    run(host, sampling, 0, READING_S)
+    assert host.clocks == {0, 1, 2}
+    before = len(host.periods_ns)
+    run(host, sampling, 1, 5)
+    assert len(set(host.periods_ns[before:])) == round(5 / READING_S)
+
+
 def test_a_kernel_that_refuses_is_asked_once(sampling_of):
     host = Host(4)
     sampling = sampling_of(host)
