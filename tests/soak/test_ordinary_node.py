@@ -2,12 +2,14 @@
 An ordinary node for as long as is given: memory stays small and flat, and every call is counted.
 
 One program makes 2,000 calls a second of two threads; every four seconds three short programs come
-and one of Python. See tests/workloads/ordinary_node.py.
+and one of Python. See tests/workloads/ordinary_node.py. Where others make calls of CUDA, or of stubs,
+meanwhile, OTEL_GPU_SOAK_ALONE=1 has the agent watch the cgroup of these programs, and not the whole host.
 """
 
 import contextlib
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,16 +100,37 @@ def run_node(process: Any) -> Counter[tuple[int, str]]:
     return made
 
 
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[tuple[str, ...]]:
+    """What is watched, as flags of the agent: the host, or what a process starts."""
+    if not os.environ.get("OTEL_GPU_SOAK_ALONE"):
+        yield ("--all",)
+        return
+    mounts = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    roots = [mount.split()[1] for mount in mounts if mount.split()[2] == "cgroup2"]
+    assert roots, "OTEL_GPU_SOAK_ALONE: mount a cgroup v2 hierarchy"
+    group = Path(roots[0]) / f"otel-gpu-soak-{os.getpid()}"
+    group.mkdir()
+    (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield ("--cgroup", str(group))
+    finally:
+        for left in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (Path(roots[0]) / "cgroup.procs").write_text(left)
+        group.rmdir()
+
+
 @pytest.mark.alone
 def test_memory_of_an_ordinary_node_is_small_and_flat(
     deadline_s: float, stubs: StubLibraries, receiver: OtlpReceiver
 ) -> None:
     """RSS stays under 100 MiB, its last third is that of the middle one, and counts are exact."""
     seconds = round(deadline_s - time.monotonic())
-    flags = ("--all", "--summary", "never")
     with (
         ordinary_node(stubs, seconds) as node,
-        Agent(receiver, flags=flags, env=DELTA | INTERVAL) as agent,
+        watched(node.pid) as flags,
+        Agent(receiver, flags=(*flags, "--summary", "never"), env=DELTA | INTERVAL) as agent,
     ):
         assert node.stdout
         waiting = json.loads(node.stdout.readline())["pid"]
