@@ -31,8 +31,9 @@ from otel_gpu.capture.detaching import Link, detach_side_by_side
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.kernel_waits import Sleep, note_change, sleeps_of
 
-# The kernel sleeps for some milliseconds at a time. On a machine whose processors are busy it takes longer.
-_SLEEPS_S = 0.7
+# The kernel sleeps for some milliseconds at a time: longer on a machine whose processors are busy, and while
+# other agents change probes.
+_SLEEPS_S = 1.5
 # While the attacher gets on.
 _WAITS_S = 30.0
 _WAITS_AT_END_S = 1.0
