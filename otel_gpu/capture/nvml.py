@@ -13,7 +13,8 @@ Nothing is set, enabled or reset. What a device cannot say is left out.
 #
 # Reading also wakes a device that nobody uses: more than once a second it would never rest.
 
-import importlib
+import ctypes
+import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,13 +72,27 @@ GPM_METRICS: Final[Mapping[int, str]] = {
 """Of NVML's GPM: names of activities that are shares of the time, by their number."""
 
 
+def load_bindings() -> ModuleType:
+    """
+    Return NVML's bindings, which are 3 MB of memory.
+
+    Raises:
+        ImportError: They are not installed.
+        OSError: There is no NVML: a driver may still be installed.
+    """
+    if importlib.util.find_spec("pynvml") is None:
+        raise ImportError("pynvml is not installed", name="pynvml")
+    ctypes.CDLL("libnvidia-ml.so.1")
+    return importlib.import_module("pynvml")
+
+
 class NvmlDevices(PatientReader):
     """
     Reads the devices again and again.
 
     Args:
         interval_s: How often.
-        load: Returns the bindings; ImportError: they are not installed.
+        load: Returns the bindings, as ``load_bindings`` does.
         clock: A monotonic clock in seconds.
         wants_xids: Whether it waits for XIDs as well.
     """
@@ -85,7 +100,7 @@ class NvmlDevices(PatientReader):
     def __init__(
         self,
         interval_s: float,
-        load: Callable[[], ModuleType] = lambda: importlib.import_module("pynvml"),
+        load: Callable[[], ModuleType] = load_bindings,
         clock: Callable[[], float] = time.monotonic,
         *,
         wants_xids: bool = False,
@@ -125,6 +140,8 @@ class NvmlDevices(PatientReader):
             nvml = self._load()
         except ImportError:
             return None
+        except OSError:
+            return _OPEN_AGAIN_S
         self._devices = self._devices or _Devices(nvml, self._count_failure)
         with self._asking():
             reading = self._devices.read()

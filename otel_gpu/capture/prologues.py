@@ -1,18 +1,21 @@
 """Decodes what a function of x86-64 begins with; ``probe_sites.py`` says what for."""
 
-from iced_x86 import (
-    Decoder,
-    FlowControl,
-    Instruction,
-    InstructionInfoFactory,
-    Mnemonic,
-    OpAccess,
-    OpKind,
-    Register,
-    RegisterInfo,
-)
-
 from otel_gpu.capture.probe_sites import SITE_BYTES, emulated
+from otel_gpu.lean_imports import hollow
+
+# What an instruction is called exactly, and which processors have it, is of no matter.
+with hollow(*(f"iced_x86.{name}" for name in ("Code", "CpuidFeature", "MemorySize"))):
+    from iced_x86 import (
+        Decoder,
+        FlowControl,
+        Instruction,
+        InstructionInfoFactory,
+        Mnemonic,
+        OpAccess,
+        OpKind,
+        Register,
+        RegisterInfo,
+    )
 
 # What programs read there, and what finds the frame of the caller.
 _KEPT = {

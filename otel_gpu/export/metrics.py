@@ -28,7 +28,7 @@ from otel_gpu.export.metric_sender import MetricSender
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.producer import MetricProducer, Temporality
 from otel_gpu.faults import Faults
-from otel_gpu.lean_imports import import_asyncio
+from otel_gpu.lean_imports import import_grpc
 
 if TYPE_CHECKING:
     from otel_gpu.export.device_runs import DeviceRun
@@ -175,7 +175,7 @@ def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExport
     timeout_s = min(timeout_s, environment.otlp_timeout_s(environ, "METRICS"))
     # Each costs tens of milliseconds to import, and one is enough.
     if environment.otlp_protocol(environ, "METRICS") == "grpc":
-        import_asyncio()
+        import_grpc()
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import as_of_traces, otlp_compression, otlp_protocol, standing_in
 from otel_gpu.export.sender import Transport
 from otel_gpu.export.signals import LOGS, SPANS, Signal
-from otel_gpu.lean_imports import import_asyncio
+from otel_gpu.lean_imports import import_grpc
 
 
 def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transport:
@@ -31,7 +31,7 @@ def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transp
                 from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
 
                 return HttpTransport(signal)
-            import_asyncio()
+            import_grpc()
             from otel_gpu.export.otlp_grpc import open_transport  # noqa: PLC0415
 
             return open_transport(signal, compressed=compression != "none")

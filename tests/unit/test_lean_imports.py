@@ -8,9 +8,9 @@ import pytest
 
 PROGRAM = """
 import json, sys
-from otel_gpu.lean_imports import import_asyncio, import_hashes
+from otel_gpu.lean_imports import import_grpc, import_hashes
 import_hashes()
-import_asyncio()
+import_grpc()
 import asyncio, hashlib, uuid
 import grpc
 said = {
@@ -48,3 +48,30 @@ def test_hashes_and_loops_are_the_same(said):
     assert said["digests"] == [getattr(hashlib, name)(b"97").hexdigest() for name in HASHES]
     assert said["uuid"] == str(uuid.uuid5(uuid.NAMESPACE_DNS, "otel_gpu"))
     assert said["asyncio"] == 13
+
+
+LEAN = """
+import json, sys
+from otel_gpu.lean_imports import hollow, import_grpc
+import_grpc()
+from otel_gpu.capture.prologues import read_prologue
+import grpc
+names = ["grpc.aio", "iced_x86.Code", "iced_x86.Mnemonic"]
+said = {"before": [name for name in names if name in sys.modules]}
+said["prologue"] = read_prologue(b"\\x53\\xc3", reads_stack=False)
+said["channel"] = grpc.insecure_channel("127.0.0.1:1").unary_unary("/a/b") is not None
+from grpc import aio
+from iced_x86 import Code
+said["after"] = [hasattr(aio, "insecure_channel"), Code.INVALID]
+print(json.dumps(said))
+"""
+
+
+def test_parts_of_packages_are_not_there_until_they_are_asked_for():
+    """What needs none of them works, and whoever imports one afterwards has it."""
+    command = [sys.executable, "-c", LEAN]
+    said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert said["before"] == ["iced_x86.Mnemonic"]
+    assert (said["prologue"], said["channel"]) == (["push", 0], True)
+    assert said["after"] == [True, 0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
+from otel_gpu.capture import nvml
 from otel_gpu.capture.nvml import NvmlDevices
 from otel_gpu.decode.bodies import parse_body
 from tests.stubs.build import stub_nvml
@@ -258,3 +259,25 @@ def test_what_no_host_says_is_refused(body):
     """A recording may come from anywhere."""
     with pytest.raises(TypeError):
         parse_body(wire.RECORD_DEVICES, json.dumps(body).encode())
+
+
+def test_without_nvml_its_bindings_are_not_loaded_until_there_is_one(monkeypatch):
+    """They are megabytes, which an agent on a host without a driver has no use for."""
+
+    def load_library(name):
+        asked.append(name)
+        if len(asked) < 3:
+            raise OSError(f"{name}: cannot open shared object file")
+
+    asked, loaded, waited = [], [], []
+    monkeypatch.setattr(nvml.ctypes, "CDLL", load_library)
+    monkeypatch.setattr(nvml.importlib, "import_module", lambda name: loaded.append(name) or True)
+    monkeypatch.setattr(nvml._Devices, "read", lambda _: None)
+    devices = NvmlDevices(1)
+    monkeypatch.setattr(devices, "_rest", lambda *_: devices.close())
+    monkeypatch.setattr(devices._stop, "wait", waited.append)
+    devices._run()
+
+    assert asked == ["libnvidia-ml.so.1"] * 3
+    assert loaded == ["pynvml"]
+    assert waited == [60, 60, 0]
