@@ -60,7 +60,7 @@ def request_of(points: Iterable[Point]) -> sdk.MetricsData:
         if last is not snapshot.resource:
             last = snapshot.resource
             scopes = resources.setdefault(last, {})
-        metrics = scopes.setdefault((instrument.scope, snapshot.agent.version), {})
+        metrics = scopes.setdefault((_scope_of(instrument), snapshot.agent.version), {})
         metrics.setdefault(instrument.name, []).append(point)
     return sdk.MetricsData(
         [
@@ -102,6 +102,12 @@ def _metric_bytes(point: Point) -> int:
     return _instrument_bytes(point.instrument) + _text_bytes(point.snapshot.agent.version)
 
 
+# Of each of hundreds of points in a request.
+@functools.cache
+def _scope_of(instrument: semconv.Instrument) -> str:
+    return instrument.scope
+
+
 @functools.cache
 def _instrument_bytes(instrument: semconv.Instrument) -> int:
     schemas = (semconv.SCHEMA_URL,) * 2
@@ -137,4 +143,4 @@ def _value_bytes(value: Any) -> int:  # noqa: ANN401 - any attribute value
 
 
 def _text_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
