@@ -6,7 +6,9 @@ cache registers here under a name: how many entries it has, and how it lets go o
 then their sizes are estimated, and where the sum is too large, the largest caches become smaller.
 """
 
+import math
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ _PRUNED_EVERY = 64
 _SAME_COUNT = 0.125
 _FEW = 8
 _LOOKED_AT_EVERY = 16
+# Of an agent at rest, what is held is looked at that often.
+_AT_REST_S = 20.0
 # At a time a cache lets go of so much of what it has.
 _RELEASED_SHARE = 0.25
 
@@ -91,12 +95,17 @@ class Caches:
     """
     The caches of one process.
 
+    Args:
+        clock: A monotonic clock in seconds.
+
     Attributes:
         held: What each held when it was last looked at.
         released: How many entries each had to let go of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_s = -math.inf
         self._caches: list[_Cache] = []
         self.held: Mapping[str, Held] = {}
         self.released: dict[str, int] = {}
@@ -147,8 +156,16 @@ class Caches:
 
         self.register(name, owner, attribute, release=release, entry_bytes=entry_bytes)
 
-    def keep_within(self, most_bytes: int) -> None:
-        """Estimate what all hold, and have the largest release entries while that is too much."""
+    def keep_within(self, most_bytes: int, *, is_at_rest: bool = False) -> None:
+        """
+        Estimate what all hold, and have the largest release entries while that is too much.
+
+        Where nearly nothing is put into them, they are looked at a few times a minute only.
+        """
+        now_s = self._clock()
+        if is_at_rest and now_s < self._due_s:
+            return
+        self._due_s = now_s + _AT_REST_S
         self._prune()
         sizes = [cache.held() for cache in self._caches]
         total = sum(held.size_bytes for held in sizes)

@@ -36,18 +36,17 @@ def describe_host() -> dict[str, Any]:
     }
 
 
-def read_clocks() -> tuple[int, int]:
+def read_clocks(readings: int = _CLOCK_READINGS) -> tuple[int, int]:
     """
     Read CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, in nanoseconds.
 
-    The reading with the least time around it is taken, since the agent may be preempted in the
-    middle of one.
+    Of so many readings that with the least time around it is taken, since the agent may be preempted
+    in the middle of one.
     """
-    readings = [
-        (kernel_clock.ktime_ns(), time.time_ns(), kernel_clock.ktime_ns())
-        for _ in range(_CLOCK_READINGS)
+    found = [
+        (kernel_clock.ktime_ns(), time.time_ns(), kernel_clock.ktime_ns()) for _ in range(readings)
     ]
-    before_ns, unix_ns, after_ns = min(readings, key=lambda reading: reading[2] - reading[0])
+    before_ns, unix_ns, after_ns = min(found, key=lambda reading: reading[2] - reading[0])
     return (before_ns + after_ns) // 2, unix_ns
 
 

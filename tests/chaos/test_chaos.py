@@ -149,7 +149,7 @@ class Chaos(RuleBasedStateMachine):
         self.open.enter_context(patched(Schedule.__init__, "__defaults__", (self.clock,)))
         read_clocks = session_module.read_clocks
         self.open.enter_context(
-            patched(session_module, "read_clocks", lambda: self.stepped(*read_clocks()))
+            patched(session_module, "read_clocks", lambda *most: self.stepped(*read_clocks(*most)))
         )
         # Nothing of this host is to be looked at, and each batch of rows written at once.
         self.open.enter_context(patched(watchlist_module, "all_pids", list))

@@ -46,6 +46,24 @@ def test_what_is_held_within_the_bound_stays():
     assert figures["cache_released"] == {}
 
 
+def test_at_rest_they_are_looked_at_a_few_times_a_minute():
+    """What comes then is released later, and at once when there is much to do."""
+    now_s = [1000.0]
+    caches, one = Caches(lambda: now_s[0]), recent(3, 1000)
+    caches.register_recent("one", one)
+    caches.keep_within(1, is_at_rest=True)
+    held = [len(one)]
+    for step_s in (19.0, 2.0, 1.0):
+        one["new"] = bytes(1000)
+        now_s[0] += step_s
+        caches.keep_within(1, is_at_rest=True)
+        held.append(len(one))
+    caches.keep_within(1)
+    held.append(len(one))
+
+    assert held == [0, 1, 0, 1, 0]
+
+
 def test_what_has_to_stay_is_released_by_none():
     """Others become smaller in its place, and then nothing does."""
     caches, needed, other = Caches(), recent(1009, 10_000), recent(101, 10_000)
