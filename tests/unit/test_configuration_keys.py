@@ -22,7 +22,7 @@ OTHERS = {config.FILE_VARIABLE, "OTEL_GPU_DOOR", "OTEL_GPU_MCP_TOKEN", "OTEL_GPU
 MISTAKES = {"OTEL_GPU_SPANS_MOED"}
 # The changelog and decisions name what is gone.
 REMOVED = {"nccl.ras", "nccl.ras_interval_s"}
-TESTS_OWN = ("OTEL_GPU_TEST_", "OTEL_GPU_BENCH_")
+TESTS_OWN = ("OTEL_GPU_TEST_", "OTEL_GPU_BENCH_", "OTEL_GPU_SOAK_")
 VARIABLES = {option.variable for option in options.OPTIONS.values()}
 # `spans.mode`, `stacks.mode: none`, `explain.enabled: false`
 KEY = re.compile(rf"`((?:{'|'.join(options.SECTIONS)})\.[a-z_]+)(?:`|: )")
