@@ -1,5 +1,6 @@
 """Events of the records whose bodies are JSON."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,7 +45,8 @@ def _with_info(event: Callable[[int, Mapping[str, Any]], Event]) -> Callable[[by
 
 def _decode_stack(record: bytes) -> Stack:
     ktime_ns, _, _, body = _parse(record)
-    return Stack(ktime_ns, body["kernel_stack"], tuple(body["functions"]))
+    # Thousands of stacks are kept, of some hundred functions.
+    return Stack(ktime_ns, body["kernel_stack"], tuple(map(sys.intern, body["functions"])))
 
 
 def _decode_user_stack(record: bytes) -> UserStack:

@@ -1,10 +1,14 @@
 """Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
 
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.referents import Stack
 from otel_gpu.enrich.reasons import find_reason
 
 MAX_STACKS = 16_384
 """Stacks that are remembered; what waits in others has no reason."""
+
+# Of one of 25 functions, whose names are shared.
+_STACK_BYTES = 450
 
 
 class KernelWaits:
@@ -19,6 +23,8 @@ class KernelWaits:
         self.version = 0
         self._stacks: dict[int, tuple[str, ...]] = {}
         self._machine = ""
+        # No stack is said twice, so none is released.
+        CACHES.register("kernel_stacks", self, "_stacks", entry_bytes=_STACK_BYTES)
 
     def begin(self, machine: str) -> None:
         """Begin with another capture, on a host of this architecture."""

@@ -7,10 +7,12 @@ not named for the longest time, and remembers at least as many, has every one th
 needed.
 """
 
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from otel_gpu.caches import CACHES
 from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
@@ -24,6 +26,8 @@ MAX_STACKS = 16_384
 # Texts of all frames, each frame counted once. Only a forged recording has so many.
 _MAX_CHARACTERS = 16 << 20
 _FRAME_CHARACTERS = 100
+# Of a stack of 15 frames, and of a frame beside what is counted of it.
+_STACK_BYTES, _FRAME_BYTES = 600, 100
 _NOT_THE_PROGRAM = frozenset(
     {libraries.CUDA, libraries.DRIVER, libraries.FOREIGN_CALLS, libraries.C_LIBRARY}
 )
@@ -41,6 +45,11 @@ class StackTable:
         self._stacks: OrderedDict[int, _Known] = OrderedDict()
         self._frames: dict[Frame, Frame] = {}
         self._characters = 0
+        # An agent tells a stack once, for as long as it takes this for remembered: none is released.
+        CACHES.register("user_stacks", self, "_stacks", entry_bytes=_STACK_BYTES)
+        CACHES.register(
+            "user_frames", self, "_frames", size_bytes="_characters", entry_bytes=_FRAME_BYTES
+        )
 
     def learn(self, event: UserStack) -> None:
         """Remember a stack; what was known under its id is replaced."""
@@ -87,7 +96,11 @@ class StackTable:
     def _intern(self, frame: Frame) -> Frame:
         known = self._frames.get(frame)
         if known is None:
-            known = self._frames[frame] = frame
+            # Many frames are in one function, and more in one module.
+            texts = map(sys.intern, (frame.function, frame.file, frame.module))
+            function, file, module = texts
+            known = Frame(frame.kind, function, file, frame.line, module, frame.address)
+            self._frames[known] = known
             self._characters += _size_of(frame)
         return known
 

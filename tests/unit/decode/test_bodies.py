@@ -1,6 +1,7 @@
 """JSON bodies, checked at the door."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from otel_gpu.capture.host import describe_host
 from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
 from otel_gpu.decode.bodies import parse_body
+from otel_gpu.decode.decoder import decode
 from otel_gpu.procfs.process_facts import read_facts
+from otel_gpu.records import json_record
 
 BUCKETS = {"kind": "exponential", "scale": 2, "offset": -120}
 
@@ -196,3 +199,15 @@ def test_no_body_gets_past_the_check_in_another_way(kind, body):
         return
     assert isinstance(parsed, dict)
     json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_names_of_the_kernel_s_functions_are_kept_once():
+    """A host has thousands of stacks, and some hundred functions in them."""
+    bodies = [{"kernel_stack": n, "functions": ["futex_wait_queue", "do_futex"]} for n in (1, 2)]
+    records = [json_record(wire.RECORD_STACK, 7, body) for body in bodies]
+    one, other = decode(records, Counter())
+
+    assert one.functions == ("futex_wait_queue", "do_futex")
+    assert all(
+        first is second for first, second in zip(one.functions, other.functions, strict=True)
+    )

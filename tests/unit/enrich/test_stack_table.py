@@ -49,6 +49,26 @@ def test_equal_frames_are_kept_once():
     assert table.find(1).frames[1] is table.find(2).frames[2]
 
 
+def test_texts_of_frames_are_kept_once():
+    """Frames of one function differ by their lines, and those of one library by their functions."""
+    table = StackTable()
+    # As JSON brings them.
+    table.learn(
+        told(1, *(Frame("cpython", *map(text, ("step", "/app/train.py")), n) for n in (1, 2)))
+    )
+    table.learn(told(2, *(Frame("native", name, "", 0, text("libtorch.so")) for name in "ab")))
+    (first, second), (one, other) = table.find(1).frames, table.find(2).frames
+
+    assert first.function is second.function
+    assert first.file is second.file
+    assert one.module is other.module
+
+
+def text(text):
+    """An object of its own."""
+    return "".join(list(text))
+
+
 def test_a_stack_that_is_told_again_is_the_new_one():
     """A recording may use an id twice; the latest holds."""
     table = StackTable()
