@@ -1,4 +1,4 @@
-"""The architecture as a test: who may import whom."""
+"""The import rule: which package imports which."""
 
 import ast
 import functools
@@ -13,22 +13,26 @@ from otel_gpu.commands import VERBS
 
 PACKAGE = Path(otel_gpu.__file__).parent
 # Stacks are made before capture puts them into its stream, of what /proc says of a process.
-CORRIDOR = ["procfs", "stacks", "capture", "decode", "enrich", "ledger", "explain"]
-# What each room may import.
-ROOMS = {room: CORRIDOR[:index] for index, room in enumerate(CORRIDOR)}
-ROOMS |= {"export": CORRIDOR, "findings": CORRIDOR, "store": CORRIDOR}
-# What it yields enters the corridor where decoded records do.
-ROOMS |= {"importers": ["procfs", "stacks", "capture", "decode"]}
+LAYERS = ["procfs", "stacks", "capture", "decode", "enrich", "ledger", "explain"]
+# What each package may import of the others.
+MAY_IMPORT = {package: LAYERS[:index] for index, package in enumerate(LAYERS)}
+MAY_IMPORT |= {"export": LAYERS, "findings": LAYERS, "store": LAYERS}
+# What it yields is used where decoded records are.
+MAY_IMPORT |= {"importers": ["procfs", "stacks", "capture", "decode"]}
 # It runs inside an application, and writes OTLP as the exporter does.
-ROOMS |= {"instrumentation": ["procfs", "export"]}
-# They write what is in the document, and read nothing else.
-ROOMS |= {"faces": ["findings"]}
+MAY_IMPORT |= {"instrumentation": ["procfs", "export"]}
+# They write what is in the document, and read nothing else. An assistant may ask a store in SQL,
+# which no document can hold.
+MAY_IMPORT |= {"faces": ["findings"], "faces/mcp": ["faces", "findings", "store"]}
 # Scenarios and unit files know no data at all.
-ROOMS |= {"demo": [], "service": []}
-# An assistant may ask a store in SQL, which no document can hold.
-SPECIAL = {"faces/mcp/captures.py": {"store"}, "faces/mcp/tools/sql.py": {"store"}}
+MAY_IMPORT |= {"demo": [], "service": []}
 # Verbs join what they need; nothing but the command line knows verbs.
-COMMANDS = "commands"
+VERBS_FOLDER = "commands"
+COMMAND_LINE = ("cli.py", "__main__.py", VERBS_FOLDER)
+PRINTS = "cli.py"
+# What joins packages.
+ABOVE = {"cli.py", "commands", "doctor.py", "pipeline.py", "visibility.py"}
+# Files and folders below every package.
 ALONE = {
     "c_struct.py",
     "wire.py",
@@ -51,8 +55,15 @@ ALONE = {
 }
 
 
-def room_of(path):
-    return path.relative_to(PACKAGE).parts[0]
+def package_of(path):
+    """Return the innermost package of the table that holds a path, else the first part of the path."""
+    packages = [name for name in MAY_IMPORT if f"{path}/".startswith(f"{name}/")]
+    return max(packages, key=len, default=path.parts[0])
+
+
+def path_of(name):
+    """Return the path of a module, or of a name in a module, below the package."""
+    return Path(*name.split(".")[1:])
 
 
 @functools.cache
@@ -64,18 +75,27 @@ def imported_modules(source):
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return names
+    return {name for name in names if name.startswith("otel_gpu.")}
 
 
-def imported_parts(source):
-    """Rooms and top-level modules of this package that a source imports."""
-    return {name.split(".")[1] for name in imported_modules(source) if name.startswith("otel_gpu.")}
+def imported_packages(source):
+    """Packages of the table that a source imports; of nested ones the innermost."""
+    return {package_of(path_of(name)) for name in imported_modules(source)} & set(MAY_IMPORT)
 
 
-def sources(*, rooms):
+def imports(source, places):
+    """Whether a source imports one of some modules and folders, which are paths."""
+    paths = {path_of(name).as_posix() for name in imported_modules(source)}
+    wanted = [place.removesuffix(".py") for place in places]
+    return any(path == place or path.startswith(f"{place}/") for path in paths for place in wanted)
+
+
+def sources(*, layered):
     files = sorted(PACKAGE.rglob("*.py"))
     assert files
-    return [path for path in files if (room_of(path) in ROOMS) == rooms]
+    return [
+        path for path in files if (package_of(path.relative_to(PACKAGE)) in MAY_IMPORT) == layered
+    ]
 
 
 def is_verb(name):
@@ -86,51 +106,50 @@ def name_of(path):
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
-def test_rooms_import_only_rooms_before_them(path):
-    """An event walks the rooms once, so no room knows the ones after it."""
-    here = room_of(path)
-    allowed = {here, *ROOMS[here], *SPECIAL.get(name_of(path), ())}
+@pytest.mark.parametrize("path", sources(layered=True), ids=name_of)
+def test_packages_import_only_those_before_them(path):
+    """Events pass the packages in one direction, so no package imports a later one."""
+    here = package_of(path.relative_to(PACKAGE))
 
-    assert imported_parts(path.read_text()) & set(ROOMS) <= allowed
-
-
-@pytest.mark.parametrize("path", sources(rooms=True), ids=name_of)
-def test_rooms_import_nothing_that_sees_several_rooms(path):
-    """What joins the rooms stands above them; a room that reached up would close a circle."""
-    above = imported_parts(path.read_text()) & {
-        "cli", "commands", "doctor", "health", "pipeline", "visibility"
-    }  # fmt: skip
-
-    assert above == set()
+    assert imported_packages(path.read_text()) <= {here, *MAY_IMPORT[here]}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in sources(rooms=False) if room_of(p) != "cli.py"], ids=name_of
-)
+@pytest.mark.parametrize("path", sources(layered=True), ids=name_of)
+def test_packages_import_nothing_that_joins_them(path):
+    """What joins packages is above them; an import of it would close a circle."""
+    assert not imports(path.read_text(), ABOVE)
+
+
+@pytest.mark.parametrize("path", sources(layered=False), ids=name_of)
 def test_nothing_but_the_command_line_knows_verbs(path):
-    """A verb asks others, and is asked by nobody: what two verbs share is a module beside them."""
-    here = room_of(path)
-    verbs = {
-        name
-        for name in imported_modules(path.read_text())
-        if name.startswith("otel_gpu.commands.") and is_verb(name.split(".")[2])
+    """A verb asks others, and is asked by nobody: what two verbs share is a module of its own."""
+    name = name_of(path)
+    verbs = VERBS_FOLDER.split("/")
+    known = {
+        module
+        for module in imported_modules(path.read_text())
+        if module.split(".")[1:-1] == verbs and is_verb(module.split(".")[-1])
     }
 
-    assert verbs == set()
-    assert "cli" not in imported_parts(path.read_text()) or here == "__main__.py"
-    assert here == COMMANDS or COMMANDS not in imported_parts(path.read_text())
+    assert known == set()
+    assert name.startswith(COMMAND_LINE) or not imports(path.read_text(), COMMAND_LINE)
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
-def test_foundations_import_no_room(name):
-    """Errors, options and the wire are below every room."""
-    assert imported_parts((PACKAGE / name).read_text()) & set(ROOMS) == set()
+def foundations():
+    places = [PACKAGE / name for name in sorted(ALONE)]
+    assert all(place.exists() for place in places)
+    return [path for place in places for path in (sorted(place.glob("*.py")) or [place])]
+
+
+@pytest.mark.parametrize("path", foundations(), ids=name_of)
+def test_foundations_import_no_package(path):
+    """Errors, options and the wire are below every package."""
+    assert imported_packages(path.read_text()) == set()
 
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in sources(rooms=False) + sources(rooms=True) if p.name != "cli.py"],
+    [p for p in sorted(PACKAGE.rglob("*.py")) if name_of(p) != PRINTS],
     ids=name_of,
 )
 def test_only_the_command_line_prints(path):
@@ -155,7 +174,7 @@ def test_the_test_sees_every_way_to_import():
         "def late():\n    from otel_gpu.export.otlp import send",
     ]
 
-    assert [imported_parts(source) >= {"export"} for source in forms] == [True] * 4
+    assert [imported_packages(source) for source in forms] == [{"export"}] * 4
 
 
 @pytest.mark.parametrize(
