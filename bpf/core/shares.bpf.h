@@ -4,7 +4,7 @@
  * room for those of others.
  *
  * A program can have as many entries as are free, and all programs of a user USER_SHARE times as
- * many as are free: dynamic thresholds, as otel_gpu/shares.py explains. Only who adds a new key looks
+ * many as are free: dynamic thresholds, as otel_gpu/limits/shares.py explains. Only who adds a new key looks
  * at its share. What is refused is counted for the program, so that it can be named.
  *
  * Here is counted what the kernel side adds and removes. What the agent does to the maps is in

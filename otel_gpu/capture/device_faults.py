@@ -14,8 +14,8 @@ from otel_gpu.capture.kernel_log import KernelLog, Xid
 from otel_gpu.capture.nvml import NvmlDevices
 from otel_gpu.capture.settings import is_in_initial_pid_namespace
 from otel_gpu.config import Config
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
 KERNEL_LOG: Final = "kernel_log"

@@ -13,11 +13,11 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.capture.rhythm import Calls
 from otel_gpu.capture.rhythm_maps import RhythmMemory, Round
+from otel_gpu.limits.work_budget import WorkBudget
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import Image
-from otel_gpu.work_budget import WorkBudget
 
 _NO_CALLS: Final = Calls((), (), (), {})
 _ROUNDS_MADE = wire.DOOR_RHYTHM.offset_of("rounds_made")

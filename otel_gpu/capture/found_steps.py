@@ -19,10 +19,10 @@ from otel_gpu import wire
 from otel_gpu.capture.rhythm import Calls, Rhythm, turns_of
 from otel_gpu.capture.rhythm_maps import RhythmMemory
 from otel_gpu.capture.rhythm_search import Reason, find_rhythm
+from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_of
 from otel_gpu.records import step_record
-from otel_gpu.work_budget import Share, WorkBudget
 
 _LEAST_CALLS: Final = 32
 _AGAIN_S, _AGAIN_AT_MOST_S = 30.0, 960.0

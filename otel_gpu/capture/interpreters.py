@@ -17,11 +17,11 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.recent import Recent
 from otel_gpu.stacks.file_work import FileWork, NotReadError
 from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
 from otel_gpu.stacks.python_memory import check

@@ -1,5 +1,5 @@
 """
-Shares of the maps that all programs fill: see ``bpf/core/shares.bpf.h`` and ``otel_gpu/shares.py``.
+Shares of the maps that all programs fill: see ``bpf/core/shares.bpf.h`` and ``otel_gpu/limits/shares.py``.
 
 The kernel side charges what it adds and removes. What the agent adds and removes is charged by
 corrections, which only the agent writes. They are put right by a count of all programs now and then.
@@ -15,7 +15,7 @@ from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.refusals import Refusals
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
-from otel_gpu.shares import Holder
+from otel_gpu.limits.shares import Holder
 
 ENDS_WITH_PROGRAMS: Final = (wire.SHARE_SERIES, wire.SHARE_TIMES, wire.SHARE_FOLDED_TIMES)
 """Shares of the maps whose entries are freed at once when their program has ended."""

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 
 _SCHEDULER = "__schedule"

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from otel_gpu.caches import CACHES
+from otel_gpu.limits.caches import CACHES
 
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.proc_files import process_name
-from otel_gpu.recent import Recent
 
 MAX_NAMED = 32
 _MAX_REMEMBERED = 4096

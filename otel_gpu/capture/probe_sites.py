@@ -33,7 +33,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
-from otel_gpu.caches import remembered
+from otel_gpu.limits.caches import remembered
 
 # A site is at most so many bytes behind the start of its function.
 SITE_BYTES = 24

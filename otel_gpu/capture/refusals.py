@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.shares import Holder, of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.users import user_name
-from otel_gpu.recent import Recent
-from otel_gpu.shares import Holder, of_user
 
 MAX_NAMED: Final = 32
 _MAX_REMEMBERED = 4096

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
-from otel_gpu.caches import CACHES
 from otel_gpu.capture.command import Command, reap_orphans
 from otel_gpu.capture.completion import Completion
 from otel_gpu.capture.early_calls import EarlyCalls
@@ -42,6 +41,7 @@ from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image

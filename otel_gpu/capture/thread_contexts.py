@@ -14,10 +14,10 @@ from otel_gpu import wire
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.thread_locals import FIXED, Slot, find_slot, place_of
 from otel_gpu.errors import MapFullError
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.recent import Recent
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.file_work import FileWork, NotReadError
 

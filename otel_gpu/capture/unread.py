@@ -7,10 +7,10 @@ RECORD_STATUS names the first of them, each once for each thing of it.
 import logging
 from typing import Any, Final
 
+from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.shares import of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.process_log import PROCESS_LOG
-from otel_gpu.recent import Recent
-from otel_gpu.shares import of_user
 
 FILE_UNREAD: Final = "file_unread"
 """The reason of losses of files."""

@@ -8,11 +8,11 @@ from otel_gpu import wire
 from otel_gpu.capture.kernel_shares import KernelShares
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import MapFullError
+from otel_gpu.limits.shares import Holder
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
 from otel_gpu.procfs.users import real_uid
-from otel_gpu.shares import Holder
 
 _PID = struct.Struct("<I")
 _THREAD_PID = wire.THREAD.fields.index("pid")

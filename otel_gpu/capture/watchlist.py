@@ -29,6 +29,7 @@ from otel_gpu.capture.stops import Hold
 from otel_gpu.capture.thread_contexts import ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.mapped_files import (
@@ -44,7 +45,6 @@ from otel_gpu.procfs.mapped_files import (
     root_of,
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
-from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks.file_work import NotReadError
 from otel_gpu.stacks.user_stacks import UserStacks

@@ -31,8 +31,8 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
+from otel_gpu.limits.shares import Holder
 from otel_gpu.procfs.users import user_number
-from otel_gpu.shares import Holder
 
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
 TAKES_COMMAND = True

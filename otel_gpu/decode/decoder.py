@@ -13,7 +13,6 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.c_struct import CStruct
-from otel_gpu.caches import remembered
 from otel_gpu.decode import events, readings
 from otel_gpu.decode.blocks import (
     BlockStack,
@@ -39,6 +38,7 @@ from otel_gpu.decode.rejections import (
     RejectedError,
 )
 from otel_gpu.faults import Faults
+from otel_gpu.limits.caches import remembered
 
 _U64_MASK = (1 << 64) - 1
 # OTLP counts in signed 64 bits. No host gets there; a recording may say it did.

@@ -48,8 +48,8 @@ from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
-from otel_gpu.recent import Recent
 
 MAX_KERNELS = 1 << 15
 """Kernels whose names are remembered."""

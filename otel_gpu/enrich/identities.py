@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from otel_gpu.caches import shared
+from otel_gpu.limits.caches import shared
 from otel_gpu.stacks.frames import Frame
 
 

@@ -23,7 +23,7 @@ from otel_gpu.decode.blocks import OutOfMemory
 from otel_gpu.decode.device_faults import DeviceFault
 from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
 from otel_gpu.decode.marks import Range, Step
-from otel_gpu.recent import Recent
+from otel_gpu.limits.recent import Recent
 
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""

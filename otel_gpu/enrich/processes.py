@@ -24,10 +24,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.clock import Clock
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.limits.caches import CACHES
 
 MAX_IMAGES = 8192
 MAX_DEAD = 512

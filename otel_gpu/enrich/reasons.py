@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.caches import remembered
+from otel_gpu.limits.caches import remembered
 
 UNKNOWN = "unknown"
 GIL = "gil"

@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.caches import CACHES
 from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import is_standard_library, layer_of
 from otel_gpu.enrich.user_reasons import UserRule, find_user_rules
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_STACKS = 16_384

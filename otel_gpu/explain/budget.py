@@ -13,9 +13,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
+from otel_gpu.limits.caches import CACHES
 
 WITHHELD_RATE = "rate"
 WITHHELD_TRACE = "trace_full"

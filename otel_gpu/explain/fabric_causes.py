@@ -15,8 +15,8 @@ from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
 from otel_gpu.ledger.fabric import Counted, Fabric
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_table import Api
-from otel_gpu.recent import Recent
 
 _USUAL_FACTOR = 2.0
 _MAX_COUNTERS = 4

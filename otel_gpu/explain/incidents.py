@@ -11,7 +11,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.identities import ProcessImage, key_of
 from otel_gpu.explain import memory_advice
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
@@ -39,6 +38,7 @@ from otel_gpu.explain.severity import (
     judge_chronic,
     lost_to_host_ns,
 )
+from otel_gpu.limits.caches import CACHES
 
 _MAX_CAUSES = 32
 _KILLED = str(EffectKind.KILLED_CALL)

@@ -29,8 +29,8 @@ from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.states import state_of
 from otel_gpu.ledger.lines import Lines, merge
 from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.recent import Recent
 from otel_gpu.stacks.frames import Frame
 
 FEEDING = frozenset({wire.CONTEXT_GAP})

@@ -28,10 +28,10 @@ from typing import NamedTuple
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.caches import remembered
 from otel_gpu.export.attributes import AttributeEncoder, field, text_field, varint
 from otel_gpu.export.finished import STATUS_UNSET, FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.export.queue import Pending
+from otel_gpu.limits.caches import remembered
 
 # Severities, by their numbers in OTLP.
 INFO, WARN, ERROR = 9, 13, 17

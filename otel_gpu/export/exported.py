@@ -8,9 +8,9 @@ was never exported would be a dead end in every backend.
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from otel_gpu.caches import CACHES
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export.finished import FinishedSpan
+from otel_gpu.limits.caches import CACHES
 
 # Of one generation; there are two. A chain is made seconds after what it is about, and
 # together they cover those at the highest rate of spans, in about 12 MB.

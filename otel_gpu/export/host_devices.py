@@ -8,7 +8,7 @@ from otel_gpu.capture.nvml import MAX_DEVICES
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
-from otel_gpu.recent import Recent
+from otel_gpu.limits.recent import Recent
 
 _GPU = ((semconv.HW_TYPE, "gpu"),)
 _TASKS = ("general", "encoder", "decoder")

@@ -16,7 +16,6 @@ a number of bytes allocated and a part of the bytes in use.
 from collections.abc import Iterable, Iterator
 
 from otel_gpu import wire
-from otel_gpu.caches import remembered
 from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.decode.communicators import OPERATIONS
 from otel_gpu.enrich.activities import OpenCallActivity, Series
@@ -28,6 +27,7 @@ from otel_gpu.explain.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.limits.caches import remembered
 from otel_gpu.probe_table import Api
 
 _REGISTERED_SIGN = {wire.FAMILY_REGISTER: 1, wire.FAMILY_DEREGISTER: -1}

@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.cut_programs import CutPrograms
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export.finished import Origin
+from otel_gpu.limits.caches import CACHES
 
 # Who has most is looked for again after such a part of that is gone.
 _PARTS = 8

@@ -18,11 +18,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Origin
+from otel_gpu.limits.caches import CACHES
 
 _logger = logging.getLogger(__name__)
 

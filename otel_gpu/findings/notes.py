@@ -8,7 +8,7 @@ from otel_gpu.findings.words import count_of, format_time, printable
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.ledger import Ledger
 from otel_gpu.ledger.window import Window
-from otel_gpu.shares import of_user
+from otel_gpu.limits.shares import of_user
 
 NO_CALLS: Final = "No CUDA call was counted."
 

@@ -14,7 +14,7 @@ from otel_gpu.capture.nvml import MAX_DEVICES, MAX_PARTS
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.ledger.history import History, Reading
-from otel_gpu.recent import Recent
+from otel_gpu.limits.recent import Recent
 
 _MAX_READINGS = 64
 _MAX_FAULTS = 256

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.identities import CallStack, ImageKey
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, Lines, LineSums, Where, merge
-from otel_gpu.recent import Recent
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 
 MAX_SAMPLES = 16_384
 """Samples whose moments are kept: over a minute of what a whole host may take."""

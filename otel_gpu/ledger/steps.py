@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.caches import CACHES
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.ledger.window import Window
-from otel_gpu.recent import Recent
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 
 MAX_SERIES: Final = 1_024
 """Kinds of steps of all threads, those that were made last."""

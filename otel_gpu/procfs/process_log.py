@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from otel_gpu.limits.shares import Holder, Shares, of_user
 from otel_gpu.procfs.users import real_uid, user_name
-from otel_gpu.shares import Holder, Shares, of_user
 
 MAX_LINES: Final = 128
 """Most lines about all processes together, in each window of time."""

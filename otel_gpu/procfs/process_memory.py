@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import memory_reader
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
 from otel_gpu.procfs.mounts import find_mount, server_of, shared_memory_device
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.users import user_of
-from otel_gpu.recent import Recent
 
 _PROC: Final = Path("/proc")
 _PROGRAM: Final = Path(memory_reader.__file__)

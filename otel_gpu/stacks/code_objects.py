@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.caches import CACHES
+from otel_gpu.limits.caches import CACHES
 from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.stacks.line_tables import Lines, decode
 from otel_gpu.stacks.python_memory import ENCODINGS

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
+from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.procfs.users import user_of
-from otel_gpu.recent import Recent
 from otel_gpu.stacks import elf_image
-from otel_gpu.work_budget import Share, WorkBudget
 
 # Of a process, of a user, and of all.
 _SECONDS: Final = Share(8.0, 0.05), Share(10.0, 0.06), Share(15.0, 0.1)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.samples import Image

@@ -49,7 +49,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.caches import remembered
+from otel_gpu.limits.caches import remembered
 from otel_gpu.stacks.frames import (
     NATIVE,
     PYTHON,

@@ -12,10 +12,10 @@ from collections import OrderedDict, abc
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from otel_gpu.caches import CACHES
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import MappedFile
-from otel_gpu.recent import Recent
 from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.mappings import MAPPING_BYTES, Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image

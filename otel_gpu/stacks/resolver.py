@@ -12,11 +12,11 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.caches import CACHES
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 from otel_gpu.probe_symbols import api_of_symbol
 from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
-from otel_gpu.recent import Recent
 from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
-from otel_gpu.caches import CACHES
-from otel_gpu.recent import Recent
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage

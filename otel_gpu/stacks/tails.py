@@ -10,8 +10,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from otel_gpu.caches import CACHES, remembered
-from otel_gpu.recent import Recent
+from otel_gpu.limits.caches import CACHES, remembered
+from otel_gpu.limits.recent import Recent
 from otel_gpu.stacks.frames import NativeStack
 
 _TAIL_BYTES = 3_000

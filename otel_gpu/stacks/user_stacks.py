@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.caches import CACHES
-from otel_gpu.recent import Recent
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.launched import LaunchedKernels

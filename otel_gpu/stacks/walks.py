@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
-from otel_gpu.caches import remembered
+from otel_gpu.limits.caches import remembered
 
 _FEW: Final = 8
 

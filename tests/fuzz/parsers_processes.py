@@ -16,13 +16,13 @@ from otel_gpu.capture.door_times import DoorTimes, spent
 from otel_gpu.capture.kernel_log import KernelLog
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs import mounts, process_context, sockets
 from otel_gpu.procfs.jobs import describe_job
 from otel_gpu.procfs.mapped_files import executable_mappings
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.records import json_record
-from otel_gpu.work_budget import Share, WorkBudget
 from tests.fuzz.target import Target
 from tests.unit.capture.test_door_memory import CALL, Memory, series
 

@@ -34,15 +34,13 @@ PRINTS = "cli.py"
 ABOVE = {"cli.py", "commands", "doctor.py", "pipeline.py", "visibility.py"}
 # Files and folders below every package.
 ALONE = {
+    "limits",
     "c_struct.py",
     "wire.py",
     "probe_table.py",
     "native_library.py",
     "records.py",
-    "recent.py",
-    "caches.py",
     "lean_imports.py",
-    "shares.py",
     "errors.py",
     "safe_files.py",
     "printable.py",

@@ -9,7 +9,7 @@ from otel_gpu import wire
 from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.rhythm import Calls, Rhythm
-from otel_gpu.work_budget import Share, WorkBudget
+from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
 STEP = [TO_DEVICE, *range(KERNEL, KERNEL + 8), WAIT]

@@ -5,8 +5,8 @@ import os
 
 from otel_gpu.capture.refusals import Refusals
 from otel_gpu.capture.unread import Unread
+from otel_gpu.limits.shares import Holder, of_user
 from otel_gpu.procfs.process_log import MAX_LINES, ProcessLog
-from otel_gpu.shares import Holder, of_user
 from otel_gpu.wire import UNKNOWN_USER
 
 GONE = 1 << 30

@@ -14,7 +14,7 @@ from otel_gpu.capture.door_rhythms import DoorRhythms
 from otel_gpu.capture.door_wishes import Wishes
 from otel_gpu.capture.rhythm import Rhythm, Role, history_of, turns_of
 from otel_gpu.config import load
-from otel_gpu.work_budget import Share, WorkBudget
+from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.doors import address_of, reading_of, running
 from tests.kernel.agent import open_files, wait_until
 from tests.stubs.build import stub_libraries

@@ -1,6 +1,6 @@
 """How a bound is divided among programs and users."""
 
-from otel_gpu.shares import Holder, Shares
+from otel_gpu.limits.shares import Holder, Shares
 
 BOUND = 4096
 

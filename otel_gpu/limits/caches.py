@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import ref
 
-from otel_gpu.recent import Recent
+from otel_gpu.limits.recent import Recent
 
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper

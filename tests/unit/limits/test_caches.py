@@ -3,9 +3,9 @@
 import gc
 import sys
 
-from otel_gpu import caches as caches_module
-from otel_gpu.caches import Caches, estimated_bytes, remembered, shared
-from otel_gpu.recent import Recent
+from otel_gpu.limits import caches as caches_module
+from otel_gpu.limits.caches import Caches, estimated_bytes, remembered, shared
+from otel_gpu.limits.recent import Recent
 
 
 class Owner:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.work_budget import Share, WorkBudget
+from otel_gpu.limits.work_budget import Share, WorkBudget
 
 
 class Clock:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from otel_gpu.recent import Recent
+from otel_gpu.limits.recent import Recent
 
 _MAX_ACCOUNTS = 4096
 
