@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from otel_gpu import safe_files
 from otel_gpu.errors import ConfigError
+from otel_gpu.files import safe_files
 from otel_gpu.options import ENVIRONMENT_PREFIX, OPTIONS, SECTIONS, Config, Option
 
 __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_gpu.errors import HostError
-from otel_gpu.native_library import DOOR, native_library
+from otel_gpu.files.built_libraries import DOOR, native_library
 
 
 def library_path() -> Path:

@@ -51,8 +51,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from otel_gpu import safe_files, wire
+from otel_gpu import wire
 from otel_gpu.errors import RecordingError
+from otel_gpu.files import safe_files
 
 MAGIC = b"OTELGPU\0"
 FORMAT_VERSION = 1

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 from google.protobuf.message import Message
 
-from otel_gpu import safe_files
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.sender import Delivery, Outcome
 from otel_gpu.export.signals import SPANS, Signal
+from otel_gpu.files import safe_files
 
 _ID_KEYS = frozenset({"traceId", "spanId", "parentSpanId", "profileId"})
 

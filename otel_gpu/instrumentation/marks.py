@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_gpu import wire
+from otel_gpu.files.built_libraries import MARKS, native_library
 from otel_gpu.instrumentation.context import Identity
-from otel_gpu.native_library import MARKS, native_library
 
 _NO_SPAN: Final = (0, 0, 0)
 _U64: Final = (1 << 64) - 1

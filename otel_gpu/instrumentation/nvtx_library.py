@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.native_library import NVTX, native_library
+from otel_gpu.files.built_libraries import NVTX, native_library
 
 VARIABLE: Final = "NVTX_INJECTION64_PATH"
 

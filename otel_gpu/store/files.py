@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_gpu import __version__, safe_files
+from otel_gpu import __version__
 from otel_gpu.errors import StoreError
+from otel_gpu.files import safe_files
 from otel_gpu.store import schema
 from otel_gpu.store.columns import MAX_JSON
 from otel_gpu.store.limits import Limits

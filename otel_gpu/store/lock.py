@@ -17,8 +17,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu import safe_files
 from otel_gpu.errors import StoreError
+from otel_gpu.files import safe_files
 from otel_gpu.store.problems import ELSEWHERE, explained
 
 UNENDED = (

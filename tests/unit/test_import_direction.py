@@ -34,15 +34,14 @@ PRINTS = "cli.py"
 ABOVE = {"cli.py", "commands", "doctor.py", "pipeline.py", "visibility.py"}
 # Files and folders below every package.
 ALONE = {
+    "files",
     "limits",
     "c_struct.py",
     "wire.py",
     "probe_table.py",
-    "native_library.py",
     "records.py",
     "lean_imports.py",
     "errors.py",
-    "safe_files.py",
     "printable.py",
     "faults.py",
     "options.py",

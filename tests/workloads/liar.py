@@ -13,7 +13,7 @@ import sys
 import time
 
 from otel_gpu import wire
-from otel_gpu.native_library import MARKS, native_library
+from otel_gpu.files.built_libraries import MARKS, native_library
 
 HONEST, UNREADABLE, IMPOSSIBLE, TOO_MANY = 101, 13, 17, 20_011
 

@@ -32,7 +32,7 @@ from otel_gpu.capture.programs import (
 )
 from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
-from otel_gpu.native_library import DOOR, MARKS, NVTX, native_library
+from otel_gpu.files.built_libraries import DOOR, MARKS, NVTX, native_library
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from otel_gpu.procfs.users import user_name
 from otel_gpu.stacks.file_work import FileWork

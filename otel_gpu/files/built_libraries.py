@@ -4,7 +4,7 @@ import platform
 from pathlib import Path
 from typing import Final
 
-_FOLDER: Final = Path(__file__).resolve().parent / "_native"
+_FOLDER: Final = Path(__file__).resolve().parent.parent / "_native"
 MARKS: Final = "libotel_gpu_marks"
 """By which programs say what they do."""
 NVTX: Final = "libotel_gpu_nvtx"
