@@ -27,8 +27,8 @@ from otel_gpu.capture.inherited import fill_closed_descriptors, start_isolated
 from otel_gpu.capture.stops import AGENT_NAME
 from otel_gpu.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError
+from otel_gpu.formatting.printable import printable, printable_lines
 from otel_gpu.lean_imports import import_hashes
-from otel_gpu.printable import printable, printable_lines
 
 _LOG_LINES = 12
 _INDENT = "    "

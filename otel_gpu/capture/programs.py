@@ -38,10 +38,10 @@ from otel_gpu.capture.unread import Unread
 from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
+from otel_gpu.formatting.units import count_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.stacks.file_work import FileWork
-from otel_gpu.units import count_of
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"

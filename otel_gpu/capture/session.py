@@ -41,12 +41,12 @@ from otel_gpu.capture.unread import FILE_UNREAD
 from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
+from otel_gpu.formatting.units import count_of
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.procfs import kernel_clock, process_memory
 from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
-from otel_gpu.units import count_of
 
 # How long the loop sleeps at most: while something goes on, and while nearly nothing does.
 _POLL_S = 0.1

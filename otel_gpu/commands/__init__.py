@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.printable import printable
+from otel_gpu.formatting.printable import printable
 from otel_gpu.procfs.proc_files import process_of
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.snapshot_readings import AsReadings
 from otel_gpu.findings.words import printable
+from otel_gpu.formatting.units import counted
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
-from otel_gpu.units import counted
 
 if TYPE_CHECKING:
     from otel_gpu.commands._keepers import Keepers

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import layer_of
-from otel_gpu.printable import printable
+from otel_gpu.formatting.printable import printable
 from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 
 MAX_CHARACTERS: Final = 16_384

@@ -18,7 +18,7 @@ from otel_gpu.explain.rules import (
     can_excuse,
 )
 from otel_gpu.explain.settings import Settings
-from otel_gpu.units import count_of, format_duration, format_share
+from otel_gpu.formatting.units import count_of, format_duration, format_share
 
 HIGH = "high"
 MEDIUM = "medium"

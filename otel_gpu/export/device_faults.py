@@ -7,7 +7,7 @@ from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs
 from otel_gpu.export.encoder import ERROR, INFO, WARN
 from otel_gpu.export.finished import STATUS_ERROR, Attributes, FinishedSpan, Origin, SpanEvent
-from otel_gpu.printable import printable
+from otel_gpu.formatting.printable import printable
 
 SEVERITIES = {Severity.HIGH: ERROR, Severity.MEDIUM: WARN, Severity.LOW: INFO}
 """Of log records, by how bad the error is."""

@@ -13,7 +13,7 @@ from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_text import MAX_CHARACTERS, stack_id_text, write_stack
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue, SharedAttributes, SpanEvent
-from otel_gpu.printable import printable
+from otel_gpu.formatting.printable import printable
 
 EVENT = "event"
 ATTRIBUTE = "attribute"

@@ -54,6 +54,7 @@ from otel_gpu.findings.notes import write_notes
 from otel_gpu.findings.one_name import program_of, with_one_name
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.findings.steps import step_rows
+from otel_gpu.formatting.printable import printable
 from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.allocations import Allocations
 from otel_gpu.ledger.blocks import Blocks
@@ -62,7 +63,6 @@ from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.pressure import Pressure
 from otel_gpu.ledger.steps import Steps
-from otel_gpu.printable import printable
 
 MAX_REPLACED = 16_384
 _SIGNAL_OF_EXIT = 0x7F

@@ -34,6 +34,7 @@ PRINTS = "cli.py"
 ABOVE = {"cli.py", "commands", "doctor.py", "pipeline.py", "visibility.py"}
 # Files and folders below every package.
 ALONE = {
+    "formatting",
     "files",
     "limits",
     "c_struct.py",
@@ -42,13 +43,11 @@ ALONE = {
     "records.py",
     "lean_imports.py",
     "errors.py",
-    "printable.py",
     "faults.py",
     "options.py",
     "config.py",
     "checks.py",
     "reachability.py",
-    "units.py",
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.units import count_of, counted
+from otel_gpu.formatting.units import count_of, counted
 
 
 @pytest.mark.parametrize(
