@@ -94,7 +94,7 @@ bpf-host: $(STAMPS)/system
 native: $(STAMPS)/system ## Compile the libraries that programs load, for this machine
 	@$(MAKE) -sq -C preload all || $(STEP) native "libraries for this machine" $(MAKE) -C preload all
 
-wire: setup bpf ## Generate otel_gpu/wire.py from bpf/events.h and preload/layout.h
+wire: setup bpf ## Generate otel_gpu/wire/__init__.py from bpf/events.h and preload/layout.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
 
 door: setup ## Generate what preload/calls.c has of the probe table and of histograms

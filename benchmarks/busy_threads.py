@@ -27,8 +27,8 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import open_exports
 from otel_gpu.pipeline import Blame, process
 from otel_gpu.procfs.mapped_files import child_pids, mapped_files
-from otel_gpu.records import clock_record
 from otel_gpu.stacks.user_stacks import SAMPLE_KINDS, UserStacks
+from otel_gpu.wire.agent_records import clock_record
 from tests.kernel.agent import environment_for, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS

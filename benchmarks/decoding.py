@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.result import Result
 from otel_gpu import wire
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall
 
 try:
     import numpy as np

@@ -13,7 +13,7 @@ from benchmarks.subjects import environment_for, python_start_seconds
 from otel_gpu.capture.libraries import exported_functions
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
-from otel_gpu.probe_symbols import probes_of
+from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.agent import ROOT
 from tests.stubs.build import stub_libraries
 

@@ -11,13 +11,13 @@ from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from benchmarks.traces import REAL, REAL_MB, REAL_TRACE, repeat, write, write_tiny
 from otel_gpu import pipeline
-from otel_gpu.decode.events import DeviceRead, Event
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
+from otel_gpu.wire.events import DeviceRead, Event
 
 BOUND_S = 25
 BOUND_MIB = 400

@@ -2,7 +2,7 @@
 /*
  * THE wire format: everything that crosses between the kernel side and Python.
  *
- * Python's copy (otel_gpu/wire.py) is generated from the BTF of these types, so
+ * Python's copy (otel_gpu/wire/__init__.py) is generated from the BTF of these types, so
  * this file is the only place to change. Rules: explicit widths, no holes, units
  * and clocks in the names, numbers of enumerators never reused.
  *

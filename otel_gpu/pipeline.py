@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Event
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import ProcessImage
@@ -21,6 +20,7 @@ from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.faults import Faults, Observer, Part
+from otel_gpu.wire.events import Event
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000 * _NS_PER_MS
@@ -145,7 +145,7 @@ def process(
     reason. Without ``faults``, an error in decode or enrich is raised.
     """
     # An import has no records.
-    from otel_gpu.decode.decoder import decode  # noqa: PLC0415
+    from otel_gpu.wire.decoder import decode  # noqa: PLC0415
 
     records = itertools.chain.from_iterable(batches)
     process_events(decode(records, rejected, faults), enricher, observers, faults)

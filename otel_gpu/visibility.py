@@ -18,11 +18,11 @@ from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.probe_sites import SiteClass
 from otel_gpu.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
-from otel_gpu.probe_symbols import layer_of_library, probes_of
-from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
 from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.wire.probe_symbols import layer_of_library, probes_of
+from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
 
 _DELETED = " (deleted)"
 # The runtime's own table of error names: a file with this text holds a CUDA runtime.

@@ -14,7 +14,7 @@ bool door_is_cuda(const char *path)
 	return name && !strncmp(name, "libcuda", 7);
 }
 
-/* In the order of VARIANTS in otel_gpu/probe_table.py, but for the last. */
+/* In the order of VARIANTS in otel_gpu/wire/probe_table.py, but for the last. */
 static const char *const suffixes[] = {"",	   "_v2",      "_v3",	   "_ptsz",   "_ptds",
 				       "_v2_ptsz", "_v2_ptds", "_v3_ptsz", "_v3_ptds"};
 

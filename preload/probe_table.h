@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GENERATED from otel_gpu/probe_table.py by tools/generate_door.py. Do not edit. */
+/* GENERATED from otel_gpu/wire/probe_table.py by tools/generate_door.py. Do not edit. */
 /* clang-format off */
 #ifndef OTEL_GPU_PRELOAD_PROBE_TABLE_H
 #define OTEL_GPU_PRELOAD_PROBE_TABLE_H

@@ -3,21 +3,7 @@
 from bisect import bisect_left
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    CpuSample,
-    CudaCall,
-    Fork,
-    Gap,
-    OpenCall,
-    Range,
-    Stall,
-    Step,
-)
-from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     BlocksActivity,
@@ -45,8 +31,13 @@ from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, LineSums, Where
-from otel_gpu.probe_table import APIS
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, layout_description, size_bounds_bytes
+from otel_gpu.wire.probe_table import APIS
+from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 T0 = 1_800_000_000_000_000_000  # Unix time in nanoseconds at ktime 0
 SECOND = 1_000_000_000

@@ -1,8 +1,8 @@
 """Ranks of communicators as ``enrich`` makes them, from the values that matter to a test."""
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective, Communicator, Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
+from otel_gpu.wire.communicators import Collective, Communicator, Signature
 from tests.activities import SECOND, T0
 
 FLOAT32, SUM = 7, 0

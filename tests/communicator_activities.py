@@ -1,8 +1,8 @@
 """Readings of communicators, as ``enrich`` makes them: what ranks called, and when."""
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import NO_REDUCTION, Collective, Communicator, Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
+from otel_gpu.wire.communicators import NO_REDUCTION, Collective, Communicator, Signature
 from tests.activities import SECOND, T0, image
 
 ID = 0x00C0FFEE_12345678

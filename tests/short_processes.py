@@ -25,19 +25,19 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import pipeline, wire
 from otel_gpu.capture.host import collect_rarely, give_back_memory, resident_bytes
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export import exports as exports_module
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import Config, ExplainConfig, ExportConfig
-from otel_gpu.records import (
+from otel_gpu.wire.agent_records import (
     aggregates_record,
     clock_record,
     counters_record,
     json_record,
     times_record,
 )
+from otel_gpu.wire.histogram_layout import layout_description
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 MS = 1_000_000

@@ -1,7 +1,7 @@
 """Records as the kernel side would send them, from the values that matter to a test."""
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import TimesKey
+from otel_gpu.wire.readings import TimesKey
 
 _LAYOUTS = {
     wire.RECORD_CUDA_CALL: wire.CUDA_CALL_RECORD,

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.probe_table import COUNTED_APIS, Api
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, size_bounds_bytes
+from otel_gpu.wire.probe_table import COUNTED_APIS, Api
 
 PRELOAD = Path(__file__).resolve().parent.parent / "preload"
 
@@ -82,7 +82,9 @@ def generate_rows() -> str:
     """Return the text of probe_table.h."""
     apis = door_apis()
     preamble = PREAMBLE.format(
-        source="otel_gpu/probe_table.py", guard="OTEL_GPU_PRELOAD_PROBE_TABLE_H", header="row.h"
+        source="otel_gpu/wire/probe_table.py",
+        guard="OTEL_GPU_PRELOAD_PROBE_TABLE_H",
+        header="row.h",
     )
     return "".join([preamble, *_rows(apis), *_list(apis), _END])
 
@@ -120,7 +122,7 @@ def generate_bounds() -> str:
     config = Config()
     return (
         PREAMBLE.format(
-            source="otel_gpu/capture/layout.py",
+            source="otel_gpu/wire/histogram_layout.py",
             guard="OTEL_GPU_PRELOAD_BOUNDS_H",
             header="series.h",
         )

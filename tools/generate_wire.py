@@ -1,5 +1,5 @@
 """
-Generate ``otel_gpu/wire.py`` from ``bpf/events.h`` and ``preload/layout.h``.
+Generate ``otel_gpu/wire/__init__.py`` from ``bpf/events.h`` and ``preload/layout.h``.
 
 The types come from the BTF of the compiled object, so Python sees exactly what
 the kernel side was compiled to; the constants come from the headers' ``#define``
@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADERS = (ROOT / "bpf" / "events.h", ROOT / "preload" / "layout.h")
-TARGET = ROOT / "otel_gpu" / "wire.py"
+TARGET = ROOT / "otel_gpu" / "wire" / "__init__.py"
 
 PREAMBLE = '''"""
 GENERATED from bpf/events.h and preload/layout.h by tools/generate_wire.py. Do not edit.
@@ -27,7 +27,7 @@ Enumerators are plain integers; names of some, by number, are at the end. Struct
 the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
-from otel_gpu.c_struct import CStruct
+from otel_gpu.wire.c_struct import CStruct
 '''
 
 NAMES = """
@@ -140,7 +140,7 @@ def _struct(types: Types, entry: dict[str, Any]) -> Iterator[str]:
 
 
 def generate(entries: list[dict[str, Any]], header: str) -> str:
-    """Return the text of wire.py."""
+    """Return the text of wire/__init__.py."""
     types = Types(entries)
     declared = re.findall(r"^(enum|struct) (\w+) \{", header, re.MULTILINE)
     by_name = {(e["kind"].lower().removesuffix("64"), e["name"]): e for e in types.entries}
@@ -164,11 +164,11 @@ def generate(entries: list[dict[str, Any]], header: str) -> str:
 
 
 def main() -> None:
-    """Write wire.py, or check that it is up to date."""
+    """Write wire/__init__.py, or check that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("object", type=Path, help="a compiled BPF object with the anchors")
     parser.add_argument("--bpftool", default="bpftool", help="the bpftool to run")
-    parser.add_argument("--check", action="store_true", help="fail when wire.py differs")
+    parser.add_argument("--check", action="store_true", help="fail when wire/__init__.py differs")
     args = parser.parse_args()
     dump = subprocess.run(
         [args.bpftool, "-j", "btf", "dump", "file", args.object],
@@ -180,7 +180,7 @@ def main() -> None:
     if not args.check:
         TARGET.write_text(text)
     elif TARGET.read_text() != text:
-        sys.exit("otel_gpu/wire.py differs from its headers: run `make wire`")
+        sys.exit("otel_gpu/wire/__init__.py differs from its headers: run `make wire`")
 
 
 if __name__ == "__main__":

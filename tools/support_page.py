@@ -11,7 +11,7 @@ import yaml
 
 from otel_gpu import options
 from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
-from otel_gpu.probe_table import COUNTED_APIS, LAYER_NAMES
+from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES
 

@@ -12,7 +12,7 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.library_sites import LibrarySites, describe_sites
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.probe_sites import Site
-from otel_gpu.probe_symbols import probes_of
+from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.sampling import Subject
 from tests.stubs.build import workload
 

@@ -37,7 +37,6 @@ from otel_gpu.capture.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.shares import Holder, Shares, of_user
-from otel_gpu.probe_symbols import Probe, probes_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import find_waits, waits_for_server
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, file_of, program_path
@@ -46,6 +45,7 @@ from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import OWN, real_uid, user_name
 from otel_gpu.stacks.file_work import NotReadError
+from otel_gpu.wire.probe_symbols import Probe, probes_of
 
 # How long an unused file keeps its probes: a training script that is started again at
 # once should not pay for them twice.

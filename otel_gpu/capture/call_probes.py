@@ -13,8 +13,8 @@ from otel_gpu.capture.programs import (
     LEARN_DEVICE,
 )
 from otel_gpu.errors import BpfError
-from otel_gpu.probe_symbols import Probe
-from otel_gpu.probe_table import ASYNC_EVENT_API, Api
+from otel_gpu.wire.probe_symbols import Probe
+from otel_gpu.wire.probe_table import ASYNC_EVENT_API, Api
 
 _WAITS, _ACKNOWLEDGED = {wire.FAMILY_ASYNC_EVENT}, {wire.FAMILY_ASYNC_ACK}
 _EVENT_FAMILIES = _WAITS | _ACKNOWLEDGED

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import program_of, read_stranger
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 FLOOR_NS = 2_000_000
 """Time that somebody took, from which on it is asked who that is."""

@@ -13,10 +13,10 @@ from otel_gpu.capture.attacher import AnyLink
 from otel_gpu.capture.call_probes import attach_probes
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.errors import BpfError
-from otel_gpu.probe_symbols import Probe, api_of_symbol
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
+from otel_gpu.wire.probe_symbols import Probe, api_of_symbol
 
 SEEN_FOR_S = 2.0
 

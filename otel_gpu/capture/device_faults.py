@@ -16,7 +16,7 @@ from otel_gpu.capture.settings import is_in_initial_pid_namespace
 from otel_gpu.config import Config
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 KERNEL_LOG: Final = "kernel_log"
 NVML: Final = "nvml"

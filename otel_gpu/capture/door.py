@@ -14,9 +14,9 @@ from otel_gpu.capture.door_memory import (
     read_header,
 )
 from otel_gpu.capture.door_times import DoorTimes
-from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.records import Entry
 from otel_gpu.stacks.samples import Image
+from otel_gpu.wire.agent_records import Entry
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # Of what a memory was begun before its process was watched, we did not see the beginning.
 _BEGINNING_NS: Final = 10_000_000

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.process_root import open_regular
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 MAX_DOOR_SERIES = 1024
 """Of one process; those that come later are left out."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from otel_gpu import wire
 from otel_gpu.capture.door_memory import DoorReading
-from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.records import Entry
+from otel_gpu.wire.agent_records import Entry
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 Place = tuple[int, int]
 """What a moment belongs to: whether it is in a call (1) or a gap (0), and the API of that call."""

@@ -13,7 +13,7 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.capture.settings import nanoseconds, process_flags
 from otel_gpu.config import Config
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 
 _GENERATION_BYTES: Final = 4
 _FLAGS: Final = {wire.PROCESS_FULL: wire.DOOR_FULL, wire.PROCESS_NO_SPANS: wire.DOOR_NO_CALLS}

@@ -26,13 +26,13 @@ from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
-from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
 from otel_gpu.procfs.proc_files import read_file, stream_of
 from otel_gpu.procfs.users import user_of
-from otel_gpu.records import Entry
 from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.samples import Image
+from otel_gpu.wire.agent_records import Entry
+from otel_gpu.wire.probe_symbols import layer_of_library
 
 DOOR_THREAD: Final = "otel_gpu_door_thread"
 """The function of the library that each thread calls first."""

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Looks
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.records import open_call_record
 from otel_gpu.stacks.resolver import OpenFrame
 from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.agent_records import open_call_record
 
 _INTERVAL_NS = 1_000_000_000
 # What is younger is most likely a call like any other.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_gpu import wire
-from otel_gpu.records import Entry
+from otel_gpu.wire.agent_records import Entry
 
 # A process with fewer entries keeps all of them: who had which pid is told of it.
 _ENOUGH = 256

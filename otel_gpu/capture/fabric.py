@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.capture.patient_reader import PatientReader
-from otel_gpu.capture.port_counters import COUNTERS, TRAFFIC, Meaning
+from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
 
 ROOT: Final = "/sys/class/infiniband"
 MAX_PORTS: Final = 128

@@ -22,7 +22,7 @@ from otel_gpu.capture.rhythm_search import Reason, find_rhythm
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_of
-from otel_gpu.records import step_record
+from otel_gpu.wire.agent_records import step_record
 
 _LEAST_CALLS: Final = 32
 _AGAIN_S, _AGAIN_AT_MOST_S = 30.0, 960.0

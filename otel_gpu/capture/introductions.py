@@ -13,7 +13,7 @@ from otel_gpu.capture.watched_processes import WatchedProcesses
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 _AT_A_TIME = 25
 # A process decides how long its facts take.

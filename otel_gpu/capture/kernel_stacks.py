@@ -8,7 +8,7 @@ from otel_gpu import wire
 from otel_gpu.capture.kernel_symbols import KernelSymbols
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 _SCHEDULER = "__schedule"
 # Ids from here on are not the kernel side's, but given out here.

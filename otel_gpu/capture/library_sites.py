@@ -17,7 +17,7 @@ from otel_gpu.capture.probe_sites import (
     choose_site,
     emulated,
 )
-from otel_gpu.probe_symbols import Probe
+from otel_gpu.wire.probe_symbols import Probe
 
 # Values of EM_* of ELF, by the name of the machine.
 _MACHINES = {"x86_64": 62, "aarch64": 183}

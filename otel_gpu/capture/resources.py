@@ -10,7 +10,7 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mounts import find_mount, is_remote
 from otel_gpu.procfs.sockets import Endpoint, Holders, address_text, find_inode, listening_ports
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 MAX_TOLD: Final = 8192
 """Resources that are not told again; one that was not met for longest is forgotten first."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.rhythm import Calls, Rhythm, Role
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS: Final = ("tid", "pid", "kept", "area", "folds", "start_calls")

@@ -28,7 +28,6 @@ from otel_gpu.capture.host import (
     read_clocks,
     resident_bytes,
 )
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.capture.lifecycle import Lifecycle
 from otel_gpu.capture.missed_starts import MissedStarts
 from otel_gpu.capture.on_cpu import OnCpuSampling
@@ -44,9 +43,10 @@ from otel_gpu.faults import Faults
 from otel_gpu.formatting.units import count_of
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.procfs import kernel_clock, process_memory
-from otel_gpu.records import clock_record, json_record, unseen_exit_record
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
+from otel_gpu.wire.histogram_layout import layout_description
 
 # How long the loop sleeps at most: while something goes on, and while nearly nothing does.
 _POLL_S = 0.1

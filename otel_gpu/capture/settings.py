@@ -5,10 +5,10 @@ from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.kernel_shares import share_bounds
-from otel_gpu.capture.layout import duration_bounds_ns, size_bounds_bytes
 from otel_gpu.config import Config
-from otel_gpu.probe_table import APIS
 from otel_gpu.procfs import kernel_clock
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, size_bounds_bytes
+from otel_gpu.wire.probe_table import APIS
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1

@@ -11,7 +11,6 @@ from otel_gpu.capture.ended_waits import EndedWaits
 from otel_gpu.capture.found_steps import FoundSteps
 from otel_gpu.capture.kernel_shares import COUNTERS_OF_REFUSALS
 from otel_gpu.capture.kernel_stacks import KernelStacks
-from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.resources import Resources
 from otel_gpu.capture.thresholds import find_thresholds
@@ -19,7 +18,8 @@ from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
-from otel_gpu.records import (
+from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.agent_records import (
     MAX_COMMUNICATORS_PER_RECORD,
     Entry,
     aggregates_records,
@@ -30,7 +30,7 @@ from otel_gpu.records import (
     thread_context_record,
     times_record,
 )
-from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.histogram_layout import duration_bounds_ns
 
 # The first fields of the keys of series and times: image_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")

@@ -8,7 +8,7 @@ from otel_gpu.capture.fabric import Fabric
 from otel_gpu.capture.pressure import Pressure
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 
 
 class Surroundings:

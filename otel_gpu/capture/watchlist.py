@@ -45,9 +45,9 @@ from otel_gpu.procfs.mapped_files import (
     root_of,
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
-from otel_gpu.records import json_record
 from otel_gpu.stacks.file_work import NotReadError
 from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.agent_records import json_record
 
 # In the header of a record, one after the other.
 _IMAGE_AND_PID = struct.Struct("<QI")

@@ -14,8 +14,6 @@ from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Onlooker, Whom
 from otel_gpu.commands import Output, UsageError, check_pids
 from otel_gpu.commands._reports import write_result
 from otel_gpu.config import Config
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.referents import Stack, UserStack
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
@@ -29,11 +27,13 @@ from otel_gpu.findings.threads_now import (
     ThreadsReport,
     make_threads_document,
 )
-from otel_gpu.probe_table import API_BY_NUMBER, unknown_api
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
+from otel_gpu.wire.symbol_records import Stack, UserStack
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
 _LOOKS_AT_INTERPRETER = 5

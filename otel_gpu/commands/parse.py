@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.commands import Output, add_file
 from otel_gpu.config import Config
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.text import KIND_NAMES, SERIES_KIND, TIME_KIND, describe
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.event_text import KIND_NAMES, SERIES_KIND, TIME_KIND, describe
 
 _REJECTED_KIND = "rejected"
 _KINDS = (*KIND_NAMES.values(), SERIES_KIND, TIME_KIND, _REJECTED_KIND)

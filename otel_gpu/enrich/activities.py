@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
-from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
-from otel_gpu.decode.communicators import Communicator
-from otel_gpu.decode.device import DeviceTrace
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
-from otel_gpu.decode.memory import MemorySnapshot
-from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.probe_table import Api
+from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.communicators import Communicator
+from otel_gpu.wire.device_activity import DeviceTrace
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.probe_table import Api
+from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 
 class CallActivity(NamedTuple):
@@ -310,7 +310,7 @@ class CaptureActivity(NamedTuple):
     seed: bytes
 
     def lacks(self, what: str) -> bool:
-        """Say whether a capture cannot tell something; see ``decode.events.Capture``."""
+        """Say whether a capture cannot tell something; see ``wire.events.Capture``."""
         unknown = self.info.get("unknown")
         return isinstance(unknown, list | tuple) and what in unknown
 

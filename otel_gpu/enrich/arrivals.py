@@ -11,14 +11,14 @@ names what the capture named.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
-from otel_gpu.decode.marks import Range, Step
-from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.services import UNKNOWN_SERVICE
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.wire.marks import Range, Step
+from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 PATIENCE_NS = 3_000_000_000
 """Longer than the agent takes to look a process up, and within what blame waits for."""

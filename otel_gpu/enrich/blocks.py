@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import (
+from otel_gpu.enrich.identities import CallStack, ImageKey
+from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.wire.blocks import (
     BlockStack,
     Holder,
     Holders,
@@ -14,8 +16,6 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.enrich.identities import CallStack, ImageKey
-from otel_gpu.enrich.stack_table import StackTable
 
 MAX_BLOCK_STACKS: Final = 65_536
 """Keys remembered, of all processes: each is told once in the life of its process."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.decode.communicators import Communicator, Communicators
+from otel_gpu.wire.communicators import Communicator, Communicators
 
 
 class CommunicatorRead(NamedTuple):

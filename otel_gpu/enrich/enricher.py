@@ -3,46 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
-from otel_gpu.decode.communicators import Communicators
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    Capture,
-    Clock,
-    CpuSample,
-    CudaCall,
-    Device,
-    DeviceRead,
-    Event,
-    Exec,
-    Exit,
-    Fork,
-    Gap,
-    Library,
-    MemoryRead,
-    OpenCall,
-    Probes,
-    Stall,
-    ThreadContext,
-)
-from otel_gpu.decode.marks import Range, Step
-from otel_gpu.decode.readings import (
-    Aggregates,
-    Counters,
-    Devices,
-    FabricRead,
-    Pressure,
-    Status,
-    Times,
-)
-from otel_gpu.decode.referents import (
-    CulpritSeen,
-    FunctionSeen,
-    ProcessSeen,
-    ResourceSeen,
-    Stack,
-    UserStack,
-)
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -78,6 +38,46 @@ from otel_gpu.enrich.thread_roles import ThreadRoles
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.faults import Faults
+from otel_gpu.wire.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
+from otel_gpu.wire.communicators import Communicators
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import (
+    Capture,
+    Clock,
+    CpuSample,
+    CudaCall,
+    Device,
+    DeviceRead,
+    Event,
+    Exec,
+    Exit,
+    Fork,
+    Gap,
+    Library,
+    MemoryRead,
+    OpenCall,
+    Probes,
+    Stall,
+    ThreadContext,
+)
+from otel_gpu.wire.marks import Range, Step
+from otel_gpu.wire.readings import (
+    Aggregates,
+    Counters,
+    Devices,
+    FabricRead,
+    Pressure,
+    Status,
+    Times,
+)
+from otel_gpu.wire.symbol_records import (
+    CulpritSeen,
+    FunctionSeen,
+    ProcessSeen,
+    ResourceSeen,
+    Stack,
+    UserStack,
+)
 
 
 class Enricher:

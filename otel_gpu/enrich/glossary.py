@@ -4,21 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    Capture,
-    CpuSample,
-    CudaCall,
-    Device,
-    Fork,
-    Gap,
-    OpenCall,
-    Stall,
-    ThreadContext,
-)
-from otel_gpu.decode.marks import Range, Step
-from otel_gpu.decode.readings import Aggregate, Counters, SeriesKey
-from otel_gpu.decode.referents import FunctionSeen, ResourceSeen
 from otel_gpu.enrich.activities import (
     Activity,
     BlocksActivity,
@@ -49,7 +34,22 @@ from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.user_reasons import refine_reason
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_table import API_BY_NUMBER, Api, unknown_api
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import (
+    Capture,
+    CpuSample,
+    CudaCall,
+    Device,
+    Fork,
+    Gap,
+    OpenCall,
+    Stall,
+    ThreadContext,
+)
+from otel_gpu.wire.marks import Range, Step
+from otel_gpu.wire.probe_table import API_BY_NUMBER, Api, unknown_api
+from otel_gpu.wire.readings import Aggregate, Counters, SeriesKey
+from otel_gpu.wire.symbol_records import FunctionSeen, ResourceSeen
 
 MAX_KERNELS = 1 << 15
 """Kernels whose names are remembered."""

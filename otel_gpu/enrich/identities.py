@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from otel_gpu.limits.caches import shared
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 
 @shared

@@ -19,11 +19,11 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
-from otel_gpu.decode.blocks import OutOfMemory
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
-from otel_gpu.decode.marks import Range, Step
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.blocks import OutOfMemory
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.wire.marks import Range, Step
 
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""

@@ -1,8 +1,8 @@
 """Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
 
-from otel_gpu.decode.referents import Stack
 from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.wire.symbol_records import Stack
 
 MAX_STACKS = 16_384
 """Stacks that are remembered; what waits in others has no reason."""

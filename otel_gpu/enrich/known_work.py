@@ -25,7 +25,7 @@ from typing import NamedTuple
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.limits.caches import remembered
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 
 class Work(StrEnum):

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from otel_gpu.decode.marks import Range, Step
 from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.wire.marks import Range, Step
 
 
 class StepActivity(NamedTuple):

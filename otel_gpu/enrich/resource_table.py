@@ -4,9 +4,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from otel_gpu.decode.referents import ResourceSeen
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.enrich.reasons import IPC, NETWORK, UNKNOWN
+from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384
 """Resources remembered: at least as many as an agent tells before it repeats itself."""

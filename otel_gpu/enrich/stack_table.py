@@ -12,13 +12,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import is_standard_library, layer_of
 from otel_gpu.enrich.user_reasons import UserRule, find_user_rules
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.symbol_records import UserStack
 
 MAX_STACKS = 16_384
 """Stacks remembered: at least as many as an agent tells before it repeats itself."""

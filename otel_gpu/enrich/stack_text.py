@@ -22,7 +22,7 @@ from otel_gpu.enrich import libraries
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.libraries import layer_of
 from otel_gpu.formatting.printable import printable
-from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
+from otel_gpu.wire.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 
 MAX_CHARACTERS: Final = 16_384
 """Of the text of one stack; backends shorten longer values, and not in the middle."""

@@ -18,7 +18,7 @@ from otel_gpu.enrich.libraries import (
     source_of,
 )
 from otel_gpu.enrich.services import is_python
-from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_THREADS = 8192
 """Threads whose role is remembered; the one that was not asked about for longest goes first."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import TimesEntry, TimesKey
 from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.reasons import CAPTURE, STOPPED
@@ -11,6 +10,7 @@ from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.readings import TimesEntry, TimesKey
 
 _ENTRY_BYTES = 500
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from otel_gpu.enrich import libraries
 from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.enrich.reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 
 class UserRule(NamedTuple):

@@ -22,7 +22,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH
 from otel_gpu.explain.time_tree import grow
 from otel_gpu.ledger.ledger import Figures
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 
 KINDS: Final = frozenset(
     {CauseKind.EMPTY_CACHE, CauseKind.ALLOCATION_RETRY, CauseKind.ALLOCATOR_BYPASS}

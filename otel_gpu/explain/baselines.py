@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import AggregatesActivity, CaptureActivity, Series
 from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
@@ -19,6 +18,7 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.differences import grown
 from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.wire.readings import Aggregate
 
 _METRICS = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP})
 # No API has this number: it stands for the gaps.

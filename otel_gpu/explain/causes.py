@@ -55,7 +55,7 @@ from otel_gpu.ledger.device_states import DeviceStates
 from otel_gpu.ledger.lines import NO_LINES, merge
 from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.samples import Samples
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # Of many ranks that did not call a collective.
 _MAX_FOLLOWED = 64

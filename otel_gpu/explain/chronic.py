@@ -44,7 +44,7 @@ from otel_gpu.explain.time_tree import IDLE, Resources, grow, knows_waits, resou
 from otel_gpu.explain.verdicts import GPU, find_verdict
 from otel_gpu.ledger.ledger import Figures, Ledger, Mark
 from otel_gpu.ledger.names import Names
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NS_PER_S = 1_000_000_000
 _MAX_CAUSES = 256

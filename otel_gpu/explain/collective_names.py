@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import (
+from otel_gpu.ledger.members import Member
+from otel_gpu.ledger.ranks import Group
+from otel_gpu.ledger.standings import Standing, State
+from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
     OPERATIONS,
@@ -11,9 +14,6 @@ from otel_gpu.decode.communicators import (
     Collective,
     Signature,
 )
-from otel_gpu.ledger.members import Member
-from otel_gpu.ledger.ranks import Group
-from otel_gpu.ledger.standings import Standing, State
 
 RESOURCE = "collective"
 """The kind of a resource that is a collective; its name is a text of ours."""

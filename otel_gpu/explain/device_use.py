@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress, count
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceModel, DeviceTrace
 from otel_gpu.explain.device_verdict import DeviceVerdict, find_device_verdict
 from otel_gpu.explain.idle_causes import Gap, Gaps, IdleCause, find_gaps
 from otel_gpu.explain.trace_health import (
@@ -37,6 +36,7 @@ from otel_gpu.ledger.launches import (
     without_work,
 )
 from otel_gpu.ledger.spans import Spans
+from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace
 
 MAX_GAPS: Final = 50
 """Of a device, the longest ones, which are named one by one."""

@@ -10,7 +10,6 @@ more. Warm-up and the baseline sample are no effects by themselves.
 from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Gap, OpenCall
 from otel_gpu.enrich.activities import (
     CallActivity,
     GapActivity,
@@ -24,7 +23,8 @@ from otel_gpu.explain.causes import Subject
 from otel_gpu.explain.chains import Effect, EffectKind
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import LOW
-from otel_gpu.probe_table import ASYNC_EVENT_API
+from otel_gpu.wire.events import CudaCall, Gap, OpenCall
+from otel_gpu.wire.probe_table import ASYNC_EVENT_API
 
 # What is an effect for being longer than is usual.
 _COMPARED = frozenset({"slow_call", "slow_gap"})

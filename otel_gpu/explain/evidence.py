@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     ForkActivity,
@@ -14,6 +13,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.clock import clamp_unix_ns
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 
 
 def culprit_of(stall: StallActivity) -> Culprit | None:

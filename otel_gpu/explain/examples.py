@@ -9,7 +9,6 @@ longest are kept: a report shows one of them to the microsecond, and an incident
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.decode.events import OpenCall
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
@@ -20,7 +19,8 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.window import Window
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.events import OpenCall
+from otel_gpu.wire.probe_table import APIS
 
 MAX_EXAMPLES = 2
 """Of one cause of one process image."""

@@ -9,14 +9,14 @@ what was counted meanwhile, and more of it than before.
 from collections.abc import Iterator, Mapping
 
 from otel_gpu import wire
-from otel_gpu.capture.port_counters import COUNTERS, Meaning
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
 from otel_gpu.ledger.fabric import Counted, Fabric
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_table import Api
+from otel_gpu.wire.port_counters import COUNTERS, Meaning
+from otel_gpu.wire.probe_table import Api
 
 _USUAL_FACTOR = 2.0
 _MAX_COUNTERS = 4

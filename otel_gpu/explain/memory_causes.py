@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.decode.memory import SHARED, Action, BlockState, Operations, Segment
 from otel_gpu.explain.chains import CauseKind, Failure, Pin
 from otel_gpu.ledger.memory import Holder, Hole, Kept, holes_of, split_of
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment
 
 _MIB = 1 << 20
 SMALL_BYTES: Final = _MIB

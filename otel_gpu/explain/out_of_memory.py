@@ -22,16 +22,6 @@ from operator import itemgetter
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.decode.memory import (
-    NO_STACK,
-    SHARED,
-    Action,
-    Block,
-    BlockState,
-    MemorySnapshot,
-    Operations,
-    Segment,
-)
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import OutOfMemoryActivity
 from otel_gpu.enrich.attributes import VARIABLE_PREFIX
@@ -70,7 +60,17 @@ from otel_gpu.ledger.memory_history import (
 from otel_gpu.ledger.memory_layout import segments_before
 from otel_gpu.ledger.memory_places import find_allocating_place
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import (
+    NO_STACK,
+    SHARED,
+    Action,
+    Block,
+    BlockState,
+    MemorySnapshot,
+    Operations,
+    Segment,
+)
 
 MAX_FAILURES: Final = 8
 """Requests that failed, the last ones, which are looked into."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import CallActivity, GapActivity
 from otel_gpu.enrich.cut_programs import CutPrograms
 from otel_gpu.enrich.identities import ProcessImage
@@ -25,7 +24,8 @@ from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TR
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.probe_table import ASYNC_EVENT_API
+from otel_gpu.wire.events import CudaCall
+from otel_gpu.wire.probe_table import ASYNC_EVENT_API
 
 _NS_PER_S: Final = 1_000_000_000
 _NEVER: Final = 1 << 64

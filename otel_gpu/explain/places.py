@@ -30,8 +30,8 @@ from otel_gpu.explain.states import state_of
 from otel_gpu.ledger.lines import Lines, merge
 from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 FEEDING = frozenset({wire.CONTEXT_GAP})
 """Where a thread works that feeds a GPU: between its calls."""

@@ -12,7 +12,7 @@ from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.fabric_causes import FabricCauses
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, judge, lost_to_host_ns
-from otel_gpu.probe_table import Api
+from otel_gpu.wire.probe_table import Api
 
 
 class Reasoning:

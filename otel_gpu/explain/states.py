@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from otel_gpu import wire
 from otel_gpu.enrich.thread_times import ThreadTime, Wait
 from otel_gpu.explain import rules
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 STATES: tuple[str, ...] = (
     "gpu_wait",

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Stall
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identities import Culprit
 from otel_gpu.explain import evidence, rules
@@ -14,7 +13,8 @@ from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
 from otel_gpu.ledger.lines import NO_LINES
 from otel_gpu.ledger.samples import EVERYWHERE, Samples
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.events import Stall
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 
 class ThreadWindow(NamedTuple):

@@ -9,12 +9,12 @@ from collections import Counter, OrderedDict, deque
 from typing import Generic, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Stall
 from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.history import History
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.wire.events import CudaCall, Stall
 
 Thread = tuple[int, int]
 """pid and tid."""

@@ -5,11 +5,11 @@ from enum import StrEnum
 from operator import add
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.launches import Launches
 from otel_gpu.ledger.stream_order import StreamOrder
+from otel_gpu.wire.device_activity import DeviceTrace
 
 UNRELIABLE: Final = 0.05
 """The share of launches, events or activities from which on idle time is not to be believed."""

@@ -24,7 +24,7 @@ from otel_gpu.explain.states import STATES, budget_of, state_of
 from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
 from otel_gpu.ledger.ledger import Figures
 from otel_gpu.ledger.lines import NO_LINES, Lines, merge
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 __all__ = [
     "CLASSES",

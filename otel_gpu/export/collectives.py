@@ -1,19 +1,10 @@
-"""How far ranks are with their collectives, as metrics and log records; see ``decode.communicators``."""
+"""How far ranks are with their collectives, as metrics and log records; see ``wire.communicators``."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import (
-    DATATYPES,
-    NO_REDUCTION,
-    OPERATIONS,
-    REDUCTIONS,
-    Collective,
-    Communicator,
-    name_of,
-)
 from otel_gpu.enrich.activities import (
     Activity,
     CommunicatorActivity,
@@ -26,6 +17,15 @@ from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes as LogAttributes
 from otel_gpu.export.finished import SpanEvent
 from otel_gpu.export.points import Attributes, Measurement
+from otel_gpu.wire.communicators import (
+    DATATYPES,
+    NO_REDUCTION,
+    OPERATIONS,
+    REDUCTIONS,
+    Collective,
+    Communicator,
+    name_of,
+)
 
 MAX_COMMUNICATORS: Final = 256
 """Communicators of one process of which something is exported."""

@@ -3,8 +3,14 @@
 from collections.abc import Iterator
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import OutOfMemory
-from otel_gpu.decode.communicators import (
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.identities import Resource
+from otel_gpu.explain import collective_names
+from otel_gpu.export import semconv
+from otel_gpu.export.finished import Attributes, AttributeValue
+from otel_gpu.export.measures import switch_attributes
+from otel_gpu.wire.blocks import OutOfMemory
+from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
     OPERATIONS,
@@ -12,14 +18,8 @@ from otel_gpu.decode.communicators import (
     asked_by,
     name_of,
 )
-from otel_gpu.decode.events import CudaCall, Gap, OpenCall, Stall
-from otel_gpu.enrich.activities import StallActivity
-from otel_gpu.enrich.identities import Resource
-from otel_gpu.explain import collective_names
-from otel_gpu.export import semconv
-from otel_gpu.export.finished import Attributes, AttributeValue
-from otel_gpu.export.measures import switch_attributes
-from otel_gpu.probe_table import Api
+from otel_gpu.wire.events import CudaCall, Gap, OpenCall, Stall
+from otel_gpu.wire.probe_table import Api
 
 _MAX_FUNCTIONS = 16
 OUT_OF_MEMORY = "out_of_memory"

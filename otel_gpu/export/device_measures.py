@@ -5,12 +5,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.explain.device_use import DeviceUse
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.wire.readings import Aggregate
 
 
 def measure_run(

@@ -16,7 +16,6 @@ from statistics import median
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.decode.device import Work
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.identities import DeviceIdentity
 from otel_gpu.explain.device_use import DeviceUse, place_of
@@ -30,6 +29,7 @@ from otel_gpu.export.points import Attributes
 from otel_gpu.ledger.device_steps import counted
 from otel_gpu.ledger.device_time import Phases
 from otel_gpu.ledger.kernel_kinds import copy_way
+from otel_gpu.wire.device_activity import Work
 
 MAX_SPANS: Final = 2_000
 """Of a file, however many processes and devices it is of."""

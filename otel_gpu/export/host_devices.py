@@ -1,4 +1,4 @@
-"""What the devices of a host say of themselves, as metrics; see ``decode.device_bodies``."""
+"""What the devices of a host say of themselves, as metrics; see ``wire.device_bodies``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from otel_gpu.capture.port_counters import COUNTERS, Meaning
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.ledger.fabric import Fabric, Port, PortKey
+from otel_gpu.wire.port_counters import COUNTERS, Meaning
 
 _NETWORK = ((semconv.HW_TYPE, "network"),)
 _BITS_PER_BYTE = 8

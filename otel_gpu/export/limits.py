@@ -13,11 +13,11 @@ from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER, OTEL_TR
 from opentelemetry.sdk.trace import SpanLimits, sampling
 from opentelemetry.trace import TraceFlags
 
-from otel_gpu.decode.events import ThreadContext
-from otel_gpu.decode.marks import Range
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.environment import choose, setting, standing_in
 from otel_gpu.export.finished import Attributes, AttributeValue, FinishedSpan, SpanEvent, SpanLink
+from otel_gpu.wire.events import ThreadContext
+from otel_gpu.wire.marks import Range
 
 _SAMPLERS: Mapping[str, sampling.Sampler] = {
     "always_on": sampling.ALWAYS_ON,

@@ -16,8 +16,6 @@ a number of bytes allocated and a part of the bytes in use.
 from collections.abc import Iterable, Iterator
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import MemoryTotals
-from otel_gpu.decode.communicators import OPERATIONS
 from otel_gpu.enrich.activities import OpenCallActivity, Series
 from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.enrich.identities import DeviceIdentity
@@ -28,7 +26,9 @@ from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.limits.caches import remembered
-from otel_gpu.probe_table import Api
+from otel_gpu.wire.blocks import MemoryTotals
+from otel_gpu.wire.communicators import OPERATIONS
+from otel_gpu.wire.probe_table import Api
 
 _REGISTERED_SIGN = {wire.FAMILY_REGISTER: 1, wire.FAMILY_DEREGISTER: -1}
 _IN_USE_SIGN = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1, wire.FAMILY_UNMAP: -1}

@@ -109,7 +109,7 @@ class MetricExports:
         """Take in what a process recorded of its devices."""
         if self._senders:
             # The layout of an import is that of the configuration.
-            from otel_gpu.capture.layout import duration_bounds_ns  # noqa: PLC0415
+            from otel_gpu.wire.histogram_layout import duration_bounds_ns  # noqa: PLC0415
 
             measurements = list(run.measurements(duration_bounds_ns(self._config)))
             self._store.observe_run(run.process, measurements, run.end_unix_ns)

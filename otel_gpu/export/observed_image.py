@@ -7,7 +7,6 @@ from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 
-from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import CommunicatorActivity, OpenCallActivity
 from otel_gpu.enrich.identities import DeviceIdentity
 from otel_gpu.export.collectives import MAX_COMMUNICATORS, is_ended
@@ -17,6 +16,7 @@ from otel_gpu.export.points import Measurement
 from otel_gpu.export.stalls import Stalls
 from otel_gpu.export.steps import StepHistograms
 from otel_gpu.ledger.accounts import Account
+from otel_gpu.wire.blocks import MemoryTotals
 
 # Open calls are looked at every second, or every quarter of the limit from which they
 # are reported, which no call is younger than when it is reported first. One that was not

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.metrics import export as sdk
 
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.ledger.differences import aggregate_since
+from otel_gpu.wire.readings import Aggregate
 
 _NS_PER_SECOND = 10**9
 _MAX_INTEGER = 2**63 - 1
@@ -69,7 +69,7 @@ class Layout(NamedTuple):
 
 
 def read_layouts(capture: CaptureActivity) -> Mapping[str, Layout]:
-    """Return the layouts of RECORD_CAPTURE by unit; ``capture/layout.py`` writes them."""
+    """Return the layouts of RECORD_CAPTURE by unit; ``wire/histogram_layout.py`` writes them."""
     layout = capture.info["layout"]
     return {
         "s": _read_layout(layout["durations"], "bounds_ns"),

@@ -22,7 +22,7 @@ from otel_gpu.export.encoder import encode_request, header_size
 from otel_gpu.export.finished import Origin
 from otel_gpu.export.queue import Pending
 from otel_gpu.export.signals import Signal
-from otel_gpu.stacks.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.frames import CUT, KERNEL, Frame
 
 _SAMPLE_TYPE = ("cpu", "nanoseconds")
 _PROFILE_TAG, _DICTIONARY_TAG = b"\x12", b"\x12"

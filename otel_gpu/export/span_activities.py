@@ -8,11 +8,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Gap, Stall
 from otel_gpu.enrich.activities import CallActivity, GapActivity, StallActivity
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.export import semconv
-from otel_gpu.probe_table import APIS, Api
+from otel_gpu.wire.events import CudaCall, Gap, Stall
+from otel_gpu.wire.probe_table import APIS, Api
 
 _API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 _SWITCHES = {name: number for number, name in semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.items()}

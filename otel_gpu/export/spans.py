@@ -24,7 +24,6 @@ from typing import Any
 from opentelemetry.sdk.resources import SERVICE_NAME
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
@@ -58,6 +57,7 @@ from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import NO_STACK, Stacks, StackTelemetry
 from otel_gpu.export.steps import describe_slow
 from otel_gpu.ledger.steps import Steps
+from otel_gpu.wire.events import CudaCall
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
 _OF_CALL = (

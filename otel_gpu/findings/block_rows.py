@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.allocator_churn import Churn
 from otel_gpu.explain.chains import CauseKind, Failure
@@ -19,6 +18,7 @@ from otel_gpu.ledger.blocks import By, DeviceBlocks
 from otel_gpu.ledger.ledger import Figures
 from otel_gpu.ledger.memory import Layer
 from otel_gpu.ledger.memory_sizes import files_of
+from otel_gpu.wire.blocks import MemoryTotals
 
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]
 """By pid and beginning of a process image, and the number of a device."""

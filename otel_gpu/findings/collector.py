@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.enrich.activities import (
     END_OF,
     Activity,
@@ -63,6 +62,7 @@ from otel_gpu.ledger.ledger import Figures, Growth, Ledger
 from otel_gpu.ledger.names import Names
 from otel_gpu.ledger.pressure import Pressure
 from otel_gpu.ledger.steps import Steps
+from otel_gpu.wire.memory import MemorySnapshot
 
 MAX_REPLACED = 16_384
 _SIGNAL_OF_EXIT = 0x7F

@@ -8,7 +8,7 @@ from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
 from otel_gpu.findings.document import CROWD_PID, Document, Node, Process, Who
 from otel_gpu.findings.phrases import PHRASES
 from otel_gpu.findings.words import describe_place, describe_where, printable
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 
 # Threads of a pool, and of the kernel, are told apart by numbers.
 _NUMBER = re.compile(r"[-/:_u\d]*\d$")

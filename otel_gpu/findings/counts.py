@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.findings.document import (
@@ -19,6 +18,7 @@ from otel_gpu.findings.document import (
 from otel_gpu.ledger.balance import sum_taken, taken_by
 from otel_gpu.ledger.differences import without_waits
 from otel_gpu.ledger.ledger import Figures
+from otel_gpu.wire.readings import Aggregate
 
 
 def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[Api]:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.explain.device_use import DeviceUse, examine
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.findings.device_advice import advice_for, straggler_advice
@@ -27,6 +26,7 @@ from otel_gpu.findings.device_report import (
 from otel_gpu.findings.trace_gates import gate_line, say_no_device
 from otel_gpu.ledger.collectives import Key, find_waits
 from otel_gpu.ledger.device_steps import Step, counted
+from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_ROWS: Final = 100
 """Of kernels, operators and waits of a device."""

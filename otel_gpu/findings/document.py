@@ -38,7 +38,7 @@ from otel_gpu.findings.steps import Steps
 from otel_gpu.ledger.lines import NO_LINES, Line, Lines
 from otel_gpu.ledger.pressure import Load, Throttled
 from otel_gpu.ledger.window import Window
-from otel_gpu.stacks.frames import KERNEL, NATIVE, Frame
+from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
     "COLLECTIVE",

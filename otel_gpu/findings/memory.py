@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from otel_gpu import wire
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 
 
 class Role(StrEnum):

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from otel_gpu.decode.memory import SHARED, Action, MemorySnapshot, Segment
 from otel_gpu.explain.chains import Failure, Pin
 from otel_gpu.explain.memory_advice import advise, grow, keep_cache, pool_name
 from otel_gpu.findings.device_memory import (
@@ -33,7 +32,8 @@ from otel_gpu.ledger.memory_history import (
     reading_moments,
 )
 from otel_gpu.ledger.memory_places import Places
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
 
 MAX_HOLDERS: Final = 100
 """Lines in each list of a document; the rest of them is one row."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from otel_gpu.decode.memory import MemorySnapshot
 from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
 from otel_gpu.enrich.identities import ImageKey, ProcessImage
 from otel_gpu.findings.document import CROWD_PID, Window, key_of
@@ -13,6 +12,7 @@ from otel_gpu.ledger.agent import AgentReadings
 from otel_gpu.ledger.blocks import Blocks, MemoryStack
 from otel_gpu.ledger.memory import NOT_SAMPLED
 from otel_gpu.ledger.memory_stacks import snapshot_stacks, unknown_stack
+from otel_gpu.wire.memory import MemorySnapshot
 
 _ANYBODY = ProcessImage(CROWD_PID, 0, "process of the snapshot", 0, {})
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, OpenCallActivity
 from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 MAX_OPEN = 4_096
 _NS_PER_S = 1_000_000_000

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
-from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot
 from otel_gpu.enrich.activities import (
     Activity,
     BlocksActivity,
@@ -33,6 +31,8 @@ from otel_gpu.ledger.memory_history import (
 from otel_gpu.ledger.memory_layout import segments_before
 from otel_gpu.ledger.memory_stacks import stack_numbered
 from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
+from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot
 
 MAX_MAPPED: Final = 4_096
 """Blocks of the map of one request that failed, the largest ones."""

@@ -16,8 +16,8 @@ from otel_gpu.enrich.activities import SampleActivity, StallActivity
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_text import CUDA, frame_type
 from otel_gpu.findings.document import Window
-from otel_gpu.probe_table import API_BY_NUMBER, unknown_api
-from otel_gpu.stacks.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
 
 ON_CPU, RUN_QUEUE, OFF_CPU = "on_cpu", "run_queue", "off_cpu"
 WAIT = "wait"

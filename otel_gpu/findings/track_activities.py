@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from otel_gpu import wire
-from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
@@ -33,6 +32,7 @@ from otel_gpu.findings.words import (
 from otel_gpu.ledger.differences import grown
 from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.ledger.ledger import Growth, Ledger
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 MAX_OPEN = 4_096
 MAX_FRAMES = 24

@@ -13,7 +13,7 @@ from otel_gpu.explain.xids import meaning_of
 from otel_gpu.findings.document import CROWD_PID
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 
 __all__ = [
     "count_of",

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from otel_gpu.config import Config
-from otel_gpu.decode.events import Event
 from otel_gpu.importers.tally import Tally
+from otel_gpu.wire.events import Event
 
 
 class ForeignCapture(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from otel_gpu.decode.device import HostWork
+from otel_gpu.wire.device_activity import HostWork
 
 HOST_WORK: Final[Mapping[HostWork, str]] = {
     HostWork.CALL: "calls of the host",

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, clean
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, clean
 
 _MAX_LINE: Final = (1 << 31) - 1
 

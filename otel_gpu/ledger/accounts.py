@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
-from otel_gpu.decode.readings import SeriesKey
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.wire.readings import SeriesKey
 
 MAX_SERIES = 16_384
 """Series kept, also of processes that ended; more than the kernel holds at a time."""

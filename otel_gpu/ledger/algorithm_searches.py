@@ -8,11 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.device_steps import Step
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.wire.device_activity import DeviceTrace
 
 KERNELS: Final = 6
 """Different kernels from which on a call tries algorithms out."""

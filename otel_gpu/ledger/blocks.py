@@ -11,15 +11,15 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import Holder as Held
-from otel_gpu.decode.blocks import MemoryTotals
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ImageKey, ProcessImage, key_of
 from otel_gpu.ledger.growth import Growths, Trend, full_in_s
 from otel_gpu.ledger.memory import BEFORE_ATTACH, NOT_SAMPLED, Holder
 from otel_gpu.ledger.memory_places import find_allocating_place
 from otel_gpu.ledger.window import Window
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.blocks import Holder as Held
+from otel_gpu.wire.blocks import MemoryTotals
+from otel_gpu.wire.frames import Frame
 
 MAX_READINGS: Final = 600
 """Readings kept of one device; when there are more, of two the larger is kept."""

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_COLLECTIVES: Final = 200_000
 """Of one process, the first ones."""

@@ -14,10 +14,10 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 MAX_ROWS: Final = 200_000
 """Of host and device in a stretch; there is no path of longer ones."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.device_time import Phases, Timeline
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.spans import Spans, union
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
 MAX_STEPS: Final = 10_000
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceActivities, DeviceTrace
 from otel_gpu.ledger.kernel_kinds import KernelKind, copy_way, is_migration
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.spans import Spans, union
 from otel_gpu.ledger.stream_order import StreamOrder, find_order
+from otel_gpu.wire.device_activity import DeviceActivities, DeviceTrace
 
 WITHIN_DEVICE: Final = "DtoD"
 TO_DEVICE: Final = "HtoD"

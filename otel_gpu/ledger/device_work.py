@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace, HostWork, Work
 from otel_gpu.ledger.device_time import Timeline
 from otel_gpu.ledger.host_time import HostTime, Inside
 from otel_gpu.ledger.kernel_kinds import (
@@ -18,6 +17,7 @@ from otel_gpu.ledger.kernel_kinds import (
 )
 from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.ledger.tensor_cores import MULTIPLIES, uses_tensor_cores
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 SHORT_NS: Final = 10_000
 """Kernels that take less are short: launching them takes about as long."""

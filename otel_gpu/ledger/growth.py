@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 MAX_STRETCHES: Final = 128
 """Stretches kept of one device; when there are more, two become one."""

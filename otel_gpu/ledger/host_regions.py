@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.spans import Spans, union
+from otel_gpu.wire.device_activity import DeviceTrace
 
 
 class Region(StrEnum):

@@ -13,9 +13,9 @@ from enum import IntEnum, IntFlag
 from itertools import chain
 from typing import Final
 
-from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.device_steps import LOADER, PROFILER_STEP
 from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
 
 class Doing(IntEnum):

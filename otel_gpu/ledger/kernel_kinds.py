@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from otel_gpu.decode.device import MIGRATION, DeviceActivities, Names, Work
+from otel_gpu.wire.device_activity import MIGRATION, DeviceActivities, Names, Work
 
 
 class KernelKind(StrEnum):

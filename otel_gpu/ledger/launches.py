@@ -5,8 +5,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace, HostWork
 from otel_gpu.ledger.spans import union
+from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
 NO_ROW: Final = -1
 GRAPH_LAUNCH: Final = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")

@@ -23,7 +23,6 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -44,6 +43,7 @@ from otel_gpu.ledger.differences import (
     time_with,
 )
 from otel_gpu.ledger.window import Window
+from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE, wire.METRIC_ELAPSED_TIME})
 """What a reader of figures wants of the series."""

@@ -5,10 +5,10 @@ from operator import attrgetter
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective, Communicator
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage
 from otel_gpu.procfs.jobs import RANK
+from otel_gpu.wire.communicators import Collective, Communicator
 
 MAX_CALLS: Final = 64
 """Of one rank, the latest: more than two readings have."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.decode.memory import SHARED, Block, BlockState, Segment
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import SHARED, Block, BlockState, Segment
 
 BEFORE = Frame("", "(older than the recording)")
 """The place of what was allocated before anything was recorded."""

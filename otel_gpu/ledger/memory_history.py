@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
 from otel_gpu.ledger.memory import BEFORE, Holder, rank
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
 
 MAX_READINGS: Final = 600
 """Moments of one device that are looked at."""

@@ -3,7 +3,8 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
-from otel_gpu.decode.memory import (
+from otel_gpu.ledger.memory_history import Live
+from otel_gpu.wire.memory import (
     SHARED,
     Action,
     Block,
@@ -12,7 +13,6 @@ from otel_gpu.decode.memory import (
     Operations,
     Segment,
 )
-from otel_gpu.ledger.memory_history import Live
 
 _SMALL_SEGMENT_BYTES = 2 << 20
 _BLOCK_BYTES = 512

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from otel_gpu.decode.memory import NO_STACK
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.ledger.memory import NOWHERE
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.memory import NO_STACK
 
 # Code that allocates for whoever calls it.
 _FRAMEWORK: Final = re.compile(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.memory import BlockState, Operations, Segment
 from otel_gpu.ledger.memory import Holder, Hole, holes_of, split_of
 from otel_gpu.ledger.memory_history import Live, allocated_by_stack, holders_of
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import BlockState, Operations, Segment
 
 MAX_BLOCKS: Final = 10
 MAX_FILES: Final = 15

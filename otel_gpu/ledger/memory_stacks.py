@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from otel_gpu.decode.memory import NO_STACK, MemorySnapshot
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.ledger.blocks import By, MemoryStack
 from otel_gpu.ledger.memory import BEFORE, NOWHERE
@@ -16,7 +15,8 @@ from otel_gpu.ledger.memory_history import (
     walk_back,
 )
 from otel_gpu.ledger.memory_places import find_allocating_place
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame, MergedStack
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, MergedStack
+from otel_gpu.wire.memory import NO_STACK, MemorySnapshot
 
 UNKNOWN: Final = "unknown"
 """The kind of a frame that stands for code that is not known."""

@@ -9,11 +9,11 @@ Of each rank the latest calls are known one by one, and all of them are counted.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from otel_gpu.decode.communicators import Collective
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identities import ImageKey, key_of
 from otel_gpu.ledger.members import Handle, Member
 from otel_gpu.ledger.standings import Standing, State, absence, asked_by, disagreement, going_on
+from otel_gpu.wire.communicators import Collective
 
 MAX_COMPARED: Final = 1_024
 """Ranks of one communicator that are compared with each other; no host has so many devices, but dumps do."""

@@ -6,8 +6,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
-from otel_gpu.decode.communicators import Collective, Signature
 from otel_gpu.ledger.members import OUT, Member
+from otel_gpu.wire.communicators import Collective, Signature
 
 _PAIR = 2
 _MAX_UNMATCHED = 1 << 14

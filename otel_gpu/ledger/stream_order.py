@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.ledger.launches import NO_ROW
+from otel_gpu.wire.device_activity import DeviceTrace
 
 OVERLONG: Final = 0.05
 """The share of the time of all activities that too long ones may run over others, at most."""

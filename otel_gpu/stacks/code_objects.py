@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.stacks.frames import CONTROLS, PYTHON, Frame
 from otel_gpu.stacks.line_tables import Lines, decode
 from otel_gpu.stacks.python_memory import ENCODINGS
 from otel_gpu.stacks.samples import Image
+from otel_gpu.wire.frames import CONTROLS, PYTHON, Frame
 
 # A record is cut behind its line table, or later.
 _FIXED: Final = wire.CODE_RECORD.before("line_table")

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.records import json_record
 from otel_gpu.stacks.process_images import ProcessImages
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _MAX_KERNELS: Final = 1 << 15
 # A handle for a handle for an address.

@@ -50,7 +50,13 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.caches import remembered
-from otel_gpu.stacks.frames import (
+from otel_gpu.stacks.interpreter_functions import (
+    EVALUATION_LOOP,
+    INSTRUCTION,
+    base_name,
+    is_left_out,
+)
+from otel_gpu.wire.frames import (
     NATIVE,
     PYTHON,
     Frame,
@@ -59,12 +65,6 @@ from otel_gpu.stacks.frames import (
     PythonStack,
     clean,
     cut_frame,
-)
-from otel_gpu.stacks.interpreter_functions import (
-    EVALUATION_LOOP,
-    INSTRUCTION,
-    base_name,
-    is_left_out,
 )
 
 MAX_FRAMES: Final = 256

@@ -14,11 +14,11 @@ from typing import Final
 
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_symbols import layer_of_library
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.file_work import FileWork
 from otel_gpu.stacks.mappings import MAPPING_BYTES, Images, Mapping, Mappings
 from otel_gpu.stacks.samples import Image
+from otel_gpu.wire.probe_symbols import layer_of_library
 
 # Records wait in the ring for half a second at most, and longer only where much is lost anyway; an end wakes the agent up.
 _KEPT_AFTER_END_S: Final = 1.0

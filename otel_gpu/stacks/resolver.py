@@ -14,13 +14,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.probe_symbols import api_of_symbol
-from otel_gpu.probe_table import API_BY_NUMBER
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
-from otel_gpu.records import json_record
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.code_objects import CodeObjects
-from otel_gpu.stacks.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
 from otel_gpu.stacks.merging import lacks_python, merge
 from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
 from otel_gpu.stacks.samples import Sample
@@ -28,6 +24,10 @@ from otel_gpu.stacks.symbols import Symbols
 from otel_gpu.stacks.tails import Tails
 from otel_gpu.stacks.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.stacks.walks import Walks
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
+from otel_gpu.wire.probe_symbols import api_of_symbol
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 MAX_SENT: Final = 8192
 """A stack that was not named while so many others were is sent again."""

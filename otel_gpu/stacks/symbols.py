@@ -12,11 +12,11 @@ from otel_gpu.stacks.debug_files import symbol_sources
 from otel_gpu.stacks.demangling import Demangler
 from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.file_work import FileWork, NotReadError
-from otel_gpu.stacks.frames import clean
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.perf_map import PerfMap
 from otel_gpu.stacks.symbol_cache import SymbolCache, cache_folder
 from otel_gpu.stacks.symbol_table import SymbolTable
+from otel_gpu.wire.frames import clean
 
 _Named: TypeAlias = tuple[str, int] | None
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_gpu.limits.caches import CACHES, remembered
 from otel_gpu.limits.recent import Recent
-from otel_gpu.stacks.frames import NativeStack
+from otel_gpu.wire.frames import NativeStack
 
 _TAIL_BYTES = 3_000
 _MAX_TAILS: Final = 4096

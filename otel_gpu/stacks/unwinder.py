@@ -31,7 +31,6 @@ from typing import Final, Literal, NamedTuple
 
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.file_work import FileWork
-from otel_gpu.stacks.frames import NativeStack
 from otel_gpu.stacks.rules import (
     BY_FRAME_POINTER,
     BY_STACK_POINTER,
@@ -46,6 +45,7 @@ from otel_gpu.stacks.rules import (
 )
 from otel_gpu.stacks.steps import AARCH64, BEGINNING, X86_64, Architecture, Frame, StackCopy, caller
 from otel_gpu.stacks.tails import Tail
+from otel_gpu.wire.frames import NativeStack
 
 MAX_FRAMES: Final = 256
 """A walk ends here, incomplete."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import MAX_SPLITS, Collective, Communicator, Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.columns import MAX_INTEGER, Row
@@ -19,6 +18,7 @@ from otel_gpu.store.losses import NOT_FOLLOWED
 from otel_gpu.store.names import Names
 from otel_gpu.store.rows import WORDS, signed
 from otel_gpu.store.text import from_json, to_json
+from otel_gpu.wire.communicators import MAX_SPLITS, Collective, Communicator, Signature
 
 MAX_PROCESSES: Final = 1_024
 """Of which it is kept what they stand at."""

@@ -1,9 +1,9 @@
 """The tables and the views of how far ranks are with their collectives."""
 
-from otel_gpu.decode.communicators import OPERATIONS
 from otel_gpu.store.columns import JSON, S32, TEXT, U32, U64, WORD, Column, Table, View
 from otel_gpu.store.fields import DEVICE, PROCESS, SEQ, UNIX
 from otel_gpu.store.view_sql import ms, utc
+from otel_gpu.wire.communicators import OPERATIONS
 
 _OPERATION = " ".join(
     (
@@ -32,7 +32,7 @@ _FIGURES = (
     Column("async_error", S32, "ncclResult_t that the program was last told; 0: none"),
     Column("flags", U32, "1: made before it was watched, 2: aborted, 4: destroyed"),
 )
-"""The figures of a rank, in the order of ``decode.communicators.Communicator``."""
+"""The figures of a rank, in the order of ``wire.communicators.Communicator``."""
 _SHARED = (
     *_FIGURES,
     Column("operations", JSON, "calls and bytes by number of the operation, as a JSON object"),

@@ -6,7 +6,6 @@ others refer to comes first, and they refer to it by its number. So a trace of m
 be written piece by piece, and goes as it came. Times of a trace are after its ``base_unix_ns``.
 """
 
-from otel_gpu.decode.device import HostWork, Work
 from otel_gpu.store.columns import (
     JSON,
     REAL,
@@ -21,6 +20,7 @@ from otel_gpu.store.columns import (
     Table,
 )
 from otel_gpu.store.fields import END, SEQ, START
+from otel_gpu.wire.device_activity import HostWork, Work
 
 MAX_TIME_NS = 1 << 62
 MAX_DURATION_NS = 10 * 86_400 * 10**9

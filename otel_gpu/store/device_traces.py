@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from itertools import count, islice, repeat
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.decode.device import (
+from otel_gpu.enrich.activities import DeviceTraceActivity
+from otel_gpu.store import device_tables as tables
+from otel_gpu.store.columns import MAX_INTEGER, Row
+from otel_gpu.store.pages import PAGE_ROWS, Pages
+from otel_gpu.store.text import clean, read_counts, to_json
+from otel_gpu.wire.device_activity import (
     UNKNOWN_COLLECTIVE,
     Collective,
     DeviceActivities,
@@ -22,11 +27,6 @@ from otel_gpu.decode.device import (
     Names,
     Thread,
 )
-from otel_gpu.enrich.activities import DeviceTraceActivity
-from otel_gpu.store import device_tables as tables
-from otel_gpu.store.columns import MAX_INTEGER, Row
-from otel_gpu.store.pages import PAGE_ROWS, Pages
-from otel_gpu.store.text import clean, read_counts, to_json
 
 MAX_PARTS: Final = 13_000_000
 """Rows of a trace: more than importers take, of all tables together."""

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from otel_gpu.decode.device import DeviceTrace
 from otel_gpu.store.columns import Row
 from otel_gpu.store.text import clean, to_json
+from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_WAITS: Final = 1_000
 """Of a device; the others are added up by cause."""

@@ -1,8 +1,8 @@
 """The views of what devices did, as traces of other tools have it; times are device time."""
 
-from otel_gpu.decode.device import HostWork, Work
 from otel_gpu.store.columns import View
 from otel_gpu.store.view_sql import ms, utc
+from otel_gpu.wire.device_activity import HostWork, Work
 
 _OWNER = "t.source, t.rank, e.device"
 _OF = "JOIN device_traces t ON t.seq = e.trace"

@@ -5,11 +5,9 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import SeriesKey
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
-from otel_gpu.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_api
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number
 from otel_gpu.store.pages import Pages
@@ -19,6 +17,8 @@ from otel_gpu.store.stack_rows import read_stack
 from otel_gpu.store.text import from_json
 from otel_gpu.store.totals import NOTHING
 from otel_gpu.store.wait_rows import read_wait
+from otel_gpu.wire.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_api
+from otel_gpu.wire.readings import SeriesKey
 
 MAX_KNOWN = 16_384
 # Numbers are given in order: whoever asks for one will ask for those after it.

@@ -9,9 +9,6 @@ from collections.abc import Callable, Sequence
 from operator import call, itemgetter
 from typing import Any, NamedTuple
 
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
-from otel_gpu.decode.marks import Range, Step
 from otel_gpu.enrich.activities import (
     Activity,
     CallActivity,
@@ -38,6 +35,9 @@ from otel_gpu.store.fields import (
     event_columns,
 )
 from otel_gpu.store.rows import event_rows
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.wire.marks import Range, Step
 
 _new_tuple = tuple.__new__
 

@@ -9,11 +9,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.decode.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identities import CallStack, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.probe_table import Api
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.columns import Row
 from otel_gpu.store.directory import Directory
@@ -21,6 +19,8 @@ from otel_gpu.store.losses import NOT_FOLLOWED, TOO_LARGE
 from otel_gpu.store.names import Names
 from otel_gpu.store.rows import WORDS, event_rows, signed
 from otel_gpu.store.text import from_json, to_json
+from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.probe_table import Api
 
 MAX_HOLDERS: Final = 16_384
 """Holders of all processes of which it is kept what they stand at."""

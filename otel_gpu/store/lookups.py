@@ -6,8 +6,8 @@ from otel_gpu import wire
 from otel_gpu.enrich import reasons
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
 from otel_gpu.explain.rules import RULES
-from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
+from otel_gpu.wire.probe_table import APIS
 
 _STATES = {
     wire.STATE_ON_CPU: "running",

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from otel_gpu.decode.blocks import OutOfMemory
 from otel_gpu.store.columns import JSON, S32, S64, U32, U64, WORD, Column, Table
 from otel_gpu.store.fields import DEVICE, PROCESS, SEQ, STACK, UNIX, event_columns
+from otel_gpu.wire.blocks import OutOfMemory
 
 TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
     "last_ktime_ns": (

@@ -18,7 +18,6 @@ from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, 
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.ledger.accounts import MAX_TIMES
-from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store.batch import PendingRows
 from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name
@@ -28,6 +27,7 @@ from otel_gpu.store.schema import TABLE_BY_NAME
 from otel_gpu.store.stack_rows import stack_columns
 from otel_gpu.store.text import clean, to_json
 from otel_gpu.store.wait_rows import wait_columns
+from otel_gpu.wire.probe_table import API_BY_NUMBER, Api
 
 MAX_NAMES = 16_384
 """Devices, stacks and unknown APIs that are remembered, of each: as many stacks as ``enrich`` does.

@@ -13,8 +13,6 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import (
     Activity,
     AggregatesActivity,
@@ -39,7 +37,6 @@ from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
 from otel_gpu.ledger.differences import aggregate_with, time_with
-from otel_gpu.probe_table import APIS
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.communicator_rows import RankReader
 from otel_gpu.store.device_traces import read_trace
@@ -50,6 +47,9 @@ from otel_gpu.store.pages import Pages
 from otel_gpu.store.resource_text import read_resource
 from otel_gpu.store.span import Span
 from otel_gpu.store.totals import bounded, read_aggregate
+from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.probe_table import APIS
+from otel_gpu.wire.readings import Aggregate
 
 MAX_ENDED = 4_096
 """Series of processes that ended, which are still kept."""

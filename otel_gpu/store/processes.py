@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_gpu.decode.readings import SeriesKey
 from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.wire.readings import SeriesKey
 
 MAX_ENDED = 2_048
 """Series that are followed of processes that ended."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from otel_gpu.decode.events import CudaCall
 from otel_gpu.store.columns import JSON, MAX_INTEGER, WORD, Column, Row
 from otel_gpu.store.fields import DIMENSIONS, event_columns
 from otel_gpu.store.text import clean
+from otel_gpu.wire.events import CudaCall
 
 WORDS = 1 << 64
 """How many numbers a word can be."""

@@ -8,12 +8,12 @@ file from anywhere is checked as a recording from anywhere is.
 from collections.abc import Sequence
 
 from otel_gpu import wire
-from otel_gpu.decode.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.store.text import clean, to_json
+from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
+from otel_gpu.wire.frames import Frame
 
 # As many as find room: three of the longest names there are do, however they are written.
 _FRAMES = (MAX_FRAMES, 64, 16, 3)

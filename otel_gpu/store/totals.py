@@ -10,9 +10,9 @@ from itertools import compress
 from operator import sub
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.text import from_json
+from otel_gpu.wire.readings import Aggregate
 
 # The largest of the kernel's numbers, which also says that there was no smallest one yet.
 _MOST = (1 << 64) - 1

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.options import Config
-from otel_gpu.records import (
+from otel_gpu.wire.agent_records import (
     clock_record,
     counters_record,
     json_record,

@@ -7,7 +7,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.options import Config, HistogramsConfig
-from otel_gpu.records import clock_record, json_record
+from otel_gpu.wire.agent_records import clock_record, json_record
 from tests.replay.make_recordings import MALLOC, S, aggregates, at, capture, counted
 from tests.synthetic import kernel_record
 

@@ -95,7 +95,7 @@ PLACES = {
     "otel_gpu.capture.leftovers:Leftovers.free_memory": {"sweep"},
     "tests.chaos.kernel_side:KernelSide.mark_known": {"after_exec"},
     "otel_gpu.enrich.enricher:Enricher._enrich_call": {"enrich"},
-    "otel_gpu.decode.decoder:_decode_record": {"decode"},
+    "otel_gpu.wire.decoder:_decode_record": {"decode"},
 }
 # Their errors are counted a moment later than they are raised.
 IN_THREADS = {
@@ -103,7 +103,7 @@ IN_THREADS = {
 }
 # Of these the record is what is lost.
 ENRICH_CALL = "otel_gpu.enrich.enricher:Enricher._enrich_call"
-DECODE = "otel_gpu.decode.decoder:_decode_record"
+DECODE = "otel_gpu.wire.decoder:_decode_record"
 DELIVER = "otel_gpu.export.file:FileTransport.deliver"
 READING = "tests.chaos.kernel_side:KernelSide.read_aggregates"
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 from tests.fuzz.target import ROOT, Target
 
 _FLAGS = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

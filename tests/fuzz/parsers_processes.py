@@ -22,7 +22,7 @@ from otel_gpu.procfs.jobs import describe_job
 from otel_gpu.procfs.mapped_files import executable_mappings
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.procfs.redaction import mask_secrets
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
 from tests.fuzz.target import Target
 from tests.unit.capture.test_door_memory import CALL, Memory, series
 

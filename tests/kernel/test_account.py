@@ -11,13 +11,13 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event, Exit, Gap, Stall
-from otel_gpu.decode.readings import Counters
-from otel_gpu.decode.referents import Stack
 from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.ledger.differences import without_waits
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, Event, Exit, Gap, Stall
+from otel_gpu.wire.readings import Counters
+from otel_gpu.wire.symbol_records import Stack
 from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 from tests.kernel.agent import Shared, calls, losses, otel_gpu, points, run_together, spans, total
 from tests.stubs.build import StubLibraries
 

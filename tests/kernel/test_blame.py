@@ -15,10 +15,10 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.readings import Counters
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.readings import Counters
 from tests.kernel.agent import FIRST, Agent, otel_gpu
 from tests.receiver import OtlpReceiver, ReceivedSpan, attributes_of
 from tests.stubs.build import StubLibraries, workload

@@ -14,7 +14,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.blocks import (
+from otel_gpu.wire.blocks import (
     BlockStack,
     DeviceKey,
     Holder,
@@ -25,11 +25,11 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Event
-from otel_gpu.decode.readings import Counters, Status
-from otel_gpu.decode.referents import UserStack
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import Event
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+from otel_gpu.wire.readings import Counters, Status
+from otel_gpu.wire.symbol_records import UserStack
 from tests.kernel.agent import Agent, bpf_objects, bpftool, otel_gpu, points, wait_until
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, allocator, workload

@@ -28,9 +28,9 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event
-from otel_gpu.decode.readings import Counters, Times
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, Event
+from otel_gpu.wire.readings import Counters, Times
 from tests.kernel.agent import Agent
 from tests.kernel.stolen_time import read_stolen_ns
 from tests.stubs.build import StubLibraries, workload

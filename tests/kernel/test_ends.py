@@ -19,10 +19,10 @@ from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Status
-from otel_gpu.decode.readings import Aggregates
 from otel_gpu.procfs.proc_files import stat_fields
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, Status
+from otel_gpu.wire.readings import Aggregates
 from tests.kernel.agent import Agent, calls
 from tests.kernel.storms import counted, storm
 from tests.kernel.test_shares import API, AS_ANOTHER

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 from tests.doors import LIBRARY
 from tests.kernel.agent import Agent, calls, losses, otel_gpu, total, wait_until
 from tests.kernel.test_tenants import (

@@ -18,9 +18,9 @@ from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Counters, Status
-from otel_gpu.decode.marks import Step
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import Counters, Status
+from otel_gpu.wire.marks import Step
 from tests.kernel.agent import Agent
 from tests.stubs.build import WORKLOADS, StubLibraries
 

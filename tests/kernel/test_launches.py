@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.wire.decoder import decode
 from tests.kernel.agent import Agent, losses, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, StubLibraries

@@ -19,9 +19,9 @@ from otel_gpu.capture import loaders
 from otel_gpu.capture.bcc.kernel_headers import ask_headers, find_bcc
 from otel_gpu.capture.programs import Programs
 from otel_gpu.config import load
-from otel_gpu.decode.events import CpuSample
 from otel_gpu.errors import HostError
-from otel_gpu.stacks.frames import PYTHON
+from otel_gpu.wire.events import CpuSample
+from otel_gpu.wire.frames import PYTHON
 from tests.hosts import required
 from tests.kernel.agent import Agent, calls, losses, spans
 from tests.kernel.btf_headers import make_headers

@@ -15,7 +15,7 @@ from otel_gpu.commands._threads import look_at_processes
 from otel_gpu.config import Config
 from otel_gpu.findings.threads_now import ThreadsReport, make_threads_document
 from otel_gpu.procfs.mapped_files import thread_ids
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 from tests.kernel.agent import FIRST, otel_gpu, wait_until
 from tests.kernel.sampling import Subject
 from tests.kernel.test_quickstart import NO_CAPABILITIES

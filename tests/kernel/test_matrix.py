@@ -15,12 +15,12 @@ from otel_gpu.capture.objects import BpfObject
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event, Exec, Exit
-from otel_gpu.decode.readings import Counters, Times, TimesEntry, TimesKey
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, Event, Exec, Exit
+from otel_gpu.wire.readings import Counters, Times, TimesEntry, TimesKey
 from tests.kernel.agent import FIRST, Agent
 from tests.stubs.build import StubLibraries, workload
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.decode.events import Exec
+from otel_gpu.wire.events import Exec
 from tests.kernel.agent import CALL_DURATION, Agent, calls, points, wait_until
 from tests.kernel.btf_headers import make_headers
 from tests.kernel.told import Told

@@ -14,13 +14,8 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.communicators import (
-    Communicator,
-    CommunicatorKey,
-    Communicators,
-    Signature,
-)
-from otel_gpu.decode.decoder import decode
+from otel_gpu.wire.communicators import Communicator, CommunicatorKey, Communicators, Signature
+from otel_gpu.wire.decoder import decode
 from tests.kernel.agent import (
     Agent,
     calls,

@@ -16,7 +16,7 @@ from otel_gpu.capture.objects import BpfObject, object_path
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError, MapFullError
-from otel_gpu.probe_symbols import probes_of
+from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.agent import bpf_objects
 from tests.stubs.build import StubLibraries
 
@@ -128,7 +128,7 @@ def memory_bytes(fd: int) -> int:
 
 
 def test_settings_of_the_wrong_size_are_refused() -> None:
-    """A wire.py that does not fit the object must not be loaded."""
+    """A wire package that does not fit the object must not be loaded."""
     with BpfObject(object_path()) as bpf:
         bpf.set_read_only_data(".rodata.settings", b"too short")
         with pytest.raises(BpfError, match=r"\.rodata\.settings does not take 9 bytes"):

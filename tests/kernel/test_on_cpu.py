@@ -17,12 +17,12 @@ from otel_gpu.capture.on_cpu import OnCpuSampling
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall
-from otel_gpu.decode.readings import Counters
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+from otel_gpu.wire.readings import Counters
 from tests.kernel.agent import FIRST, Agent, open_files, wait_until
 from tests.kernel.stolen_time import read_stolen_ns
 from tests.stubs.build import StubLibraries, library, stub_libraries, workload

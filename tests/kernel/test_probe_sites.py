@@ -13,7 +13,7 @@ from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.probe_sites import Site
 from otel_gpu.capture.programs import ENTER_FORK, Programs
 from otel_gpu.config import Config
-from otel_gpu.probe_symbols import probes_of
+from otel_gpu.wire.probe_symbols import probes_of
 from tests.hosts import LIBCUDA
 from tests.kernel.agent import Agent, calls, losses, through, total
 from tests.kernel.btf_headers import make_headers

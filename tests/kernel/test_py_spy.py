@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import OpenCall
-from otel_gpu.decode.referents import UserStack
 from otel_gpu.errors import RecordingError
-from otel_gpu.stacks.frames import PYTHON
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import OpenCall
+from otel_gpu.wire.frames import PYTHON
+from otel_gpu.wire.symbol_records import UserStack
 from tests.hosts import required
 from tests.kernel.agent import Agent, wait_until
 from tests.pythons.interpreters import interpreter

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.decode.blocks import BlockStack
+from otel_gpu.wire.blocks import BlockStack
 from tests.kernel.agent import Agent, calls, losses, otel_gpu, points, spans, total
 from tests.kernel.test_blocks import events_of
 from tests.kernel.test_tenants import (

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, Event, OpenCall, Stall
-from otel_gpu.decode.readings import Status
-from otel_gpu.decode.referents import UserStack
 from otel_gpu.errors import RecordingError
-from otel_gpu.stacks.frames import NATIVE, PYTHON, Frame
 from otel_gpu.stacks.interpreter_functions import is_left_out
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, Event, OpenCall, Stall
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
+from otel_gpu.wire.readings import Status
+from otel_gpu.wire.symbol_records import UserStack
 from tests.kernel.agent import (
     Agent,
     through,

@@ -18,9 +18,9 @@ from otel_gpu import wire
 from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
-from otel_gpu.decode.decoder import decode
 from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.wire.decoder import decode
 from tests.kernel.agent import Agent, wait_until
 from tests.stubs.build import StubLibraries, workload
 

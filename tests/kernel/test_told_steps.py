@@ -9,10 +9,10 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import CudaCall, ThreadContext
-from otel_gpu.decode.marks import Step
-from otel_gpu.decode.readings import Counters
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import CudaCall, ThreadContext
+from otel_gpu.wire.marks import Step
+from otel_gpu.wire.readings import Counters
 from tests.kernel.agent import ROOT, Agent, losses, otel_gpu, points, spans
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries

@@ -15,15 +15,15 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import Event
-from otel_gpu.decode.readings import Counters
-from otel_gpu.decode.referents import CulpritSeen, ResourceSeen
 from otel_gpu.enrich.activities import ResourceActivity, TimesActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.errors import RecordingError
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import Event
+from otel_gpu.wire.readings import Counters
+from otel_gpu.wire.symbol_records import CulpritSeen, ResourceSeen
 from tests.kernel.agent import Agent, wait_until
 from tests.kernel.fuse import NAME, FileSystem
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode import events, readings, referents
-from otel_gpu.decode.decoder import decode
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire import events, readings, symbol_records
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.probe_table import APIS
 
 # What a call says of itself whatever the machine's other work is.
 STEADY_CHOICES = wire.CHOICE_FAILED | wire.CHOICE_FULL | wire.CHOICE_PARENT
@@ -33,9 +33,9 @@ class Told:
         self.events = list(decode(records, rejected))
         assert rejected == {}
         self._images: dict[tuple[int, int], int] = {}
-        self.stacks = {e.stack: e for e in self.events if isinstance(e, referents.UserStack)}
+        self.stacks = {e.stack: e for e in self.events if isinstance(e, symbol_records.UserStack)}
         self.kernel_stacks = {
-            e.kernel_stack: e for e in self.events if isinstance(e, referents.Stack)
+            e.kernel_stack: e for e in self.events if isinstance(e, symbol_records.Stack)
         }
         for event in self.events:
             if isinstance(event, events.Fork):

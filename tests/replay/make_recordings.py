@@ -22,10 +22,9 @@ from pathlib import Path
 from unittest import mock
 
 from otel_gpu import cli, wire
-from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.options import Config, HistogramsConfig
-from otel_gpu.records import (
+from otel_gpu.wire.agent_records import (
     aggregates_record,
     clock_record,
     counters_record,
@@ -33,6 +32,7 @@ from otel_gpu.records import (
     open_call_record,
     times_record,
 )
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, layout_description, size_bounds_bytes
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 HERE = Path(__file__).resolve().parent

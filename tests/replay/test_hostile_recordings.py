@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_gpu import cli, wire
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.config import Config
-from otel_gpu.records import MAX_SERIES_PER_RECORD, aggregates_record, json_record
+from otel_gpu.wire.agent_records import MAX_SERIES_PER_RECORD, aggregates_record, json_record
 from tests.replay.make_recordings import BEGIN_KTIME_NS, capture
 
 U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))

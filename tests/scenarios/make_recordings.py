@@ -24,8 +24,8 @@ from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import FOLDER
-from otel_gpu.records import json_record
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.frames import Frame
 from tests.scenarios import more
 from tests.scenarios.blame import Blame, capture, explain, faults
 from tests.scenarios.more import SCENARIOS

@@ -7,16 +7,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
-from otel_gpu.decode.communicators import Collective, Communicator, CommunicatorKey, Communicators
-from otel_gpu.decode.events import Capture, Clock, Event
-from otel_gpu.decode.readings import Aggregates
-from otel_gpu.decode.referents import ProcessSeen, UserStack
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.flight_recorder.dump import Dump, Group, read_dump
 from otel_gpu.importers.plain_pickle import UnreadableError
 from otel_gpu.importers.tally import Tally
+from otel_gpu.wire.communicators import Collective, Communicator, CommunicatorKey, Communicators
+from otel_gpu.wire.events import Capture, Clock, Event
+from otel_gpu.wire.histogram_layout import layout_description
+from otel_gpu.wire.readings import Aggregates
+from otel_gpu.wire.symbol_records import ProcessSeen, UserStack
 
 MAX_FILES: Final = 1_024
 MAX_CALLS: Final = 1 << 19

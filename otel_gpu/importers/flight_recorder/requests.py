@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import MAX_SPLITS, Signature
+from otel_gpu.wire.communicators import MAX_SPLITS, Signature
 
 _NO_ROOT: Final = -1
 _NO_REDUCTION: Final = 255

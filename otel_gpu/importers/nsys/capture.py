@@ -7,15 +7,15 @@ from operator import add
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
-from otel_gpu.decode.device import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
-from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.nsys.tables import DEVICE_TABLES, NVTX, RUNTIME, STRINGS, Part, Tables
 from otel_gpu.importers.sqlite_source import SqliteSource, require
 from otel_gpu.importers.tally import HOST_WORK, Tally
-from otel_gpu.stacks.frames import clean
+from otel_gpu.wire.device_activity import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
+from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
+from otel_gpu.wire.frames import clean
+from otel_gpu.wire.histogram_layout import layout_description
 
 _TOOL: Final = "Nsight Systems"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"

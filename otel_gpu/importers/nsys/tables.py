@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_gpu.decode.device import (
+from otel_gpu.errors import RecordingError
+from otel_gpu.importers.sqlite_source import SqliteSource
+from otel_gpu.wire.device_activity import (
     MAX_CORRELATION,
     MIGRATION,
     DeviceActivities,
@@ -15,8 +17,6 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
-from otel_gpu.errors import RecordingError
-from otel_gpu.importers.sqlite_source import SqliteSource
 
 MAX_ROWS: Final = 12_000_000
 """Of all tables together."""

@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.decode.memory import (
+from otel_gpu.importers.plain_pickle import Make, UnreadableError
+from otel_gpu.importers.torch_frames import frame_of
+from otel_gpu.wire.frames import Frame, clean
+from otel_gpu.wire.memory import (
     NO_STACK,
     SHARED,
     Action,
@@ -21,9 +24,6 @@ from otel_gpu.decode.memory import (
     Phase,
     Segment,
 )
-from otel_gpu.importers.plain_pickle import Make, UnreadableError
-from otel_gpu.importers.torch_frames import frame_of
-from otel_gpu.stacks.frames import Frame, clean
 
 MAX_EVENTS: Final = 8 << 20
 MAX_OBJECTS: Final = 1 << 19

@@ -7,16 +7,16 @@ from operator import add
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
-from otel_gpu.decode.device import DeviceModel, DeviceTrace, HostWork
-from otel_gpu.decode.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.tally import HOST_WORK, Tally
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
-from otel_gpu.stacks.frames import clean
+from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace, HostWork
+from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
+from otel_gpu.wire.frames import clean
+from otel_gpu.wire.histogram_layout import layout_description
 
 MAX_FILES: Final = 1_024
 _SUFFIXES = (".json", ".json.gz")

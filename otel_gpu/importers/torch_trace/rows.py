@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from otel_gpu.decode.device import (
+from otel_gpu.errors import RecordingError
+from otel_gpu.importers.torch_trace.trace_event import NO_TEXT, Arguments, TraceEvent
+from otel_gpu.wire.device_activity import (
     MAX_CORRELATION,
     UNKNOWN_COLLECTIVE,
     Collective,
@@ -17,9 +19,7 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
-from otel_gpu.errors import RecordingError
-from otel_gpu.importers.torch_trace.trace_event import NO_TEXT, Arguments, TraceEvent
-from otel_gpu.stacks.frames import clean
+from otel_gpu.wire.frames import clean
 
 MAX_ROWS: Final = 6_000_000
 """Of each of both tables, which is some gigabytes of text."""

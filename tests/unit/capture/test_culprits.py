@@ -8,7 +8,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture import culprits as module
 from otel_gpu.capture.culprits import FLOOR_NS, Culprits
-from otel_gpu.decode.bodies import parse_body
+from otel_gpu.wire.bodies import parse_body
 
 WATCHED, STRANGER, GONE = 10, 11, 12
 

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.capture.device_faults import DeviceFaults
 from otel_gpu.capture.kernel_log import Xid
-from otel_gpu.decode.decoder import decode
+from otel_gpu.wire.decoder import decode
 
 FELL_OFF = Xid(79, "0000:3b:00", 4242, "python3", "GPU has fallen off the bus.")
 

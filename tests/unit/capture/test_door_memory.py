@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.capture.door_memory import MAX_DOOR_SERIES, DoorError, read_door
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 
 LAUNCH = next(api.number for api in APIS if api.name == "cudaLaunchKernel")
 SLOT = wire.DOOR_SLOTS_OFFSET

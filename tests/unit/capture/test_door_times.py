@@ -3,7 +3,7 @@
 from otel_gpu import wire
 from otel_gpu.capture.door_memory import DoorReading, DoorThread
 from otel_gpu.capture.door_times import DoorTimes
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 
 LAUNCH, WAIT, MALLOC, QUERY = (
     next(api.number for api in APIS if api.name == name)

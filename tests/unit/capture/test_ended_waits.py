@@ -5,11 +5,11 @@ from collections import Counter
 from otel_gpu import wire
 from otel_gpu.capture import ended_waits
 from otel_gpu.capture.ended_waits import EndedWaits
-from otel_gpu.decode.decoder import decode
 from otel_gpu.enrich.identities import Culprit
 from otel_gpu.enrich.thread_times import ThreadTime, Wait
 from otel_gpu.ledger.differences import moved_by_name, time_since
-from otel_gpu.records import times_record
+from otel_gpu.wire.agent_records import times_record
+from otel_gpu.wire.decoder import decode
 
 IMAGE = (11, 7)
 FEW = 3

@@ -11,7 +11,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture import patient_reader
 from otel_gpu.capture.fabric import MAX_PORTS, Fabric, Ports
-from otel_gpu.decode.bodies import parse_body
+from otel_gpu.wire.bodies import parse_body
 from tests.adapters import write_port
 
 SAID = {

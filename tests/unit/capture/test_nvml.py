@@ -10,7 +10,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture import nvml
 from otel_gpu.capture.nvml import NvmlDevices
-from otel_gpu.decode.bodies import parse_body
+from otel_gpu.wire.bodies import parse_body
 from tests.stubs.build import stub_nvml
 
 H200 = """\

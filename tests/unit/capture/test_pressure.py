@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.pressure import Pressure
-from otel_gpu.decode.bodies import parse_body
+from otel_gpu.wire.bodies import parse_body
 
 PSI = "some avg10=1.50 avg60=0.20 avg300=0.00 total=12345\n"
 

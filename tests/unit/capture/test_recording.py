@@ -24,7 +24,7 @@ from otel_gpu.capture.recording import (
     read_recording,
 )
 from otel_gpu.errors import RecordingError
-from otel_gpu.records import clock_record
+from otel_gpu.wire.agent_records import clock_record
 
 ONE_CLOCK = bytes.fromhex(
     "4f54454c47505500 0100 0200 5fc23467"

@@ -10,8 +10,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture import resources
 from otel_gpu.capture.resources import MAX_TOLD, Resources
-from otel_gpu.decode.bodies import parse_body
 from otel_gpu.procfs.mounts import Mount
+from otel_gpu.wire.bodies import parse_body
 
 OWN_PID, OTHER_PID = os.getpid(), 1 << 22
 HERE, THERE = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])

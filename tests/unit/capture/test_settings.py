@@ -1,10 +1,10 @@
 """The settings that the BPF programs are loaded with."""
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.capture.settings import pack_settings, process_flags
 from otel_gpu.config import load
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.histogram_layout import duration_bounds_ns
+from otel_gpu.wire.probe_table import APIS
 
 
 def unpack(overrides=None, *, watch_all=False):

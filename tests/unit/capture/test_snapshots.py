@@ -9,7 +9,7 @@ from otel_gpu.capture.blocks import STACK_OF_ONE
 from otel_gpu.capture.snapshots import Snapshots
 from otel_gpu.capture.thresholds import MINIMUM_CALLS
 from otel_gpu.config import Config
-from otel_gpu.decode.decoder import decode
+from otel_gpu.wire.decoder import decode
 from tests.synthetic import series, times_entry
 
 LIVING, GONE = (10, 100), (11, 100)

@@ -5,7 +5,7 @@ from pathlib import Path
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.config import Config
-from otel_gpu.records import clock_record, counters_record, json_record, times_record
+from otel_gpu.wire.agent_records import clock_record, counters_record, json_record, times_record
 from tests.replay.make_recordings import (
     BEGIN_UNIX_NS,
     LOADER,

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from otel_gpu import cli, wire
-from otel_gpu.capture.layout import duration_bounds_ns, layout_description
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.config import Config
-from otel_gpu.records import (
+from otel_gpu.wire.agent_records import (
     aggregates_record,
     clock_record,
     counters_record,
     json_record,
     times_record,
 )
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, layout_description
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 EXPECTED = Path(__file__).with_suffix(".json")

@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter
-from otel_gpu.records import clock_record
+from otel_gpu.wire.agent_records import clock_record
 from tests.synthetic import call_record
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.capture.recording import read_recording
-from otel_gpu.decode.decoder import decode
 from otel_gpu.demo.busy import tokenise
 from otel_gpu.demo.loop import Function
 from otel_gpu.demo.scenarios import RECORDINGS
 from otel_gpu.demo.scenarios import SCENARIOS as DEMO
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.wire.decoder import decode
 from tests.scenarios import busy, more
 from tests.scenarios.more import SCENARIOS
 

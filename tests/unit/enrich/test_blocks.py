@@ -3,7 +3,10 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import (
+from otel_gpu.enrich.activities import BlocksActivity, CountersActivity, OutOfMemoryActivity
+from otel_gpu.enrich.blocks import MAP_PATIENCE_NS
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.wire.blocks import (
     BlockStack,
     DeviceKey,
     Holder,
@@ -14,13 +17,10 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.decode.events import Capture, Clock, Device
-from otel_gpu.decode.readings import Counters
-from otel_gpu.decode.referents import ProcessSeen, UserStack
-from otel_gpu.enrich.activities import BlocksActivity, CountersActivity, OutOfMemoryActivity
-from otel_gpu.enrich.blocks import MAP_PATIENCE_NS
-from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.events import Capture, Clock, Device
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.readings import Counters
+from otel_gpu.wire.symbol_records import ProcessSeen, UserStack
 
 T0 = 1_700_000_000_000_000_000
 START = [

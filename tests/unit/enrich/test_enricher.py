@@ -6,44 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import (
-    DeviceKey,
-    Holder,
-    HolderKey,
-    MemoryTotals,
-    OutOfMemory,
-)
-from otel_gpu.decode.communicators import Collective, Communicator, CommunicatorKey, Signature
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.events import (
-    Capture,
-    Clock,
-    CpuSample,
-    CudaCall,
-    Device,
-    Event,
-    Exec,
-    Exit,
-    Fork,
-    Gap,
-    OpenCall,
-    Probes,
-    Range,
-    Stall,
-    Step,
-)
-from otel_gpu.decode.readings import (
-    Aggregate,
-    Aggregates,
-    Counters,
-    Pressure,
-    SeriesKey,
-    Status,
-    Times,
-    TimesEntry,
-    TimesKey,
-)
-from otel_gpu.decode.referents import ProcessSeen, Stack, UserStack
 from otel_gpu.enrich import processes
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
@@ -69,8 +31,40 @@ from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
 from otel_gpu.faults import Faults
-from otel_gpu.probe_table import API_BY_NUMBER
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryTotals, OutOfMemory
+from otel_gpu.wire.communicators import Collective, Communicator, CommunicatorKey, Signature
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import (
+    Capture,
+    Clock,
+    CpuSample,
+    CudaCall,
+    Device,
+    Event,
+    Exec,
+    Exit,
+    Fork,
+    Gap,
+    OpenCall,
+    Probes,
+    Range,
+    Stall,
+    Step,
+)
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+from otel_gpu.wire.readings import (
+    Aggregate,
+    Aggregates,
+    Counters,
+    Pressure,
+    SeriesKey,
+    Status,
+    Times,
+    TimesEntry,
+    TimesKey,
+)
+from otel_gpu.wire.symbol_records import ProcessSeen, Stack, UserStack
 
 T0 = 1_700_000_000_000_000_000
 UUID = bytes.fromhex("0f1e2d3c4b5a69788796a5b4c3d2e1f0")

@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.decode.events import ThreadContext
-from otel_gpu.decode.marks import Range
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
+from otel_gpu.wire.events import ThreadContext
+from otel_gpu.wire.marks import Range
 from tests.unit.export import samples
 
 IDS = SpanIds(b"capture1")

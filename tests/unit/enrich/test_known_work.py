@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.enrich.known_work import ADVICE, KNOWN_WORK, Work, find_work, work_of
 from otel_gpu.enrich.stack_table import find_place
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 LIB = "/usr/lib/python3.11"
 SITE = "/venv/lib/python3.11/site-packages"

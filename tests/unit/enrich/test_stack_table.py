@@ -2,13 +2,13 @@
 
 import pytest
 
-from otel_gpu.decode.referents import UserStack
 from otel_gpu.enrich import stack_table as stacks
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.stack_table import StackTable, find_place
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.stacks.resolver import MAX_SENT
 from otel_gpu.stacks.user_stacks import _MAX_NAMED
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.symbol_records import UserStack
 
 MAIN = Frame("cpython", "main", "/app/train.py", 102)
 STEP = Frame("cpython", "step", "/app/train.py", 74)

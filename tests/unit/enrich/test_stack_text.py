@@ -14,7 +14,7 @@ from otel_gpu.enrich.stack_text import (
     stack_id_text,
     write_stack,
 )
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 MALLOC = Frame("native", "cudaMalloc", module="libcudart.so.12", address=0x1200)
 EMPTY = Frame("native", "at::native::empty_cuda", module="libtorch_cuda.so", address=0x99)

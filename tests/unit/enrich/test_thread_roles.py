@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.enrich.identities import CallStack
 from otel_gpu.enrich.thread_roles import MAX_THREADS, ThreadRoles, find_role
-from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 
 def stack_of(*frames, complete=True):

@@ -1,12 +1,12 @@
 """Streams of activities, as ``enrich`` makes them, for the tests of the explain room."""
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Fork, Gap
 from otel_gpu.enrich.activities import ForkActivity, GapActivity, PressureActivity, TimesActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.events import Fork, Gap
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,
     IDS,

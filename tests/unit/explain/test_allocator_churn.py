@@ -5,7 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MAIN_FRAME,
     MS,

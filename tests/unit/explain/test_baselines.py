@@ -3,11 +3,11 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
 from otel_gpu.explain.baselines import Baselines, of_calls, of_gaps
 from otel_gpu.explain.settings import Settings
 from otel_gpu.options import HistogramsConfig
+from otel_gpu.wire.histogram_layout import layout_description
 from tests.activities import APIS_BY_NAME, SECOND, T0, calls, capture, snapshot
 from tests.unit.explain.streams import MS, TRAINER, WORKER, readings_of, usual_gap
 

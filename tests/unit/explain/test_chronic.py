@@ -15,7 +15,7 @@ from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.ledger import Figures
 from otel_gpu.ledger.names import Names
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,
     SECOND,

@@ -8,7 +8,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import worst_first
 from otel_gpu.explain.memory_advice import advise
 from otel_gpu.explain.out_of_memory import can_expand
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MS,
     SECOND,

@@ -1,7 +1,7 @@
 """Where the threads of a process were that waited."""
 
 from otel_gpu.explain.places import Places
-from otel_gpu.stacks.frames import NATIVE, Frame
+from otel_gpu.wire.frames import NATIVE, Frame
 from tests.activities import call, call_stack, gap, image, stall
 
 MS = 1_000_000

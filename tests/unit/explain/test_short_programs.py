@@ -2,8 +2,8 @@
 
 import pytest
 
-from otel_gpu.decode.events import CudaCall
 from otel_gpu.explain.explainer import Explainer
+from otel_gpu.wire.events import CudaCall
 from tests.activities import SECOND, T0, ended, image
 from tests.unit.explain.streams import HOG, MS, START, explain, preempted, slow, slow_gap, usual
 

@@ -3,7 +3,6 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective
 from otel_gpu.enrich.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.chains import CauseKind
@@ -11,6 +10,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.ledger import ledger
+from otel_gpu.wire.communicators import Collective
 from tests.activities import MS, SECOND, T0, capture, ended, image, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, collectives, ranks, reading
 

@@ -3,7 +3,6 @@
 from opentelemetry.sdk.trace import SpanLimits
 
 from otel_gpu import wire
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.enrich.activities import (
     CallActivity,
     CaptureActivity,
@@ -18,7 +17,8 @@ from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import Stacks
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # What Unix time was when the monotonic clock stood at 0.
 BOOT_UNIX_NS = 1_700_000_000_000_000_000

@@ -14,7 +14,7 @@ from otel_gpu.export.exported import SpanReference
 from otel_gpu.export.finished import STATUS_UNSET
 from otel_gpu.export.resources import Origins, Resources
 from otel_gpu.export.stack_events import Stacks
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import call_stack, lines_at
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS as T0

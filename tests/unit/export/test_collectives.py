@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from otel_gpu import cli, wire
 from otel_gpu.config import Config
-from otel_gpu.decode.communicators import Signature
 from otel_gpu.export.collectives import (
     MAX_COMMUNICATORS,
     PendingCollectives,
@@ -17,6 +16,7 @@ from otel_gpu.export.collectives import (
 )
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import ExportConfig
+from otel_gpu.wire.communicators import Signature
 from tests.activities import SECOND, capture, counters, ended, image
 from tests.backends import fleet
 from tests.collectives import ALL_REDUCE, FLOAT32, rank_of

@@ -9,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import cli
-from otel_gpu.decode.device import (
+from otel_gpu.explain import device_use
+from otel_gpu.explain.device_use import examine
+from otel_gpu.export.device_parts import LONG
+from otel_gpu.export.device_spans import MAX_SPANS, run_spans
+from otel_gpu.wire.device_activity import (
     UNKNOWN_COLLECTIVE,
     DeviceActivities,
     DeviceTrace,
@@ -19,10 +23,6 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
-from otel_gpu.explain import device_use
-from otel_gpu.explain.device_use import examine
-from otel_gpu.export.device_parts import LONG
-from otel_gpu.export.device_spans import MAX_SPANS, run_spans
 from tests.receiver import OtlpReceiver
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import (

@@ -2,10 +2,10 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.decode.events import ThreadContext
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.export.limits import Limits, TraceSampler
+from otel_gpu.wire.events import ThreadContext
 
 ORIGIN = Origin(Resource({}), InstrumentationScope("otel_gpu.cuda"))
 SPAN = FinishedSpan(

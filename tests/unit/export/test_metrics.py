@@ -21,10 +21,10 @@ from opentelemetry.sdk.metrics.view import (
 )
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import duration_bounds_ns
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.metrics import MetricExports, open_exporters, preferred_temporality
 from otel_gpu.options import CaptureConfig, Config, HistogramsConfig
+from otel_gpu.wire.histogram_layout import duration_bounds_ns
 from tests.activities import (
     H100,
     SECOND,

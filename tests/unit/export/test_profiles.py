@@ -18,7 +18,7 @@ from otel_gpu.export.finished import Origin
 from otel_gpu.export.profile_encoder import ProfileEncoder, Taken
 from otel_gpu.export.profiles import Profiles
 from otel_gpu.options import Config, ExportConfig
-from otel_gpu.stacks.frames import Frame, cut_frame
+from otel_gpu.wire.frames import Frame, cut_frame
 from tests.activities import (
     IDS,
     SECOND,

@@ -7,9 +7,6 @@ from otel_gpu import wire
 from otel_gpu.capture.doors import LOST_BY_DOORS
 from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.unread import FILE_UNREAD
-from otel_gpu.decode.communicators import Signature
-from otel_gpu.decode.device import Work
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.enrich.identities import ProcessImage, Resource
@@ -30,7 +27,10 @@ from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
 from otel_gpu.ledger.kernel_kinds import KernelKind
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
-from otel_gpu.stacks.frames import cut_frame
+from otel_gpu.wire.communicators import Signature
+from otel_gpu.wire.device_activity import Work
+from otel_gpu.wire.frames import cut_frame
+from otel_gpu.wire.readings import Aggregate
 from tests.activities import (
     APIS_BY_NAME,
     EMPTY_FRAME,

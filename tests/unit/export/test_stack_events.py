@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.export import stack_events as stacks_module
 from otel_gpu.export.stack_events import Stacks, StackTelemetry
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import EMPTY_FRAME, MALLOC_FRAME, PATTERN_FRAME, call_stack
 
 TEXT = (

@@ -3,10 +3,10 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import DURATION_OFFSET, DURATION_SCALE, duration_bounds_ns
 from otel_gpu.config import Config
 from otel_gpu.export.points import Layout
 from otel_gpu.export.steps import StepHistograms, bucket_of
+from otel_gpu.wire.histogram_layout import DURATION_OFFSET, DURATION_SCALE, duration_bounds_ns
 from tests.activities import MS, SECOND, image, step
 
 TRAINER = image()

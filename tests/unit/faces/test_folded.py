@@ -2,7 +2,7 @@
 
 from otel_gpu.faces.folded import folded_line
 from otel_gpu.findings.folding import fold
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack
 from tests.unit.findings.stack_samples import LAUNCH, MALLOC, MS, TRAINER, report_of
 

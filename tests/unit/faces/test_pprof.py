@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.faces.pprof import _message, pprof_file
 from otel_gpu.findings.top_stacks import CPU, GRAPHS
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, sample
 from tests.unit.findings.busy_threads import MS, TRAINER, report_of
 from tests.unit.findings.stack_samples import EVIL

@@ -27,7 +27,7 @@ from otel_gpu.findings.board import Board
 from otel_gpu.findings.document import Node, Where
 from otel_gpu.findings.open_calls import OpenCall
 from otel_gpu.findings.view import Agent, IncidentLine
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 from tests.activities import (
     SECOND,
     calls,

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate, SeriesKey
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CaptureActivity,
@@ -25,7 +24,8 @@ from otel_gpu.faces.summary import Summary, is_live
 from otel_gpu.findings import running_totals as module
 from otel_gpu.findings.running_totals import RunningTotals
 from otel_gpu.findings.words import format_duration
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 EXPONENTIAL = {"kind": "exponential", "scale": 2, "offset": -120}
 EXPLICIT = {"kind": "explicit", "bounds_ns": [1_000, 4_000, 16_000]}

@@ -1,8 +1,8 @@
 """A program with known shares on CPUs and off them, as activities."""
 
 from otel_gpu.findings.top_stacks import WALL, StackCollector
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.wire import CONTEXT_GAP, STATE_ON_CPU
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MAIN_FRAME,
     MALLOC_FRAME,

@@ -9,7 +9,7 @@ from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.blocks import Blocks
 from otel_gpu.ledger.communicators import Communicators
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 
 MS = 1_000_000

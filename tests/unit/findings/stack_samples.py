@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.findings.top_stacks import StackCollector
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MAIN_FRAME,
     SECOND,

@@ -11,7 +11,7 @@ from otel_gpu.faces.text import write_text
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MS,
     SECOND,

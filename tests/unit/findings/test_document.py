@@ -10,8 +10,8 @@ from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document, to_text
-from otel_gpu.probe_table import LAYER_NAMES
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.probe_table import LAYER_NAMES
 from tests import schemas
 from tests.activities import (
     SECOND,

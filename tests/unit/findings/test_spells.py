@@ -14,8 +14,8 @@ from otel_gpu.findings.document import Window
 from otel_gpu.findings.folding import fold
 from otel_gpu.findings.stacks_document import make_stacks_document
 from otel_gpu.findings.top_stacks import CALLED, CPU, OFF_CPU, TIME, WAITED, WALL
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.wire import CONTEXT_GAP, CONTEXT_SYNCHRONIZE
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MAIN_FRAME,
     MALLOC_FRAME,

@@ -14,7 +14,7 @@ from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stack_diff import compare
 from otel_gpu.findings.stacks_document import make_diff_document
 from otel_gpu.findings.top_stacks import CPU
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, capture, image, sample
 from tests.schemas import STACKS_DIFF
 from tests.unit.faces.html.pages import Seen

@@ -15,7 +15,7 @@ from otel_gpu.findings.threads_now import (
     group_threads,
     make_threads_document,
 )
-from otel_gpu.stacks.frames import PYTHON, Frame
+from otel_gpu.wire.frames import PYTHON, Frame
 from tests.schemas import LOOKS
 
 PLACE = Frame(PYTHON, "step", "train.py", 31)

@@ -17,7 +17,7 @@ from otel_gpu.findings import top_stacks as stacks
 from otel_gpu.findings.folding import fold
 from otel_gpu.findings.json_form import to_text
 from otel_gpu.findings.stacks_document import make_stacks_document
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, counters, stall
 from tests.schemas import STACKS
 from tests.unit.findings.stack_samples import (

@@ -8,12 +8,12 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.config import Config
-from otel_gpu.decode.communicators import Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.flight_recorder import dump as dumps
+from otel_gpu.wire.communicators import Signature
 from tests.unit.importers.flight_dumps import (
     FRAMES,
     HELD_UP,

@@ -11,8 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import pipeline
-from otel_gpu.decode.device import HostWork, Work
-from otel_gpu.decode.events import Capture, Clock, DeviceRead
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.explain.explainer import Explainer
@@ -21,6 +19,8 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_trace import rows, scanner, text
 from otel_gpu.options import Config
+from otel_gpu.wire.device_activity import HostWork, Work
+from otel_gpu.wire.events import Capture, Clock, DeviceRead
 from tests.schemas import REPORT
 from tests.unit.importers.traces import T0_US, call, host, kernel, step, trace, write
 

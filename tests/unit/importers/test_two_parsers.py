@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import DecodeError
 
-from otel_gpu.decode.device import DeviceActivities, HostOperations
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_trace import rows, scanner
 from otel_gpu.options import Config
+from otel_gpu.wire.device_activity import DeviceActivities, HostOperations
 from tests.unit.importers.traces import T0_US, call, host, kernel, step, trace, write
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")

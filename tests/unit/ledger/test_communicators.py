@@ -3,12 +3,12 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective
 from otel_gpu.ledger.communicators import MAX_MEMBERS, Communicators
 from otel_gpu.ledger.members import MAX_CALLS
 from otel_gpu.ledger.ranks import MAX_COMPARED
 from otel_gpu.ledger.standings import State
 from otel_gpu.ledger.window import Window
+from otel_gpu.wire.communicators import Collective
 from tests.activities import MS, SECOND, T0, image
 from tests.communicator_activities import ALL_REDUCE, ID, RECENT, collectives, ranks, reading
 

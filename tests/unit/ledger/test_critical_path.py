@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.decode.device import HostWork
 from otel_gpu.ledger import critical_path
 from otel_gpu.ledger.critical_path import Bound, Walk, find_critical_path
 from otel_gpu.ledger.device_time import timelines
 from otel_gpu.ledger.host_time import HostTime
 from otel_gpu.ledger.kernel_kinds import kinds_of
 from otel_gpu.ledger.launches import link
+from otel_gpu.wire.device_activity import HostWork
 from tests.unit.ledger.test_device_time import US, of
 
 CALL, OPERATION, ANNOTATION = HostWork.CALL, HostWork.OPERATION, HostWork.ANNOTATION

@@ -3,7 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.decode.device import (
+from otel_gpu.ledger.device_steps import counted, find_steps, host_spans
+from otel_gpu.ledger.device_time import timelines
+from otel_gpu.ledger.host_time import rows_by_start
+from otel_gpu.ledger.kernel_kinds import KernelKind, kind_of, kinds_of
+from otel_gpu.ledger.launches import QUEUE_LIMIT, link, measure
+from otel_gpu.ledger.spans import union
+from otel_gpu.wire.device_activity import (
     UNKNOWN_COLLECTIVE,
     DeviceActivities,
     DeviceTrace,
@@ -13,12 +19,6 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
-from otel_gpu.ledger.device_steps import counted, find_steps, host_spans
-from otel_gpu.ledger.device_time import timelines
-from otel_gpu.ledger.host_time import rows_by_start
-from otel_gpu.ledger.kernel_kinds import KernelKind, kind_of, kinds_of
-from otel_gpu.ledger.launches import QUEUE_LIMIT, link, measure
-from otel_gpu.ledger.spans import union
 
 US = 1_000
 PIECES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), max_size=40)

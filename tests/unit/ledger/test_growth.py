@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.ledger.growth import MAX_STRETCHES, Growths, Trend, fit_line, full_in_s
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.ledger.lines import MAX_LINES, NO_LINES, Where, merge
 from otel_gpu.ledger.samples import EVERYWHERE, Samples, SampleSums
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, image, sample
 
 MS = 1_000_000

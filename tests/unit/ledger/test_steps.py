@@ -1,11 +1,11 @@
 """Steps of threads: what is usual, and what is not."""
 
 from otel_gpu import wire
-from otel_gpu.decode.marks import Step
 from otel_gpu.enrich.identities import ProcessImage
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.ledger.steps import MAX_SERIES, MAX_SLOW, Steps
 from otel_gpu.ledger.window import Window
+from otel_gpu.wire.marks import Step
 
 PROCESS = ProcessImage(7, 70, "train", 0, {"service.name": "train"})
 MS = 1_000_000

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.decode.device import HostWork
 from otel_gpu.ledger.launches import link
 from otel_gpu.ledger.stream_order import EARLY_NS, find_order
+from otel_gpu.wire.device_activity import HostWork
 from tests.unit.ledger.test_device_time import US, of
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 90)), min_size=1, max_size=40)

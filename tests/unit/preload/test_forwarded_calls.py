@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 from tests.doors import LIBRARY, calls_of, reading_of, running, series_of
 from tests.hosts import LIBCUDA
 from tests.stubs.build import stub_libraries

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.stacks.code_objects import CodeObjects
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 IMAGE = (1234, 77)
 OTHER = (5678, 88)

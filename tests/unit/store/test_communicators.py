@@ -6,7 +6,6 @@ import sqlite3
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import Collective, Signature
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
@@ -14,6 +13,7 @@ from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
+from otel_gpu.wire.communicators import Collective, Signature
 from tests.activities import H100, SECOND, T0, call, capture
 from tests.communicator_activities import ALL_REDUCE, ID, RECENT, collectives, ranks, reading
 from tests.unit.explain.test_collectives import hanging

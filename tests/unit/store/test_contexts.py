@@ -3,21 +3,12 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.events import (
-    Capture,
-    Clock,
-    Fork,
-    Gap,
-    ProcessSeen,
-    Range,
-    Step,
-    ThreadContext,
-)
 from otel_gpu.enrich.activities import CallActivity, ContextActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
-from otel_gpu.probe_table import APIS
 from otel_gpu.store.limits import Limits
+from otel_gpu.wire.events import Capture, Clock, Fork, Gap, ProcessSeen, Range, Step, ThreadContext
+from otel_gpu.wire.probe_table import APIS
 from tests.activities import SECOND, T0, call, capture, image
 from tests.unit.store.stores import ask, read, without_images, write
 

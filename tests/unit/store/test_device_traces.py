@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import cli
-from otel_gpu.decode.device import (
+from otel_gpu.enrich.activities import CaptureActivity, DeviceTraceActivity
+from otel_gpu.store.limits import Limits
+from otel_gpu.store.reader import StoreReader
+from otel_gpu.store.recorder import open_writer
+from otel_gpu.wire.device_activity import (
     UNKNOWN_COLLECTIVE,
     Collective,
     DeviceActivities,
@@ -24,10 +28,6 @@ from otel_gpu.decode.device import (
     Thread,
     Work,
 )
-from otel_gpu.enrich.activities import CaptureActivity, DeviceTraceActivity
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.reader import StoreReader
-from otel_gpu.store.recorder import open_writer
 from tests.activities import T0, capture
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import T0_US, call, host, kernel, step, trace, write

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from benchmarks.days import day
 from otel_gpu.commands._recorder import default_path
 from otel_gpu.errors import StoreError
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import files, schema
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import lock_path
 from otel_gpu.store.queries import QueryLimits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, image
 from tests.unit.store.stores import ask, read, report_of, write
 

@@ -6,9 +6,9 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity
 from otel_gpu.enrich.identities import DeviceIdentity
 from otel_gpu.ledger import accounts
-from otel_gpu.probe_table import API_BY_NUMBER, Api
 from otel_gpu.store import names, processes, readings
 from otel_gpu.store.recorder import open_writer
+from otel_gpu.wire.probe_table import API_BY_NUMBER, Api
 from tests.activities import (
     SECOND,
     T0,

@@ -15,10 +15,10 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.probe_table import Api
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
+from otel_gpu.wire.probe_table import Api
 from tests.activities import (
     APIS_BY_NAME,
     H100,

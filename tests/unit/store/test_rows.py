@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.decode.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.store.columns import JSON, MAX_INTEGER, TEXT, U64, WORD, Column, Table
 from otel_gpu.store.fields import DIMENSIONS, event_columns
 from otel_gpu.store.rows import event_rows, mend
 from otel_gpu.store.text import clean, from_json, to_json
+from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 
 U32 = st.integers(0, (1 << 32) - 1)
 WORDS = st.integers(0, (1 << 64) - 1)

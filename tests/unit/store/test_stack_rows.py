@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import stack_id_text
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import directory
 from otel_gpu.store.columns import MAX_JSON
 from otel_gpu.store.files import open_reading
@@ -20,6 +19,7 @@ from otel_gpu.store.pages import Pages
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.stack_rows import read_stack, stack_columns
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, image, open_call, sample, stall
 from tests.unit.findings.samples import preempted, with_stacks
 from tests.unit.store.stores import MIB, ask, read, without_images, write

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.decode.readings import Aggregate
 from otel_gpu.ledger.differences import aggregate_with
 from otel_gpu.store.totals import added_row, bounded, read_aggregate, total_row
+from otel_gpu.wire.readings import Aggregate
 
 NONE_YET = (1 << 64) - 1
 

@@ -10,7 +10,6 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
-from otel_gpu.stacks.frames import Frame
 from otel_gpu.store import blame, names, processes
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import look_at
@@ -18,6 +17,7 @@ from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.writer import StoreWriter
+from otel_gpu.wire.frames import Frame
 from tests.activities import (
     SECOND,
     T0,

@@ -31,7 +31,7 @@ from otel_gpu.findings.top_stacks import (
     StackRow,
 )
 from otel_gpu.findings.words import thread_name
-from otel_gpu.probe_table import APIS
+from otel_gpu.wire.probe_table import APIS
 
 _MAX_FRAMES = 16
 _MAX_FRAMES_OF_ONE = 64

@@ -22,7 +22,7 @@ from otel_gpu.findings.document import (
     Window,
     processes_of,
 )
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0
 
 MS = 1_000_000

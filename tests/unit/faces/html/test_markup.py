@@ -18,7 +18,7 @@ from otel_gpu.faces.html.markup import (
     show,
 )
 from otel_gpu.findings.sentences import Code, Name, Strong
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.unit.faces.html.pages import Seen
 
 HOSTILE = "</p><script>alert(1)</script>\"' onload=x &lt;\u202e\x00"

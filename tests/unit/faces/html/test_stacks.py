@@ -7,7 +7,7 @@ import pytest
 from otel_gpu.explain.chains import Cause, Culprit
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.faces.html.stories import MOST_FRAMES, MOST_STACKS, places_of, stacks_of
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 from tests.activities import T0, call_stack, image
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
 from tests.unit.findings.samples import (

@@ -10,8 +10,8 @@ from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.faces.mcp.answers import MAX_BYTES, to_json
 from otel_gpu.faces.mcp.code import MAX_FUNCTION, code_of, describe_stack
 from otel_gpu.faces.mcp.server import answer
-from otel_gpu.records import json_record
-from otel_gpu.stacks.frames import CUT, NATIVE, PYTHON, Frame
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 from tests.activities import call_stack
 from tests.synthetic import call_record
 from tests.unit.commands import busy, starved

@@ -9,7 +9,7 @@ from array import array
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 NO_STACK = 0
 """The stack of what has none."""

@@ -10,10 +10,10 @@ from opentelemetry.sdk.metrics._internal.exponential_histogram.mapping.logarithm
 )
 
 from otel_gpu import wire
-from otel_gpu.capture.layout import duration_bounds_ns, layout_description, size_bounds_bytes
-from otel_gpu.decode.bodies import parse_body
 from otel_gpu.errors import ConfigError
 from otel_gpu.options import Config, HistogramsConfig
+from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.histogram_layout import duration_bounds_ns, layout_description, size_bounds_bytes
 
 EXPONENTIAL = Config()
 

@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.decode.events import Clock, CudaCall, Device, Exec, Gap, Stall
-from otel_gpu.decode.readings import (
+from otel_gpu.wire.event_text import describe
+from otel_gpu.wire.events import Clock, CudaCall, Device, Exec, Gap, Stall
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.readings import (
     Aggregate,
     Aggregates,
     Counters,
@@ -15,9 +17,7 @@ from otel_gpu.decode.readings import (
     TimesEntry,
     TimesKey,
 )
-from otel_gpu.decode.referents import ProcessSeen, Stack, UserStack
-from otel_gpu.decode.text import describe
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.symbol_records import ProcessSeen, Stack, UserStack
 
 CALL = CudaCall(
     end_ktime_ns=1500,

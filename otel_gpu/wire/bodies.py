@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from otel_gpu import wire
-from otel_gpu.decode.device_bodies import SHAPE as DEVICES_SHAPE
-from otel_gpu.decode.device_bodies import check_devices
-from otel_gpu.decode.device_faults import SHAPE as DEVICE_FAULT_SHAPE
-from otel_gpu.decode.device_faults import check_device_fault
-from otel_gpu.decode.fabric_bodies import SHAPE as FABRIC_SHAPE
-from otel_gpu.decode.fabric_bodies import check_fabric
-from otel_gpu.stacks.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
+from otel_gpu.wire.device_bodies import SHAPE as DEVICES_SHAPE
+from otel_gpu.wire.device_bodies import check_devices
+from otel_gpu.wire.device_faults import SHAPE as DEVICE_FAULT_SHAPE
+from otel_gpu.wire.device_faults import check_device_fault
+from otel_gpu.wire.fabric_bodies import SHAPE as FABRIC_SHAPE
+from otel_gpu.wire.fabric_bodies import check_fabric
+from otel_gpu.wire.frames import CUT, KERNEL, NATIVE, PYTHON, Frame
 
 _MAX_DEPTH = 16
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1

@@ -1,6 +1,6 @@
 """The noun of device activity."""
 
-from otel_gpu.decode.device import Names
+from otel_gpu.wire.device_activity import Names
 
 
 def test_a_text_has_one_number():

@@ -3,8 +3,8 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.probe_symbols import VARIANTS, api_of_symbol, probes_of
-from otel_gpu.probe_table import API_BY_NUMBER, APIS, unknown_api
+from otel_gpu.wire.probe_symbols import VARIANTS, api_of_symbol, probes_of
+from otel_gpu.wire.probe_table import API_BY_NUMBER, APIS, unknown_api
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as i
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from otel_gpu.decode.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
-from otel_gpu.decode.communicators import Communicators
-from otel_gpu.decode.device import DeviceTrace
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.marks import Range, Step
-from otel_gpu.decode.memory import MemorySnapshot
-from otel_gpu.decode.readings import (
+from otel_gpu.wire.blocks import BlockStack, Holders, Memory, MemoryMap, OutOfMemory
+from otel_gpu.wire.communicators import Communicators
+from otel_gpu.wire.device_activity import DeviceTrace
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.marks import Range, Step
+from otel_gpu.wire.memory import MemorySnapshot
+from otel_gpu.wire.readings import (
     Aggregates,
     Counters,
     Devices,
@@ -24,7 +24,7 @@ from otel_gpu.decode.readings import (
     Status,
     Times,
 )
-from otel_gpu.decode.referents import (
+from otel_gpu.wire.symbol_records import (
     CulpritSeen,
     FunctionSeen,
     ProcessSeen,

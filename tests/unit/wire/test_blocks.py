@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import (
+from otel_gpu.wire.agent_records import json_record, memory_records
+from otel_gpu.wire.blocks import (
     DeviceKey,
     Holder,
     HolderKey,
@@ -15,9 +16,8 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.text import describe
-from otel_gpu.records import json_record, memory_records
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.event_text import describe
 from tests.synthetic import kernel_record
 
 MAP = {"device": 1, "segments": [[4096, 8192]], "blocks": [[4096, 512, 7]]}

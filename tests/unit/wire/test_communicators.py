@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.communicators import NO_REDUCTION, Signature, asked_by
+from otel_gpu.wire.communicators import NO_REDUCTION, Signature, asked_by
 
 REDUCE, SEND = wire.COLLECTIVE_REDUCE, wire.COLLECTIVE_SEND
 

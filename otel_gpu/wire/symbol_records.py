@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.frames import Frame
 
 
 class Stack(NamedTuple):

@@ -1,6 +1,6 @@
 """Why records cannot be understood; the words are those of the metric that counts them."""
 
-from otel_gpu.decode.events import Event
+from otel_gpu.wire.events import Event
 
 SHORT = "short"
 SIZE_MISMATCH = "size_mismatch"

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.decode.blocks import MemoryMap
-from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.device_faults import device_fault_of
-from otel_gpu.decode.events import Capture, Event, Probes
-from otel_gpu.decode.readings import Devices, FabricRead, Pressure, Status
-from otel_gpu.decode.referents import (
+from otel_gpu.wire.blocks import MemoryMap
+from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.device_faults import device_fault_of
+from otel_gpu.wire.events import Capture, Event, Probes
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.readings import Devices, FabricRead, Pressure, Status
+from otel_gpu.wire.rejections import BAD_BODY, BAD_JSON, RejectedError
+from otel_gpu.wire.symbol_records import (
     CulpritSeen,
     FunctionSeen,
     ProcessSeen,
@@ -18,8 +20,6 @@ from otel_gpu.decode.referents import (
     Stack,
     UserStack,
 )
-from otel_gpu.decode.rejections import BAD_BODY, BAD_JSON, RejectedError
-from otel_gpu.stacks.frames import Frame
 
 _HEADER_BYTES = wire.RECORD_HEADER.size
 

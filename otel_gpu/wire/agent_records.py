@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.c_struct import CStruct
+from otel_gpu.wire.c_struct import CStruct
 
 MAX_JSON_BYTES = 1 << 20
 """A JSON body above this is shortened; see :func:`json_record`."""

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.capture.host import describe_host
-from otel_gpu.capture.layout import layout_description
 from otel_gpu.config import Config
-from otel_gpu.decode.bodies import parse_body
-from otel_gpu.decode.decoder import decode
 from otel_gpu.procfs.process_facts import read_facts
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.histogram_layout import layout_description
 
 BUCKETS = {"kind": "exponential", "scale": 2, "offset": -120}
 

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.events import (
+from otel_gpu.wire.agent_records import (
+    aggregates_record,
+    clock_record,
+    counters_record,
+    json_record,
+    open_call_record,
+    step_record,
+    times_record,
+    unseen_exit_record,
+)
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.events import (
     Capture,
     Clock,
     CpuSample,
@@ -26,7 +36,8 @@ from otel_gpu.decode.events import (
     Stall,
     Step,
 )
-from otel_gpu.decode.readings import (
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.readings import (
     Aggregate,
     Aggregates,
     Counters,
@@ -37,18 +48,7 @@ from otel_gpu.decode.readings import (
     TimesEntry,
     TimesKey,
 )
-from otel_gpu.decode.referents import FunctionSeen, ProcessSeen, Stack, UserStack
-from otel_gpu.records import (
-    aggregates_record,
-    clock_record,
-    counters_record,
-    json_record,
-    open_call_record,
-    step_record,
-    times_record,
-    unseen_exit_record,
-)
-from otel_gpu.stacks.frames import Frame
+from otel_gpu.wire.symbol_records import FunctionSeen, ProcessSeen, Stack, UserStack
 from tests.synthetic import call_record, kernel_record, series, times_entry
 
 LAYOUT = {

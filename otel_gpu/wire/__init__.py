@@ -5,7 +5,7 @@ Enumerators are plain integers; names of some, by number, are at the end. Struct
 the headers' order; arrays of numbers give one value per element, arrays of structs come as bytes.
 """
 
-from otel_gpu.c_struct import CStruct
+from otel_gpu.wire.c_struct import CStruct
 
 WIRE_VERSION = 2
 COMM_BYTES = 16

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.probe_table import APIS, Api
+from otel_gpu.wire.probe_table import APIS, Api
 
 _LIBRARIES = (
     ("libcudart", wire.LAYER_RUNTIME),

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from otel_gpu import wire
-from otel_gpu.c_struct import CStruct
-from otel_gpu.decode import events, readings
-from otel_gpu.decode.blocks import (
+from otel_gpu.faults import Faults
+from otel_gpu.limits.caches import remembered
+from otel_gpu.wire import events, readings
+from otel_gpu.wire.blocks import (
     BlockStack,
     DeviceKey,
     Holder,
@@ -24,12 +25,13 @@ from otel_gpu.decode.blocks import (
     MemoryTotals,
     OutOfMemory,
 )
-from otel_gpu.decode.communicators import CommunicatorKey, Communicators, communicator_of
-from otel_gpu.decode.events import CudaCall, Event
-from otel_gpu.decode.json_events import OF_JSON
-from otel_gpu.decode.marks import range_of, step_of
-from otel_gpu.decode.readings import Aggregate, SeriesKey
-from otel_gpu.decode.rejections import (
+from otel_gpu.wire.c_struct import CStruct
+from otel_gpu.wire.communicators import CommunicatorKey, Communicators, communicator_of
+from otel_gpu.wire.events import CudaCall, Event
+from otel_gpu.wire.json_events import OF_JSON
+from otel_gpu.wire.marks import range_of, step_of
+from otel_gpu.wire.readings import Aggregate, SeriesKey
+from otel_gpu.wire.rejections import (
     BAD_BODY,
     SHORT,
     SIZE_MISMATCH,
@@ -37,8 +39,6 @@ from otel_gpu.decode.rejections import (
     PartlyRejectedError,
     RejectedError,
 )
-from otel_gpu.faults import Faults
-from otel_gpu.limits.caches import remembered
 
 _U64_MASK = (1 << 64) - 1
 # OTLP counts in signed 64 bits. No host gets there; a recording may say it did.

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from otel_gpu.c_struct import CStruct
+from otel_gpu.wire.c_struct import CStruct
 
 PLACE = CStruct("kind:H flags:H 4x address:Q")
 WAIT = CStruct("parts:3I name:8s file.length:I 4x table:32s", PLACE)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from otel_gpu.capture.fabric import MAX_PORTS, MAX_TEXT, MAX_VALUE
-from otel_gpu.capture.port_counters import COUNTERS
+from otel_gpu.wire.port_counters import COUNTERS
 
 _MAX_FAILURES = 64
 

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.decode.decoder import decode
-from otel_gpu.decode.device_faults import DeviceFault
-from otel_gpu.decode.text import describe
-from otel_gpu.records import json_record
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.event_text import describe
 
 SAID = {"told_by": "kernel_log", "xid": 79, "bus_id": "0000:3b:00"}
 

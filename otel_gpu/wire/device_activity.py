@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from otel_gpu.stacks.frames import clean
+from otel_gpu.wire.frames import clean
 
 MAX_NAMES: Final = 1 << 18
 """Different texts in a table; more of them are all number 0."""

@@ -3,7 +3,7 @@
 import json
 
 from otel_gpu import wire
-from otel_gpu.records import (
+from otel_gpu.wire.agent_records import (
     MAX_HOLDERS_PER_RECORD,
     MAX_JSON_BYTES,
     MAX_SERIES_PER_RECORD,

@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast, get_args
 
 from otel_gpu import wire
-from otel_gpu.decode import events, readings, referents
-from otel_gpu.decode.blocks import Holders, Memory, MemoryMap
-from otel_gpu.decode.events import Event
-from otel_gpu.probe_table import API_BY_NUMBER
+from otel_gpu.wire import events, readings, symbol_records
+from otel_gpu.wire.blocks import Holders, Memory, MemoryMap
+from otel_gpu.wire.events import Event
+from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # UserStack is user_stack.
 _WORD_START = re.compile(r"(?<=.)(?=[A-Z])")
 KIND_NAMES: Mapping[type, str] = {
     kind: _WORD_START.sub("_", kind.__name__).lower() for kind in get_args(Event)
 } | {
-    referents.ProcessSeen: "process",
-    referents.ResourceSeen: "resource",
-    referents.CulpritSeen: "culprit",
+    symbol_records.ProcessSeen: "process",
+    symbol_records.ResourceSeen: "resource",
+    symbol_records.CulpritSeen: "culprit",
 }
 SERIES_KIND = "series"
 TIME_KIND = "time"
@@ -63,9 +63,9 @@ def describe(event: Event) -> Iterator[str]:
             yield " ".join([head, *named])
         case MemoryMap():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} info={_format_json(event.info)}"
-        case referents.Stack():
+        case symbol_records.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
-        case referents.UserStack():
+        case symbol_records.UserStack():
             yield (
                 f"{head} stack={_format_stack_id(event.stack)} "
                 f"complete={json.dumps(event.complete)} native={json.dumps(event.native)} "
@@ -77,11 +77,11 @@ def describe(event: Event) -> Iterator[str]:
             | readings.Status()
             | readings.Pressure()
             | readings.Devices()
-            | referents.ResourceSeen()
-            | referents.CulpritSeen()
+            | symbol_records.ResourceSeen()
+            | symbol_records.CulpritSeen()
         ):
             yield f"{head} info={_format_json(event.info)}"
-        case referents.ProcessSeen():
+        case symbol_records.ProcessSeen():
             yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
         case _:
             yield " ".join([head, *_pairs(event)])
