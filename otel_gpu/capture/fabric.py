@@ -24,15 +24,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.capture.patient_reader import PatientReader
+from otel_gpu.wire.fabric_bodies import MAX_PORTS, MAX_TEXT, MAX_VALUE
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
 
 ROOT: Final = "/sys/class/infiniband"
-MAX_PORTS: Final = 128
-"""Ports that are read."""
-MAX_TEXT: Final = 128
-"""Characters of a text of an adapter."""
-MAX_VALUE: Final = (1 << 63) - 1
-
 QUIET_INTERVAL_S: Final = 10.0
 """How often a reading is passed on in which nothing but traffic changed."""
 

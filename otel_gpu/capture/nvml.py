@@ -17,18 +17,14 @@ import ctypes
 import importlib.util
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
 from otel_gpu.capture.kernel_log import Xid
 from otel_gpu.capture.nvml_events import XidEvents
 from otel_gpu.capture.patient_reader import PatientReader
-
-MAX_DEVICES: Final = 64
-"""Devices that are read, MIG devices apart."""
-MAX_PARTS: Final = 256
-"""Processes, and MIG devices, that are listed of one device."""
+from otel_gpu.wire.device_bodies import GPM_METRICS, IO, LIMITED, MAX_DEVICES, MAX_PARTS
 
 MAX_XIDS: Final = 256
 """That wait to be taken; the oldest go first."""
@@ -39,21 +35,6 @@ _OPEN_AGAIN_S = 60.0
 _WAIT_S = 0.5
 _NS_PER_S = 10**9
 _WHOLE_PERCENT = 100
-# Of field values: why the clocks were limited, which is counted in nanoseconds, by the name of its field.
-LIMITED: Final[Mapping[str, str]] = {
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": "sw_power_cap",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": "sync_boost",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
-    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
-}
-# Over which link, and which way, bytes went that a field counts.
-IO: Final[Mapping[str, tuple[str, str]]] = {
-    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": ("pcie", "transmit"),
-    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": ("pcie", "receive"),
-    "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES": ("nvlink", "transmit"),
-    "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES": ("nvlink", "receive"),
-}
 _MEMORY_TEMPERATURE = "NVML_FI_DEV_MEMORY_TEMP"
 _UNSIGNED_INT = 1
 _ALL_LINKS = (1 << 32) - 1
@@ -62,14 +43,6 @@ _UNSUPPORTED = frozenset(
     {"NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"}
 )
 _LOST = frozenset({"GpuIsLost", "GpuNotFound"})
-
-GPM_METRICS: Final[Mapping[int, str]] = {
-    2: "sm_activity",
-    3: "sm_occupancy",
-    5: "tensor_activity",
-    10: "dram_activity",
-}
-"""Of NVML's GPM: names of activities that are shares of the time, by their number."""
 
 
 def load_bindings() -> ModuleType:

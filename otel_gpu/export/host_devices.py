@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from otel_gpu.capture.kernel_log import format_bus_id
-from otel_gpu.capture.nvml import MAX_DEVICES
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.device_bodies import MAX_DEVICES
 
 _GPU = ((semconv.HW_TYPE, "gpu"),)
 _TASKS = ("general", "encoder", "decoder")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu.capture.kernel_log import format_bus_id
-from otel_gpu.capture.nvml import MAX_DEVICES, MAX_PARTS
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.ledger.history import History, Reading
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS
 
 _MAX_READINGS = 64
 _MAX_FAULTS = 256

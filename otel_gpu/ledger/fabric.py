@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from otel_gpu.capture.fabric import MAX_PORTS
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.ledger.history import History
 from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.fabric_bodies import MAX_PORTS
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC
 
 _MAX_READINGS = 64

@@ -3,10 +3,36 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_gpu.capture.nvml import GPM_METRICS, IO, LIMITED, MAX_DEVICES, MAX_PARTS
+MAX_DEVICES: Final = 64
+"""Devices that are read, MIG devices apart."""
+MAX_PARTS: Final = 256
+"""Processes, and MIG devices, that are listed of one device."""
 
 MAX_TEXT: Final = 256
 """Characters of a text in it."""
+
+# Of field values: why the clocks were limited, which is counted in nanoseconds, by the name of its field.
+LIMITED: Final[Mapping[str, str]] = {
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP": "sw_power_cap",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST": "sync_boost",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
+}
+# Over which link, and which way, bytes went that a field counts.
+IO: Final[Mapping[str, tuple[str, str]]] = {
+    "NVML_FI_DEV_PCIE_COUNT_TX_BYTES": ("pcie", "transmit"),
+    "NVML_FI_DEV_PCIE_COUNT_RX_BYTES": ("pcie", "receive"),
+    "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES": ("nvlink", "transmit"),
+    "NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES": ("nvlink", "receive"),
+}
+GPM_METRICS: Final[Mapping[int, str]] = {
+    2: "sm_activity",
+    3: "sm_occupancy",
+    5: "tensor_activity",
+    10: "dram_activity",
+}
+"""Of NVML's GPM: names of activities that are shares of the time, by their number."""
 
 _TASKS = frozenset({"general", "memory", "encoder", "decoder"})
 _ERRORS = frozenset({"corrected", "uncorrected"})

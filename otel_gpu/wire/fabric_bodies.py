@@ -3,8 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_gpu.capture.fabric import MAX_PORTS, MAX_TEXT, MAX_VALUE
 from otel_gpu.wire.port_counters import COUNTERS
+
+MAX_PORTS: Final = 128
+"""Ports that are read."""
+MAX_TEXT: Final = 128
+"""Characters of a text of an adapter."""
+MAX_VALUE: Final = (1 << 63) - 1
 
 _MAX_FAILURES = 64
 

@@ -17,8 +17,6 @@ LAYERS = ["wire", "procfs", "stacks", "capture", "enrich", "ledger", "explain"]
 # What each package may import of the others.
 MAY_IMPORT = {package: LAYERS[:index] for index, package in enumerate(LAYERS)}
 MAY_IMPORT |= {"export": LAYERS, "findings": LAYERS, "store": LAYERS}
-# The limits of two bodies are still where they are read.
-MAY_IMPORT |= {"wire": ["capture"]}
 # What it yields is used where decoded records are.
 MAY_IMPORT |= {"importers": ["wire", "procfs", "stacks", "capture"]}
 # It runs inside an application, and writes OTLP as the exporter does.

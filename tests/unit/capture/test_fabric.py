@@ -10,8 +10,9 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture import patient_reader
-from otel_gpu.capture.fabric import MAX_PORTS, Fabric, Ports
+from otel_gpu.capture.fabric import Fabric, Ports
 from otel_gpu.wire.bodies import parse_body
+from otel_gpu.wire.fabric_bodies import MAX_PORTS
 from tests.adapters import write_port
 
 SAID = {
