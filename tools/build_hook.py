@@ -54,7 +54,7 @@ class BpfBuildHook(BuildHookInterface[Any]):
         build_data["artifacts"].append("/otel_gpu/_bpf/*.o")
         # What `otel-gpu service install` installs; in a checkout it is found where it is.
         units = Path(self.root) / "deploy" / "systemd"
-        build_data["force_include"][str(units)] = "otel_gpu/service/systemd"
+        build_data["force_include"][str(units)] = "otel_gpu/cli/service/systemd"
         if os.environ.get(VARIABLE) == "none":
             return
         folder = Path(self.root) / ".output" / "_lib"

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from otel_gpu import cli, commands, config, options
+from otel_gpu import cli, config, options
+from otel_gpu.cli import commands
 from otel_gpu.store import schema
 from otel_gpu.store.columns import Table, View
 from otel_gpu.store.lookups import LOOKUPS

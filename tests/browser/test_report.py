@@ -12,7 +12,7 @@ from otel_gpu.demo.scenarios import SCENARIOS
 from otel_gpu.faces.html.page import make_page
 from tests.browser.chromium import LAPTOP, PHONE, visit
 from tests.torch_allocator import EXAMPLES
-from tests.unit.commands import busy
+from tests.unit.cli.commands import busy
 from tests.unit.faces.html.pages import Seen, report_named
 from tests.unit.faces.html.test_devices import starved as starved_device
 from tests.unit.importers.traces import kernel

@@ -32,8 +32,8 @@ from otel_gpu.capture import watchlist as watchlist_module
 from otel_gpu.capture.kernel_stacks import KernelStacks
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.session import Session
-from otel_gpu.commands import _recorder as recorder_module
-from otel_gpu.commands._recorder import live_store
+from otel_gpu.cli import flight_recorder as recorder_module
+from otel_gpu.cli.flight_recorder import live_store
 from otel_gpu.config import load
 from otel_gpu.enrich.activities import AggregatesActivity, CallActivity, CountersActivity
 from otel_gpu.enrich.enricher import Enricher

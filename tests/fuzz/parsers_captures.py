@@ -13,8 +13,9 @@ from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import otel_gpu
-from otel_gpu import cli, commands
+from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
+from otel_gpu.cli import commands
 from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.lock import lock_path

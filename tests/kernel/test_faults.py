@@ -50,7 +50,7 @@ class Sabotaged(Agent):
         "otel_gpu.export.exports:Exports.shutdown@0",
         "otel_gpu.store.writer:StoreWriter.close@0",
         "otel_gpu.faces.summary:Summary.print_final@0",
-        "otel_gpu.commands.run:exit_code_of@9",
+        "otel_gpu.cli.commands.run:exit_code_of@9",
     ],
 )
 def test_the_exit_code_is_the_commands_also_when_the_agent_fails(

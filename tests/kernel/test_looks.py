@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.commands._threads import look_at_processes
+from otel_gpu.cli.thread_dump import look_at_processes
 from otel_gpu.config import Config
 from otel_gpu.findings.threads_now import ThreadsReport, make_threads_document
 from otel_gpu.procfs.mapped_files import thread_ids

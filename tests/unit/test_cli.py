@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import otel_gpu
-from otel_gpu import cli, commands
+from otel_gpu import cli
+from otel_gpu.cli import commands
 from otel_gpu.errors import BpfError, CommandError, HostError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu import commands
+from otel_gpu.cli import commands
 from otel_gpu.config import OPTIONS
 from otel_gpu.faces.mcp.tools import TOOLS
 from tools.generate_docs import PAGES

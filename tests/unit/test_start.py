@@ -29,7 +29,7 @@ encoding = sys.argv.pop(1)
 for stream in (sys.stdout, sys.stderr):
     stream.reconfigure(encoding=encoding, errors="strict")
 from otel_gpu import cli
-from otel_gpu.commands import Output
+from otel_gpu.cli.commands import Output
 def main():
     out = Output()
     out.line("trainée \\N{SNOWMAN} \\N{GRINNING FACE} \\udc80")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._sources import RecordingSource
+from otel_gpu.cli.sources import RecordingSource
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identities import ProcessImage, Who
 from otel_gpu.explain.chains import Cause, Culprit, Incident
@@ -40,7 +40,7 @@ from tests.activities import (
     thread_time,
     times,
 )
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 from tests.unit.findings.samples import preempted
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from otel_gpu import pipeline, wire
-from otel_gpu.commands._sources import RecordingSource
+from otel_gpu.cli.sources import RecordingSource
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.days import day
-from otel_gpu.commands._recorder import default_path
+from otel_gpu.cli.flight_recorder import default_path
 from otel_gpu.errors import StoreError
 from otel_gpu.store import files, schema
 from otel_gpu.store.limits import Limits

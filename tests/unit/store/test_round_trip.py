@@ -55,7 +55,7 @@ from tests.activities import (
 from tests.adapters import fabric, port
 from tests.replay.make_recordings import recording_path
 from tests.scenarios.more import SCENARIOS
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 from tests.unit.store.stores import (
     MIB,
     as_kept,

@@ -15,7 +15,7 @@ from unittest import mock
 
 from otel_gpu import cli, pipeline, wire
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from otel_gpu.commands.mcp import _find_capture
+from otel_gpu.cli.commands.mcp import _find_capture
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
@@ -23,7 +23,7 @@ from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.server import answer
 from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.bodies import MAX_FRAME_TEXT
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 
 ROOT = Path(__file__).resolve().parents[4]
 RECORDINGS = ROOT / "otel_gpu" / "demo" / "recordings"

@@ -11,7 +11,7 @@ import pytest
 from otel_gpu.errors import StoreError
 from otel_gpu.faces.mcp import captures
 from otel_gpu.faces.mcp.server import answer
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 from tests.unit.faces.mcp import served
 
 

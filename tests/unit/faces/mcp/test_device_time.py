@@ -10,7 +10,7 @@ from otel_gpu.faces.mcp import captures
 from otel_gpu.faces.mcp.answers import MAX_BYTES
 from otel_gpu.faces.mcp.server import answer
 from tests.torch_traces import LOADER_US, STEPS, path_of, text_of
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 from tests.unit.faces.mcp import served
 from tests.unit.faces.mcp.served import rows
 from tests.unit.importers.traces import host, kernel, step, trace, write

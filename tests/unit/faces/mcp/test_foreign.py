@@ -7,7 +7,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.wire.agent_records import json_record
-from tests.unit.commands import starved
+from tests.unit.cli.commands import starved
 from tests.unit.faces.mcp import served
 
 UNKNOWN = ("calls",)

@@ -14,7 +14,7 @@ from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 from tests.activities import call_stack
 from tests.synthetic import call_record
-from tests.unit.commands import busy, starved
+from tests.unit.cli.commands import busy, starved
 from tests.unit.faces.mcp import served
 
 # What the made-up training tells; see tests/replay/make_recordings.py.

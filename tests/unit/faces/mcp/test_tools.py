@@ -19,7 +19,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.faces.mcp.answers import MAX_BYTES
 from otel_gpu.faces.mcp.server import answer
 from otel_gpu.faces.mcp.tools import TOOLS
-from tests.unit.commands import starved as starved_story
+from tests.unit.cli.commands import starved as starved_story
 from tests.unit.faces.mcp import served
 
 NAMES = [tool.name for tool in TOOLS]

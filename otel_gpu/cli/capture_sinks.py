@@ -1,0 +1,74 @@
+"""Where a capture that is over goes: to an endpoint or a file, and into a store."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from otel_gpu import pipeline
+from otel_gpu.cli.commands import Output
+from otel_gpu.cli.flight_recorder import open_store
+from otel_gpu.config import Config
+from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
+from otel_gpu.faults import Observer
+from otel_gpu.store.losses import describe_losses
+from otel_gpu.store.writer import StoreWriter
+
+
+class Keepers:
+    """What sees the activities of a capture that is sent, kept in a store, or both."""
+
+    def __init__(self, config: Config, exports: Exports | None, store: StoreWriter | None) -> None:
+        self._timeout_s = config.export.shutdown_timeout_s
+        self._exports, self._store = exports, store
+        keepers: list[pipeline.Keeper] = []
+        keepers += [] if exports is None else [exports]
+        keepers += [] if store is None else [store]
+        self._blame = pipeline.Blame(config, *keepers)
+        self.observers: list[Observer] = [*keepers, self._blame] if keepers else []
+
+    def conclude_import(
+        self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
+    ) -> None:
+        """Keep what is to be known of an import, at its end."""
+        if self._store is not None:
+            self._store.conclude_import(source, notes, rejected)
+
+    def close(self, out: Output) -> bool:
+        """End all of them; False: not everything arrived, and the operator knows what."""
+        self._blame.close()
+        complete = True
+        if self._exports is not None:
+            # Not flushed before: metrics would leave twice.
+            complete = self._exports.shutdown(self._timeout_s)
+            dropped = Counter(self._exports.dropped())
+            # Left out because the operator said so.
+            del dropped[NOT_SAMPLED]
+            if dropped:
+                out.note(f"spans that could not be exported: {list_counts(dropped)}")
+            complete = complete and not dropped
+        if self._store is not None:
+            complete = self._store.close() and complete
+            for sentence in describe_losses(self._store.lost()):
+                out.note(sentence)
+        return complete
+
+
+@contextmanager
+def open_keepers(
+    config: Config, environ: Mapping[str, str] | None, store: Path | None
+) -> Iterator[Keepers]:
+    """Open an export with these variables, and a store; None: without it."""
+    with ExitStack() as stack:
+        exports = None
+        if environ is not None:
+            exports = stack.enter_context(open_exports(config, environ, live=False))
+        writer = None
+        if store is not None:
+            writer = stack.enter_context(open_store(store, config, live=False))
+        yield Keepers(config, exports, writer)
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """Return counts by reason, as a list."""
+    return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()) if count)

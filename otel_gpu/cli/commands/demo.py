@@ -1,0 +1,77 @@
+"""
+Run a small training loop that one known cause makes slow, capture it, and explain it. Needs root
+and a C compiler, and no GPU: a stand-in for the CUDA library is built. With --synthetic it needs
+nothing: a recording of the scenario is explained. Without a name the scenarios are listed. What is
+captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from otel_gpu.cli.commands import JSON_HELP, Output, UsageError, add_file
+from otel_gpu.config import Config
+from otel_gpu.demo.build import DemoError, build
+from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, SCENARIOS, Scenario
+from otel_gpu.demo.truth import describe
+
+_OTEL_GPU = (sys.executable, "-m", "otel_gpu")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "scenario", nargs="?", metavar="SCENARIO", help="the scenario to run; default: list them"
+    )
+    parser.add_argument(
+        "--synthetic", action="store_true", help="play the recording of it that we come with"
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    add_file(parser, "--record", "keep the recording that is made")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
+    """List the scenarios, or show one."""
+    if args.scenario is None:
+        width = max(map(len, SCENARIOS)) + 2
+        for scenario in SCENARIOS.values():
+            out.line(f"{scenario.name:{width}}{scenario.about}")
+        return 0
+    if args.scenario not in SCENARIOS:
+        raise UsageError(f"there is no scenario {args.scenario!r}", hint="otel-gpu demo lists them")
+    if args.synthetic and args.record:
+        raise UsageError("--synthetic makes no recording that --record could keep")
+    scenario = SCENARIOS[args.scenario]
+    out.note(f"{scenario.name}: {scenario.about}")
+    if args.synthetic:
+        return _explain(scenario.recording, as_json=args.json)
+    with tempfile.TemporaryDirectory(prefix="otel-gpu-demo-") as folder:
+        recording = args.record or Path(folder) / scenario.recording.name
+        _capture(scenario, Path(folder), recording, out)
+        return _explain(recording, as_json=args.json)
+
+
+def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> None:
+    command = build(scenario, folder)
+    with scenario.surroundings() as environment:
+        result = subprocess.run(
+            [*_OTEL_GPU, "run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command],
+            env=CAPTURE_ENVIRONMENT | os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    if result.returncode:
+        hint = f"play a recording of it: otel-gpu demo {scenario.name} --synthetic"
+        raise DemoError("the scenario could not be run or captured here", hint=hint)
+    out.note("the program says that this was done to it:")
+    for line in describe(result.stdout):
+        out.note(f"  {line}")
+
+
+def _explain(recording: Path, *, as_json: bool) -> int:
+    # Another process, so that the demo shows what an operator would type.
+    command = (*_OTEL_GPU, "explain", str(recording), *(["--json"] if as_json else []))
+    return subprocess.run(command, check=False).returncode

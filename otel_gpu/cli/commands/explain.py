@@ -1,0 +1,52 @@
+"""
+Say what bounded each process, which CUDA calls and gaps between them were slow, and whose doing
+that was, with times. Explains a recording or a store, which needs no privileges and no GPU; or
+captures live what is named by --pid, --cgroup, --all or a command after --, until that ends, the
+time is over or Ctrl-C is pressed, and explains that. With a command, its exit code is ours, and the
+report goes to standard error; --json goes to standard output.
+"""
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from otel_gpu.capture.host import collect_rarely
+from otel_gpu.cli.commands import JSON_HELP, Output, add_file
+from otel_gpu.cli.live_source import find_source_or_capture, pids_of
+from otel_gpu.cli.part_reports import add_source_arguments, make_collector, part_of, write_result
+from otel_gpu.cli.targets import add_target_arguments
+from otel_gpu.config import Config
+from otel_gpu.findings.json_form import make_document, to_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CONFIG_FLAGS = ("spans.mode",)
+TAKES_COMMAND = True
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_source_arguments(parser, "explain", captures=True)
+    add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
+    parser.add_argument("--per-process", action="store_true", help="one part for each process")
+    json = f"{JSON_HELP}; docs/explain.md describes it"
+    parser.add_argument("--json", action="store_true", help=json)
+    add_file(parser, "--output", "write the report here instead of printing it")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Explain; the command's exit code, or 0."""
+    source = find_source_or_capture(args, config, out, handled="explained", done="explains it")
+    with part_of(source, args) as window:
+        collector = make_collector(config, source.rejected, window, pids_of(source, args))
+        collect_rarely()
+        source.play(window, [collector])
+        document = collector.finish(source.name, source.notes)
+        lines = [to_text(make_document(document))] if args.json else None
+
+        def draw(console: "Console") -> None:
+            from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- 20 ms that JSON need not pay
+
+            write_text(document, console, per_process=args.per_process)
+
+        write_result(args, out, lines, draw)
+    return source.exit_code

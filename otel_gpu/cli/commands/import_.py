@@ -1,0 +1,139 @@
+"""
+Read a capture that another tool made, say what of it could be taken over and what could not, and
+explain it as a recording is explained. With --otlp, also send its spans and metrics, with their
+original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it for query and
+explain. What the other tool did not record stays unknown, and what it concluded is not taken over.
+The file is not changed.
+"""
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_gpu import pipeline
+from otel_gpu.cli.commands import JSON_HELP, Output, UsageError, add_file
+from otel_gpu.config import Config
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.json_form import make_document
+from otel_gpu.findings.snapshot_readings import AsReadings
+from otel_gpu.findings.words import printable
+from otel_gpu.formatting.units import counted
+from otel_gpu.importers import KINDS, open_capture
+from otel_gpu.importers.tally import Tally
+
+if TYPE_CHECKING:
+    from otel_gpu.cli.capture_sinks import Keepers
+
+CONFIG_FLAGS = ("export.otlp_file",)
+
+_BYTES_PER_GIB = 1 << 30
+_NOT_SENT = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
+    parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
+    add_file(parser, "file", "the capture to import")
+    more = "others that belong to it: of a Flight Recorder, those of the other ranks"
+    add_file(parser, "others", more, nargs="*")
+    memory = "the memory of the device in GiB, which a memory snapshot does not say"
+    parser.add_argument("--device-gib", type=float, default=0.0, metavar="GIB", help=memory)
+    json = f"{JSON_HELP}: what was imported, and the report that explain prints"
+    parser.add_argument("--json", action="store_true", help=json)
+    parser.add_argument(
+        "--otlp", action="store_true", help="send it to the endpoint of OTEL_EXPORTER_OTLP_*"
+    )
+    add_file(parser, "--store", "also write it into this store, made if needed")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Import; 1 when not all of it could be exported."""
+    to_stdout = config.export.otlp_file == "-"
+    if args.json and to_stdout:
+        raise UsageError("--json and --otlp-file - both want standard output")
+    environ = None
+    if args.otlp or config.export.otlp_file:
+        # The endpoint is for what is meant to be sent.
+        environ = os.environ if args.otlp else os.environ | _NOT_SENT
+        _note_destination(args, config, out)
+    name = f"{args.file} and {len(args.others)} more" if args.others else str(args.file)
+    with (
+        open_capture(args.kind, args.file, config, **_choices(args)) as capture,
+        _open_keepers(config, environ, args.store) as keepers,
+    ):
+        tally = capture.tally
+        explainer = Explainer(pipeline.explain_settings(config))
+        collector = Collector(explainer, rejected=tally.rejected)
+        kept = map(AsReadings, keepers.observers if keepers else ())
+        pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
+        complete = True
+        if keepers is not None:
+            keepers.conclude_import(name, tally.notes, tally.rejected)
+            complete = keepers.close(out)
+    report = collector.finish(name, tally.notes)
+    if args.json:
+        out.json({"import": _document(tally), "report": make_document(report)})
+    else:
+        console = out.stderr_console if to_stdout else out.stdout_console
+        for line in _lines(name, tally):
+            # Not folded: it may be searched.
+            console.print(line, soft_wrap=True)
+        console.print()
+        from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- as in _open_keepers
+
+        write_text(report, console)
+    return 0 if complete else 1
+
+
+def _note_destination(args: Namespace, config: Config, out: Output) -> None:
+    from otel_gpu.cli.flight_recorder import has_destination  # noqa: PLC0415 -- as in _open_keepers
+
+    if args.otlp and not has_destination(config):
+        out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def _open_keepers(
+    config: Config, environ: Mapping[str, str] | None, store: Path | None
+) -> AbstractContextManager["Keepers | None"]:
+    if environ is None and store is None:
+        return nullcontext()
+    # It is half of what a verb imports that only reports.
+    from otel_gpu.cli.capture_sinks import open_keepers  # noqa: PLC0415
+
+    return open_keepers(config, environ, store)
+
+
+def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
+    given: dict[str, int | Sequence[Path]] = {
+        "device_bytes": round(args.device_gib * _BYTES_PER_GIB),
+        "others": args.others,
+    }
+    given = {name: value for name, value in given.items() if value}
+    if unknown := given.keys() - KINDS[args.kind].choices:
+        if "others" in unknown:
+            raise UsageError(f"{args.kind} is one file", hint="import them one by one")
+        raise UsageError(f"--device-gib says nothing about {args.kind}")
+    return given
+
+
+def _document(tally: Tally) -> dict[str, Any]:
+    counts = {
+        name: dict(getattr(tally, name)) for name in ("source", "taken", "left_out", "rejected")
+    }
+    return counts | {"notes": list(tally.notes)}
+
+
+def _lines(source: str, tally: Tally) -> Iterator[str]:
+    said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
+    yield printable(f"{source}: {said}")
+    for name in ("taken", "left_out", "rejected"):
+        for what, count in getattr(tally, name).most_common():
+            if count:
+                yield printable(
+                    f"  {name.replace('_', ' '):<9} {count:>9,}  {counted(count, what)}"
+                )

@@ -1,0 +1,134 @@
+"""
+Answer a question in SQL about what run kept: one SELECT statement, which can read and cannot write,
+whatever it says. Without one, the tables and views are listed with what they mean; --schema adds
+their columns. Views, whose names begin with v_, have names instead of numbers. Control characters
+are shown escaped, in CSV too, where text that a spreadsheet would compute begins with an
+apostrophe; --json gives what is there.
+"""
+
+import csv
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from otel_gpu.cli.commands import Output, UsageError
+from otel_gpu.cli.flight_recorder import store_path
+from otel_gpu.config import Config
+from otel_gpu.findings.words import printable
+from otel_gpu.store.queries import MAX_ROWS, Answer, QueryLimits
+from otel_gpu.store.reader import StoreReader
+
+CONFIG_FLAGS = ("store.path",)
+
+_DEFAULTS = QueryLimits()
+_MAX_TIME_S = 3_600.0
+# A spreadsheet takes text that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the verb's own arguments."""
+    parser.add_argument("sql", nargs="?", metavar="SQL", help="the question; one statement")
+    parser.add_argument(
+        "--schema", action="store_true", help="list tables, views and their columns"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--csv", action="store_true", help="print CSV, with a line of names first")
+    parser.add_argument(
+        "--time-limit-s",
+        type=float,
+        default=_DEFAULTS.time_s,
+        metavar="SECONDS",
+        help="give up after this long; default %(default)s",
+    )
+    parser.add_argument(
+        "--row-limit",
+        type=int,
+        default=_DEFAULTS.rows,
+        metavar="ROWS",
+        help="print no more rows than this; default %(default)s",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Answer, or list what can be asked about."""
+    if args.sql is not None and args.schema:
+        raise UsageError("--schema lists what can be asked about; it goes with no question")
+    if not 0 < args.time_limit_s <= _MAX_TIME_S:
+        raise UsageError(f"--time-limit-s must be above 0, and at most {_MAX_TIME_S:g}")
+    if not 0 < args.row_limit <= MAX_ROWS:
+        raise UsageError(f"--row-limit must be above 0, and at most {MAX_ROWS:,}")
+    with StoreReader(Path(store_path(config))) as reader:
+        if args.sql is None:
+            answer = _describe(reader, with_columns=args.schema)
+        else:
+            limits = _DEFAULTS._replace(time_s=args.time_limit_s, rows=args.row_limit)
+            answer = reader.execute(args.sql, limits)
+    _write(answer, args, out)
+    if answer.cut and not args.json:
+        out.note(answer.cut)
+    return 0
+
+
+def _describe(reader: StoreReader, *, with_columns: bool) -> Answer:
+    rows = reader.describe()
+    if with_columns:
+        return Answer(("table or view", "column", "meaning", "unit"), tuple(rows), "")
+    found = tuple((name, meaning) for name, column, meaning, _ in rows if not column)
+    return Answer(("table or view", "meaning"), found, "")
+
+
+def _write(answer: Answer, args: Namespace, out: Output) -> None:
+    if args.json:
+        # What follows JSON is a program, so text is as it is; no line of it is a command.
+        rows = [[_plain(value) for value in row] for row in answer.rows]
+        document = {"columns": list(answer.columns), "rows": rows, "cut": answer.cut}
+        out.line(json.dumps(document, allow_nan=False))
+        return
+    if args.csv:
+        writer = csv.writer(out.stdout, lineterminator="\n")
+        writer.writerow(map(_cell, answer.columns))
+        writer.writerows([_cell(value) for value in row] for row in answer.rows)
+        return
+    console = out.stdout_console
+    if not console.is_terminal:
+        for row in (answer.columns, *answer.rows):
+            out.line("\t".join(map(_text, row)))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(answer.columns):
+        numeric = all(isinstance(row[place], int | float | None) for row in answer.rows)
+        # Texts are folded where there is no room; half a figure is a wrong one.
+        least = max((len(_text(row[place])) for row in answer.rows), default=0) if numeric else None
+        table.add_column(
+            Text(_text(column)), justify="right" if numeric else "left", min_width=least
+        )
+    for row in answer.rows:
+        table.add_row(*(Text(_text(value)) for value in row))
+    console.print(table, crop=False)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- any value of SQLite
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return None
+    return value
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 -- any value of SQLite
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.hex()
+    return printable(str(value))
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401 -- any value of SQLite
+    text = _text(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text

@@ -1,0 +1,81 @@
+"""
+Write what explain says of a recording, a store or a capture of another tool as one HTML file that is
+complete in itself: it loads nothing, and can be sent to others. What happened when is drawn on a timeline
+that one can zoom. Needs no privileges and no GPU. The same recording gives the same page, byte for byte.
+"""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from otel_gpu.cli.commands import Output, UsageError, add_file, add_pids
+from otel_gpu.cli.import_source import ImportSource, find_any
+from otel_gpu.cli.part_reports import (
+    add_source_arguments,
+    make_collector,
+    open_for_writing,
+    part_of,
+)
+from otel_gpu.config import Config
+from otel_gpu.faces.html.page import make_page
+from otel_gpu.findings.json_form import make_document, to_text
+from otel_gpu.findings.memory_stacks import MemoryStackCollector
+from otel_gpu.findings.timeline import TimelineDrawing
+from otel_gpu.findings.top_stacks import CALLED, CPU, IN_USE, PEAK, WAITED, WALL, StackCollector
+from otel_gpu.findings.track_activities import ActivityTracks
+from otel_gpu.findings.track_chains import draw_document
+from otel_gpu.findings.track_devices import draw_devices
+from otel_gpu.findings.words import format_size
+
+_STANDARD_OUTPUT = Path("-")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_source_arguments(parser, "report on, or a file that import reads")
+    add_pids(parser, "report only this process")
+    page = "write the page here; default: to standard output, unless that is a terminal"
+    add_file(parser, "--html", page, default=_STANDARD_OUTPUT)
+    add_file(parser, "--json", "write the JSON document of explain as well, from the same reading")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Report; what a damaged recording still holds is written before its error."""
+    prints = args.html == _STANDARD_OUTPUT
+    if prints and args.json is None and out.stdout.isatty():
+        raise UsageError("a terminal shows no pages", hint="name a file: --html report.html")
+    source = find_any(args, config, "report on")
+    if args.pid and isinstance(source, ImportSource) and source.has_traces:
+        raise UsageError("--pid says nothing about a trace, which is of one process for each rank")
+    with part_of(source, args) as window:
+        collector = make_collector(config, source.rejected, window, args.pid)
+        kinds = (CALLED, WAITED, CPU, WALL)
+        stacks: list[StackCollector | MemoryStackCollector] = [
+            *(StackCollector(window, kind=kind, pids=args.pid) for kind in kinds),
+            *(MemoryStackCollector(window, kind=kind, pids=args.pid) for kind in (PEAK, IN_USE)),
+        ]
+        drawing = TimelineDrawing()
+        tracks = ActivityTracks(drawing, window, args.pid, only_slices=True)
+        source.play(window, [collector, tracks, *stacks])
+        document = collector.finish(source.name, source.notes)
+        tracks.close()
+        draw_devices(document, drawing)
+        draw_document(document, drawing)
+        flames = [one.finish(source.name) for one in stacks]
+        # Without samples, the last one would be of waits alone, once more.
+        page = make_page(
+            document,
+            flames=[one for one in flames if one.kind != WALL or one.samples],
+            drawing=drawing.finish(),
+        )
+        if not prints:
+            _write(args.html, page, out)
+        elif not out.stdout.isatty():
+            out.page(page)
+        if args.json is not None:
+            _write(args.json, to_text(make_document(document)) + "\n", out)
+    return 0
+
+
+def _write(path: Path, text: str, out: Output) -> None:
+    with open_for_writing(path) as file:
+        file.write(text)
+    out.note(f"wrote {path}, {format_size(len(text.encode()))}")

@@ -1,0 +1,149 @@
+"""
+Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send them to the
+endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, --pid, --cgroup or --all.
+With a command, its input and output are its own, and its exit code is ours. Without an endpoint, or
+with --store, what is captured is kept in a file that explain and query read.
+"""
+
+import logging
+import os
+from argparse import ArgumentParser, Namespace
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from otel_gpu import pipeline
+from otel_gpu.capture.refusals import Refusals
+from otel_gpu.cli.commands import Output
+from otel_gpu.cli.flight_recorder import live_store, store_path, telemetry_files
+from otel_gpu.cli.live_capture import (
+    Started,
+    exit_code_of,
+    load_programs,
+    open_session,
+    start_command,
+)
+from otel_gpu.cli.targets import add_target_arguments, check_targets
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import OpenCallActivity
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.stack_text import describe_place
+from otel_gpu.faults import Faults, Isolated
+from otel_gpu.limits.shares import Holder
+from otel_gpu.procfs.users import user_number
+
+CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
+TAKES_COMMAND = True
+
+_logger = logging.getLogger(__name__)
+
+_MAX_SAID = 4_096
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_target_arguments(parser)
+    parser.add_argument(
+        "--summary",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="show what is found on standard error: live on a terminal, and at the end",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Capture; the command's exit code, or 0 if all parts of the agent worked until the end."""
+    check_targets(args)
+    faults = Faults()
+    with start_command(args, config, telemetry_files(config)) as started:
+        _capture(args, config, out, started, faults)
+    return exit_code_of(started, faults)
+
+
+def _capture(
+    args: Namespace, config: Config, out: Output, started: Started, faults: Faults
+) -> None:
+    # A third of a second of imports, with threads: after the fork.
+    from otel_gpu.export.exports import Exports, open_exports  # noqa: PLC0415
+
+    rejected: Counter[str] = Counter()
+    with (
+        load_programs(args, config, started) as programs,
+        open_exports(config, os.environ, live=True, faults=faults) as exports,
+        live_store(config, faults) as store,
+        ExitStack() as stack,
+    ):
+        summary = None
+        if args.summary != "never":
+            # An agent that shows nothing does without rich and its megabytes.
+            from otel_gpu.faces.summary import Summary, is_live  # noqa: PLC0415
+
+            console = out.stderr_console
+            live = is_live(args.summary, console, shares_terminal=started.command is not None)
+            summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
+        keepers: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
+        if store is not None:
+            keepers.append(store)
+
+        def explain(_: pipeline.Blame | None = None) -> pipeline.Blame:
+            return pipeline.Blame(config, *keepers)
+
+        blame = Isolated(faults, "explain", explain(), explain)
+        parts = [*keepers, blame, Isolated(faults, "hang_log", _HangLog())]
+        if summary is not None:
+            parts.append(Isolated(faults, "summary", summary))
+
+        def status() -> Mapping[str, Any]:
+            _name_programs(programs.refusals, "export_queue", exports.take_cut())
+            _name_programs(programs.refusals, "chains", blame.part.take_cut())
+            return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
+
+        with open_session(args, config, programs, started, status, faults) as batches:
+            pipeline.process(batches, Enricher(), parts, rejected, faults)
+            blame.call(pipeline.Blame.close)
+            if not exports.shutdown(config.export.shutdown_timeout_s):
+                _logger.warning("not everything could be exported before the time was over")
+    if summary is not None:
+        with faults.at("summary"):
+            summary.print_final()
+        if store is not None:
+            out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
+
+
+def _name_programs(
+    refusals: Refusals, bound: str, counts: Mapping[ProcessImage | None, int]
+) -> None:
+    for process, count in counts.items():
+        if process is not None:
+            holder = Holder(process.pid, user_number(process.user))
+            refusals.add(bound, holder, count, name=process.comm)
+
+
+class _HangLog:
+    """Says once of each call that it does not return, in words that an operator can search for."""
+
+    observes = frozenset({OpenCallActivity})
+
+    def __init__(self) -> None:
+        self._said: OrderedDict[tuple[int, int, int, int], None] = OrderedDict()
+
+    def observe(self, activity: OpenCallActivity) -> None:
+        event = activity.event
+        name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
+        is_new = name not in self._said
+        self._said[name] = None
+        # Those that still hang are seen again and again; the others returned.
+        self._said.move_to_end(name)
+        if len(self._said) > _MAX_SAID:
+            self._said.popitem(last=False)
+        if is_new:
+            place = activity.stack.place if activity.stack else None
+            _logger.warning(
+                "thread %d (%s) of %s, process %d, has been inside %s for %s%.1f s%s",
+                *(event.tid, event.comm, activity.process.service_name, event.pid),
+                activity.api.name,
+                "at least " if event.began_before_capture else "",
+                (activity.seen_unix_ns - activity.start_unix_ns) / 1e9,
+                f", in {describe_place(place)}" if place else "",
+            )

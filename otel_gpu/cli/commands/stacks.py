@@ -1,0 +1,200 @@
+"""
+Add up the stacks of CUDA calls that became spans, of threads on CPUs, of waits, and of device
+memory: Python, C++, CUDA and the kernel in one, by calls, time or bytes. --diff compares two of
+them. Reads a recording, a store or a memory snapshot of PyTorch, which needs no privileges and no GPU; or captures live what is named by --pid, --cgroup,
+--all or a command after --, until that ends, the time is over or Ctrl-C is pressed. Sampled calls
+count as often as they were sampled from; --spans full gives every call a stack. With a command, its
+exit code is ours, and the text goes to standard error; --json and --folded go to standard output.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from otel_gpu.cli.commands import JSON_HELP, Output, UsageError, add_file
+from otel_gpu.cli.live_source import LiveSource, find_source_or_capture, pids_of
+from otel_gpu.cli.part_reports import (
+    add_source_arguments,
+    open_for_writing,
+    open_for_writing_bytes,
+    part_of,
+    write_result,
+)
+from otel_gpu.cli.stack_sides import open_side
+from otel_gpu.cli.targets import add_target_arguments
+from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.faces.folded import folded_differences, folded_line
+from otel_gpu.faces.speedscope import speedscope_document
+from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.folding import fold
+from otel_gpu.findings.json_form import to_text
+from otel_gpu.findings.memory_stacks import MemoryStackCollector
+from otel_gpu.findings.source import Source
+from otel_gpu.findings.stack_diff import StackDiff, compare
+from otel_gpu.findings.stacks_document import make_diff_document, make_stacks_document
+from otel_gpu.findings.top_stacks import (
+    CALLED,
+    CALLS,
+    GRAPHS,
+    MEASURES,
+    MEMORY,
+    TIME,
+    WAITED,
+    StackCollector,
+    StackReport,
+)
+
+CONFIG_FLAGS = ("spans.mode",)
+TAKES_COMMAND = True
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_source_arguments(parser, "look at", captures=True)
+    add_target_arguments(parser, pid_note="; of a recording or store, only this process")
+    by = (
+        "what counts: of CUDA calls their time, number or bytes; of threads their time on CPUs (from "
+        "samples), off them (in waits that became spans), or both; of device memory what was in use "
+        "in the end or at its peak, or was allocated; default: %(default)s"
+    )
+    parser.add_argument("--by", choices=(*MEASURES, *GRAPHS, *MEMORY), default=MEASURES[0], help=by)
+    api = "only calls of this CUDA API, also those inside other calls; may be repeated"
+    parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
+    thread = "only threads of this number or name, which may have * in it, each for itself; may be repeated"
+    parser.add_argument("--thread", action="append", default=[], metavar="THREAD", help=thread)
+    diff = (
+        "compare two recordings or stores, or two windows FROM..TO of the one that is named: which "
+        "frames have another share of the whole in B"
+    )
+    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help=diff)
+    parser.add_argument(
+        "--waits",
+        action="store_true",
+        help="where threads were blocked instead, by what they waited for",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=20,
+        metavar="N",
+        help="list this many stacks, in text and JSON; default: %(default)s",
+    )
+    now = "where all threads of the processes that --pid names are, right now; none is stopped"
+    parser.add_argument("--now", action="store_true", help=now)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help=f"{JSON_HELP}; docs/stacks.md describes it"
+    )
+    form.add_argument(
+        "--folded",
+        action="store_true",
+        help="print all stacks in the format of FlameGraph's scripts; times are nanoseconds",
+    )
+    add_file(parser, "--output", "write there instead of printing")
+    add_file(parser, "--speedscope", "also write a profile for speedscope")
+    add_file(parser, "--pprof", "also write a profile for go tool pprof")
+    add_file(parser, "--flamegraph", "also write a flame graph, as a page of HTML")
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Add up; the command's exit code, or 0."""
+    if args.now:
+        from otel_gpu.cli.thread_dump import look_at_threads  # noqa: PLC0415 -- as of a capture
+
+        return look_at_threads(args, config, out)
+    if args.limit < 1:
+        raise UsageError("--limit must be at least 1")
+    if args.waits and (args.api or args.by not in (TIME, CALLS)):
+        raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
+    if args.by in MEMORY and (args.api or args.thread):
+        raise UsageError("memory is of no API and no thread", hint="leave out --api and --thread")
+    if args.diff:
+        return _run_diff(args, config, out)
+    source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
+    if isinstance(source, LiveSource) and not config.stacks.enabled:
+        raise UsageError("stacks.enabled is false", hint="set it to true, or read a recording")
+    with part_of(source, args) as window:
+        _write(_add_up(source, window, args), args, out)
+    return source.exit_code
+
+
+def _add_up(source: Source, window: Window, args: Namespace) -> StackReport:
+    if args.by in MEMORY:
+        memory = MemoryStackCollector(
+            window, kind=args.by, pids=pids_of(source, args), rejected=source.rejected
+        )
+        source.play(window, [memory])
+        return memory.finish(source.name, source.notes)
+    kind = WAITED if args.waits else args.by if args.by in GRAPHS else CALLED
+    stacks = StackCollector(
+        window,
+        kind=kind,
+        pids=pids_of(source, args),
+        names=args.api,
+        threads=args.thread,
+        rejected=source.rejected,
+    )
+    source.play(window, [stacks])
+    return stacks.finish(source.name, TIME if kind in GRAPHS else args.by, source.notes)
+
+
+def _write(report: StackReport, args: Namespace, out: Output) -> None:
+    lines: list[str] | None = None
+    if args.json:
+        lines = [to_text(make_stacks_document(report, args.limit))]
+    elif args.folded:
+        lines = [folded_line(stack) for stack in fold(report.rows, report.by)]
+    write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
+    # What was asked for is written before it is said that there is nothing to draw.
+    if (args.speedscope or args.flamegraph or args.pprof) and not report.total():
+        hint = "see the notes above; `otel-gpu doctor` says what this host allows"
+        raise OtelGpuError(f"no stack weighs anything by {args.by}", hint=hint)
+    if args.speedscope:
+        with open_for_writing(args.speedscope) as file:
+            json.dump(speedscope_document(report), file)
+    if args.pprof:
+        from otel_gpu.faces.pprof import pprof_file  # noqa: PLC0415 -- 15 ms that few ask for
+
+        with open_for_writing_bytes(args.pprof) as binary:
+            binary.write(pprof_file(report))
+    if args.flamegraph:
+        from otel_gpu.faces.html.flamegraph import flamegraph_page  # noqa: PLC0415 -- 20 ms
+
+        title, about = f"{report.source}: {report.title}", [coverage(report), *report.notes]
+        with open_for_writing(args.flamegraph) as file:
+            file.write(flamegraph_page(fold(report.rows, report.by), report.by, title, about))
+
+
+def _run_diff(args: Namespace, config: Config, out: Output) -> int:
+    if args.speedscope or args.pprof or args.command or args.duration is not None or args.record:
+        hint = "--json, --folded and --flamegraph show one, of recordings and stores"
+        raise UsageError("a difference is no profile, and is not captured", hint=hint)
+    reports = []
+    for text in args.diff:
+        with open_side(text, args, config) as (source, window):
+            report = _add_up(source, window, args)
+        reports.append(
+            report if text == source.name else report._replace(source=f"{source.name} {text}")
+        )
+    diff = compare(*reports)
+    lines: list[str] | None = None
+    if args.json:
+        lines = [to_text(make_diff_document(diff, args.limit))]
+    elif args.folded:
+        lines = list(folded_differences(diff))
+    write_result(args, out, lines, lambda console: write_difference(diff, console, args.limit))
+    if args.flamegraph:
+        with open_for_writing(args.flamegraph) as file:
+            file.write(_difference_page(diff))
+    return 0
+
+
+def _difference_page(diff: StackDiff) -> str:
+    from otel_gpu.faces.html.flamegraph import difference_page  # noqa: PLC0415 -- as above
+
+    sides = zip("AB", (diff.before, diff.after), strict=True)
+    about = [
+        " ".join((f"{mark}: {report.source}. {coverage(report)}", *report.notes))
+        for mark, report in sides
+    ]
+    return difference_page(diff, f"{diff.after.title}: B against A", about)

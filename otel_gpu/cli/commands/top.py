@@ -1,0 +1,178 @@
+"""
+Show what bounds each process, where the time of the threads that feed the GPU goes, its CUDA calls,
+incidents while they form, and calls that do not return: live, of what is named by --pid, --cgroup,
+--all or a command after --, or of a recording, at its own pace. On a terminal: q quits, p pauses, s
+changes what calls are sorted by, and the arrows or j and k choose a process. Elsewhere, screens are
+written one below the other as plain text. With a command, its input and output are its own, there
+are no keys, and the exit code is the command's; the screen goes to standard error, and is redrawn
+in place where standard output is not that terminal.
+"""
+
+import signal
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from otel_gpu import pipeline
+from otel_gpu.cli.commands import Output, UsageError, add_file
+from otel_gpu.cli.display import Display
+from otel_gpu.cli.keys import has_keys
+from otel_gpu.cli.live_capture import Batches, exit_code_of, open_capture, signals_handled
+from otel_gpu.cli.sources import RecordingSource
+from otel_gpu.cli.targets import add_target_arguments, check_targets
+from otel_gpu.config import Config
+from otel_gpu.enrich.activities import Activity
+from otel_gpu.enrich.enricher import Enricher
+from otel_gpu.faces.summary import is_live
+from otel_gpu.faults import Faults, Isolated, Observer
+from otel_gpu.findings.board import Board
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.extent import Extent
+
+CONFIG_FLAGS = ("spans.mode",)
+TAKES_COMMAND = True
+
+_NS_PER_S = 1_000_000_000
+_INTERVALS_S = 0.1, 3_600.0
+# A clock that was set must not make the player wait.
+_LONGEST_PAUSE_S = 60.0
+_GLANCE_S = 0.05
+
+
+class _Quit(Exception):  # noqa: N818 -- nothing went wrong
+    """The operator has seen enough of a recording."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_file(parser, "recording", "the recording to play", nargs="?")
+    add_target_arguments(parser)
+    text = "from one screen to the next; default: 2"
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="write one screen and end: after one interval or --duration, when the command ends, "
+        "or what the end of a recording shows",
+    )
+
+
+def run(args: Namespace, config: Config, out: Output) -> int:
+    """Show; the command's exit code, or 0."""
+    least_s, longest_s = _INTERVALS_S
+    if not least_s <= args.interval <= longest_s:
+        raise UsageError(f"--interval must be {least_s:g} to {longest_s:,.0f} seconds")
+    if args.recording is None:
+        return _watch(args, config, out)
+    if args.command or args.pid or args.cgroup or args.all or args.duration or args.record:
+        hint = "leave out what says what to capture, or the recording"
+        raise UsageError("a recording is played as it is", hint=hint)
+    return _play(args, config, out)
+
+
+def _watch(args: Namespace, config: Config, out: Output) -> int:
+    check_targets(args)
+    if args.once and args.duration is None and not args.command:
+        args.duration = args.interval
+    rejected: Counter[str] = Counter()
+    faults = Faults()
+    board = _make_board(args, config, rejected)
+    with open_capture(args, config, rejected, faults, is_shown=True) as (started, batches):
+        console = out.stderr_console if args.command else out.stdout_console
+        display = _make_display(args, board, console, _name_target(args))
+        with display:
+            shown = batches if args.once else _ticking(batches, display, faults)
+            parts = [Isolated(faults, "board", board)]
+            pipeline.process(shown, Enricher(), parts, rejected, faults)
+        board.close()
+        display.write()
+    return exit_code_of(started, faults)
+
+
+def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
+    has_ended = False
+    for batch in batches:
+        yield batch
+        with faults.at("display"):
+            display.tick()
+        if display.has_quit and not has_ended:
+            has_ended = True
+            # The session ends itself in good order; there is no command here. Ctrl-C may be ignored.
+            signal.raise_signal(signal.SIGTERM)
+
+
+def _play(args: Namespace, config: Config, out: Output) -> int:
+    recording = RecordingSource(args.recording)
+    board = _make_board(args, config, recording.rejected)
+    display = _make_display(args, board, out.stdout_console, args.recording.name)
+    observers: list[Observer] = [board] if args.once else [_Pace(display), board]
+    # Signals do what `q` does, so that the terminal is left as it was.
+    with signals_handled(lambda *_: display.quit()):
+        try:
+            with display:
+                recording.play(Window(), observers)
+                board.close()
+                display.hold()
+        except _Quit:
+            board.close()
+    display.write()
+    if recording.error:
+        raise recording.error
+    return 0
+
+
+class _Pace:
+    """Lets each activity pass when its time has come."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._extent = Extent()
+        self._reached_unix_ns = 0
+        self._due_s = self._ticked_s = time.monotonic()
+
+    def observe(self, activity: Activity) -> None:
+        self._extent.observe(activity)
+        end_unix_ns = self._extent.end_unix_ns
+        step_s = (end_unix_ns - (self._reached_unix_ns or end_unix_ns)) / _NS_PER_S
+        self._due_s += min(max(0.0, step_s), _LONGEST_PAUSE_S)
+        self._reached_unix_ns = end_unix_ns
+        while self._display.is_paused or self._due_s > (now_s := time.monotonic()):
+            self._tick(_GLANCE_S if self._display.is_paused else self._due_s - now_s)
+        if time.monotonic() - self._ticked_s > _GLANCE_S:
+            self._tick(0.0)
+
+    def _tick(self, wait_s: float) -> None:
+        began_s = time.monotonic()
+        was_paused = self._display.is_paused
+        self._display.tick(min(wait_s, _GLANCE_S))
+        self._ticked_s = time.monotonic()
+        if was_paused:
+            self._due_s += self._ticked_s - began_s
+        if self._display.has_quit:
+            raise _Quit
+
+
+def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> Board:
+    interval_ns = round(args.interval * _NS_PER_S)
+    return Board(pipeline.bounded_settings(config), interval_ns, rejected)
+
+
+def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:
+    # What a command writes to the same terminal would be gone with the screen.
+    shares_terminal = bool(args.command) and sys.stdout.isatty()
+    may_redraw = not console.is_dumb_terminal and not args.once
+    can_redraw = may_redraw and is_live("auto", console, shares_terminal=shares_terminal)
+    takes_keys = can_redraw and not args.command and has_keys()
+    return Display(board, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
+
+
+def _name_target(args: Namespace) -> str:
+    if args.command:
+        return " ".join([Path(args.command[0]).name, *args.command[1:]])
+    if args.pid:
+        return "pid " + ", ".join(map(str, args.pid))
+    return f"cgroup {args.cgroup.name}" if args.cgroup else "all processes"

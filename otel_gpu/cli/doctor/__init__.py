@@ -1,0 +1,1 @@
+"""What this host and its programs allow, checked one by one."""

@@ -1,0 +1,169 @@
+"""A report of a part of a recording or store, as the command line names it."""
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TextIO
+
+from otel_gpu import pipeline
+from otel_gpu.cli.commands import PIPE_COLUMNS, Output, UsageError, add_file, open_console
+from otel_gpu.cli.flight_recorder import store_path
+from otel_gpu.cli.sources import StoreSource, open_recording
+from otel_gpu.config import Config
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.findings.collector import Collector
+from otel_gpu.findings.document import Window
+from otel_gpu.findings.source import Source
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOMENT_HELP = (
+    "Unix seconds, ISO 8601 (UTC unless it says otherwise), 30s or -30s before the end, or +30s "
+    "after the beginning"
+)
+
+_RELATIVE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9}
+_NS_PER_S = 10**9
+# 1973 in seconds: a smaller number is a duration that lacks its unit.
+_FIRST_UNIX_S = 10**8
+
+
+class Moment(NamedTuple):
+    """A point in time; ``origin`` is ``unix``, ``begin`` or ``end`` of a capture."""
+
+    origin: str
+    offset_ns: int
+
+    def resolve(self, begin_unix_ns: int, end_unix_ns: int) -> int:
+        """Return the moment in a capture that has this extent."""
+        origins = {"unix": 0, "begin": begin_unix_ns, "end": end_unix_ns}
+        return max(0, origins[self.origin] + self.offset_ns)
+
+
+def parse_moment(text: str) -> Moment:
+    """Read a moment; ``UsageError`` where the text is not one."""
+    if found := _RELATIVE.fullmatch(text):
+        sign, amount, unit = found.groups()
+        offset_ns = round(float(amount) * _UNITS_NS[unit])
+        return Moment("begin", offset_ns) if sign == "+" else Moment("end", -offset_ns)
+    if _NUMBER.fullmatch(text):
+        whole, _, part = text.partition(".")
+        if int(whole) < _FIRST_UNIX_S:
+            raise UsageError(f"{text} lacks a unit", hint=f"write {text}s for seconds")
+        return Moment("unix", int(whole) * _NS_PER_S + int(f"{part:0<9.9}"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a point in time", hint=MOMENT_HELP) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since_1970 = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return Moment("unix", since_1970 // timedelta(microseconds=1) * 1_000)
+
+
+def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
+    """Add the arguments that name a recording or a store, and a part of it."""
+    # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
+    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
+    what = "the recording, or memory snapshot of PyTorch, to"
+    add_file(parser, "recording", f"{what} {verb}", nargs="?")
+    named = "nothing else is named" if captures else "no recording is named"
+    store = f"the store to {verb}; default, where {named}: the one that run writes"
+    add_file(parser, "--store", store)
+    of = "of a recording or store, " if captures else ""
+    text = f"{of}what happened from then on: {MOMENT_HELP}"
+    parser.add_argument("--from", "--since", dest="begin", metavar="TIME", help=text)
+    parser.add_argument("--to", dest="end", metavar="TIME", help=f"{of}what happened before that")
+
+
+def find_source(args: Namespace, config: Config) -> Source | None:
+    """Open what the command line names, or else the store that ``run`` writes; None: neither."""
+    if args.recording is not None and args.store is not None:
+        raise UsageError("name a recording or a store, not both")
+    if args.recording is not None:
+        return open_recording(args.recording, config)
+    if args.store is not None:
+        return StoreSource(args.store)
+    path = store_path(config)
+    return StoreSource(path) if config.store.enabled != "off" and path.exists() else None
+
+
+@contextmanager
+def part_of(source: Source, args: Namespace) -> Iterator[Window]:
+    """Yield the window that a report is about; close the source, and raise its error."""
+    with closing(source):
+        yield source.about(resolve_window(source, args.begin, args.end))
+    if source.error:
+        raise source.error
+
+
+def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
+    """Return the window of a source that words name; ``UsageError`` where they make no sense."""
+    named = [None if text is None else parse_moment(text) for text in (begin, end)]
+    extent = (0, 0)
+    if any(moment is not None and moment.origin != "unix" for moment in named):
+        extent = source.extent()
+    window = Window(*(None if moment is None else moment.resolve(*extent) for moment in named))
+    start_unix_ns, end_unix_ns = window
+    if start_unix_ns is not None and end_unix_ns is not None and start_unix_ns >= end_unix_ns:
+        raise UsageError("the window ends before it begins")
+    return window
+
+
+def make_collector(
+    config: Config, rejected: Mapping[str, int], window: Window, pids: Sequence[int]
+) -> Collector:
+    """Return what makes the report of a window; see ``report.collector.Collector``."""
+    explainer = Explainer(pipeline.explain_settings(config))
+    return Collector(explainer, window=window, pids=pids, rejected=rejected)
+
+
+def write_result(
+    args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[["Console"], None]
+) -> None:
+    """
+    Write lines for a program, or let a person's report be drawn, where ``--output`` says.
+
+    Else it is printed; with a command, standard output is the command's, but for programs.
+    """
+    if args.output is not None:
+        with open_for_writing(args.output) as file:
+            if lines is None:
+                draw(open_console(file, PIPE_COLUMNS))
+            else:
+                file.writelines(f"{line}\n" for line in lines)
+    elif lines is None:
+        draw(out.stderr_console if args.command else out.stdout_console)
+    else:
+        for line in lines:
+            out.line(line)
+
+
+@contextmanager
+def open_for_writing(path: Path) -> Iterator[TextIO]:
+    """Open a file that a person named, replacing an old one; ``OtelGpuError`` says why not."""
+    with _explained(path), path.open("w", encoding="utf-8") as file:
+        yield file
+
+
+@contextmanager
+def open_for_writing_bytes(path: Path) -> Iterator[BinaryIO]:
+    """Open one that is not text, as ``open_for_writing`` does."""
+    with _explained(path), path.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "name a file in a folder that exists and can be written"
+        raise OtelGpuError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -1,0 +1,186 @@
+"""
+The files of the service: what an installation writes, leaves and removes.
+
+A file that the operator changed is theirs: the new one is put beside it, and it stays when the
+service goes. What was installed is remembered by digest, so that an unchanged file
+can be brought up to date.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from otel_gpu.errors import HostError
+
+UNIT = "otel-gpu.service"
+# What the unit in deploy/systemd runs.
+DEFAULT_PROGRAM = Path("/opt/otel-gpu/bin/otel-gpu")
+_SOURCES = (
+    Path(__file__).resolve().parent / "systemd",  # in a wheel
+    Path(__file__).resolve().parents[3] / "deploy" / "systemd",  # in a checkout
+)
+_RECORD = Path("etc/otel-gpu/.installed.json")
+# systemd would take other characters for quotes, specifiers or variables.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+-]+")
+_MAX_BYTES = 1 << 20
+
+Action = Literal["write", "replace", "beside", "unchanged", "remove", "keep"]
+
+
+class ServiceFile(NamedTuple):
+    """A file of ``deploy/systemd``, its place below the root, and its permissions."""
+
+    name: str
+    place: Path
+    mode: int
+
+
+FILES = (
+    ServiceFile(UNIT, Path("etc/systemd/system") / UNIT, 0o644),
+    # Headers with tokens belong there.
+    ServiceFile("otel-gpu.env", Path("etc/otel-gpu/otel-gpu.env"), 0o600),
+    ServiceFile("config.yaml", Path("etc/otel-gpu/config.yaml"), 0o644),
+)
+
+
+class Step(NamedTuple):
+    """
+    What is done with one file: ``data`` is what is written, else empty.
+
+    ``replace`` is for an unchanged file, ``beside`` for one that the operator changed.
+    """
+
+    action: Action
+    path: Path
+    data: bytes = b""
+    mode: int = 0o644
+
+
+class Layout:
+    """
+    The service's files below one root, which may be an image, and the program that they run.
+
+    Raises ``HostError`` where a unit cannot hold its path, or a file cannot be written.
+    """
+
+    def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
+        if not _PLAIN_PATH.fullmatch(str(program)):
+            raise HostError(
+                f"{program}: not a path that a unit can run as it is",
+                hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be",
+            )
+        self._root = root
+        self._program = program
+
+    def plan_install(self) -> list[Step]:
+        """Return what an installation would do; nothing is written."""
+        recorded = self._recorded()
+        return [self._install(file, recorded) for file in FILES]
+
+    def plan_uninstall(self) -> list[Step]:
+        """Return what a removal would do, for the files that are there."""
+        return [*self._removals(self._recorded())]
+
+    def install(self, steps: list[Step]) -> None:
+        """Do the steps of an installation, and remember what was written."""
+        recorded = dict(self._recorded())
+        for step in steps:
+            if step.data:
+                _write(step.path, step.data, step.mode)
+            if step.action in {"write", "replace"}:
+                recorded[self._key(step.path)] = _digest(step.data)
+        text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"
+        _write(self._root / _RECORD, text.encode(), 0o644)
+
+    def uninstall(self, steps: list[Step]) -> None:
+        """Do the steps of a removal."""
+        removed = [step.path for step in steps if step.action == "remove"]
+        if not any(step.action == "keep" for step in steps):
+            removed.append(self._root / _RECORD)
+        for path in removed:
+            with _explained(path):
+                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            (self._root / _RECORD).parent.rmdir()
+
+    def _install(self, file: ServiceFile, recorded: Mapping[str, str]) -> Step:
+        path, data = self._root / file.place, self._shipped(file)
+        present = _read(path)
+        if present is None:
+            return Step("write", path, data, file.mode)
+        if present == data:
+            return Step("unchanged", path)
+        if _digest(present) == recorded.get(self._key(path)):
+            return Step("replace", path, data, file.mode)
+        beside = path.with_name(path.name + ".new")
+        if _read(beside) == data:
+            return Step("unchanged", beside)
+        return Step("beside", beside, data, file.mode)
+
+    def _removals(self, recorded: Mapping[str, str]) -> Iterator[Step]:
+        for file in FILES:
+            path, data = self._root / file.place, self._shipped(file)
+            present = _read(path)
+            if present is not None:
+                ours = present == data or _digest(present) == recorded.get(self._key(path))
+                yield Step("remove" if ours else "keep", path)
+            beside = path.with_name(path.name + ".new")
+            if _read(beside) is not None:
+                yield Step("remove", beside)
+
+    def _shipped(self, file: ServiceFile) -> bytes:
+        for folder in _SOURCES:
+            if (data := _read(folder / file.name)) is not None:
+                return data.replace(bytes(DEFAULT_PROGRAM), bytes(self._program))
+        hint = "install a wheel, or run from a checkout"
+        raise HostError(f"this installation has no {file.name}", hint=hint)
+
+    def _key(self, path: Path) -> str:
+        return f"/{path.relative_to(self._root)}"
+
+    def _recorded(self) -> Mapping[str, str]:
+        try:
+            recorded = json.loads(_read(self._root / _RECORD) or b"{}")
+        except ValueError:
+            return {}  # as if everything were the operator's
+        return recorded if isinstance(recorded, dict) else {}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "run as root, or name another folder with --root"
+        raise HostError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+def _read(path: Path) -> bytes | None:
+    with _explained(path), contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        return file.read(_MAX_BYTES)
+    return None
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    # Under another name first: a reader, or a crash, never sees half of it.
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), mode)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise

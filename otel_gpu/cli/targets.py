@@ -1,0 +1,42 @@
+"""What a live capture watches, as the command line names it; a verb that captures nothing needs no more."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from otel_gpu.capture.door_library import library_path
+from otel_gpu.cli.commands import UsageError, add_file, add_pids, check_pids
+
+
+def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
+    """Add the arguments that say what to watch, and for how long."""
+    add_pids(parser, "watch this process and its children", pid_note)
+    text = "watch the processes of this cgroup, also those that join it later"
+    parser.add_argument("--cgroup", type=Path, metavar="FOLDER", help=text)
+    parser.add_argument(
+        "--all", action="store_true", help="watch every process that uses a CUDA library"
+    )
+    parser.add_argument(
+        "--door",
+        action="store_true",
+        help="have the command count its hot calls itself, which costs it less than probes do",
+    )
+    parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this long")
+    add_file(parser, "--record", "also write a recording, for replay and parse")
+
+
+def check_targets(args: Namespace) -> None:
+    """Refuse to watch nothing, several kinds of things, or what does not exist."""
+    chosen = [bool(args.command), bool(args.pid), args.cgroup is not None, args.all]
+    if sum(chosen) != 1:
+        message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
+        raise UsageError(message, hint="one of: -- COMMAND, --pid PID, --cgroup FOLDER, --all")
+    if args.door and not args.command:
+        raise UsageError(
+            "--door is for a command",
+            hint=f"start others with LD_PRELOAD={library_path()}",
+        )
+    check_pids(args.pid)
+    if args.cgroup is not None and not (args.cgroup / "cgroup.procs").exists():
+        raise UsageError(f"{args.cgroup} is not a cgroup", hint="give its folder in /sys/fs/cgroup")
+    if args.duration is not None and args.duration <= 0:
+        raise UsageError("--duration must be more than 0 seconds")

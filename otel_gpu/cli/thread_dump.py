@@ -1,0 +1,185 @@
+"""The body of ``stacks --now``: one look at all threads of some processes."""
+
+import platform
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.kernel_stacks import KernelStacks
+from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Onlooker, Whom
+from otel_gpu.cli.commands import Output, UsageError, check_pids
+from otel_gpu.cli.part_reports import write_result
+from otel_gpu.config import Config
+from otel_gpu.enrich.reasons import find_reason
+from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.faces.threads_text import write_threads
+from otel_gpu.findings.json_form import to_text
+from otel_gpu.findings.threads_now import (
+    BLOCKED,
+    STATES,
+    ThreadNow,
+    ThreadsReport,
+    make_threads_document,
+)
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mapped_files import mapped_files
+from otel_gpu.procfs.proc_files import process_name
+from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.decoder import decode
+from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
+from otel_gpu.wire.symbol_records import Stack, UserStack
+
+_UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
+_LOOKS_AT_INTERPRETER = 5
+# A thread that runs is at another place at its next tick.
+_MORE_LOOKS = 5
+_TICK_S = 0.01
+# So that we have just come to a CPU, which is what the scheduler's clock is known by.
+_NAP_S = 0.001
+_UNSEEN = (
+    "it has just ended, is a thread of the kernel, or is in a pid namespace that is not seen here"
+)
+
+
+def look_at_threads(args: Namespace, config: Config, out: Output) -> int:
+    """Look once at all threads of the processes that are named, and write what they do; 0."""
+    if not args.pid:
+        raise UsageError("--now looks at processes", hint="name one with --pid PID")
+    # Of other options none has a meaning here.
+    others = (args.command, args.cgroup, args.all, args.recording, args.store, args.record)
+    if any(others) or args.duration is not None:
+        raise UsageError("--now looks at what --pid names, and at nothing else")
+    for form in ("folded", "speedscope", "flamegraph", "waits", "api"):
+        if getattr(args, form, None):
+            raise UsageError(f"--now is text or --json, and has no --{form}")
+    check_pids(args.pid)
+    report = look_at_processes(config, args.pid)
+    lines = [to_text(make_threads_document(report))] if args.json else None
+    write_result(args, out, lines, lambda console: write_threads(report, console))
+    return 0
+
+
+def look_at_processes(config: Config, pids: Sequence[int]) -> ThreadsReport:
+    """
+    Look once at all threads of some processes.
+
+    Raises:
+        HostError: This kernel or this user allows no looks.
+        OtelGpuError: One of them has no threads.
+    """
+    with Onlooker(config) as onlooker:
+        return _Round(onlooker, pids).report()
+
+
+class _Looked(NamedTuple):
+    look: Look
+    stack: int
+    complete: bool
+    calls: tuple[str, ...]
+
+
+class _Round:
+    def __init__(self, onlooker: Onlooker, pids: Sequence[int]) -> None:
+        self._onlooker = onlooker
+        # Any number will do: no other image of these processes is seen.
+        self._image_ktime_ns = kernel_clock.ktime_ns()
+        self._pids = tuple(dict.fromkeys(pids))
+        self._user_stacks = UserStacks(lambda _pid: self._image_ktime_ns)
+        self._kernel_stacks = KernelStacks(onlooker)
+        self._functions: dict[int, tuple[str, ...]] = {}
+        self._table = StackTable()
+        self._notes: list[str] = []
+
+    def report(self) -> ThreadsReport:
+        for pid in self._pids:
+            self._prepare(pid)
+        whom = {(pid, WHOLE_PROCESS): self._image_ktime_ns for pid in self._pids}
+        time.sleep(_NAP_S)
+        unix_ns, begin_ns = time.time_ns(), kernel_clock.ktime_ns()
+        found = self._look(whom)
+        for pid in self._pids:
+            if not any(key[0] == pid for key in found):
+                raise OtelGpuError(f"process {pid} has no thread that can be seen", hint=_UNSEEN)
+        # What runs may have been on its way from one place to another.
+        for _ in range(_MORE_LOOKS):
+            doubtful = {
+                key: self._image_ktime_ns
+                for key, looked in found.items()
+                if looked.look.is_late and looked.look.sample and not looked.complete
+            }
+            if not doubtful:
+                break
+            time.sleep(_TICK_S)
+            found |= self._look(doubtful)
+        names = {pid: process_name(pid) for pid in self._pids}
+        took_ns = kernel_clock.ktime_ns() - begin_ns
+        threads = [self._thread(looked) for looked in found.values()]
+        self._user_stacks.close()
+        return ThreadsReport(names, unix_ns, took_ns, threads, self._notes)
+
+    def _prepare(self, pid: int) -> None:
+        mapped = list(mapped_files(pid))
+        if not mapped:
+            self._notes.append(
+                f"what process {pid} maps cannot be read, so its functions have no names: "
+                "run as root, or grant CAP_SYS_PTRACE"
+            )
+        interpreters = Interpreters(self._onlooker)
+        for _ in range(_LOOKS_AT_INTERPRETER):
+            interpreters.examine(pid, self._image_ktime_ns, mapped)
+            if not interpreters.reasons:
+                break
+        self._notes += [
+            f"frames of Python of process {pid} are not in its stacks: {reason}"
+            for reason in interpreters.reasons.values()
+        ]
+        self._user_stacks.processes.learn((pid, self._image_ktime_ns), mapped)
+
+    def _look(self, whom: Whom) -> dict[tuple[int, int], _Looked]:
+        looks, codes = self._onlooker.take(whom)
+        for code in codes:
+            self._user_stacks.take(code)
+        return {(look.pid, look.tid): self._resolve(look) for look in looks}
+
+    def _resolve(self, look: Look) -> _Looked:
+        if not look.sample:
+            return _Looked(look, 0, complete=False, calls=())
+        resolved = self._user_stacks.resolve_look(look.sample)
+        for event in decode(resolved.records, Counter()):
+            if isinstance(event, UserStack):
+                self._table.learn(event)
+        calls = self._user_stacks.open_calls(look.sample).calls
+        names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
+        return _Looked(look, resolved.stack, resolved.complete, names)
+
+    def _thread(self, looked: _Looked) -> ThreadNow:
+        look = looked.look
+        state = STATES[look.state]
+        for event in decode(self._kernel_stacks.tell(look.kernel_stack), Counter()):
+            if isinstance(event, Stack):
+                self._functions[event.kernel_stack] = event.functions
+        functions = self._functions.get(look.kernel_stack, ())
+        reason = ""
+        if state == BLOCKED:
+            flags = wire.STALL_FAULT if look.system_call < 0 else 0
+            kernels = find_reason(functions, look.system_call, flags, platform.machine())
+            reason = refine_reason(kernels, self._table.rules_of(looked.stack))
+        return ThreadNow(
+            look.pid,
+            look.tid,
+            look.comm.decode(errors="replace"),
+            state,
+            reason,
+            not look.task_state & _UNINTERRUPTIBLE,
+            look.ktime_ns - look.since_ktime_ns if look.since_ktime_ns else None,
+            look.is_late,
+            looked.calls,
+            self._table.find(looked.stack),
+            functions,
+        )
