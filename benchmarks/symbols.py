@@ -13,9 +13,9 @@ from statistics import median
 
 from benchmarks.result import Result
 from otel_gpu.stacks.mappings import Mapping
-from otel_gpu.stacks.symbol_cache import SymbolCache
-from otel_gpu.stacks.symbol_table import symbol_source
-from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.stacks.symbols.symbol_cache import SymbolCache
+from otel_gpu.stacks.symbols.symbol_table import symbol_source
 from tests.unit.stacks.elf_files import image, many_functions
 
 FUNCTIONS = 500_000

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.result import Result
-from otel_gpu.stacks.unwinder import Unwinder
+from otel_gpu.stacks.unwind.unwinder import Unwinder
 from tests.unit.stacks.stack_captures import Library
 
 # Each is a call from the interpreter into C and back: ten native frames.

@@ -1,6 +1,6 @@
 /*
  * Prints where CPython keeps what a walk of its frames needs, for the table in
- * otel_gpu/stacks/python_layouts.py: for 3.10 to 3.12 in bytes, for later versions as numbers of
+ * otel_gpu/stacks/python/layouts.py: for 3.10 to 3.12 in bytes, for later versions as numbers of
  * words in the table of offsets that _PyRuntime begins with. Build it with the headers of the
  * version:
  *

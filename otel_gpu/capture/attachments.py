@@ -44,7 +44,7 @@ from otel_gpu.procfs.proc_files import close_file, process_name, stream_of
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.process_root import ServedError, open_in_root
 from otel_gpu.procfs.users import OWN, real_uid, user_name
-from otel_gpu.stacks.file_work import NotReadError
+from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.wire.probe_symbols import Probe, probes_of
 
 # How long an unused file keeps its probes: a training script that is started again at

@@ -29,7 +29,7 @@ from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
 from otel_gpu.procfs.proc_files import read_file, stream_of
 from otel_gpu.procfs.users import user_of
-from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.samples import Image
 from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_symbols import layer_of_library

@@ -22,9 +22,9 @@ from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, progra
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.stacks.file_work import FileWork, NotReadError
-from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
-from otel_gpu.stacks.python_memory import check
+from otel_gpu.stacks.python.interpreter_memory import check
+from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
+from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.samples import Image
 
 # With its version, if the name has it: "t" is free-threaded, "d" is for debugging.

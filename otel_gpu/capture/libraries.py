@@ -18,7 +18,7 @@ from contextlib import closing
 from typing import BinaryIO
 
 from otel_gpu.procfs.proc_files import stream_of
-from otel_gpu.stacks.elf_image import ElfImage, Section
+from otel_gpu.stacks.symbols.elf_file import ElfImage, Section
 
 _TABLES = (".dynsym", ".symtab")
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -41,7 +41,7 @@ from otel_gpu.errors import MapFullError
 from otel_gpu.formatting.units import count_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
-from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.stacks.read_budget import FileWork
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"

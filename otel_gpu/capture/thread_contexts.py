@@ -18,8 +18,8 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.stacks.elf_image import ElfImage
-from otel_gpu.stacks.file_work import FileWork, NotReadError
+from otel_gpu.stacks.read_budget import FileWork, NotReadError
+from otel_gpu.stacks.symbols.elf_file import ElfImage
 
 SYMBOL: Final = b"otel_thread_ctx_v1"
 

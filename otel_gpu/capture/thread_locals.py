@@ -27,7 +27,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from otel_gpu.stacks.elf_image import ElfImage, Section
+from otel_gpu.stacks.symbols.elf_file import ElfImage, Section
 
 _MAX_CHAIN: Final = 4096
 _MAX_TABLE_BYTES: Final = 64 << 20

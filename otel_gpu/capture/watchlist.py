@@ -45,7 +45,7 @@ from otel_gpu.procfs.mapped_files import (
     root_of,
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
-from otel_gpu.stacks.file_work import NotReadError
+from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import json_record
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
 from otel_gpu.procfs.proc_files import close_file, read_descriptor
-from otel_gpu.stacks.elf_image import ElfImage, image_of
-from otel_gpu.stacks.file_work import FileWork, NotReadError
+from otel_gpu.stacks.read_budget import FileWork, NotReadError
+from otel_gpu.stacks.symbols.elf_file import ElfImage, image_of
 
 VDSO = "[vdso]"
 UPROBES = "[uprobes]"

@@ -50,7 +50,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.caches import remembered
-from otel_gpu.stacks.interpreter_functions import (
+from otel_gpu.stacks.python.interpreter_functions import (
     EVALUATION_LOOP,
     INSTRUCTION,
     base_name,

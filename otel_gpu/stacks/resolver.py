@@ -16,14 +16,14 @@ from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
 from otel_gpu.stacks import mappings
-from otel_gpu.stacks.code_objects import CodeObjects
 from otel_gpu.stacks.merging import lacks_python, merge
-from otel_gpu.stacks.process_images import ProcessImage, ProcessImages
+from otel_gpu.stacks.programs import ProcessImage, ProcessImages
+from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.samples import Sample
-from otel_gpu.stacks.symbols import Symbols
-from otel_gpu.stacks.tails import Tails
-from otel_gpu.stacks.unwinder import RETURN_ADDRESS_BYTES, Unwinder
-from otel_gpu.stacks.walks import Walks
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.stacks.unwind.cached_suffixes import Tails
+from otel_gpu.stacks.unwind.cached_walks import Walks
+from otel_gpu.stacks.unwind.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.frames import NATIVE, Frame, MergedStack, NativeStack, PythonStack
 from otel_gpu.wire.probe_symbols import api_of_symbol

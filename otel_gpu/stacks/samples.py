@@ -4,7 +4,7 @@ from operator import itemgetter
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.stacks.unwinder import Registers
+from otel_gpu.stacks.unwind.unwinder import Registers
 from otel_gpu.wire.c_struct import CStruct
 
 # Of the two arrays behind it, only what is filled in is there.

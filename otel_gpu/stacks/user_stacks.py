@@ -16,14 +16,14 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.stacks.code_objects import CodeObjects
-from otel_gpu.stacks.file_work import FileWork
-from otel_gpu.stacks.launched import LaunchedKernels
-from otel_gpu.stacks.process_images import ProcessImages
+from otel_gpu.stacks.programs import ProcessImages
+from otel_gpu.stacks.python.code_objects import CodeObjects
+from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
 from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
-from otel_gpu.stacks.symbols import Symbols
-from otel_gpu.stacks.unwinder import Unwinder
+from otel_gpu.stacks.symbols.kernel_names import LaunchedKernels
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.stacks.unwind.unwinder import Unwinder
 
 SAMPLE_KINDS: Final = tuple(
     kind.to_bytes(2, "little") for kind in (wire.RECORD_SAMPLE, wire.RECORD_CODE)

@@ -11,7 +11,7 @@ from collections import Counter
 from otel_gpu import wire
 from otel_gpu.capture.refusals import Refusals
 from otel_gpu.capture.unread import Unread
-from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.stacks.read_budget import FileWork
 from tests.synthetic import call_record, kernel_record, series
 
 _BUCKET = 40

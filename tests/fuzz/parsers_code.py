@@ -16,17 +16,18 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.library_sites import LibrarySites, describe_sites
 from otel_gpu.capture.prologues import read_prologue
 from otel_gpu.capture.thread_locals import find_slot, place_of
-from otel_gpu.stacks import expressions, line_tables
-from otel_gpu.stacks.debug_files import symbol_sources
-from otel_gpu.stacks.demangling import Demangler
-from otel_gpu.stacks.elf_image import ElfImage, Segment, image_of
 from otel_gpu.stacks.mappings import Mapping
-from otel_gpu.stacks.perf_map import PerfMap
-from otel_gpu.stacks.python_layouts import layout_of
-from otel_gpu.stacks.python_memory import check
-from otel_gpu.stacks.steps import X86_64
-from otel_gpu.stacks.symbol_table import SymbolTable
-from otel_gpu.stacks.unwinder import Registers, Unwinder
+from otel_gpu.stacks.python import line_tables
+from otel_gpu.stacks.python.interpreter_memory import check
+from otel_gpu.stacks.python.layouts import layout_of
+from otel_gpu.stacks.symbols.debug_files import symbol_sources
+from otel_gpu.stacks.symbols.demangling import Demangler
+from otel_gpu.stacks.symbols.elf_file import ElfImage, Segment, image_of
+from otel_gpu.stacks.symbols.perf_map import PerfMap
+from otel_gpu.stacks.symbols.symbol_table import SymbolTable
+from otel_gpu.stacks.unwind import expressions
+from otel_gpu.stacks.unwind.frame_steps import X86_64
+from otel_gpu.stacks.unwind.unwinder import Registers, Unwinder
 from tests.fuzz.target import Target
 
 _SOURCE = """

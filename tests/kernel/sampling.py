@@ -19,7 +19,7 @@ from otel_gpu.capture.libraries import ElfSymbols
 from otel_gpu.capture.library_sites import LibrarySites
 from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
 from otel_gpu.config import Config
-from otel_gpu.stacks.python_layouts import OFFSETS_BYTES, layout_of
+from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, layout_of
 from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.agent import at_sites, environment_for
 from tests.stubs.build import WORKLOADS

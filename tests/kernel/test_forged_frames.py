@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.stacks.python_layouts import Layout
+from otel_gpu.stacks.python.layouts import Layout
 from tests.kernel.sampling import PYTHON_WORKLOAD, Capture, Observed, Sample, Subject
 from tests.pythons.interpreters import interpreter
 

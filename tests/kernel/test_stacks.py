@@ -14,7 +14,7 @@ import pytest
 
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.errors import RecordingError
-from otel_gpu.stacks.interpreter_functions import is_left_out
+from otel_gpu.stacks.python.interpreter_functions import is_left_out
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.events import CudaCall, Event, OpenCall, Stall
 from otel_gpu.wire.frames import NATIVE, PYTHON, Frame

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.stacks.mappings import Images, Mappings
-from otel_gpu.stacks.symbol_cache import SymbolCache
-from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.stacks.symbols.symbol_cache import SymbolCache
 from tests.unit.stacks.elf_files import image, library
 
 pytestmark = pytest.mark.kernel

@@ -20,7 +20,7 @@ from otel_gpu.cli.doctor.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
-from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.wire.probe_symbols import layer_of_library, probes_of
 from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
 

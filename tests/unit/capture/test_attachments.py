@@ -35,7 +35,7 @@ from otel_gpu.errors import BpfError
 from otel_gpu.files.built_libraries import DOOR, MARKS, NVTX, native_library
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from otel_gpu.procfs.users import user_name
-from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.stacks.read_budget import FileWork
 from tests.hosts import file_at
 from tests.stubs.build import odd_starts, stub_ibverbs, stub_libraries, workload_with_runtime
 

@@ -20,7 +20,7 @@ from otel_gpu.capture.thread_locals import (
     place_of,
 )
 from otel_gpu.instrumentation.thread_context import library_path
-from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.symbols.elf_file import ElfImage
 
 SOURCE = "__thread void *otel_thread_ctx_v1; void *get(void) {{ return {}; }}"
 

@@ -12,7 +12,7 @@ from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
-from otel_gpu.stacks.file_work import FileWork
+from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.user_stacks import UserStacks
 from tests.synthetic import call_record, kernel_record
 

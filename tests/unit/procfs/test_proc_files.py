@@ -6,8 +6,8 @@ import pytest
 
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.procfs.proc_files import close_file, read_file, stream_of
-from otel_gpu.stacks.elf_image import ElfImage
 from otel_gpu.stacks.mappings import Images
+from otel_gpu.stacks.symbols.elf_file import ElfImage
 
 
 def closed_with_an_error(descriptor):

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.stacks.elf_image import ElfImage
+from otel_gpu.stacks.symbols.elf_file import ElfImage
 
 MISSING = [tool for tool in ("gcc", "readelf", "objcopy", "strip") if shutil.which(tool) is None]
 

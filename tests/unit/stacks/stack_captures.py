@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.stacks.mappings import Images, Mapping, Mappings
-from otel_gpu.stacks.unwinder import Registers
+from otel_gpu.stacks.unwind.unwinder import Registers
 
 MAX_ADDRESSES = 512
 MAX_NOTES = 64

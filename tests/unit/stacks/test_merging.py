@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.stacks.interpreter_functions import LEFT_OUT
 from otel_gpu.stacks.merging import MAX_FRAMES, merge
+from otel_gpu.stacks.python.interpreter_functions import LEFT_OUT
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame, MergedStack, NativeStack, PythonStack
 
 LIBPYTHON = "libpython3.11.so.1.0"

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.stacks.samples import Sample
-from otel_gpu.stacks.unwinder import Registers
+from otel_gpu.stacks.unwind.unwinder import Registers
 from tests.unit.stacks import records
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.stacks.mappings import Images, Mappings
-from otel_gpu.stacks.unwinder import Registers, Unwinder
+from otel_gpu.stacks.unwind.unwinder import Registers, Unwinder
 from tests.unit.stacks.stack_captures import gcc
 
 pytestmark = [

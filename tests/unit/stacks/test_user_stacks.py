@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.stacks.resolver import MAX_SENT
-from otel_gpu.stacks.symbol_cache import SymbolCache
-from otel_gpu.stacks.symbols import Symbols
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.stacks.symbols.symbol_cache import SymbolCache
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.frames import NativeStack
 from tests.unit.stacks.records import (

@@ -1,0 +1,1 @@
+"""Interpreters of CPython, read from outside."""

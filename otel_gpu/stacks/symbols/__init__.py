@@ -1,0 +1,1 @@
+"""Names of native functions and of kernels."""

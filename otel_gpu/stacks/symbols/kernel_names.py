@@ -1,0 +1,87 @@
+"""
+Names of kernels, by what launches name them by.
+
+A launch through the runtime gives an address of the host: of a function that nvcc made, which has
+the kernel's own name. Other launches give a handle, which the program got by a name (Triton's
+modules), or for another handle or such an address (newer runtimes). Handles that were given out
+before the capture began have no names.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.limits.recent import Recent
+from otel_gpu.stacks.programs import ProcessImages
+from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.symbols.native_names import Symbols
+from otel_gpu.wire.agent_records import json_record
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+
+_MAX_KERNELS: Final = 1 << 15
+# A handle for a handle for an address.
+_MAX_STEPS: Final = 4
+# What has no name yet may get one: symbols are read, and demangled, in the background.
+_ASK_AGAIN_NS: Final = 1_000_000_000
+_FUNCTION_AT: Final = wire.CUDA_CALL_RECORD.offset_of("function")
+_FUNCTION: Final = slice(_FUNCTION_AT, _FUNCTION_AT + 8)
+_API_AT: Final = wire.CUDA_CALL_RECORD.offset_of("api")
+_API: Final = slice(_API_AT, _API_AT + 2)
+_NAMED: Final = (1 << 64) - 1
+
+
+class _Handle(NamedTuple):
+    same_as: int
+    name: str
+
+
+class LaunchedKernels:
+    """The kernels that processes launch; each is said once, and again if its handle is given out again."""
+
+    def __init__(self, processes: ProcessImages, symbols: Symbols) -> None:
+        self._processes = processes
+        self._symbols = symbols
+        # By image and handle, and of those that were launched until when to leave them alone.
+        self._handles: Recent[tuple[Image, int], _Handle] = Recent(_MAX_KERNELS)
+        self._asked: Recent[tuple[Image, int], int] = Recent(_MAX_KERNELS)
+
+    def take(self, record: bytes) -> None:
+        """Take a HANDLE record."""
+        fields = wire.HANDLE_RECORD.named(record)
+        name = bytes(fields["name"]).partition(b"\0")[0].decode(errors="replace")
+        key = (fields["pid"], fields["image_ktime_ns"]), fields["handle"]
+        self._handles[key] = _Handle(fields["same_as"], name)
+        self._asked.pop(key, None)
+
+    def name(self, call: bytes) -> Sequence[bytes]:
+        """Return the FUNCTION record of what a CUDA_CALL record launches, if it has to be sent now."""
+        function = int.from_bytes(call[_FUNCTION], "little")
+        api = API_BY_NUMBER.get(int.from_bytes(call[_API], "little")) if function else None
+        if api is None or api.family != wire.FAMILY_LAUNCH:
+            return ()
+        _, _, _, ktime_ns, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
+        image = (pid, image_ktime_ns)
+        if ktime_ns < self._asked.get((image, function), 0):
+            return ()
+        name = self._find(image, function)
+        self._asked[image, function] = _NAMED if name else ktime_ns + _ASK_AGAIN_NS
+        if not name:
+            return ()
+        body = {"function": function, "name": name}
+        record = json_record(
+            wire.RECORD_FUNCTION, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
+        )
+        return (record,)
+
+    def _find(self, image: Image, function: int) -> str:
+        for _ in range(_MAX_STEPS):
+            handle = self._handles.use((image, function))
+            if handle is None:
+                break
+            if handle.name:
+                return self._symbols.text(handle.name) or ""
+            function = handle.same_as
+        mapping = self._processes.get(image).find(function)
+        name, offset = (mapping and self._symbols.name(mapping, function)) or ("", 0)
+        # Not in the middle of something else, and not as long as it is mangled.
+        return "" if offset or name.startswith("_Z") else name

@@ -1,0 +1,147 @@
+"""Names of native functions, by address."""
+
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
+from otel_gpu.stacks.mappings import Mapping
+from otel_gpu.stacks.read_budget import FileWork, NotReadError
+from otel_gpu.stacks.symbols.debug_files import symbol_sources
+from otel_gpu.stacks.symbols.demangling import Demangler
+from otel_gpu.stacks.symbols.elf_file import ElfImage
+from otel_gpu.stacks.symbols.perf_map import PerfMap
+from otel_gpu.stacks.symbols.symbol_cache import SymbolCache, cache_folder
+from otel_gpu.stacks.symbols.symbol_table import SymbolTable
+from otel_gpu.wire.frames import clean
+
+_Named: TypeAlias = tuple[str, int] | None
+
+_MAX_NAMES = 1 << 14
+_MAX_TEXTS = 1 << 12
+_MAX_TABLES = 128
+_MAX_KEYS = 4 << 20  # 32 MiB in all tables; those of the cache on disk are not counted
+_MAX_PERF_MAPS = 4
+# Smaller tables are built faster than they are found on disk.
+_CACHED_KEYS = 20_000
+
+
+class Symbols:
+    """
+    Names of functions in what processes map. Nothing is read before the first question.
+
+    Attributes:
+        malformed: Lines of perf maps that name no function.
+    """
+
+    def __init__(
+        self,
+        cache: SymbolCache | None = None,
+        demangler: Demangler | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        work: FileWork | None = None,
+    ) -> None:
+        self._cache = cache or SymbolCache(cache_folder())
+        self._demangler = demangler or Demangler()
+        self._clock = clock
+        self._work = work or FileWork(clock=clock)
+        self._names: Recent[Hashable, _Named] = Recent(_MAX_NAMES)
+        self._texts: Recent[str, str] = Recent(_MAX_TEXTS)
+        self._perf_maps: Recent[int, PerfMap] = Recent(_MAX_PERF_MAPS)
+        self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
+        CACHES.register_recent("symbol_names", self._names, self._texts)
+        CACHES.register("symbol_tables", self, "_tables")
+        self.malformed = 0
+
+    def close(self) -> None:
+        """Forget everything, and end what was started."""
+        self._demangler.close()
+        for table in self._tables.values():
+            table.close()
+        for kept in (self._names, self._texts, self._tables, self._perf_maps):
+            kept.clear()
+
+    def name(self, mapping: Mapping, address: int) -> _Named:
+        """
+        Return the function that an address of a process lies in, and the offset in it, or None.
+
+        The function is demangled, printable and at most 512 characters long. For a return address
+        the caller subtracts 1.
+        """
+        image = mapping.image
+        if image is None:
+            return self._made_name(mapping, address)
+        # A build id can be claimed by anybody, and inodes come again: together they hold.
+        identity = (mapping.file, image.build_id or image)
+        key = (identity, address - mapping.bias)
+        if key in self._names:
+            return self._names.use(key)
+        if image.closed:
+            return None
+        try:
+            # It stops everything else.
+            with self._work.reading(mapping.pid, mapping.path):
+                table = self._table(identity, mapping, image)
+                found = table.find(image, address - mapping.bias)
+        except NotReadError:
+            return None
+        if found is not None:
+            text = self.text(found[0])
+            if text is None:
+                return clean(found[0]), found[1]
+            found = text, found[1]
+        self._names[key] = found
+        return found
+
+    def text(self, name: str) -> str | None:
+        """Return a name that may be mangled as people read it; None: it is not known yet."""
+        text = self._texts.use(name)
+        if text is None and (text := self._demangler.text(name)) is not None:
+            self._texts[name] = text = clean(text)
+        return text
+
+    def _made_name(self, mapping: Mapping, address: int) -> _Named:
+        # The kernel's own code has its name as the path.
+        if mapping.pid <= 0 or mapping.path.startswith("["):
+            return None
+        perf_map = self._perf_maps.use(mapping.pid)
+        if perf_map is None:
+            perf_map = PerfMap(mapping.pid, self._clock, self._work)
+            self._perf_maps[mapping.pid] = perf_map
+        malformed = perf_map.malformed
+        found = perf_map.find(address)
+        self.malformed += perf_map.malformed - malformed
+        return None if found is None else (clean(found[0]), found[1])
+
+    def _table(self, identity: Hashable, mapping: Mapping, image: ElfImage) -> SymbolTable:
+        table = self._tables.get(identity)
+        if table is not None:
+            self._tables.move_to_end(identity)
+            return table
+        table = self._tables[identity] = self._read_table(mapping, image)
+        while len(self._tables) > 1 and (
+            len(self._tables) > _MAX_TABLES
+            or sum(map(_held_keys, self._tables.values())) > _MAX_KEYS
+        ):
+            self._tables.popitem(last=False)[1].close()
+        return table
+
+    def _read_table(self, mapping: Mapping, image: ElfImage) -> SymbolTable:
+        sources = symbol_sources(image, mapping.pid, mapping.path, self._work)
+        build_id = image.build_id
+        if build_id is None or sum(source.symbols for source in sources) <= _CACHED_KEYS:
+            return SymbolTable(image, sources)
+        keys = self._cache.load(build_id, sources)
+        if keys is None:
+            keys = SymbolTable(image, sources).keys
+            self._cache.store(build_id, sources, keys)
+            # From there it takes memory that the kernel may have back.
+            keys = self._cache.load(build_id, sources) or keys
+        return SymbolTable(image, sources, keys)
+
+
+def _held_keys(table: SymbolTable) -> int:
+    return len(table.keys) if isinstance(table.keys, array) else 0

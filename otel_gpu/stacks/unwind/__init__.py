@@ -1,0 +1,1 @@
+"""Walks from a frame to its caller, by call frame information."""

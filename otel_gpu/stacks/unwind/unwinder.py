@@ -1,0 +1,391 @@
+"""
+Native stacks from registers and a copy of the stack.
+
+How a walk goes
+---------------
+
+Each frame has an address, and the tables of its file tell where in the copy its return
+address and its caller's registers are (cfi.py). A return address is that of the instruction
+after the call; when the function called never returns, that is another function already. So
+the byte before is looked up. A function that a signal interrupted has made no call: there
+the address itself counts. It appears among the addresses plus 1, so that "the byte before"
+holds for all but the first.
+
+Registers other than the stack and the frame pointer are not followed, since hardly any row
+asks for them. Where one needs more than those two and a constant, one step is made the
+general way (steps.py); if it needs a register that was not followed, the walk is made again
+with all of them.
+
+Where there are no tables (code made at run time, files without them), the frame pointer is
+followed if it points into the copy and what is above it there is the address after a call.
+Code that uses the register for something else can pass for that, and a function that has not
+set it yet hides its caller: so the method of such a stack is ``frame_pointer``.
+
+A walk is complete when it comes to a function that has no caller by the tables (``_start``,
+a thread's beginning), to a return address of 0, or, by frame pointers, to a frame pointer of 0.
+"""
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from otel_gpu.stacks import mappings
+from otel_gpu.stacks.read_budget import FileWork
+from otel_gpu.stacks.unwind.cached_suffixes import Tail
+from otel_gpu.stacks.unwind.frame_steps import (
+    AARCH64,
+    BEGINNING,
+    X86_64,
+    Architecture,
+    Frame,
+    StackCopy,
+    caller,
+)
+from otel_gpu.stacks.unwind.rules import (
+    BY_FRAME_POINTER,
+    BY_STACK_POINTER,
+    FRAME_RECORD,
+    GENERAL,
+    NO_CODE,
+    NOWHERE,
+    OUTERMOST,
+    FileRules,
+    Rules,
+    SameRule,
+)
+from otel_gpu.wire.frames import NativeStack
+
+MAX_FRAMES: Final = 256
+"""A walk ends here, incomplete."""
+
+_HOST: Final = AARCH64 if platform.machine() == "aarch64" else X86_64
+RETURN_ADDRESS_BYTES: Final = 0 if _HOST is AARCH64 else 8
+"""What a call puts on the stack: its caller's stack pointer is so far above its own at its entry."""
+_UNKNOWN: Final = -1
+# Where the frame pointer comes from, besides a position in the copy.
+_REGISTER: Final = -1
+_NOTED: Final = -2
+# What uretprobes return to pushes three registers before it enters the kernel.
+_TRAMPOLINE_BYTES: Final = (-8, 0, 8, 16)
+
+
+class Registers(NamedTuple):
+    """Of a thread, in user space; ``link_register`` is 0 except on AArch64."""
+
+    instruction_pointer: int
+    stack_pointer: int
+    frame_pointer: int
+    link_register: int = 0
+
+
+class Unwinder:
+    """
+    Walks stacks, of any number of processes, and remembers the rules of what it has met.
+
+    Args:
+        architecture: The processor that the processes run on.
+        work: What reading tables of files may take.
+    """
+
+    def __init__(self, architecture: Architecture = _HOST, work: FileWork | None = None) -> None:
+        self._architecture = architecture
+        self._rules = Rules(architecture, work)
+
+    def unwind(
+        self,
+        registers: Registers,
+        stack: bytes | memoryview,
+        find: Callable[[int], mappings.Mapping | None],
+        returns: Mapping[int, int],
+    ) -> NativeStack:
+        """
+        Return the code addresses of a thread, innermost first, as far as they can be known.
+
+        Nothing is raised, whatever the stack (from the stack pointer on) and the files hold.
+        ``find`` gives the executable mapping of an address, ``returns`` are return addresses that
+        uretprobes replaced, by where they are on the stack.
+        """
+        self._rules.begin()
+        copy = StackCopy(registers.stack_pointer, stack, find, returns)
+        return _Walk(self._architecture, self._rules, copy).run(registers)
+
+    def unwind_to(
+        self,
+        tails: Mapping[int, Sequence[Tail]],
+        registers: Registers,
+        stack: bytes | memoryview,
+        find: Callable[[int], mappings.Mapping | None],
+    ) -> tuple[NativeStack, Tail | None, Sequence[tuple[int, Tail]]]:
+        """
+        Return the same as ``unwind``, walked no further than to one of these tails.
+
+        Which tail that is follows, and if it is none, new ones: with the address that each is at.
+        The ``words`` of the stack are not all that it depends on.
+        """
+        self._rules.begin()
+        copy = StackCopy(registers.stack_pointer, stack, find, {})
+        walk = _Walk(self._architecture, self._rules, copy, tails)
+        found = walk.run(registers)
+        new = () if walk.tail or not found.complete else tuple(self._tails_of(walk, found, copy))
+        return found, walk.tail, new
+
+    def _tails_of(
+        self, walk: "_Walk", found: NativeStack, copy: StackCopy
+    ) -> Iterator[tuple[int, Tail]]:
+        # From the callers that are 1, 2, 4, … frames out: walks that meet further in meet there too.
+        places = list(zip(found.addresses, found.stack_pointers, walk.frame_pointers, strict=False))
+        for address, stack_pointer, frame_pointer in (
+            places[1 << power]
+            for power in range(len(places).bit_length())
+            if 1 << power < len(places)
+        ):
+            words = copy.words[(stack_pointer - copy.origin) >> 3 :]
+            part = _Walk(
+                self._architecture, self._rules, StackCopy(stack_pointer, words, copy.find, {})
+            )
+            rest = part.run(Registers(address, stack_pointer, frame_pointer), is_caller=True)
+            if rest.complete and part.is_plain:
+                yield address - 1, Tail(rest, words, stack_pointer, frame_pointer)
+
+
+class _Walk:
+    def __init__(
+        self,
+        architecture: Architecture,
+        rules: Rules,
+        stack: StackCopy,
+        tails: Mapping[int, Sequence[Tail]] | None = None,
+    ) -> None:
+        self._architecture = architecture
+        self._rules = rules
+        self._stack = stack
+        self._addresses: list[int] = []
+        self._stack_pointers: list[int] = []
+        self._knows_stack_pointers = True
+        self._is_complete = False
+        # How many addresses there were when a frame pointer was last followed.
+        self._last_record = 0
+        self._uses_frame_pointer = False
+        self._tails = tails or {}
+        self.tail: Tail | None = None
+        # In each frame, unless it was walked carefully.
+        self.frame_pointers: list[int] = []
+        # Whether each step was "a register plus a constant", wherever the stack lies.
+        self.is_plain = True
+
+    def run(self, registers: Registers, *, is_caller: bool = False) -> NativeStack:
+        registers = self._returned(registers)
+        if not self._quickly(registers, is_caller=is_caller):
+            self.is_plain = False
+            self.frame_pointers.clear()
+            self._addresses.clear()
+            self._stack_pointers.clear()
+            self._last_record = 0
+            self._carefully(registers)
+        addresses = self._addresses or [registers.instruction_pointer]
+        method: Literal["eh_frame", "frame_pointer", "none"] = "eh_frame"
+        if self._last_record:
+            method = "frame_pointer"
+        elif len(addresses) == 1 and not self._is_complete:
+            method = "none"
+        return NativeStack(
+            tuple(addresses),
+            self._is_complete,
+            method,
+            tuple(self._stack.used),
+            self._uses_frame_pointer,
+            tuple(self._stack_pointers) if self._knows_stack_pointers else (),
+        )
+
+    def _returned(self, registers: Registers) -> Registers:
+        # A thread may be on its way out of a probed function, in what that returns to.
+        stack = self._stack
+        if stack.returns:
+            mapping = stack.find(registers.instruction_pointer)
+            if mapping is not None and mapping.path == mappings.UPROBES:
+                for distance in _TRAMPOLINE_BYTES:
+                    place = registers.stack_pointer + distance
+                    if place in stack.returns:
+                        return registers._replace(
+                            instruction_pointer=stack.returns[place], stack_pointer=place + 8
+                        )
+        return registers
+
+    def _quickly(  # noqa: C901, PLR0912, PLR0915 -- one loop, since calls would double its time
+        self, registers: Registers, *, is_caller: bool
+    ) -> bool:
+        # False if it needs registers that are not followed here. Places on the stack are
+        # positions in `words`; only the frame pointer, which may be anything, is an address.
+        stack, addresses, find = self._stack, self._addresses, self._stack.find
+        pointers = self._stack_pointers
+        words, origin, returns = stack.words, stack.origin, stack.returns
+        count = len(words)
+        use = stack.used.append
+        mask = self._architecture.address_mask
+        seen: list[tuple[int, int, int, FileRules | SameRule]] = []
+        start = end = bias = 0
+        rules: FileRules | SameRule = NOWHERE
+        sp = (registers.stack_pointer - origin) >> 3
+        fp = registers.frame_pointer
+        # Most functions keep a variable in it. So where it was saved is noted as used only when
+        # it is: walks that differ in a variable are the same.
+        fp_from = _REGISTER
+        lookup = address = registers.instruction_pointer
+        if is_caller:
+            lookup -= 1
+        tails, frame_pointers = self._tails, self.frame_pointers
+        for _ in range(MAX_FRAMES):
+            if lookup in tails and addresses:
+                base = origin + 8 * sp
+                for tail in tails[lookup]:
+                    if tail.is_at(words[sp:], fp - base):
+                        addresses += tail.addresses
+                        pointers += [base + 8 * place for place in tail.stack_pointers]
+                        self.tail, self._is_complete = tail, True
+                        return True
+            if not start <= lookup < end:
+                for known in seen:
+                    if known[0] <= lookup < known[1]:
+                        start, end, bias, rules = known
+                        break
+                else:
+                    mapping = find(lookup)
+                    if mapping is None:
+                        break
+                    start, end, bias = mapping.start, mapping.end, mapping.bias
+                    rules = self._rules.of(mapping)
+                    seen.append((start, end, bias, rules))
+            kind, to_cfa, to_return_address, to_frame_pointer = rules[lookup - bias]
+            if kind == BY_STACK_POINTER:
+                cfa = sp + to_cfa
+            elif kind == BY_FRAME_POINTER:
+                fp_from = self._note_use(fp_from)
+                distance = fp - origin
+                # Nothing is read through a frame pointer that is misaligned.
+                cfa = _UNKNOWN if distance & 7 else (distance >> 3) + to_cfa
+            elif kind == NO_CODE:
+                break
+            else:
+                addresses.append(address)
+                pointers.append(origin + 8 * sp)
+                frame_pointers.append(fp)
+                if kind == FRAME_RECORD and not self._architecture.record_is_at_top:
+                    return False
+                fp_from = self._note_use(fp_from)
+                frame = self._step(rules, lookup - bias, self._frame(registers, lookup, sp, fp))
+                if frame is None:
+                    return self._is_complete or kind != GENERAL
+                lookup, address = frame.lookup, frame.lookup + 1
+                sp, fp = self._positions(frame)
+                continue
+            addresses.append(address)
+            pointers.append(origin + 8 * sp)
+            frame_pointers.append(fp)
+            slot = cfa + to_return_address
+            if not sp <= slot < count:
+                break
+            address = words[slot]
+            use(slot)
+            if returns:
+                address = stack.replaced(origin + 8 * slot, address)
+            if address > mask:
+                address &= mask
+            if not address:
+                self._is_complete = True
+                break
+            if to_frame_pointer:
+                saved = cfa + to_frame_pointer
+                # Below the stack pointer: the function has put it back already.
+                if saved >= sp:
+                    if saved < count:
+                        fp, fp_from = words[saved], saved
+                    else:
+                        fp, fp_from = _UNKNOWN, _NOTED
+            sp = cfa
+            lookup = address - 1
+        return True
+
+    def _note_use(self, fp_from: int) -> int:
+        if fp_from >= 0:
+            self._stack.used.append(fp_from)
+        elif fp_from == _REGISTER:
+            self._uses_frame_pointer = True
+        return _NOTED
+
+    def _carefully(self, registers: Registers) -> None:
+        self._uses_frame_pointer = True
+        sp = (registers.stack_pointer - self._stack.origin) >> 3
+        frame = self._frame(registers, registers.instruction_pointer, sp, registers.frame_pointer)
+        address = registers.instruction_pointer
+        for _ in range(MAX_FRAMES):
+            mapping = self._stack.find(frame.lookup)
+            if mapping is None:
+                break
+            rules, place = self._rules.of(mapping), frame.lookup - mapping.bias
+            if rules[place].kind == NO_CODE:
+                break
+            self._addresses.append(address)
+            self._stack_pointers.append(frame.registers[self._architecture.stack_pointer])
+            found = self._step(rules, place, frame)
+            if found is None:
+                break
+            frame, address = found, found.lookup + 1
+
+    def _frame(self, registers: Registers, lookup: int, sp: int, fp: int) -> Frame:
+        architecture = self._architecture
+        known = {architecture.stack_pointer: self._stack.origin + 8 * sp}
+        if fp != _UNKNOWN:
+            known[architecture.frame_pointer] = fp
+        if architecture.machine == AARCH64.machine and lookup == registers.instruction_pointer:
+            known[architecture.return_address] = registers.link_register
+        return Frame(lookup, known)
+
+    def _positions(self, frame: Frame) -> tuple[int, int]:
+        # A signal may have interrupted a function on another stack: then, beyond this one.
+        distance = frame.registers[self._architecture.stack_pointer] - self._stack.origin
+        sp, count = distance >> 3, len(self._stack.words)
+        if distance & 7 or not 0 <= sp <= count:
+            self._knows_stack_pointers = False
+            sp = count
+        return sp, frame.registers.get(self._architecture.frame_pointer, _UNKNOWN)
+
+    def _step(self, rules: FileRules | SameRule, place: int, frame: Frame) -> Frame | None:
+        # The caller's frame; None at the end, whether it is complete or not.
+        kind = rules[place].kind
+        found: Frame | None = None
+        self.is_plain &= kind == OUTERMOST
+        if kind == OUTERMOST:
+            found = BEGINNING
+        elif kind == FRAME_RECORD or (
+            self._last_record and not self._architecture.record_is_at_top
+        ):
+            found = self._recorded(frame)
+        else:
+            row = rules.row(place)
+            if row is not None:
+                found = caller(self._architecture, row, frame, self._stack)
+        self._is_complete = found is BEGINNING
+        return None if self._is_complete else found
+
+    def _recorded(self, frame: Frame) -> Frame | None:
+        # By the two words that a frame pointer points to: the caller's, and the return address.
+        stack, architecture = self._stack, self._architecture
+        fp = frame.registers.get(architecture.frame_pointer)
+        if fp == 0 and self._last_record == len(self._addresses) - 1 > 0:
+            return BEGINNING
+        if fp is None or fp < frame.registers[architecture.stack_pointer]:
+            return None
+        caller_fp, address = stack.read(fp), stack.read(fp + 8)
+        if caller_fp is None or address is None:
+            return None
+        address = stack.replaced(fp + 8, address) & architecture.address_mask
+        if not address:
+            return BEGINNING
+        mapping = stack.find(address - 1)
+        if mapping is None or not self._rules.of(mapping).follows_call(address - mapping.bias):
+            return None
+        self._last_record = len(self._addresses)
+        # Else all that is known is that it is above the record.
+        self._knows_stack_pointers &= architecture.record_is_at_top
+        known = {architecture.stack_pointer: fp + 16, architecture.frame_pointer: caller_fp}
+        return Frame(address - 1, known)
