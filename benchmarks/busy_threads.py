@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from benchmarks.result import Result
 from otel_gpu import wire
-from otel_gpu.capture.interpreters import Interpreters
-from otel_gpu.capture.introductions import Introductions
-from otel_gpu.capture.kernel_stacks import KernelStacks
-from otel_gpu.capture.on_cpu import OnCpuSampling
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.capture.maps.kernel_stacks import KernelStacks
+from otel_gpu.capture.processes.discovery import Introductions
+from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.config import Config, load
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import open_exports

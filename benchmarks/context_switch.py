@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from benchmarks.result import Result, spread
 from otel_gpu import wire
-from otel_gpu.capture.objects import Link
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.objects import Link
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import thread_ids
 from tests.kernel.agent import environment_for

@@ -15,7 +15,7 @@ from statistics import median
 from benchmarks.result import Result, spread
 from benchmarks.subjects import cpu_share
 from otel_gpu import wire
-from otel_gpu.capture.on_cpu import OnCpuSampling
+from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
 from otel_gpu.config import Config, load
 from tests.kernel.agent import Agent, environment_for, total
 from tests.kernel.sampling import Capture, Subject

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.capture.library_sites import LibrarySites
-from otel_gpu.capture.objects import BpfObject
+from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
+from otel_gpu.capture.probes.library_sites import LibrarySites
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / ".output" / "benchmarks"

@@ -10,8 +10,8 @@ from benchmarks.programs import file_offset
 from benchmarks.programs import programs as floor
 from benchmarks.result import Result, spread
 from benchmarks.subjects import environment_for, python_start_seconds
-from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.config import Config
 from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.agent import ROOT

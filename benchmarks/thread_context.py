@@ -15,9 +15,9 @@ from benchmarks.programs import file_offset, programs
 from benchmarks.result import Result, spread
 from benchmarks.subjects import Meter
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfMap, BpfObject
-from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL
-from otel_gpu.capture.thread_contexts import ContextPlaces, ThreadContexts
+from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL
+from otel_gpu.capture.processes.thread_contexts import ContextPlaces, ThreadContexts
 from otel_gpu.config import Config
 from otel_gpu.instrumentation.distro import publish_context, publish_provider
 from otel_gpu.instrumentation.thread_context import library_path

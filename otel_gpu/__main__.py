@@ -2,7 +2,7 @@
 
 import sys
 
-from otel_gpu.capture.inherited import start_isolated
+from otel_gpu.capture.processes.inherited import start_isolated
 
 if __name__ == "__main__":
     start_isolated()

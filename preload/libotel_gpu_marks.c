@@ -7,7 +7,7 @@
  */
 #define EXPORTED __attribute__((visibility("default"), noinline))
 
-/* First in it: kernels emulate it, so that a probe there costs one trap (otel_gpu/capture/probe_sites.py). */
+/* First in it: kernels emulate it, so that a probe there costs one trap (otel_gpu/capture/probes/probe_sites.py). */
 #define PROBE_SITE() __asm__ volatile("nop")
 
 /* The compiler must not see that nothing is done with it. */

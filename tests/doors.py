@@ -12,7 +12,7 @@ from typing import Any
 
 import otel_gpu
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import DoorReading, read_door
+from otel_gpu.capture.preload.shared_memory import DoorReading, read_door
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 LIBRARY = Path(otel_gpu.__file__).parent / "_native" / f"door.{platform.machine()}.so"

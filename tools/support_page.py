@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from otel_gpu import options
-from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
+from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
 from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
 from tests.pythons import interpreters
 from tools.build_hook import ARCHITECTURES

@@ -8,10 +8,10 @@ from pathlib import Path
 from benchmarks.on_gpu.intervals import interval_of
 from benchmarks.on_gpu.setting import Setting
 from benchmarks.programs import programs
-from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.capture.library_sites import LibrarySites, describe_sites
-from otel_gpu.capture.objects import BpfObject
-from otel_gpu.capture.probe_sites import Site
+from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
+from otel_gpu.capture.probes.library_sites import LibrarySites, describe_sites
+from otel_gpu.capture.probes.probe_sites import Site
 from otel_gpu.wire.probe_symbols import probes_of
 from tests.kernel.sampling import Subject
 from tests.stubs.build import workload

@@ -12,7 +12,7 @@ from typing import Self
 from benchmarks.on_gpu.intervals import interval_of
 from benchmarks.on_gpu.setting import Setting
 from benchmarks.subjects import agent_on
-from otel_gpu.capture.door_library import with_door
+from otel_gpu.capture.preload.library import with_door
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, workload
 

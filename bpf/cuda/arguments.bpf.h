@@ -2,7 +2,7 @@
 /*
  * Where a function's arguments lie at its first instruction, and what they say of a call. A probe
  * may be at a later one, where they and the stack pointer still are as there: see
- * otel_gpu/capture/probe_sites.py.
+ * otel_gpu/capture/probes/probe_sites.py.
  *
  * A slot is an integer or pointer argument counted from 1; a 12-byte dim3 by value
  * takes two (x and y packed in one register, z in the next). x86-64 passes six

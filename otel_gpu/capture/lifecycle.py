@@ -8,13 +8,13 @@ come before what names it, or after its end.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu import wire
-from otel_gpu.capture.completion import Completion
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import Ending
-from otel_gpu.capture.headers import header_of
-from otel_gpu.capture.programs import Programs
-from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.stops import let_all_go_on
-from otel_gpu.capture.watchlist import Watchlist
+from otel_gpu.capture.maps.snapshots import Snapshots
+from otel_gpu.capture.processes.stopped_processes import let_all_go_on
+from otel_gpu.capture.processes.watchlist import Watchlist
+from otel_gpu.capture.record_completion import Completion
+from otel_gpu.capture.record_headers import header_of
 from otel_gpu.faults import Faults
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks

@@ -18,26 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from otel_gpu import __version__, wire
-from otel_gpu.capture.command import Command, reap_orphans
-from otel_gpu.capture.completion import Completion
-from otel_gpu.capture.early_calls import EarlyCalls
+from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import END_UNREAD, Ending
-from otel_gpu.capture.host import (
+from otel_gpu.capture.host.clocks import (
     describe_host,
     give_back_memory,
     read_clocks,
     resident_bytes,
 )
+from otel_gpu.capture.host.host_metrics import Surroundings
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.missed_starts import MissedStarts
-from otel_gpu.capture.on_cpu import OnCpuSampling
+from otel_gpu.capture.maps.snapshots import Snapshots
 from otel_gpu.capture.priority import Priority
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.probes.early_calls import EarlyCalls
+from otel_gpu.capture.probes.missed_starts import MissedStarts
+from otel_gpu.capture.processes.command import Command, reap_orphans
+from otel_gpu.capture.processes.unread import FILE_UNREAD
+from otel_gpu.capture.processes.watchlist import Watchlist
+from otel_gpu.capture.record_completion import Completion
 from otel_gpu.capture.schedule import Schedule
-from otel_gpu.capture.snapshots import Snapshots
-from otel_gpu.capture.surroundings import Surroundings
-from otel_gpu.capture.unread import FILE_UNREAD
-from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.formatting.units import count_of

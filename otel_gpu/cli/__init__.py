@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 
 import otel_gpu
 from otel_gpu import config
-from otel_gpu.capture.inherited import fill_closed_descriptors, start_isolated
-from otel_gpu.capture.stops import AGENT_NAME
+from otel_gpu.capture.processes.inherited import fill_closed_descriptors, start_isolated
+from otel_gpu.capture.processes.stopped_processes import AGENT_NAME
 from otel_gpu.cli import commands
 from otel_gpu.cli.commands import PROGRAM, Output, UsageError
 from otel_gpu.errors import BpfError, OtelGpuError

@@ -13,18 +13,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from otel_gpu.capture.command import Command
-from otel_gpu.capture.door_library import with_door
-from otel_gpu.capture.guard import Guard
-from otel_gpu.capture.host import allow_open_files, collect_no_more, collect_rarely
-from otel_gpu.capture.inherited import given_environment
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.capture.host.clocks import allow_open_files, collect_no_more, collect_rarely
+from otel_gpu.capture.preload.library import with_door
 from otel_gpu.capture.priority import NICE_CAPABILITIES, allow_return
 from otel_gpu.capture.privileges import (
     CAPTURE_CAPABILITIES,
     COMMAND_CAPABILITIES,
     give_up_privileges,
 )
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.processes.command import Command
+from otel_gpu.capture.processes.inherited import given_environment
+from otel_gpu.capture.processes.stop_guard import Guard
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
 from otel_gpu.cli.commands import written_files

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from otel_gpu.capture.door_library import library_path
+from otel_gpu.capture.preload.library import library_path
 from otel_gpu.cli.commands import UsageError, add_file, add_pids, check_pids
 
 

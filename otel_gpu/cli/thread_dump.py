@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.interpreters import Interpreters
-from otel_gpu.capture.kernel_stacks import KernelStacks
-from otel_gpu.capture.looks import WHOLE_PROCESS, Look, Onlooker, Whom
+from otel_gpu.capture.maps.kernel_stacks import KernelStacks
+from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, Look, Onlooker, Whom
+from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.cli.commands import Output, UsageError, check_pids
 from otel_gpu.cli.part_reports import write_result
 from otel_gpu.config import Config

@@ -68,7 +68,7 @@ static void *used_blocks; /* a tree by address */
 static __thread bool is_profiled;
 static volatile uint64_t profiled;
 
-/* The original's first instructions: probes of the second cost least (otel_gpu/capture/probe_sites.py). */
+/* The original's first instructions: probes of the second cost least (otel_gpu/capture/probes/probe_sites.py). */
 #if defined(__x86_64__)
 #define BEGIN_AS_THE_ORIGINAL()                                                                    \
 	__asm__ volatile("movq %0, %%rax\n\tpushq %%r14\n\tpopq %%r14" : : "m"(profiled) : "rax")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from otel_gpu.capture.kernel_log import format_bus_id
+from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement

@@ -53,7 +53,7 @@ def block_notes(devices: Iterable[DeviceBlocks], pauses: Mapping[str, int]) -> I
 
     Args:
         devices: What they hold.
-        pauses: How often blocks were not followed, and for how long; see ``capture.block_windows``.
+        pauses: How often blocks were not followed, and for how long; see ``capture.maps.block_windows``.
     """
     if count := pauses.get("pauses", 0):
         length = format_duration(pauses.get("paused_ms", 0) * 1e6)

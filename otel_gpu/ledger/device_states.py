@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from otel_gpu.capture.kernel_log import format_bus_id
+from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.ledger.history import History, Reading

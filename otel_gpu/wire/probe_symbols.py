@@ -56,7 +56,7 @@ def probes_of(symbols: Iterable[tuple[str, int]], library: str = "") -> list[Pro
 
     Aliases share an offset; the shortest name wins, so nothing counts twice. The name of the
     ``library`` says what else it may hold: NCCL has a CUDA runtime of its own, whose calls nobody
-    but NCCL makes. What only tells which device is current is in ``capture/device_asks.py``.
+    but NCCL makes. What only tells which device is current is in ``capture/probes/device_queries.py``.
     """
     is_nccl = layer_of_library(library) == wire.LAYER_NCCL
     chosen: dict[int, Probe] = {}

@@ -9,8 +9,8 @@ import os
 from collections import Counter
 
 from otel_gpu import wire
-from otel_gpu.capture.refusals import Refusals
-from otel_gpu.capture.unread import Unread
+from otel_gpu.capture.probes.refusals import Refusals
+from otel_gpu.capture.processes.unread import Unread
 from otel_gpu.stacks.read_budget import FileWork
 from tests.synthetic import call_record, kernel_record, series
 

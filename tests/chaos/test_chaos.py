@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 )
 
 from otel_gpu import pipeline
-from otel_gpu.capture import leftovers as leftovers_module
 from otel_gpu.capture import session as session_module
-from otel_gpu.capture import watchlist as watchlist_module
-from otel_gpu.capture.kernel_stacks import KernelStacks
+from otel_gpu.capture.maps.kernel_stacks import KernelStacks
+from otel_gpu.capture.processes import stale_entries as leftovers_module
+from otel_gpu.capture.processes import watchlist as watchlist_module
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.capture.session import Session
 from otel_gpu.cli import flight_recorder as recorder_module
@@ -71,15 +71,15 @@ PLACES = {
     "otel_gpu.stacks.programs:ProcessImages.ask_due": {"stacks"},
     "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"stacks"},
     "otel_gpu.stacks.programs:ProcessImages.end": {"after_exit", "after_exec", "sweep"},
-    "otel_gpu.capture.introductions:read_facts": {"introductions", "after_exec"},
-    "otel_gpu.capture.introductions:Introductions.make_some": {"introductions", "after_exec"},
-    "otel_gpu.capture.watchlist:mapped_files": {"probes"},
-    "otel_gpu.capture.interpreters:Interpreters.examine": {"probes"},
-    "otel_gpu.capture.interpreters:Interpreters.examine_again": {"discovery"},
-    "otel_gpu.capture.attachments:Attachments.examine": {"probes"},
-    "otel_gpu.capture.attachments:Attachments.forget": {"after_exit", "after_exec", "sweep"},
-    "otel_gpu.capture.attachments:Attachments.detach_unused": {"discovery"},
-    "otel_gpu.capture.pressure:Pressure.read": {"pressure"},
+    "otel_gpu.capture.processes.discovery:read_facts": {"introductions", "after_exec"},
+    "otel_gpu.capture.processes.discovery:Introductions.make_some": {"introductions", "after_exec"},
+    "otel_gpu.capture.processes.watchlist:mapped_files": {"probes"},
+    "otel_gpu.capture.processes.interpreters:Interpreters.examine": {"probes"},
+    "otel_gpu.capture.processes.interpreters:Interpreters.examine_again": {"discovery"},
+    "otel_gpu.capture.probes.attachments:Attachments.examine": {"probes"},
+    "otel_gpu.capture.probes.attachments:Attachments.forget": {"after_exit", "after_exec", "sweep"},
+    "otel_gpu.capture.probes.attachments:Attachments.detach_unused": {"discovery"},
+    "otel_gpu.capture.host.pressure:Pressure.read": {"pressure"},
     "tests.chaos.kernel_side:KernelSide.read_aggregates": {
         "aggregates",
         "last_aggregates",
@@ -92,7 +92,7 @@ PLACES = {
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
     "tests.chaos.kernel_side:KernelSide.images": {"discovery", "sweep"},
     "tests.chaos.kernel_side:KernelSide.threads": {"sweep"},
-    "otel_gpu.capture.leftovers:Leftovers.free_memory": {"sweep"},
+    "otel_gpu.capture.processes.stale_entries:Leftovers.free_memory": {"sweep"},
     "tests.chaos.kernel_side:KernelSide.mark_known": {"after_exec"},
     "otel_gpu.enrich.enricher:Enricher._enrich_call": {"enrich"},
     "otel_gpu.wire.decoder:_decode_record": {"decode"},

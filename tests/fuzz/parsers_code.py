@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.capture.library_sites import LibrarySites, describe_sites
-from otel_gpu.capture.prologues import read_prologue
-from otel_gpu.capture.thread_locals import find_slot, place_of
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
+from otel_gpu.capture.probes.library_sites import LibrarySites, describe_sites
+from otel_gpu.capture.probes.prologues import read_prologue
+from otel_gpu.capture.processes.thread_locals import find_slot, place_of
 from otel_gpu.stacks.mappings import Mapping
 from otel_gpu.stacks.python import line_tables
 from otel_gpu.stacks.python.interpreter_memory import check

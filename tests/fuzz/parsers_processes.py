@@ -10,10 +10,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import DoorError, count_rows, read_door
-from otel_gpu.capture.door_rhythms import DoorRhythms
-from otel_gpu.capture.door_times import DoorTimes, spent
-from otel_gpu.capture.kernel_log import KernelLog
+from otel_gpu.capture.host.kernel_log import KernelLog
+from otel_gpu.capture.preload.cpu_times import DoorTimes, spent
+from otel_gpu.capture.preload.shared_memory import DoorError, count_rows, read_door
+from otel_gpu.capture.preload.step_detection import DoorRhythms
 from otel_gpu.enrich.containers import choose_cgroup, find_container
 from otel_gpu.enrich.services import name_service, parse_resource_attributes
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -24,7 +24,7 @@ from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.wire.agent_records import json_record
 from tests.fuzz.target import Target
-from tests.unit.capture.test_door_memory import CALL, Memory, series
+from tests.unit.capture.preload.test_shared_memory import CALL, Memory, series
 
 _ID = b"0123456789abcdef" * 4
 _FILES = {

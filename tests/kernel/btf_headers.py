@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from otel_gpu.capture.bcc.kernel_types import SOURCE, STRUCTURES
+from otel_gpu.capture.bpf.bcc.kernel_types import SOURCE, STRUCTURES
 
 _BTF = "/sys/kernel/btf/vmlinux"
 _EMPTY = (

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.capture.libraries import ElfSymbols
-from otel_gpu.capture.library_sites import LibrarySites
-from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
+from otel_gpu.capture.probes.library_sites import LibrarySites
 from otel_gpu.config import Config
 from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, layout_of
 from otel_gpu.wire.probe_symbols import probes_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.config import load
 from tests.kernel.agent import Agent, calls, losses
 from tests.kernel.fuse import FileSystem

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from otel_gpu.capture.device_asks import SEEN_FOR_S
+from otel_gpu.capture.probes.device_queries import SEEN_FOR_S
 from tests.kernel.agent import (
     CALL_DURATION,
     Agent,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.door_library import with_door
+from otel_gpu.capture.preload.library import with_door
 from otel_gpu.procfs.mapped_files import child_pids
 from tests.doors import calls_of, has_door, reading_of
 from tests.kernel.agent import Agent, calls, losses, points, spans, total, wait_until

@@ -15,8 +15,8 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture import ending
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.programs import Programs
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
 from otel_gpu.procfs.proc_files import stat_fields

@@ -44,9 +44,9 @@ class Sabotaged(Agent):
         "otel_gpu.capture.schedule:Schedule.run_due@1",
         "otel_gpu.capture.schedule:Schedule.wait_s@0",
         "otel_gpu.capture.session:Session._make_schedule@0",
-        "otel_gpu.capture.watchlist:Watchlist.discover@0",
+        "otel_gpu.capture.processes.watchlist:Watchlist.discover@0",
         "otel_gpu.capture.session:Session._end@0",
-        "otel_gpu.capture.programs:Programs.close@0",
+        "otel_gpu.capture.bpf.programs:Programs.close@0",
         "otel_gpu.export.exports:Exports.shutdown@0",
         "otel_gpu.store.writer:StoreWriter.close@0",
         "otel_gpu.faces.summary:Summary.print_final@0",
@@ -137,8 +137,8 @@ def test_errors_now_and_then_are_counted_where_they_were(
     """
     store = tmp_path / "store.db"
     places = (
-        "otel_gpu.capture.watchlist:Watchlist.discover@0/3,"
-        "otel_gpu.capture.introductions:Introductions.make_some@0/3,"
+        "otel_gpu.capture.processes.watchlist:Watchlist.discover@0/3,"
+        "otel_gpu.capture.processes.discovery:Introductions.make_some@0/3,"
         "otel_gpu.pipeline:Blame.observe@7/5,"
         "otel_gpu.stacks.user_stacks:UserStacks.resolve@3"
     )

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.command import Command
-from otel_gpu.capture.headers import header_of
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.capture.processes.command import Command
+from otel_gpu.capture.record_headers import header_of
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load

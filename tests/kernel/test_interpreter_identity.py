@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.capture.libraries import ElfSymbols
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
 from tests.kernel.agent import Agent, losses, otel_gpu, spans
 from tests.pythons.interpreters import interpreter
 from tests.receiver import OtlpReceiver

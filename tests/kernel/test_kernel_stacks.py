@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.kernel_stacks import KernelStacks
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.capture.maps.kernel_stacks import KernelStacks
 from otel_gpu.config import Config
 from tests.stubs.build import workload
 

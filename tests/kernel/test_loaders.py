@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.capture import loaders
-from otel_gpu.capture.bcc.kernel_headers import ask_headers, find_bcc
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf import loaders
+from otel_gpu.capture.bpf.bcc.kernel_headers import ask_headers, find_bcc
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.config import load
 from otel_gpu.errors import HostError
 from otel_gpu.wire.events import CpuSample

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.objects import BpfObject
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import TimesActivity

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.libraries import exported_functions
-from otel_gpu.capture.loaders import KernelFunction, has_kernel_function
-from otel_gpu.capture.looks import LOOK_AT_THREAD, can_look
-from otel_gpu.capture.objects import BpfObject, object_path
-from otel_gpu.capture.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.bpf.loaders import KernelFunction, has_kernel_function
+from otel_gpu.capture.bpf.objects import BpfObject, object_path
+from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, can_look
+from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError, MapFullError
 from otel_gpu.wire.probe_symbols import probes_of

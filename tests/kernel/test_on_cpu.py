@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.on_cpu import OnCpuSampling
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
 from otel_gpu.enrich.activities import SampleActivity

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.capture.libraries import ElfSymbols, exported_functions
-from otel_gpu.capture.library_sites import LibrarySites
-from otel_gpu.capture.probe_sites import Site
-from otel_gpu.capture.programs import ENTER_FORK, Programs
+from otel_gpu.capture.bpf.programs import ENTER_FORK, Programs
+from otel_gpu.capture.probes.elf_exports import ElfSymbols, exported_functions
+from otel_gpu.capture.probes.library_sites import LibrarySites
+from otel_gpu.capture.probes.probe_sites import Site
 from otel_gpu.config import Config
 from otel_gpu.wire.probe_symbols import probes_of
 from tests.hosts import LIBCUDA

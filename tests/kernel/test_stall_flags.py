@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.programs import Programs
+from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import load
 from otel_gpu.enrich.activities import StallActivity, TimesActivity

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.doors import DOOR_THREAD
-from otel_gpu.capture.headers import header_of
-from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.bpf.programs import AT_DOOR, Programs
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.programs import AT_DOOR, Programs
+from otel_gpu.capture.preload.programs import DOOR_THREAD
+from otel_gpu.capture.probes.elf_exports import exported_functions
+from otel_gpu.capture.processes.stopped_processes import let_all_go_on
+from otel_gpu.capture.processes.watchlist import Watchlist
+from otel_gpu.capture.record_headers import header_of
 from otel_gpu.capture.session import Session
-from otel_gpu.capture.stops import let_all_go_on
-from otel_gpu.capture.watchlist import Watchlist
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
 from tests.doors import LIBRARY, running

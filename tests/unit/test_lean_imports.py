@@ -54,7 +54,7 @@ LEAN = """
 import json, sys
 from otel_gpu.lean_imports import hollow, import_grpc
 import_grpc()
-from otel_gpu.capture.prologues import read_prologue
+from otel_gpu.capture.probes.prologues import read_prologue
 import grpc
 names = ["grpc.aio", "iced_x86.Code", "iced_x86.Mnemonic"]
 said = {"before": [name for name in names if name in sys.modules]}

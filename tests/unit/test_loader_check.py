@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.capture.bcc.kernel_headers import find_headers, install_hint
+from otel_gpu.capture.bpf.bcc.kernel_headers import find_headers, install_hint
 from otel_gpu.cli.doctor.host import Host, check_loader
 
 RELEASE = "6.1.0-56-amd64"

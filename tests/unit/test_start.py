@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import otel_gpu
-from otel_gpu.capture.inherited import given_environment
+from otel_gpu.capture.processes.inherited import given_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = f"otel-gpu {otel_gpu.__version__}\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli, wire
-from otel_gpu.capture.doors import LOST_BY_DOORS
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.unread import FILE_UNREAD
+from otel_gpu.capture.preload.programs import LOST_BY_DOORS
+from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
 from otel_gpu.ledger.agent import AgentReadings

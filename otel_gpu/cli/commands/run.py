@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from otel_gpu import pipeline
-from otel_gpu.capture.refusals import Refusals
+from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.cli.commands import Output
 from otel_gpu.cli.flight_recorder import live_store, store_path, telemetry_files
 from otel_gpu.cli.live_capture import (

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import otel_gpu
-from otel_gpu.capture._libbpf import Libbpf as CLibbpf
-from otel_gpu.capture.bcc.kernel_headers import find_bcc, find_headers, install_hint
-from otel_gpu.capture.kernel_log import PATH
-from otel_gpu.capture.libbpf_file import MINIMUM_VERSION
-from otel_gpu.capture.libbpf_trials import Libbpf, query_libbpf
-from otel_gpu.capture.loaders import choose_loader
+from otel_gpu.capture.bpf.bcc.kernel_headers import find_bcc, find_headers, install_hint
+from otel_gpu.capture.bpf.libbpf import Libbpf as CLibbpf
+from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
+from otel_gpu.capture.bpf.libbpf_trials import Libbpf, query_libbpf
+from otel_gpu.capture.bpf.loaders import choose_loader
+from otel_gpu.capture.host.kernel_log import PATH
 from otel_gpu.cli.doctor.checks import Finding, missing, named, ok, warning
 from otel_gpu.cli.doctor.reachability import check_endpoints
 from otel_gpu.errors import HostError

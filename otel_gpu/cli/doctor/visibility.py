@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from otel_gpu.capture.interpreters import diagnose
-from otel_gpu.capture.libraries import ElfSymbols, exported_functions
-from otel_gpu.capture.library_sites import LibrarySites
-from otel_gpu.capture.probe_sites import SiteClass
+from otel_gpu.capture.probes.elf_exports import ElfSymbols, exported_functions
+from otel_gpu.capture.probes.library_sites import LibrarySites
+from otel_gpu.capture.probes.probe_sites import SiteClass
+from otel_gpu.capture.processes.interpreters import diagnose
 from otel_gpu.cli.doctor.checks import Finding, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.capture.rhythm import Calls, Role
+from otel_gpu.capture.steps.period import Calls, Role
 
 US = 1_000
 WAIT, TO_DEVICE, TO_HOST, OTHER = 1, 2, 3, 4

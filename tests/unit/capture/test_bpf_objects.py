@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from otel_gpu.capture.bcc.kernel_types import STRUCTURES
-from otel_gpu.capture.objects import OBJECT_FOLDER
+from otel_gpu.capture.bpf.bcc.kernel_types import STRUCTURES
+from otel_gpu.capture.bpf.objects import OBJECT_FOLDER
 
 OBJECTS = sorted(OBJECT_FOLDER.glob("*.bpf.o"))
 WITHOUT_BTF = [path for path in OBJECTS if ".nobtf." in path.name]

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture import stops
 from otel_gpu.capture.ending import _READS_S, Ending
 from otel_gpu.capture.lifecycle import Lifecycle
+from otel_gpu.capture.processes import stopped_processes
 from otel_gpu.faults import Faults
 from tests.synthetic import call_record
 
@@ -69,7 +69,7 @@ def test_when_the_time_is_over_nothing_is_done_for_a_process_but_to_let_it_go_on
 ):
     """What it counted comes with the last reading of all; that of its end would come before its calls."""
     went_on, done = [], []
-    monkeypatch.setattr(stops, "let_go_on", went_on.append)
+    monkeypatch.setattr(stopped_processes, "let_go_on", went_on.append)
     executed = wire.EXEC_RECORD.build(kind=wire.RECORD_EXEC, pid=4321, stopped=1)
     ended = wire.EXIT_RECORD.build(kind=wire.RECORD_EXIT, pid=4322)
     calls = [call_record()] * 53

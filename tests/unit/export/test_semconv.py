@@ -4,9 +4,9 @@ from collections import defaultdict
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.doors import LOST_BY_DOORS
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.unread import FILE_UNREAD
+from otel_gpu.capture.preload.programs import LOST_BY_DOORS
+from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.attributes import describe, facts_of, host_of
 from otel_gpu.enrich.identities import ProcessImage, Resource

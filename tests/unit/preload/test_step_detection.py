@@ -9,10 +9,10 @@ import time
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.door_memory import open_memory
-from otel_gpu.capture.door_rhythms import DoorRhythms
-from otel_gpu.capture.door_wishes import Wishes
-from otel_gpu.capture.rhythm import Rhythm, Role, history_of, turns_of
+from otel_gpu.capture.preload.settings import Wishes
+from otel_gpu.capture.preload.shared_memory import open_memory
+from otel_gpu.capture.preload.step_detection import DoorRhythms
+from otel_gpu.capture.steps.period import Rhythm, Role, history_of, turns_of
 from otel_gpu.config import load
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.doors import address_of, reading_of, running

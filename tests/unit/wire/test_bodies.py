@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.capture.host import describe_host
+from otel_gpu.capture.host.clocks import describe_host
 from otel_gpu.config import Config
 from otel_gpu.procfs.process_facts import read_facts
 from otel_gpu.wire.agent_records import json_record

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_gpu.capture.libbpf_trials import HELPERS, Libbpf, query_libbpf
-from otel_gpu.capture.objects import object_path
+from otel_gpu.capture.bpf.libbpf_trials import HELPERS, Libbpf, query_libbpf
+from otel_gpu.capture.bpf.objects import object_path
 from otel_gpu.cli.commands import doctor as verb
 from otel_gpu.cli.doctor import host as doctor
 from otel_gpu.cli.doctor.checks import Finding, can_capture, to_json

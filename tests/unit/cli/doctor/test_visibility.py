@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.capture.interpreters import Diagnosis
-from otel_gpu.capture.library_sites import LibrarySites
+from otel_gpu.capture.probes.library_sites import LibrarySites
+from otel_gpu.capture.processes.interpreters import Diagnosis
 from otel_gpu.cli.doctor import visibility
 from otel_gpu.cli.doctor.visibility import (
     check_library,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.capture.interpreters import Interpreters
+from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.stacks.python.interpreter_memory import PythonMemory, check
 from otel_gpu.stacks.python.layouts import Layout, layout_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.capture.libraries import exported_functions
+from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.stacks.symbols.debug_files import symbol_sources
 from otel_gpu.stacks.symbols.elf_file import ElfImage, image_of
 from otel_gpu.stacks.symbols.symbol_table import SymbolTable

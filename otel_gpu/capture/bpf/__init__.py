@@ -1,0 +1,1 @@
+"""The BPF programs and their maps: loaded, configured and read."""

@@ -1,0 +1,453 @@
+"""
+The BPF object: opened, configured, loaded, and closed again.
+
+    with BpfObject(path) as bpf:
+        bpf.set_read_only_data(".rodata.settings", settings)
+        bpf.load()
+        bpf.attach("sched_switch")
+
+Every attachment lives no longer than the object. When the agent dies without
+closing it, the kernel detaches everything by itself: nothing is pinned.
+"""
+
+import ctypes
+import errno
+import logging
+import os
+import platform
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from otel_gpu.capture.bpf.bcc.kernel_types import KernelTypes
+from otel_gpu.capture.bpf.cpu_clock import CpuClock
+from otel_gpu.capture.bpf.libbpf import (
+    BPF_F_NO_PREALLOC,
+    BPF_TRACE_UPROBE_MULTI,
+    BatchOptions,
+    Libbpf,
+    ObjectOpenOptions,
+    UprobeOptions,
+)
+from otel_gpu.capture.probes.attacher import AnyLink, Attacher, ProbeLink, Remainder
+from otel_gpu.capture.probes.detaching import Link, Links, detach_side_by_side
+from otel_gpu.errors import BpfError, HostError, MapFullError
+
+OBJECT_FOLDER = Path(__file__).resolve().parents[2] / "_bpf"
+_SYSTEM_WIDE = -1
+# As much as the kernel has in its buffer at a time.
+_ITERATOR_BYTES = 32768
+
+_logger = logging.getLogger(__name__)
+
+_NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
+
+
+def object_path(*, has_btf: bool = True) -> Path:
+    """
+    Return where this machine's BPF object is, for kernels that describe their types or do not.
+
+    Raises:
+        HostError: It was not built for this architecture.
+    """
+    variant = "" if has_btf else ".nobtf"
+    path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}{variant}.bpf.o"
+    if not path.exists():
+        raise HostError(
+            f"there is no BPF object for {platform.machine()}",
+            hint="run `make bpf`, or install a wheel built for this machine",
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class BpfMap:
+    """
+    A map in the kernel; keys and values are bytes.
+
+    The file descriptor stays whose it was. ``max_entries`` may say more than there can be.
+    """
+
+    libbpf: Libbpf
+    name: str
+    fd: int
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
+
+    def lookup(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
+        """Return the value under ``key``; per-CPU maps need their own size."""
+        value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
+        if self.libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
+            return None
+        return value.raw
+
+    def update(self, key: bytes, value: bytes, *, only_new: bool = False) -> bool:
+        """
+        Set the value under ``key``; False if it is there already and must be new.
+
+        Raises:
+            MapFullError: There is no room for another key.
+        """
+        result = self.libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
+        if result == -errno.EEXIST:
+            return False
+        if result in _NO_ROOM:
+            raise MapFullError(f"map {self.name} is full")
+        if result < 0:
+            raise self.libbpf.error(f"map {self.name} is not updated", -result)
+        return True
+
+    def delete(self, key: bytes) -> None:
+        """Remove the entry under ``key``, if there is one."""
+        self.libbpf.raw.bpf_map_delete_elem(self.fd, key)
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the whole map as (key, value)."""
+        key_bytes, value_bytes = self.key_bytes, self.value_bytes
+        for count, keys, values in self.read_batches():
+            for index in range(count):
+                yield (
+                    keys[index * key_bytes : (index + 1) * key_bytes],
+                    values[index * value_bytes : (index + 1) * value_bytes],
+                )
+
+    def read_batches(self, batch_bytes: int = 65_536) -> Iterator[tuple[int, bytes, bytes]]:
+        """
+        Read the whole map, through a buffer of so many bytes, which is zeroed each time.
+
+        Yields:
+            (entries, keys, values), both packed; an entry that moves meanwhile can come twice.
+        """
+        batch_entries = max(1, batch_bytes // (self.key_bytes + self.value_bytes))
+        options = BatchOptions(ctypes.sizeof(BatchOptions), 0, 0)
+        # The kernel's cursor is a bucket number, in a buffer that must hold a key.
+        cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
+        following = ctypes.create_string_buffer(max(self.key_bytes, 8))
+        start: ctypes.Array[ctypes.c_char] | None = None
+        while True:
+            count = ctypes.c_uint32(batch_entries)
+            keys = ctypes.create_string_buffer(batch_entries * self.key_bytes)
+            values = ctypes.create_string_buffer(batch_entries * self.value_bytes)
+            result = self.libbpf.raw.bpf_map_lookup_batch(
+                self.fd, start, following, keys, values, ctypes.byref(count), ctypes.byref(options)
+            )
+            if result == -errno.ENOSPC and batch_entries < self.max_entries:
+                batch_entries = min(2 * batch_entries, self.max_entries)  # one bucket was larger
+                continue
+            if result < 0 and result != -errno.ENOENT:
+                raise self.libbpf.error(f"map {self.name} is not read", -result)
+            if count.value:
+                yield (
+                    count.value,
+                    ctypes.string_at(keys, count.value * self.key_bytes),
+                    ctypes.string_at(values, count.value * self.value_bytes),
+                )
+            if result == -errno.ENOENT:
+                return
+            cursor.raw = following.raw
+            start = cursor
+
+
+class BpfObject:
+    """
+    One BPF object file with its programs, maps and attachments.
+
+    ``multi``: attach many ``uprobes`` at once where the kernel can. ``kernel_types`` are those of a
+    kernel that does not describe them itself.
+
+    Raises:
+        HostError: libbpf is missing or too old.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        uprobes: Sequence[str] = (),
+        *,
+        multi: bool = True,
+        kernel_types: KernelTypes | None = None,
+    ) -> None:
+        self.libbpf = Libbpf()
+        self._path = path
+        self._kernel_types = kernel_types
+        self._uprobes = uprobes
+        self._links = Links()
+        self._max_entries: dict[str, int] = {}
+        self._grown: list[str] = []
+        self._read_only_data: dict[str, bytes] = {}
+        self._left_out: list[str] = []
+        self._only = ""
+        self._object = 0
+        self._multi = multi and bool(uprobes)
+        self._attacher: Attacher | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def start_attacher(self, kept: Collection[int], at_turn: Callable[[], object]) -> None:
+        """
+        Have another process place probes from now on, as ``Attacher`` says; after ``load``.
+
+        Where there can be none, this one goes on to do it.
+        """
+        programs = {self.program_fd(program) for program in self._uprobes}
+        try:
+            self._attacher = Attacher(self._attach_uprobes, {*programs, *kept}, at_turn)
+        except OSError as error:
+            _logger.info("probes are placed without a process for it: %s", error.strerror)
+
+    @property
+    def attacher(self) -> Attacher | None:
+        """The process that places probes, if that is another one."""
+        return self._attacher
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the probes of another file can wait, where the kernel keeps others waiting."""
+        return self._attacher is None or self._attacher.has_room
+
+    def take_answers(self) -> bool:
+        """Take in which probes were placed late, and say whether the kernel keeps others waiting."""
+        if self._attacher is None:
+            return False
+        self._attacher.take_answers()
+        return self._attacher.is_late
+
+    def detach_all(self, at_turn: Callable[[], object] = lambda: None) -> Remainder | None:
+        """
+        Detach every program; ``at_turn`` is called all the while.
+
+        Returns:
+            What the attacher has not detached yet; None: from now on none of the programs runs.
+        """
+        self._links.detach_all(at_turn)
+        attacher, self._attacher = self._attacher, None
+        return attacher.close() if attacher else None
+
+    def close(self) -> None:
+        """Detach every program and forget the object."""
+        self.detach_all()
+        if self._object:
+            self.libbpf.raw.bpf_object__close(self._object)
+            self._object = 0
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        """Size a map; before ``load``."""
+        self._max_entries[name] = entries
+
+    def let_grow(self, name: str) -> None:
+        """Let a hash map take memory for the entries that it has, and no more; before ``load``."""
+        self._grown.append(name)
+
+    def set_read_only_data(self, section: str, data: bytes) -> None:
+        """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
+        self._read_only_data[section] = data
+
+    def leave_out(self, program: str) -> None:
+        """Never load a program; before ``load``."""
+        self._left_out.append(program)
+
+    def leave_out_all_but(self, program: str) -> None:
+        """Load one program, and no other; before ``load``."""
+        self._only = program
+
+    def load(self) -> None:
+        """
+        Create the maps and have the kernel verify the programs.
+
+        Raises:
+            HostError: This user may not load programs, or the headers lack a type.
+            BpfError: With the verifier's log.
+        """
+        self._load_once()
+        # Whether the kernel has uprobe_multi (since Linux 6.6) can only be asked with a
+        # loaded program: a folder is refused with EBADF, an unknown link with EINVAL.
+        if self._multi and self._create_multi(self._uprobes[0], "/", [(0, 0)]) != -errno.EBADF:
+            self.libbpf.raw.bpf_object__close(self._object)
+            self._multi = False
+            self._load_once()
+
+    def _load_once(self) -> None:
+        if self._kernel_types is None:
+            self._open_and_load(None)
+            return
+        with os.fdopen(os.memfd_create("otel_gpu_kernel_types"), "wb", buffering=0) as stream:
+            stream.write(self._kernel_types.to_btf(self.libbpf))
+            self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
+
+    def _open_and_load(self, btf_path: bytes | None) -> None:
+        log = self.libbpf.verifier_log
+        options = ObjectOpenOptions(
+            sz=ctypes.sizeof(ObjectOpenOptions),
+            object_name=b"otel_gpu",
+            btf_custom_path=btf_path,
+            kernel_log_buf=ctypes.addressof(log),
+            kernel_log_size=ctypes.sizeof(log),
+        )
+        call, path = self.libbpf.call, os.fsencode(self._path)
+        what = f"{self._path} is not opened"
+        self._object = self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
+        for name, entries in self._max_entries.items():
+            call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
+        for name in self._grown:
+            call("bpf_map__set_map_flags", self._map(name), BPF_F_NO_PREALLOC, what=f"map {name}")
+        for section, data in self._read_only_data.items():
+            what = f"{section} does not take {len(data)} bytes"
+            call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)
+        for program in (*self._left_out, *self._others()):
+            call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
+        for program in self._uprobes if self._multi else ():
+            kind = BPF_TRACE_UPROBE_MULTI
+            call("bpf_program__set_expected_attach_type", self._program(program), kind)
+        try:
+            call("bpf_object__load", self._object, what="the BPF programs are not loaded")
+        except BpfError as error:
+            if os.geteuid() and error.log and "not permitted" in str(error):
+                raise HostError(f"{error} to this user", hint=error.hint) from error
+            raise
+
+    def _others(self) -> Iterator[str]:
+        raw, program = self.libbpf.raw, None
+        while self._only and (program := raw.bpf_object__next_program(self._object, program)):
+            name = raw.bpf_program__name(program).decode()
+            if name != self._only:
+                yield name
+
+    def _map(self, name: str) -> int:
+        find, what = "bpf_object__find_map_by_name", f"map {name}"
+        return self.libbpf.pointer(find, self._object, name.encode(), what=what)
+
+    def _program(self, name: str) -> int:
+        find, what = "bpf_object__find_program_by_name", f"program {name}"
+        return self.libbpf.pointer(find, self._object, name.encode(), what=what)
+
+    def map(self, name: str) -> BpfMap:
+        """Return a map; after ``load``."""
+        pointer = self._map(name)
+        raw = self.libbpf.raw
+        fd = self.libbpf.call("bpf_map__fd", pointer, what=f"map {name}")
+        sizes = (raw.bpf_map__key_size, raw.bpf_map__value_size, raw.bpf_map__max_entries)
+        return BpfMap(self.libbpf, name, fd, *(int(size(pointer)) for size in sizes))
+
+    def program_fd(self, name: str) -> int:
+        """Return the file descriptor of a program, which stays the object's; after ``load``."""
+        return self.libbpf.call("bpf_program__fd", self._program(name), what=f"program {name}")
+
+    def attach(self, program: str) -> Link:
+        """Attach a program to the tracepoint that its section names."""
+        return self._keep(self._attach(program))
+
+    def attach_clock(self, program: str, cpu: int, period_ns: int) -> CpuClock:
+        """Have a program run on each tick of a clock of one CPU, whatever that interrupts."""
+        what = f"{program} is not attached to CPU {cpu}"
+        if (fd := self.libbpf.open_cpu_clock(cpu, period_ns)) < 0:
+            raise self.libbpf.error(what, -fd)
+        function = "bpf_program__attach_perf_event"
+        try:
+            pointer = self.libbpf.pointer(function, self._program(program), fd, what=what)
+        except BpfError:
+            os.close(fd)
+            raise
+        return CpuClock(self._keep(pointer), fd)
+
+    def attach_iterator(self, program: str) -> Callable[[], bytes]:
+        """Return what runs a program for each of what its section names, and returns its output."""
+        pointer = self._attach(program)
+        self._keep(pointer)
+        link = self.libbpf.call("bpf_link__fd", pointer)
+
+        def run() -> bytes:
+            output = bytearray()
+            fd = self.libbpf.call("bpf_iter_create", link, what=f"{program} is not run")
+            try:
+                while piece := os.read(fd, _ITERATOR_BYTES):
+                    output += piece
+            finally:
+                os.close(fd)
+            return bytes(output)
+
+        return run
+
+    def _attach(self, program: str) -> int:
+        what = f"{program} is not attached"
+        return self.libbpf.pointer("bpf_program__attach", self._program(program), what=what)
+
+    def attach_uprobes(
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
+    ) -> list[AnyLink]:
+        """
+        Attach a program to instructions of a file, in every process that maps it.
+
+        The path may be ``/proc/self/fd/N``. A probe is a file offset, of an instruction, and a
+        cookie: what the program gets from ``bpf_get_attach_cookie``. On return, the stack pointer
+        at the instruction has to be that of the function's entry. Links of an attacher can be waiting.
+
+        Raises:
+            BpfError: One of them cannot be, so that none is.
+        """
+        if not probes:
+            return []
+        if self._attacher is None:
+            placed = self._attach_uprobes(program, path, probes, on_return)
+            return [self._links.add(link) for link, _ in placed]
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            what = f"{program} is not attached to {path}"
+            raise self.libbpf.error(what, error.errno or 0) from error
+        try:
+            return [self._attacher.attach(program, fd, probes, on_return=on_return)]
+        finally:
+            os.close(fd)
+
+    def _attach_uprobes(
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], on_return: bool
+    ) -> list[tuple[Link, int]]:
+        """Do it in this process; return what detaches each link, with its descriptor."""
+        if self._multi:
+            fd = self._create_multi(program, path, probes, on_return=on_return)
+            if fd < 0:
+                raise self.libbpf.error(f"{program} is not attached to {path}", -fd)
+            return [(lambda: os.close(fd), fd)]
+        placed: list[tuple[Link, int]] = []
+        try:
+            for probe in probes:
+                one = self._attach_uprobe(program, path, *probe, on_return)
+                placed.append(one)
+        except BpfError:
+            detach_side_by_side(link for link, _ in placed)
+            raise
+        return placed
+
+    def _create_multi(
+        self, program: str, path: str, probes: Sequence[tuple[int, int]], *, on_return: bool = False
+    ) -> int:
+        return self.libbpf.create_uprobe_multi(
+            self.program_fd(program), os.fsencode(path), probes, on_return=on_return
+        )
+
+    def _attach_uprobe(
+        self, program: str, path: str, file_offset: int, cookie: int, on_return: bool
+    ) -> tuple[Link, int]:
+        options = UprobeOptions(ctypes.sizeof(UprobeOptions), 0, cookie, on_return, None)
+        place = (_SYSTEM_WIDE, os.fsencode(path), file_offset, options)
+        what = f"{program} is not attached to {path}+{file_offset:#x}"
+        function = "bpf_program__attach_uprobe_opts"
+        pointer = self.libbpf.pointer(function, self._program(program), *place, what=what)
+        fd = self.libbpf.call("bpf_link__fd", pointer)
+        return (lambda: self.libbpf.raw.bpf_link__destroy(pointer)), fd
+
+    def _keep(self, pointer: int) -> Link:
+        return self._links.add(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
+
+    def detach(self, links: Sequence[AnyLink]) -> None:
+        """Undo attachments; those of another process may be undone a while later."""
+        self._links.detach(link for link in links if not isinstance(link, ProbeLink))
+        probes = [link for link in links if isinstance(link, ProbeLink)]
+        if probes and self._attacher:
+            self._attacher.detach(probes)

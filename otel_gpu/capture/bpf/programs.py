@@ -1,0 +1,415 @@
+"""The loaded BPF programs and their maps, spoken to in the words of ``bpf/events.h``."""
+
+import contextlib
+import itertools
+import logging
+import struct
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Self
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.cpu_clock import CpuClock
+from otel_gpu.capture.bpf.kernel_shares import (
+    LIFECYCLE_BYTES,
+    TIMES_PER_FOLDED,
+    KernelShares,
+    share_bounds,
+)
+from otel_gpu.capture.bpf.loaders import (
+    KernelFunction,
+    choose_loader,
+    has_kernel_function,
+    open_object,
+)
+from otel_gpu.capture.bpf.objects import BpfMap
+from otel_gpu.capture.bpf.ring_buffer import RingBuffer
+from otel_gpu.capture.bpf.settings import pack_settings
+from otel_gpu.capture.maps.blocks import Blocks, let_blocks_grow
+from otel_gpu.capture.maps.communicators import Communicators, let_communicators_grow
+from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, Looks, can_look, kernel_stack
+from otel_gpu.capture.preload.program import add
+from otel_gpu.capture.preload.programs import Doors
+from otel_gpu.capture.probes.detaching import Link
+from otel_gpu.capture.probes.refusals import Refusals
+from otel_gpu.capture.processes.stopped_processes import let_all_go_on
+from otel_gpu.capture.processes.thread_contexts import ContextPlaces
+from otel_gpu.capture.processes.unread import Unread
+from otel_gpu.capture.processes.watched_processes import WatchedProcesses
+from otel_gpu.capture.steps.period_maps import RhythmMaps, limit_rhythms
+from otel_gpu.config import Config
+from otel_gpu.errors import MapFullError
+from otel_gpu.formatting.units import count_of
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mapped_files import FileId
+from otel_gpu.stacks.read_budget import FileWork
+
+ENTER_CALL = "enter_call"
+EXIT_CALL = "exit_call"
+ENTER_FORK = "enter_fork"
+LIBRARY_LIST_CHANGED = "library_list_changed"
+REPORT_BLOCK = "report_block"
+REPORT_OUT_OF_MEMORY = "report_out_of_memory"
+REPORT_STEP = "report_step"
+REPORT_RANGE = "report_range"
+NOTE_RANGES = "note_ranges"
+ENTER_EVENT_WAIT = "enter_event_wait"
+EXIT_EVENT_WAIT = "exit_event_wait"
+ACKNOWLEDGE_EVENT = "acknowledge_event"
+ASK_DEVICE = "ask_device"
+LEARN_DEVICE = "learn_device"
+AT_DOOR = "at_door"
+_UPROBES = (
+    *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
+    *(
+        REPORT_BLOCK,
+        REPORT_OUT_OF_MEMORY,
+        REPORT_STEP,
+        REPORT_RANGE,
+        NOTE_RANGES,
+    ),
+    *(ENTER_EVENT_WAIT, EXIT_EVENT_WAIT, ACKNOWLEDGE_EVENT),
+    *(ASK_DEVICE, LEARN_DEVICE, AT_DOOR),
+)
+_TRACEPOINTS = (
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+    "sched_waking",
+    "timer_begins",
+    "timer_ends",
+)
+# By whether the kernel can read its stacks in place; see bpf/core/core_fixes.bpf.h.
+_SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
+_BOOK_PASSING = "book_passing"
+_RETRANSMITS = "tcp_retransmit_skb"
+_CPU_TICK = "cpu_tick"
+_TICKS = (
+    wire.COUNTER_CPU_SAMPLES,
+    wire.COUNTER_CPU_SAMPLES_WITHHELD,
+    wire.COUNTER_LOST_CPU_SAMPLE,
+)
+_PID = struct.Struct("<I")
+# The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
+_MEMORY_IMAGE = struct.Struct("<QQI")
+
+_logger = logging.getLogger(__name__)
+
+
+class Programs:
+    """
+    The kernel side of one capture.
+
+    Args:
+        config: Sizes, floors and histogram layout.
+        watch_all: Watch every process that makes a CUDA call.
+        multi: Attach many uprobes at once where the kernel can.
+        in_place: Read kernel stacks in place where the kernel can.
+        looks: Be ready to look at threads: processes are watched that have lived before.
+
+    Attributes:
+        blocks: What is kept of the blocks that frameworks hand out.
+        communicators: What is kept of NCCL's communicators.
+        doors: What programs count themselves.
+        file_work: What reading files of processes takes.
+        unread: Of which processes something was not read.
+        rhythms: What is kept of threads whose steps are looked for.
+        processes: Who is watched.
+        shares: Who holds how much of the maps.
+        refusals: To whom was refused what is beyond their share.
+        looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
+        switch_program: The name of the program that is attached to sched_switch.
+
+    Raises:
+        HostError: libbpf, the object, or what the loader needs is missing.
+        BpfError: The kernel refuses the programs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        watch_all: bool,
+        multi: bool = True,
+        in_place: bool = True,
+        looks: bool = True,
+    ) -> None:
+        capture = config.capture
+        self._loader = capture.loader
+        # A tenth of what the kernel has to verify.
+        self._wants_looks = looks and can_look()
+        in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
+        self.switch_program = _SWITCHES[in_place]
+        self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
+        self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
+        for name, entries in (
+            ("events", capture.ring_buffer_bytes),
+            ("lifecycle", LIFECYCLE_BYTES),
+            ("threads", capture.max_threads),
+            ("processes", capture.max_processes),
+            ("aggregates", capture.max_series),
+            ("thresholds", capture.max_series),
+            ("interpreters", capture.max_processes),
+            ("thread_contexts", capture.max_processes),
+            ("doors", capture.max_processes),
+            ("thread_times", capture.max_times),
+            ("folded_times", capture.max_times // TIMES_PER_FOLDED),
+            ("ended_shares", capture.max_processes),
+        ):
+            self.bpf.set_max_entries(name, entries)
+        if has_kernel_function(KernelFunction.ALLOCATES):
+            self.bpf.let_grow("threads")
+            let_blocks_grow(self.bpf)
+            let_communicators_grow(self.bpf)
+        limit_rhythms(self.bpf, are_wanted=config.steps.find)
+        self.bpf.leave_out(_SWITCHES[not in_place])
+        self._tracepoints = [*_TRACEPOINTS, self.switch_program]
+        # The other object has no such program.
+        if choose_loader(capture.loader) == "libbpf":
+            if has_kernel_function(KernelFunction.RETRANSMITS):
+                self._tracepoints.append(_RETRANSMITS)
+            else:
+                self.bpf.leave_out(_RETRANSMITS)
+            if not self._wants_looks:
+                self.bpf.leave_out(LOOK_AT_THREAD)
+        self.bpf.load()
+        self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
+        self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, LIFECYCLE_BYTES)
+        self.bpf.start_attacher({self.lifecycle.fd}, self._let_all_go_on)
+        self._threads, self._aggregates = map(self.bpf.map, ("threads", "aggregates"))
+        self._thresholds = self.bpf.map("thresholds")
+        self._counters = self.bpf.map("counters")
+        self._known_executables = self.bpf.map("known_executables")
+        self._seen_libraries = self.bpf.map("seen_libraries")
+        self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
+        self._book_passing: Callable[[], object] | None = None
+        self._booked_ktime_ns = (0, 0)
+        self.looks: Looks | None = None
+        self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
+        self._stall_samples = self.bpf.map("stall_samples")
+        self._allocations, self._captures, self._interpreters = map(
+            self.bpf.map, ("allocations", "captures", "interpreters")
+        )
+        self._cpu_sampling = self.bpf.map("cpu_sampling")
+        self.blocks = Blocks(self.bpf, config)
+        self.communicators = Communicators(self.bpf)
+        self.rhythms = RhythmMaps(self.bpf)
+        self._lost, self.refusals = [0] * wire.COUNTER_COUNT, Refusals()
+        self.shares = KernelShares(self.bpf, share_bounds(config), self.refusals)
+        self.processes = WatchedProcesses(self.bpf, self._lost, self.shares)
+        self.contexts = ContextPlaces(self.bpf, self._lost)
+        self.unread = Unread()
+        self.file_work = FileWork(self.unread.add_file)
+        self.doors = Doors(self.bpf, config, self._lost, unread=self.unread, files=self.file_work)
+        self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def attach(self) -> None:
+        """Attach the tracepoints; uprobes come as libraries are found."""
+        for tracepoint in self._tracepoints:
+            self.bpf.attach(tracepoint)
+        if choose_loader(self._loader) == "libbpf":
+            self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
+            if self._wants_looks:
+                self.looks = Looks(self.bpf)
+
+    def close(self) -> None:
+        """
+        Detach everything, let go on what stands still, and unmap the rings.
+
+        Probes that the kernel takes long to take away are left to a child, and what stops at them goes
+        on: the end waits for no program of other users.
+        """
+        left = self.bpf.detach_all(self._let_all_go_on)
+        if left is None:
+            self._let_all_go_on()
+        else:
+            _logger.warning(
+                "probes in files are still taken away (%s), by process %d, which then ends: the "
+                "kernel waits for the programs that map those files",
+                count_of(left.links, "link"),
+                left.pid,
+            )
+        self.events.close()
+        self.lifecycle.close()
+        self.rhythms.close()
+        self.doors.close()
+        self.bpf.close()
+
+    def _let_all_go_on(self) -> None:
+        # Stopped since the rings were last read.
+        let_all_go_on(self.lifecycle.read())
+
+    def attacher_cpu_ns(self) -> int:
+        """Return the CPU time that was spent on probes by the process that places them."""
+        return self.bpf.attacher.cpu_ns() if self.bpf.attacher else 0
+
+    def end_soon(self) -> None:
+        """Wait for no probe for long any more; safe in a signal handler."""
+        if self.bpf.attacher:
+            self.bpf.attacher.end_soon()
+
+    def lose(self, counter: int) -> None:
+        """Count something that the agent itself could not use."""
+        self._lost[counter] += 1
+
+    def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
+        """
+        Return whose every allocation, block, capture or communicator is that was not freed.
+
+        As ((pid, image_ktime_ns), map, key).
+        """
+        found = []
+        maps = (self._allocations, self._captures, *self.blocks.maps, *self.communicators.maps)
+        for bpf_map in maps:
+            for key, _ in bpf_map.entries():
+                image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
+                found.append(((pid, image_ktime_ns), bpf_map, key))
+        return found
+
+    def mark_known(self, executable: FileId) -> None:
+        """Say that processes that start this file need not be stopped any more."""
+        key = wire.FILE_KEY.pack(executable.inode, executable.device)
+        with contextlib.suppress(MapFullError):  # It is stopped once more then.
+            self._known_executables.update(key, _PID.pack(1))
+
+    def forget_known(self) -> None:
+        """Probes are gone: whatever is started or loaded from now on has to be reported again."""
+        for known in (self._known_executables, self._seen_libraries):
+            for key, _ in list(known.entries()):
+                known.delete(key)
+
+    def read_aggregates(
+        self, images: Collection[tuple[int, int]] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """
+        Yield every series as (key, value), whoever counted it.
+
+        What programs counted themselves is read for these images only, as (pid, image_ktime_ns).
+        """
+        counted_by_doors = self.doors.read(images)
+        if not counted_by_doors:
+            yield from self._aggregates.entries()
+            return
+        # Each once: an entry that moves meanwhile comes twice.
+        for key, value in dict(self._aggregates.entries()).items():
+            other = counted_by_doors.pop(key, None)
+            yield key, value if other is None else add(value, other)
+        yield from counted_by_doors.items()
+
+    def forget_aggregate(self, key: bytes) -> None:
+        """Free a series of a process image that ended."""
+        self._aggregates.delete(key)
+
+    def book_passing(self) -> None:
+        """
+        Put all time that has passed into the account, also of what has not ended yet.
+
+        On a kernel without BTF it comes there when it has ended.
+        """
+        begun_ktime_ns = kernel_clock.ktime_ns()
+        if self._book_passing is not None:
+            self._book_passing()
+        self._booked_ktime_ns = begun_ktime_ns, kernel_clock.ktime_ns()
+
+    def read_times(
+        self, images: Collection[tuple[int, int]] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """
+        Yield every entry of the time account as (key, value).
+
+        What programs know of it themselves is read for these images only, as (pid, image_ktime_ns).
+        """
+        entries = itertools.chain.from_iterable(times.entries() for times in self._times)
+        if not self.doors.images():
+            return entries
+        # Each once: an entry that moves meanwhile comes twice.
+        return self.doors.divide_times(dict(entries).items(), self._booked_ktime_ns, images)
+
+    def forget_times(self, key: bytes) -> None:
+        """Free an entry of a process image that ended."""
+        for times in self._times:
+            times.delete(key)
+
+    def kernel_stack(self, stack: int) -> tuple[int, ...]:
+        """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
+        return kernel_stack(self._stacks, stack)
+
+    def resource(self, resource: int) -> bytes | None:
+        """Return what a resource is, as ``RESOURCE``; None: it is not there any more."""
+        return self._resources.lookup(_PID.pack(resource))
+
+    def stall_sample(self, tid: int) -> bytes | None:
+        """Return where a thread last left the CPU to wait, as a RECORD_SAMPLE, if it is kept."""
+        key = _PID.pack(tid)
+        # Not while it is written.
+        sample = self._stall_samples.lookup(key)
+        return sample if sample == self._stall_samples.lookup(key) else None
+
+    def set_interpreter(self, pid: int, interpreter: bytes) -> None:
+        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
+        try:
+            self._interpreters.update(_PID.pack(pid), interpreter)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_INTERPRETERS_FULL] += 1
+
+    def forget_interpreter(self, pid: int) -> None:
+        """Forget it, when the process ends."""
+        self._interpreters.delete(_PID.pack(pid))
+
+    def set_threshold(
+        self, image_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
+    ) -> None:
+        """Say from which duration a call of one series is slow."""
+        key = wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind)
+        with contextlib.suppress(MapFullError):  # The floor stands in for it.
+            self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
+
+    def forget_threshold(self, image_ktime_ns: int, pid: int, api: int, copy_kind: int) -> None:
+        """Free the threshold of a series that is gone."""
+        self._thresholds.delete(wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind))
+
+    def attach_clock(self, cpu: int, period_ns: int) -> CpuClock:
+        """Sample the watched threads that run on a CPU, at intervals."""
+        return self.bpf.attach_clock(_CPU_TICK, cpu, period_ns)
+
+    def detach(self, link: Link) -> None:
+        """Undo one attachment."""
+        self.bpf.detach([link])
+
+    def set_sampling(self, one_in: int, period_ns: int) -> None:
+        """Say how far apart ticks are, and that one in so many of a watched thread is sampled."""
+        sampling = wire.CPU_SAMPLING.build(one_in=one_in, period_ns=period_ns)
+        self._cpu_sampling.update(_PID.pack(0), sampling)
+
+    def read_ticks(self) -> int:
+        """Return how many ticks have found a watched thread, sampled or not."""
+        return sum(map(self._read_counter, _TICKS))
+
+    def read_counters(self) -> tuple[int, ...]:
+        """Return the counters, by ``enum counter``, summed over CPUs; ours are among them."""
+        return tuple(map(self._read_counter, range(wire.COUNTER_COUNT)))
+
+    def _read_counter(self, counter: int) -> int:
+        raw = self._counters.lookup(_PID.pack(counter), 8 * self._cpus) or b""
+        return self._lost[counter] + sum(memoryview(raw).cast("Q"))
+
+    def open_threads(self) -> Iterator[tuple[dict[str, Any], list[dict[str, int]]]]:
+        """
+        Yield the threads that are inside a CUDA call now, as ``struct thread`` has them.
+
+        Each with its open calls, the outermost first, as ``struct open_call`` has them.
+        """
+        for _, _, values in self._threads.read_batches():
+            for thread in wire.THREAD.all_named(values):
+                calls = list(wire.OPEN_CALL.all_named(thread["calls"]))
+                calls = calls[: min(thread["depth"], wire.MAX_DEPTH)]
+                if calls and thread["door_slot"]:
+                    image = (thread["pid"], thread["image_ktime_ns"])
+                    calls = self.doors.still_open(image, thread["door_slot"], calls)
+                if calls:
+                    yield thread, calls

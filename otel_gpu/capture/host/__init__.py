@@ -1,0 +1,1 @@
+"""The host: its clocks, devices, network adapters and load."""

@@ -1,0 +1,122 @@
+"""
+Errors of devices, as records: of the kernel's log, or of NVML where that cannot be read.
+
+The driver writes each XID into the kernel's log, and says there whose work it was. NVML says only
+which device it was, so it is asked where there is no log to read: each XID is then told once.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.settings import is_in_initial_pid_namespace
+from otel_gpu.capture.host.kernel_log import KernelLog, Xid
+from otel_gpu.capture.host.nvml import NvmlDevices
+from otel_gpu.config import Config
+from otel_gpu.limits.recent import Recent
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.wire.agent_records import json_record
+
+KERNEL_LOG: Final = "kernel_log"
+NVML: Final = "nvml"
+
+_MAX_ENDED = 1024
+_MAX_KINDS = 256
+# A device may say the same thousands of times a second.
+_REPEAT_S = 1.0
+
+Image = tuple[int, int]
+_Kind = tuple[int, str, int]
+
+
+def open_devices(
+    config: Config, images: Callable[[], Mapping[int, int]]
+) -> tuple[NvmlDevices, "DeviceFaults"]:
+    """Open the sources of what devices say: their figures, which are not read yet, and their errors."""
+    log = KernelLog(config.devices.kernel_log if config.devices.enabled else "")
+    nvml = NvmlDevices(config.devices.interval_s, wants_xids=not log.is_open)
+    return nvml, DeviceFaults(log, nvml, images, knows_pids=is_in_initial_pid_namespace())
+
+
+class DeviceFaults:
+    """
+    Makes records of what the driver says of devices.
+
+    Args:
+        log: The kernel's log.
+        nvml: What is asked where the log cannot be read.
+        images: ``image_ktime_ns`` by pid of every process that is watched.
+        knows_pids: Whether the driver's pids are the agent's: it is in the initial pid namespace.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        log: KernelLog,
+        nvml: NvmlDevices,
+        images: Callable[[], Mapping[int, int]],
+        *,
+        knows_pids: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._nvml = nvml
+        self._images = images
+        self._knows_pids = knows_pids
+        self._clock = clock
+        # A process may be gone by the time its fault is read.
+        self._ended: Recent[int, int] = Recent(_MAX_ENDED)
+        # When one of a kind was told of, and how many came since that were not.
+        self._told_s: Recent[_Kind, float] = Recent(_MAX_KINDS)
+        self._held: dict[_Kind, tuple[Xid, int]] = {}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What was lost, by reason."""
+        return {"kernel_log_overrun": self._log.overrun}
+
+    def note_ended(self, images: Iterable[Image]) -> None:
+        """Take in which images ended, before anything of what came after is read."""
+        for pid, image_ktime_ns in images:
+            self._ended[pid] = image_ktime_ns
+
+    def read(self, *, is_last: bool = False) -> Iterator[bytes]:
+        """Yield what came since the last time; what repeats itself is told of once a second."""
+        now_s = self._clock()
+        told_by, found = KERNEL_LOG, list(self._log.read())
+        if not self._log.is_open:
+            told_by, found = NVML, [*found, *self._nvml.take_xids()]
+        for xid in found:
+            kind = xid[:3]
+            held = self._held.get(kind)
+            is_again = now_s - self._told_s.get(kind, -_REPEAT_S) < _REPEAT_S
+            # One that finds no room is told of at once.
+            if held or (is_again and len(self._held) < _MAX_KINDS):
+                self._held[kind] = xid, (held[1] if held else 0) + 1
+                continue
+            yield self._tell(told_by, xid, 1, now_s)
+        for kind, (xid, times) in tuple(self._held.items()):
+            if is_last or now_s - self._told_s.get(kind, 0.0) >= _REPEAT_S:
+                del self._held[kind]
+                yield self._tell(told_by, xid, times, now_s)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._log.close()
+
+    def _tell(self, told_by: str, xid: Xid, times: int, now_s: float) -> bytes:
+        self._told_s[xid[:3]] = now_s
+        pid, image_ktime_ns = self._find_image(xid.pid)
+        body = {"told_by": told_by, "times": times, **xid._asdict()}
+        ktime_ns = kernel_clock.ktime_ns()
+        return json_record(
+            wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
+        )
+
+    def _find_image(self, pid: int) -> Image:
+        if not pid or not self._knows_pids:
+            return 0, 0
+        images = self._images()
+        image_ktime_ns = images[pid] if pid in images else self._ended.get(pid, 0)
+        return (pid, image_ktime_ns) if image_ktime_ns else (0, 0)

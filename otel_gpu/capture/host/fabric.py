@@ -1,0 +1,232 @@
+"""
+Counters of the host's network adapters that do RDMA, from /sys/class/infiniband.
+
+Nothing is written there. An adapter may come and go while it is read.
+"""
+
+# A read may not come back
+# ------------------------
+#
+# A counter is read by asking the adapter's firmware, and one that hangs is waited for until the
+# driver gives up, which can be a minute. So a thread of its own reads, as for the devices (nvml.py).
+#
+# What is lost on a network is told by counters that stand still where all is well; those of traffic
+# always rise. A reading is passed on when one of the former rose or a port changed its state, with
+# the reading before it, so that it is known since when; and else every ten seconds.
+
+import errno
+import os
+import re
+import stat
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from otel_gpu.capture.host.polling_thread import PatientReader
+from otel_gpu.wire.fabric_bodies import MAX_PORTS, MAX_TEXT, MAX_VALUE
+from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
+
+ROOT: Final = "/sys/class/infiniband"
+QUIET_INTERVAL_S: Final = 10.0
+"""How often a reading is passed on in which nothing but traffic changed."""
+
+_MAX_UNTAKEN = 8
+_MAX_FILE_BYTES = 4096
+_MAX_ENTRIES = 4096
+_BITS_PER_GIGABIT = 10**9
+# A name that a driver gives, or an administrator.
+_ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,63}\Z")
+_PORT = re.compile(r"[0-9]{1,3}\Z")
+_NUMBER = re.compile(rb"[0-9]{1,20}\Z")
+_RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
+# What is there and cannot be asked is nothing that failed.
+_UNSUPPORTED = frozenset({"ENOENT", "EINVAL", "EOPNOTSUPP", "ENODEV", "ENOTDIR", "ENODATA"})
+_ADAPTER_FACTS = {
+    "guid": "node_guid",
+    "firmware": "fw_ver",
+    "model": "hca_type",
+    "vendor": "device/vendor",
+}
+_PORT_FACTS = {
+    "state": "state",
+    "physical_state": "phys_state",
+    "link_layer": "link_layer",
+    "interface": "gid_attrs/ndevs/0",
+}
+_STATES = frozenset({"state", "physical_state"})
+
+
+class Reading(NamedTuple):
+    """What all ports said at a moment, as RECORD_FABRIC says it."""
+
+    ktime_ns: int
+    info: dict[str, Any]
+
+
+class Fabric(PatientReader):
+    """
+    Reads the ports again and again.
+
+    Args:
+        interval_s: How often.
+        root: The folder of the adapters.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        root: str = ROOT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("otel-gpu-fabric", clock)
+        self._interval_s = interval_s
+        self._ports = Ports(root)
+        self._due: deque[Reading] = deque(maxlen=_MAX_UNTAKEN)
+        self._last: Reading | None = None
+        self._is_last_due = True
+        self._passed_on_s = 0.0
+
+    def take(self) -> list[Reading]:
+        """Return what is news since the last time, in order; that a reading is late is news too."""
+        with self._lock:
+            due = list(self._due)
+            self._due.clear()
+        is_news, lateness = self._lateness()
+        if is_news:
+            due.append(Reading(round(self._clock() * 1e9), {}))
+        return [Reading(ktime_ns, {**lateness, **info}) for ktime_ns, info in due]
+
+    def _turn(self) -> float:
+        with self._asking():
+            info = self._ports.read()
+        with self._lock:
+            self._note(Reading(round(self._clock() * 1e9), info))
+        return self._interval_s
+
+    def _note(self, reading: Reading) -> None:
+        if self._last is None and not (reading.info["ports"] or reading.info["failed"]):
+            # A host without such adapters says nothing.
+            return
+        has_changed = self._last is None or _is_news(self._last.info, reading.info)
+        is_time = self._clock() - self._passed_on_s >= QUIET_INTERVAL_S
+        if has_changed and self._last is not None and not self._is_last_due:
+            self._due.append(self._last)
+        if has_changed or is_time:
+            self._due.append(reading)
+            self._passed_on_s = self._clock()
+        self._last, self._is_last_due = reading, has_changed or is_time
+
+
+class Ports:
+    """Reads the ports of all adapters once; ``failed`` counts by the kernel's name of the error."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._failed: Counter[str] = Counter()
+
+    def read(self) -> dict[str, Any]:
+        """Return the body of RECORD_FABRIC."""
+        ports: list[dict[str, Any]] = []
+        left_out = 0
+        for adapter in self._list(self._root, _ADAPTER):
+            facts = self._facts(f"{self._root}/{adapter}", _ADAPTER_FACTS)
+            for port in self._list(f"{self._root}/{adapter}/ports", _PORT):
+                if len(ports) >= MAX_PORTS:
+                    left_out += 1
+                    continue
+                found = self._read_port(f"{self._root}/{adapter}/ports/{port}")
+                ports.append({"adapter": adapter, "port": int(port), **facts, **found})
+        return {"ports": ports, "left_out": left_out, "failed": dict(self._failed)}
+
+    def _read_port(self, folder: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._facts(folder, _PORT_FACTS)
+        for name in _STATES & found.keys():
+            # As in 4: ACTIVE.
+            found[name] = found[name].rpartition(":")[2].strip().lower()
+        if rate := _RATE.match(self._read_text(f"{folder}/rate")):
+            found["rate_bps"] = round(float(rate[1]) * _BITS_PER_GIGABIT)
+        found["counters"] = dict(self._counters(folder))
+        return found
+
+    def _counters(self, folder: str) -> Iterator[tuple[str, int]]:
+        known: set[Meaning] = set()
+        names = {
+            name: f"{folder}/{group}/{name}"
+            for group in ("hw_counters", "counters")
+            for name in self._list(f"{folder}/{group}")
+            if name in COUNTERS
+        }
+        for name, (meaning, factor) in COUNTERS.items():
+            if name not in names or (meaning in TRAFFIC and meaning in known):
+                continue
+            text = self._read(names[name]).strip()
+            if not text:
+                continue
+            value = int(text) * factor if _NUMBER.match(text) else MAX_VALUE + 1
+            if value > MAX_VALUE:
+                self._failed["not_a_count"] += 1
+                continue
+            known.add(meaning)
+            yield name, value
+
+    def _facts(self, folder: str, files: Mapping[str, str]) -> dict[str, str]:
+        texts = {name: self._read_text(f"{folder}/{file}") for name, file in files.items()}
+        return {name: text for name, text in texts.items() if text}
+
+    def _read_text(self, path: str) -> str:
+        text = self._read(path).decode("utf-8", "replace").strip()
+        return "".join(character for character in text if character.isprintable())[:MAX_TEXT]
+
+    def _read(self, path: str) -> bytes:
+        try:
+            # A pipe that somebody put there has no writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    self._failed["not_a_file"] += 1
+                    return b""
+                return os.read(descriptor, _MAX_FILE_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._count(error)
+            return b""
+
+    def _list(self, folder: str, form: re.Pattern[str] | None = None) -> list[str]:
+        """Return the names in a folder that have a form, in order."""
+        found = []
+        try:
+            with os.scandir(folder) as entries:
+                for number, entry in enumerate(entries):
+                    if number >= _MAX_ENTRIES:
+                        self._failed["too_many_entries"] += 1
+                        break
+                    if form is None or form.match(entry.name):
+                        found.append(entry.name)
+                    else:
+                        self._failed["not_a_name"] += 1
+        except OSError as error:
+            self._count(error)
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def _count(self, error: OSError) -> None:
+        name = errno.errorcode.get(error.errno or 0, "OSError")
+        if name not in _UNSUPPORTED:
+            self._failed[name] += 1
+
+
+def _is_news(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Say whether anything but traffic differs."""
+    then, since = (list(map(_without_traffic, info["ports"])) for info in (before, now))
+    return then != since
+
+
+def _without_traffic(port: Mapping[str, Any]) -> dict[str, Any]:
+    counters = {
+        name: value
+        for name, value in port["counters"].items()
+        if COUNTERS[name].meaning not in TRAFFIC
+    }
+    return {**port, "counters": counters}

@@ -1,0 +1,59 @@
+"""What the host says beside the programs: its load, devices, network adapters and NCCL's service."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from otel_gpu import wire
+from otel_gpu.capture.host.device_faults import open_devices
+from otel_gpu.capture.host.fabric import Fabric
+from otel_gpu.capture.host.pressure import Pressure
+from otel_gpu.config import Config
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.wire.agent_records import json_record
+
+
+class Surroundings:
+    """
+    Makes records of them.
+
+    Args:
+        config: Says which of them are read, and how often.
+        images: ``image_ktime_ns`` by pid of every process that is watched.
+
+    Attributes:
+        faults: What the driver says of devices.
+    """
+
+    def __init__(self, config: Config, images: Callable[[], Mapping[int, int]]) -> None:
+        self._config = config
+        self._images = images
+        self._pressure = Pressure()
+        self._devices, self.faults = open_devices(config, images)
+        self._fabric = Fabric(config.fabric.interval_s, config.fabric.root)
+
+    def start(self) -> None:
+        """Begin to read what takes its time to answer, each source on a thread of its own."""
+        if self._config.devices.enabled:
+            self._devices.start()
+        if self._config.fabric.enabled:
+            self._fabric.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._devices.close()
+        self.faults.close()
+        self._fabric.close()
+
+    def pressure(self) -> Iterator[bytes]:
+        """Yield the load of the host and of the watched cgroups."""
+        info = self._pressure.read(list(self._images()))
+        yield json_record(wire.RECORD_PRESSURE, kernel_clock.ktime_ns(), info)
+
+    def devices(self) -> Iterator[bytes]:
+        """Yield the figures of devices, if there are new ones."""
+        if (info := self._devices.take()) is not None:
+            yield json_record(wire.RECORD_DEVICES, kernel_clock.ktime_ns(), info)
+
+    def fabric(self) -> Iterator[bytes]:
+        """Yield the counters of adapters that were read since the last time."""
+        for ktime_ns, info in self._fabric.take():
+            yield json_record(wire.RECORD_FABRIC, ktime_ns, info)

@@ -1,0 +1,1 @@
+"""What the maps of the BPF programs hold, read as records."""

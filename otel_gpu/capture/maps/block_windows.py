@@ -1,0 +1,106 @@
+"""
+When reports of blocks are seen: always, or in windows where there are too many.
+
+A probe costs its program more than what is done in it. So if a process reports more than it may,
+its library carries no probe for a while, such that on average it is as often as it may. Each
+report has the allocator's totals, which are right again with the first one of a window; who holds
+what is known of the window only.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from otel_gpu import wire
+from otel_gpu.capture.maps.blocks import Blocks
+from otel_gpu.capture.probes.attachments import Attachments
+from otel_gpu.config import Config
+from otel_gpu.procfs.mapped_files import FileId
+
+MAX_PAUSE_S = 30.0
+
+Image = tuple[int, int]
+_ALLOCATIONS, _FREES = map(wire.MEMORY_TOTALS.fields.index, ("allocations", "frees"))
+
+
+@dataclass(slots=True)
+class _Window:
+    began_s: float
+    resumes_s: float | None = None
+
+
+class BlockWindows:
+    """
+    The windows of each library that blocks are reported to.
+
+    Args:
+        blocks: Where reports are counted.
+        attachments: Whose probes come and go.
+        config: How many reports a process may make.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        attachments: Attachments,
+        config: Config,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._blocks = blocks
+        self._attachments = attachments
+        self._limit = config.memory.blocks_per_second
+        self._clock = clock
+        self._windows: dict[FileId, _Window] = {}
+        self._reports: dict[Image, int] = {}
+        self.counts = {"pauses": 0, "paused_ms": 0}
+
+    def adjust(self, images: Mapping[int, int]) -> Iterator[Collection[Image]]:
+        """
+        Close the windows that have seen too many reports, and open those that are due.
+
+        Args:
+            images: ``image_ktime_ns`` by pid of every process that is watched.
+
+        Yields:
+            The images of which nothing is known from before a window, as (pid, image_ktime_ns). It
+            opens when the next one is asked for.
+        """
+        now_s = self._clock()
+        made = self._count_reports()
+        users = self._attachments.reporters()
+        for file in self._windows.keys() - users.keys():
+            del self._windows[file]
+        for file, pids in users.items():
+            window = self._windows.setdefault(file, _Window(now_s))
+            if window.resumes_s is None:
+                self._close(file, window, max((made.get(pid, 0) for pid in pids), default=0), now_s)
+            elif now_s >= window.resumes_s:
+                yield [(pid, images[pid]) for pid in pids if pid in images]
+                self.counts["paused_ms"] += round(1_000 * (now_s - window.began_s))
+                self._windows[file] = _Window(now_s)
+                self._attachments.see_reports(file)
+
+    def _close(self, file: FileId, window: _Window, reports: int, now_s: float) -> None:
+        elapsed_s = now_s - window.began_s
+        excess = reports / (elapsed_s * self._limit) if elapsed_s else 0.0
+        self._windows[file] = _Window(now_s)
+        if excess > 1:
+            pause_s = min(MAX_PAUSE_S, elapsed_s * (excess - 1))
+            self._windows[file].resumes_s = now_s + pause_s
+            self.counts["pauses"] += 1
+            self._attachments.ignore_reports(file)
+
+    def _count_reports(self) -> dict[int, int]:
+        # Since the last time, by pid.
+        made: dict[int, int] = {}
+        reports: dict[Image, int] = {}
+        for key, value in self._blocks.read_totals():
+            image_ktime_ns, pid, _ = wire.DEVICE_KEY.unpack(key)
+            totals = wire.MEMORY_TOTALS.unpack(value)
+            image = (pid, image_ktime_ns)
+            reports[image] = reports.get(image, 0) + totals[_ALLOCATIONS] + totals[_FREES]
+        for image, count in reports.items():
+            made[image[0]] = made.get(image[0], 0) + count - self._reports.get(image, 0)
+        self._reports = reports
+        return made

@@ -1,0 +1,55 @@
+"""What the kernel side keeps of NCCL's communicators: how far each rank is with its collectives."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+
+_COMMUNICATOR: Final = slice(0, wire.COMMUNICATOR.size)
+_MADE_AT: Final = wire.COMMUNICATOR.offset_of("made_ktime_ns")
+_MADE: Final = slice(_MADE_AT, _MADE_AT + 8)
+_NOT_MADE: Final = bytes(8)
+_FLAGS: Final = wire.COMMUNICATOR.fields.index("flags")
+_ENDED: Final = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
+# Of those whose entries are not allocated before they are used.
+_GROWING: Final = ("communicators", "communicator_handles", "process_communicators")
+
+
+def let_communicators_grow(bpf: BpfObject) -> None:
+    """Have communicators take no memory that are not there; before ``load``."""
+    for name in _GROWING:
+        bpf.let_grow(name)
+
+
+class Communicators:
+    """
+    The kernel side's maps of communicators.
+
+    Attributes:
+        maps: What an ended image may leave behind. Keys begin with image, an address and pid.
+    """
+
+    def __init__(self, bpf: BpfObject) -> None:
+        self._communicators = bpf.map("communicators")
+        self.maps: tuple[BpfMap, ...] = tuple(
+            map(
+                bpf.map,
+                ("communicator_handles", "process_communicators", "stream_works", "event_works"),
+            )
+        )
+
+    def read(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield each communicator of each image, as ``COMMUNICATOR``."""
+        for key, value in self._communicators.entries():
+            if value[_MADE] != _NOT_MADE:
+                yield key, value[_COMMUNICATOR]
+
+    def forget(self, key: bytes) -> None:
+        """Free one of an image that ended, or that was destroyed."""
+        self._communicators.delete(key)
+
+
+def is_ended(communicator: bytes) -> bool:
+    """Say whether the program has destroyed or aborted a communicator."""
+    return bool(wire.COMMUNICATOR.unpack(communicator)[_FLAGS] & _ENDED)

@@ -1,0 +1,146 @@
+"""What threads waited for, as RECORD_RESOURCE: files, devices, sockets and pipes, once each."""
+
+import stat
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mounts import find_mount, is_remote
+from otel_gpu.procfs.sockets import Endpoint, Holders, address_text, find_inode, listening_ports
+from otel_gpu.wire.agent_records import json_record
+
+MAX_TOLD: Final = 8192
+"""Resources that are not told again; one that was not met for longest is forgotten first."""
+_UNIX, _INET, _INET6 = 1, 2, 10
+_STREAM, _DATAGRAM = 1, 2
+_INTERNET_KINDS: Mapping[int, str] = {_STREAM: "tcp", _DATAGRAM: "udp"}
+_IPV4_BYTES = 4
+
+
+class Resources:
+    """
+    The resources that the kernel side gave ids to.
+
+    Args:
+        programs: The loaded programs.
+        watched: Returns the watched processes: who may have the other end of a pipe.
+    """
+
+    def __init__(self, programs: Programs, watched: Callable[[], Iterable[int]]) -> None:
+        self._programs = programs
+        self._holders = Holders(watched)
+        # By id, with how many retransmits of a connection were told.
+        self._told: OrderedDict[int, int] = OrderedDict()
+
+    def tell(self, resource: int) -> Iterator[bytes]:
+        """Yield what a resource is, when it is met for the first time; 0 is none."""
+        if not resource:
+            return
+        if resource in self._told:
+            self._told.move_to_end(resource)
+            return
+        yield from self._tell(resource)
+
+    def tell_retransmits(self) -> Iterator[bytes]:
+        """Yield connections again that have had to send more of their segments twice."""
+        for resource, told in list(self._told.items()):
+            if told >= 0:
+                yield from self._tell(resource, more_than=told)
+
+    def _tell(self, resource: int, more_than: int = -1) -> Iterator[bytes]:
+        raw = self._programs.resource(resource)
+        if raw is None:
+            return
+        fields = wire.RESOURCE.named(raw)
+        retransmits = fields["retransmits"]
+        if retransmits <= more_than:
+            return
+        is_counted = fields["identity.is_remote"] and fields["identity.socket_type"] == _STREAM
+        self._told[resource] = retransmits if is_counted else -1
+        if len(self._told) > MAX_TOLD:
+            self._told.popitem(last=False)
+        body = {"resource": resource, **self._describe(fields)}
+        yield json_record(
+            wire.RECORD_RESOURCE,
+            kernel_clock.ktime_ns(),
+            body,
+            pid=fields["pid"],
+            image_ktime_ns=fields["image_ktime_ns"],
+        )
+
+    def _describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        match fields["identity.family"]:
+            case 0:
+                return self._describe_file(fields)
+            case number if number in (_INET, _INET6):
+                return self._describe_connection(fields)
+            case number if number == _UNIX:
+                peers = self._others(fields["peer_inode"], fields["pid"])
+                return {"kind": "unix", "name": _text(fields["path"]), "peers": peers}
+        return {"kind": "other"}
+
+    def _describe_file(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        name, inode = _text(fields["path"]), fields["inode"]
+        file_system, subtype = _text(fields["file_system"]), _text(fields["subtype"])
+        match stat.S_IFMT(fields["mode"]):
+            case stat.S_IFIFO:
+                # One without a name is on a file system that has no root.
+                name = "" if file_system == "pipefs" else name
+                return {"kind": "pipe", "name": name, "peers": self._others(inode, fields["pid"])}
+            case stat.S_IFCHR | stat.S_IFBLK:
+                return {"kind": "device", "name": name}
+            case stat.S_IFREG | stat.S_IFDIR:
+                mount = find_mount(fields["pid"], fields["identity.device"], name)
+                if mount is not None:
+                    return {
+                        "kind": "file",
+                        "name": name,
+                        "file_system": mount.file_system,
+                        "mount": mount.point,
+                        "source": mount.source,
+                        "is_remote": mount.is_remote,
+                    }
+                file_system += f".{subtype}" if subtype else ""
+                remote = is_remote(file_system)
+                return {
+                    "kind": "file",
+                    "name": name,
+                    "file_system": file_system,
+                    "is_remote": remote,
+                }
+        # What has neither a type nor a folder: [eventfd], [io_uring].
+        name = name.removeprefix("/")
+        return {"kind": "eventfd" if name == "[eventfd]" else "other", "name": name}
+
+    def _describe_connection(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        pid, family = fields["pid"], fields["identity.family"]
+        kind = _INTERNET_KINDS.get(fields["identity.socket_type"], "other")
+        size = _IPV4_BYTES if family == _INET else wire.ADDRESS_BYTES
+        remote = Endpoint(
+            address_text(fields["identity.remote_address"][:size]), fields["identity.remote_port"]
+        )
+        local = Endpoint(address_text(fields["local_address"][:size]), fields["local_port"])
+        described: dict[str, Any] = {"kind": kind, "is_remote": bool(fields["identity.is_remote"])}
+        if not fields["inode"] and not remote.port:
+            # It stands for many.
+            return described
+        if not remote.port:
+            return described | {"name": str(local), "is_incoming": True}
+        described |= {"name": str(remote), "retransmits": fields["retransmits"]}
+        if kind == "tcp":
+            described["is_incoming"] = local.port in listening_ports(pid)
+            if not described["is_remote"]:
+                described["peers"] = self._others(find_inode(pid, remote, local), pid)
+        return described
+
+    def _others(self, inode: int, pid: int) -> list[int]:
+        """Return the watched processes that have an inode open, but for one that is not alone."""
+        holders = self._holders.of(inode) if inode else ()
+        return [holder for holder in holders if holder != pid] or list(holders)
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")

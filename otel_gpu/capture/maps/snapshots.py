@@ -1,0 +1,337 @@
+"""What the maps hold, read as records: series, counters, open calls."""
+
+import struct
+from collections.abc import Callable, Collection, Iterator
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.kernel_shares import COUNTERS_OF_REFUSALS
+from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.capture.maps.blocks import is_over
+from otel_gpu.capture.maps.communicators import is_ended
+from otel_gpu.capture.maps.ended_waits import EndedWaits
+from otel_gpu.capture.maps.kernel_stacks import KernelStacks
+from otel_gpu.capture.maps.resources import Resources
+from otel_gpu.capture.maps.thresholds import find_thresholds
+from otel_gpu.capture.maps.unwatched_blockers import Culprits
+from otel_gpu.capture.steps.detector import FoundSteps
+from otel_gpu.config import Config
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.proc_files import read_file
+from otel_gpu.procfs.process_log import PROCESS_LOG
+from otel_gpu.stacks.user_stacks import UserStacks
+from otel_gpu.wire.agent_records import (
+    MAX_COMMUNICATORS_PER_RECORD,
+    Entry,
+    aggregates_records,
+    counters_record,
+    json_record,
+    memory_records,
+    open_call_record,
+    thread_context_record,
+    times_record,
+)
+from otel_gpu.wire.histogram_layout import duration_bounds_ns
+
+# The first fields of the keys of series and times: image_ktime_ns, pid.
+_IMAGE = struct.Struct("<QI")
+_TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
+_TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
+_TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
+_TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
+_NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
+# Of those of holders and communicators: image_ktime_ns, stack or handle, pid.
+_HOLDER_IMAGE = struct.Struct("<QQI")
+# Readings in a row in which open waits are not booked, where the lifecycle ring is never empty.
+_MOST_PUT_OFF = 3
+_ENDED_NS = wire.TIMES.fields.index("ended_ns")
+
+
+class _Reading:
+    """One map, read again and again: what changed since the last time."""
+
+    def __init__(
+        self,
+        read: Callable[[], Iterator[Entry]],
+        free: Callable[[bytes], None],
+        image: Callable[[bytes], tuple[int, int]],
+        read_of: Callable[[Collection[tuple[int, int]]], Iterator[Entry]] | None = None,
+    ) -> None:
+        self._read = read
+        self._read_of = read_of or (lambda _: read())
+        self._free = free
+        self._image = image
+        self.latest: dict[bytes, bytes] = {}
+        # Of the entries that were returned last, those that are not new, as they were before.
+        self.before: dict[bytes, bytes] = {}
+
+    def changed(self) -> list[Entry]:
+        """Return the entries that are new or have another value."""
+        changed = [entry for entry in self._read() if self.latest.get(entry[0]) != entry[1]]
+        self.before = {key: self.latest[key] for key, _ in changed if key in self.latest}
+        self.latest.update(changed)
+        return changed
+
+    def images(self) -> set[tuple[int, int]]:
+        """Return the images, as (pid, image_ktime_ns), that had entries when last read."""
+        return {self._image(key) for key in self.latest}
+
+    def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
+        """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
+        last = [entry for entry in self._read_of(ended) if self._image(entry[0]) in ended]
+        self.before = {}
+        for key, _ in last:
+            if key in self.latest:
+                self.before[key] = self.latest[key]
+            self.drop(key)
+        return last
+
+    def drop(self, key: bytes) -> None:
+        """Free an entry that will not change any more."""
+        self._free(key)
+        self.latest.pop(key, None)
+
+
+class Snapshots:
+    """
+    Reads the maps of one capture.
+
+    Args:
+        programs: The loaded programs.
+        config: Floors, limits and histogram layout.
+        user_stacks: Names the stacks of open calls.
+        watched: Returns the watched processes.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        config: Config,
+        user_stacks: UserStacks,
+        watched: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        self._programs = programs
+        self._user_stacks = user_stacks
+        self._bounds_ns = duration_bounds_ns(config)
+        self._floor_ns = round(config.spans.slow_floor_us * 1_000)
+        self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
+        self._series = _Reading(
+            programs.read_aggregates, programs.forget_aggregate, _image, programs.read_aggregates
+        )
+        self._times = _Reading(
+            programs.read_times, programs.forget_times, _image, programs.read_times
+        )
+        self._ended_waits = EndedWaits(self._times.drop)
+        blocks = programs.blocks
+        self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
+        self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)
+        ranks = programs.communicators
+        self._communicators = _Reading(ranks.read, ranks.forget, _holder_image)
+        self._thresholds: dict[tuple[int, int, int, int], int] = {}
+        self._counters: tuple[int, ...] = ()
+        # How often in a row open waits were not booked.
+        self._put_off = 0
+        # What COUNTERS_OF_REFUSALS were, and whether a program that lives was refused something.
+        self._refused = [0] * len(COUNTERS_OF_REFUSALS)
+        self._were_refused = False
+        self.stacks = KernelStacks(programs)
+        self.resources = Resources(programs, watched)
+        self.culprits = Culprits(watched)
+        rhythms = (programs.rhythms, programs.doors.rhythms)
+        self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)
+
+    def _lose_steps(self, pid: int, uid: int) -> None:
+        self._programs.lose(wire.COUNTER_RHYTHMS_WITHHELD)
+        reason = "its share of our time, or that of its user, is used up"
+        self._programs.unread.add(pid, uid, "the order of its calls", reason)
+
+    def aggregates(self) -> Iterator[bytes]:
+        """Yield the series that changed since they were last read: nothing in them is later."""
+        changed = self._series.changed()
+        yield from aggregates_records(kernel_clock.ktime_ns(), changed)
+
+    def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the series of images that ended, as (pid, image_ktime_ns), and free them."""
+        yield from aggregates_records(kernel_clock.ktime_ns(), self._series.last(ended))
+
+    def times(self) -> Iterator[bytes]:
+        """Yield the entries of the time account that changed since they were last read."""
+        # A process may stand still for us whose record waits: that is known to be ours once it goes on.
+        if self._programs.lifecycle.fill and self._put_off < _MOST_PUT_OFF:
+            self._put_off += 1
+        else:
+            self._put_off = 0
+            self._programs.book_passing()
+        yield from self._pack_times(kernel_clock.ktime_ns(), self._times.changed())
+
+    def fold_ended_waits(self) -> Iterator[bytes]:
+        """Yield what becomes of entries of the time account that are about who ended."""
+        # What programs divide themselves is no entry of the kernel's.
+        folded = self._ended_waits.fold(self._times.latest, self._programs.doors.images())
+        if folded:
+            yield times_record(kernel_clock.ktime_ns(), folded)
+
+    def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the time account of images that ended, and free it, with what they counted themselves."""
+        yield from self._pack_times(kernel_clock.ktime_ns(), self._times.last(ended))
+        self._programs.doors.close(ended)
+
+    def memory(self) -> Iterator[bytes]:
+        """Yield what changed of the memory that frameworks hand out, and of who holds it."""
+        yield from self._pack_memory(self._memory.changed(), self._holders.changed())
+
+    def last_memory(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the memory of images that ended, and free its entries."""
+        totals = self._memory.last(ended)
+        yield from self._pack_memory(totals, self._holders.last(ended))
+        # The map may be large, and most programs have nothing in it.
+        if totals:
+            self._programs.blocks.forget_blocks(ended)
+
+    def _pack_memory(self, totals: list[Entry], holders: list[Entry]) -> Iterator[bytes]:
+        ktime_ns = kernel_clock.ktime_ns()
+        reported = [entry for entry in totals if entry[1] != _NO_TOTALS]
+        yield from memory_records(wire.RECORD_MEMORY, ktime_ns, reported)
+        yield from memory_records(wire.RECORD_HOLDERS, ktime_ns, holders)
+        for key, holder in holders:
+            if is_over(key, holder):
+                self._holders.drop(key)
+
+    def forget_holders(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield that nobody holds anything in these images, as what is known of it is old."""
+        gone = self._holders.last(images)
+        self._programs.blocks.forget_blocks(images)
+        nothing = bytes(wire.HOLDER.size)
+        entries = [(key, nothing) for key, _ in gone]
+        yield from memory_records(wire.RECORD_HOLDERS, kernel_clock.ktime_ns(), entries)
+
+    def communicators(self) -> Iterator[bytes]:
+        """Yield how far ranks are with collectives, of the communicators that changed."""
+        changed = self._communicators.changed()
+        yield from _communicators_records(changed)
+        for key, communicator in changed:
+            if is_ended(communicator):
+                self._communicators.drop(key)
+
+    def last_communicators(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield the communicators of images that ended, and free them."""
+        yield from _communicators_records(self._communicators.last(ended))
+
+    def memory_map(self, record: bytes) -> Iterator[bytes]:
+        """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
+        failed = wire.OUT_OF_MEMORY_RECORD.named(record)
+        pid, image_ktime_ns, ktime_ns = (
+            failed[name] for name in ("pid", "image_ktime_ns", "ktime_ns")
+        )
+        info = self._programs.blocks.read_map((pid, image_ktime_ns), failed["device"], ktime_ns)
+        if info is not None:
+            yield json_record(
+                wire.RECORD_MEMORY_MAP, ktime_ns, info, pid=pid, image_ktime_ns=image_ktime_ns
+            )
+
+    def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
+        """Yield and free what is left of images that are not among those that live."""
+        readings = (
+            *(self._series, self._times, self._memory, self._holders),
+            self._communicators,
+        )
+        found = set().union(*(reading.images() for reading in readings))
+        ended = (found | self._programs.doors.images()) - set(living)
+        if ended:
+            yield from self.last_aggregates(ended)
+            yield from self.last_times(ended)
+            self._programs.shares.end(ended)
+            yield from self.last_memory(ended)
+            yield from self.last_communicators(ended)
+
+    def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
+        for key, value in entries:
+            fields = wire.TIMES_KEY.unpack(key)
+            yield from self.stacks.tell(fields[_TIMES_STACK])
+            yield from self.stacks.tell(fields[_TIMES_END_STACK])
+            yield from self.resources.tell(fields[_TIMES_RESOURCE])
+            if who := fields[_TIMES_WHO]:
+                before = self._times.before.get(key)
+                self.culprits.note(who, _ended_ns(value) - (_ended_ns(before) if before else 0))
+        if entries:
+            yield times_record(ktime_ns, entries)
+
+    def push_thresholds(self) -> None:
+        """Tell the kernel side from which duration each series' calls are slow."""
+        current = find_thresholds(self._series.latest.items(), self._bounds_ns, self._floor_ns)
+        for name, threshold_ns in current.items():
+            if self._thresholds.get(name) != threshold_ns:
+                self._programs.set_threshold(*name, threshold_ns)
+        for name in self._thresholds.keys() - current.keys():
+            self._programs.forget_threshold(*name)
+        self._programs.doors.set_thresholds(current)
+        self._thresholds = current
+
+    def counters(self) -> Iterator[bytes]:
+        """Yield the kernel side's counters."""
+        self._counters = self._programs.read_counters()
+        yield counters_record(kernel_clock.ktime_ns(), self._counters)
+
+    def describe_refusals(self) -> None:
+        """Find out to whom more was refused since the counters were read before."""
+        counted = [self._counters[counter] for counter in COUNTERS_OF_REFUSALS]
+        for holder, lines in PROCESS_LOG.left_out().items():
+            self._programs.refusals.add("log_lines", holder, lines)
+        if counted != self._refused or self._were_refused or self._programs.refusals.are_new:
+            found = list(self._programs.shares.refused())
+            self._refused, self._were_refused = counted, bool(found)
+            self._programs.refusals.describe(found)
+
+    def open_calls(self) -> Iterator[bytes]:
+        """Yield the calls that have been open for longer than the limit, with their callers."""
+        now_ktime_ns = kernel_clock.ktime_ns()
+        for thread, calls in self._programs.open_threads():
+            pid, tid, image_ktime_ns = thread["pid"], thread["tid"], thread["image_ktime_ns"]
+            root_start_ktime_ns = calls[0]["start_ktime_ns"]
+            if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
+                continue
+            sample = self._programs.stall_sample(tid) or b""
+            if thread["context.span_id"] and thread["noted_ktime_ns"] == root_start_ktime_ns:
+                yield thread_context_record(now_ktime_ns, thread, root_start_ktime_ns)
+            comm = read_file(f"/proc/{pid}/task/{tid}/comm", wire.COMM_BYTES).rstrip(b"\n")
+            for depth, call in enumerate(calls):
+                if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
+                    break
+                stack, told = self._user_stacks.resolve_open(
+                    sample, (pid, image_ktime_ns), tid, call["start_ktime_ns"]
+                )
+                yield from told
+                yield open_call_record(
+                    now_ktime_ns,
+                    pid=pid,
+                    tid=tid,
+                    image_ktime_ns=image_ktime_ns,
+                    start_ktime_ns=call["start_ktime_ns"],
+                    device=call["device"],
+                    api=call["api"],
+                    root_start_ktime_ns=root_start_ktime_ns,
+                    blocked_ns=thread["blocked_ns"] - call["blocked_ns"],
+                    run_queue_ns=thread["run_queue_ns"] - call["run_queue_ns"],
+                    depth=depth,
+                    comm=comm,
+                    user_stack=stack,
+                )
+
+
+def _ended_ns(times: bytes) -> int:
+    ended_ns: int = wire.TIMES.unpack(times)[_ENDED_NS]
+    return ended_ns
+
+
+def _holder_image(key: bytes) -> tuple[int, int]:
+    image_ktime_ns, _, pid = _HOLDER_IMAGE.unpack_from(key)
+    return pid, image_ktime_ns
+
+
+def _image(key: bytes) -> tuple[int, int]:
+    image_ktime_ns, pid = _IMAGE.unpack_from(key)
+    return pid, image_ktime_ns
+
+
+def _communicators_records(entries: list[Entry]) -> Iterator[bytes]:
+    kind, most = wire.RECORD_COMMUNICATORS, MAX_COMMUNICATORS_PER_RECORD
+    return memory_records(kind, kernel_clock.ktime_ns(), entries, most)

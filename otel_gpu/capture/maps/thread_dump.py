@@ -1,0 +1,217 @@
+"""
+Looks at threads, whatever they do meanwhile: where each one is, and since when.
+
+No thread is stopped or waited for. A thread that is off the CPU is seen as it is. One that is on
+another CPU has its registers there, and those that are seen are of its last way into the kernel:
+a tick of the clock ago at most, on a kernel that ticks. Its stack may be another one by now.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.loaders import (
+    KernelFunction,
+    choose_loader,
+    has_kernel_function,
+    open_object,
+)
+from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.ring_buffer import RingBuffer
+from otel_gpu.capture.bpf.settings import pack_settings
+from otel_gpu.config import Config
+from otel_gpu.errors import HostError
+
+LOOK_AT_THREAD = "look_at_thread"
+"""The program, which the other object does not have."""
+
+WHOLE_PROCESS = 0
+"""In place of a thread: all of them."""
+
+Whom = Mapping[tuple[int, int], int]
+"""``image_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
+
+_RING_BYTES = 16 << 20
+_AT_A_TIME = 1024
+# Large ones, which only a capture fills.
+_UNUSED_MAPS = ("threads", "aggregates", "allocations", "thread_times", "folded_times")
+_SIGNED = 1 << 63
+
+
+class Look(NamedTuple):
+    """
+    One thread at a moment.
+
+    Attributes:
+        state: ``enum thread_state``.
+        task_state: The same as the kernel has it, such as ``TASK_UNINTERRUPTIBLE``.
+        since_ktime_ns: When the state began, or a little later; 0: not known.
+        is_late: It was on a CPU: where it is in user space is where it was a moment ago.
+        is_followed: ``open_calls`` are all that it has entered since it was watched.
+        open_calls: The stack pointers at the entries of its open CUDA calls, the outermost first.
+        kernel_stack: The number of a stack; negative: none.
+        system_call: A number; -1: it is in none, or on a CPU.
+        sample: A RECORD_SAMPLE; empty: it has no user space, or that could not be read at all.
+    """
+
+    pid: int
+    tid: int
+    image_ktime_ns: int
+    ktime_ns: int
+    comm: bytes
+    state: int
+    task_state: int
+    since_ktime_ns: int
+    is_late: bool
+    is_followed: bool
+    open_calls: tuple[int, ...]
+    kernel_stack: int
+    system_call: int
+    sample: bytes
+
+
+class Looks:
+    """What looks at threads: an object in which ``look_at_thread`` is loaded."""
+
+    def __init__(self, bpf: BpfObject) -> None:
+        self._run = bpf.attach_iterator(LOOK_AT_THREAD)
+        self._looked_at = bpf.map("looked_at")
+
+    def take(self, whom: Whom) -> list[Look]:
+        """Look at all of these once; those that are gone are left out."""
+        found: list[Look] = []
+        keys = {
+            wire.LOOK_KEY.pack(*key): image.to_bytes(8, "little") for key, image in whom.items()
+        }
+        waiting = list(keys)
+        while waiting:
+            now, waiting = waiting[:_AT_A_TIME], waiting[_AT_A_TIME:]
+            for key in now:
+                self._looked_at.update(key, keys[key])
+            try:
+                found += parse_looks(self._run())
+            finally:
+                for key in now:
+                    self._looked_at.delete(key)
+        return found
+
+
+class Onlooker:
+    """
+    The kernel side of looks without a capture: nothing is attached, and nothing is watched.
+
+    Raises:
+        HostError: This kernel or this user allows no looks.
+        BpfError: The kernel refuses the program.
+    """
+
+    def __init__(self, config: Config) -> None:
+        check_kernel(config)
+        self._bpf = open_object(config.capture.loader, (), multi=False)
+        self._bpf.leave_out_all_but(LOOK_AT_THREAD)
+        self._bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=False))
+        self._bpf.set_max_entries("events", _RING_BYTES)
+        for name in _UNUSED_MAPS:
+            self._bpf.set_max_entries(name, 1)
+        try:
+            self._bpf.load()
+            self._looks = Looks(self._bpf)
+            self._events = RingBuffer(self._bpf.map("events").fd, _RING_BYTES)
+            self._interpreters = self._bpf.map("interpreters")
+            self._stacks = self._bpf.map("stacks")
+        except BaseException:
+            self._bpf.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._events.close()
+        self._bpf.close()
+
+    def take(self, whom: Whom) -> tuple[list[Look], list[bytes]]:
+        """Look at all of these once; also the records of what they run that was not met before."""
+        return self._looks.take(whom), list(self._events.read())
+
+    def kernel_stack(self, stack: int) -> tuple[int, ...]:
+        """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
+        return kernel_stack(self._stacks, stack)
+
+    def set_interpreter(self, pid: int, interpreter: bytes) -> None:
+        """Say where the interpreter of a process keeps its frames: ``INTERPRETER``."""
+        self._interpreters.update(pid.to_bytes(4, "little"), interpreter)
+
+    def forget_interpreter(self, pid: int) -> None:
+        """Forget it."""
+        self._interpreters.delete(pid.to_bytes(4, "little"))
+
+
+def check_kernel(config: Config) -> None:
+    """
+    Refuse a kernel without what looks need.
+
+    Raises:
+        HostError: It has no BTF, or cannot read the memory of others from a BPF program.
+    """
+    if choose_loader(config.capture.loader) != "libbpf":
+        raise HostError(
+            "threads cannot be looked at on a kernel that does not describe its types (BTF)",
+            hint="capture live with `otel-gpu stacks --pid PID` instead: "
+            "that sees threads when they make CUDA calls",
+        )
+    if not can_look():
+        raise HostError(
+            "this kernel is too old: its BPF programs cannot read the memory of other threads",
+            hint="Linux 5.18 or later is needed to look at threads",
+        )
+
+
+def can_look() -> bool:
+    """Return whether the kernel has what ``look_at_thread`` calls, if it has BTF."""
+    return has_kernel_function(KernelFunction.READS_OTHERS)
+
+
+def kernel_stack(stacks: BpfMap, stack: int) -> tuple[int, ...]:
+    """Return the addresses of a kernel stack in a map, innermost first; empty: it is not there."""
+    raw = stacks.lookup(stack.to_bytes(4, "little"))
+    return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
+
+
+def parse_looks(output: bytes) -> Iterator[Look]:
+    """Yield what an iteration returned."""
+    records = list(_split(output))
+    # The least is the best: it is as long ago as we came to a CPU that this was measured.
+    behind_ns = min((_signed(fields["clock_behind_ns"]) for fields, _ in records), default=0)
+    for fields, sample in records:
+        flags, since_clock_ns = fields["flags"], fields["since_clock_ns"]
+        since_ktime_ns = min(since_clock_ns + behind_ns, fields["ktime_ns"])
+        yield Look(
+            fields["pid"],
+            fields["tid"],
+            fields["image_ktime_ns"],
+            fields["ktime_ns"],
+            fields["comm"].partition(b"\0")[0],
+            fields["state"],
+            fields["task_state"],
+            max(since_ktime_ns, 0) if since_clock_ns else 0,
+            bool(flags & wire.LOOK_LATE),
+            bool(flags & wire.LOOK_FOLLOWED),
+            tuple(fields[f"stack_pointers_{number}"] for number in range(fields["open_calls"])),
+            fields["kernel_stack"],
+            fields["system_call"],
+            b"" if flags & wire.LOOK_NO_USER else sample,
+        )
+
+
+def _split(output: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    begin = 0
+    while begin + wire.LOOK_RECORD.size <= len(output):
+        fields = wire.LOOK_RECORD.named(output[begin : begin + wire.LOOK_RECORD.size])
+        end = begin + max(fields["size"], wire.LOOK_RECORD.size)
+        yield fields, output[begin + wire.LOOK_RECORD.size : end]
+        begin = end
+
+
+def _signed(value: int) -> int:
+    return value - 2 * _SIGNED if value >= _SIGNED else value

@@ -1,0 +1,1 @@
+"""Programs that count their calls themselves, in the preload library."""

@@ -1,0 +1,239 @@
+"""
+The rhythms that doors follow: the steps of threads whose calls have no probes.
+
+What is read is the process's own and may be anything: it says what its steps were, and no more.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import count
+from operator import le, sub
+from typing import Any, Final
+
+from otel_gpu import wire
+from otel_gpu.capture.steps.period import Calls
+from otel_gpu.capture.steps.period_maps import RhythmMemory, Round
+from otel_gpu.limits.work_budget import WorkBudget
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mapped_files import thread_ids
+from otel_gpu.procfs.process_facts import read_ids
+from otel_gpu.stacks.samples import Image
+
+_NO_CALLS: Final = Calls((), (), (), {})
+_ROUNDS_MADE = wire.DOOR_RHYTHM.offset_of("rounds_made")
+_ROUNDS = wire.DOOR_RHYTHM.offset_of("rounds")
+_CALLS = wire.DOOR_RHYTHM.offset_of("calls")
+_COUNT_BYTES = 8
+
+
+class _Memory:
+    """The rhythms of one process image; without a descriptor (-1), there is nothing in them."""
+
+    def __init__(self, fd: int, image: Image, uid: int, first: int) -> None:
+        self.fd = fd
+        self.image = image
+        self.uid = uid
+        self.is_left = False
+        self.indices = range(first, first + wire.DOOR_RHYTHMS)
+        # By index: rounds that were read; and tids as we see them, by those that it sees itself.
+        self.rounds_read: dict[int, int] = {}
+        self.tids: dict[int, int] = {}
+        # Those that threads had when that was last read.
+        self.taken: list[int] = []
+
+    def tid(self, own_tid: int) -> int:
+        """Return the tid in our pid namespace; 0: the thread is gone, and so nobody knows."""
+        if self.fd < 0:
+            return 0
+        if own_tid not in self.tids:
+            if len(self.tids) >= wire.DOOR_SLOTS:
+                self.tids.clear()
+            self.tids[own_tid] = _find_tid(self.image[0], own_tid, self._own_pid())
+        return self.tids[own_tid]
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Return what is at an offset of the memory."""
+        return bytes(size_bytes) if self.fd < 0 else os.pread(self.fd, size_bytes, offset)
+
+    def close(self) -> None:
+        """Let go of the memory; it may be called again."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _own_pid(self) -> int:
+        data = self.read(0, wire.DOOR_HEADER.size)
+        return int(wire.DOOR_HEADER.named(data)["pid"]) if len(data) == wire.DOOR_HEADER.size else 0
+
+
+class DoorRhythms(RhythmMemory):
+    """
+    Those of all doors, by numbers above those of the kernel side.
+
+    A thread has its own area. ``lost`` is by ``enum counter``: rounds that could not be read in time, or
+    that cannot have been, are added to those that are withheld. ``budget`` is what reading may take.
+    """
+
+    def __init__(self, lost: list[int], budget: WorkBudget) -> None:
+        self._lost = lost
+        self._budget = budget
+        self._memories: dict[Image, _Memory] = {}
+        self._by_index: dict[int, _Memory] = {}
+        self._first = count(wire.MAX_RHYTHMS, wire.DOOR_RHYTHMS)
+
+    def add(self, image: Image, fd: int, uid: int) -> None:
+        """
+        Read those of another door, from now on; the descriptor is the caller's.
+
+        Raises:
+            OSError: It cannot be read or written.
+        """
+        if image in self._memories:
+            self._drop(image)
+        memory = _Memory(os.dup(fd), image, uid, next(self._first))
+        self._memories[image] = memory
+        self._by_index |= dict.fromkeys(memory.indices, memory)
+        # What an agent before us has left there.
+        for index in memory.indices:
+            if self._get(index, "tid"):
+                self.stop(index)
+                self._give(index, 1)
+                memory.rounds_read[index] = self._rounds_made(index)
+
+    def leave(self, image: Image, *, is_readable: bool = True) -> None:
+        """A door is closed: let go of its rhythms as soon as all are given back, or of the memory at once."""
+        if image in self._memories:
+            self._memories[image].is_left = True
+            if not is_readable:
+                self._memories[image].close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        for image in list(self._memories):
+            self._drop(image)
+
+    def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield those that threads have, as (index, ``struct rhythm``)."""
+        for image, memory in list(self._memories.items()):
+            if not (memory.is_left or self._budget.allows(image, memory.uid)):
+                continue
+            with self._budget.paying(image, memory.uid):
+                rhythms = list(self._rhythms_of(memory))
+            yield from rhythms
+            if memory.is_left and not rhythms:
+                self._drop(image)
+
+    def _rhythms_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
+        if memory.fd < 0:
+            # Nobody knows any more how its threads go on.
+            yield from ((at, self.rhythm(at) | {"has_ended": 1}) for at in memory.taken)
+            return
+        indices = memory.indices
+        memory.taken = [at for at in indices if self._get(at, "tid") and self._get(at, "pid")]
+        yield from ((at, self.rhythm(at)) for at in memory.taken)
+
+    def holds(self, index: int) -> bool:
+        """Whether the memory of an index was not let go; those of others are not given out again."""
+        return index in self._by_index
+
+    def free(self, index: int) -> None:
+        """Let another thread have a rhythm whose thread has ended."""
+        super().free(index)
+        memory = self._by_index[index]
+        memory.taken = [at for at in memory.taken if at != index]
+
+    def rhythm(self, index: int) -> dict[str, Any]:
+        """Return ``struct rhythm``, as it is now, of the thread as the kernel side would name it."""
+        memory = self._by_index[index]
+        fields = super().rhythm(index)
+        pid, image_ktime_ns = memory.image
+        last_ktime_ns = min(fields["last_return_ktime_ns"], kernel_clock.ktime_ns())
+        return fields | {
+            "pid": pid,
+            "tid": memory.tid(fields["tid"]),
+            "image_ktime_ns": image_ktime_ns,
+            "kept": min(fields["kept"], wire.RHYTHM_CALLS),
+            "last_return_ktime_ns": last_ktime_ns,
+        }
+
+    def calls(self, index: int) -> Calls:
+        """Return the calls that are kept; none, if they cannot have been made."""
+        calls = super().calls(index)
+        starts_ns = [self._by_index[index].image[1], *calls.starts_ns]
+        returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), kernel_clock.ktime_ns()]
+        return calls if all(map(le, starts_ns, returns_ns)) else _NO_CALLS
+
+    def rounds(self, index: int, *, is_last: bool = False) -> Sequence[Round]:
+        """Return the rounds since they were last asked for; with the one that the thread ended after."""
+        memory = self._by_index[index]
+        if not (is_last or self._budget.allows(memory.image, memory.uid)):
+            return ()
+        with self._budget.paying(memory.image, memory.uid):
+            return self._rounds(index, memory, is_last=is_last)
+
+    def _rounds(self, index: int, memory: _Memory, *, is_last: bool) -> Sequence[Round]:
+        made, read = self._rounds_made(index), memory.rounds_read.get(index, 0)
+        memory.rounds_read[index] = made
+        size = wire.DOOR_ROUND.size
+        found = []
+        for number in range(max(read, made - wire.DOOR_ROUNDS), made):
+            data = self._read(index, _ROUNDS + number % wire.DOOR_ROUNDS * size, size)
+            found.append(Round(*wire.DOOR_ROUND.unpack(data)))
+        withheld = max(0, made - read - len(found))
+        if is_last:
+            found += self._last_round(index)
+        begun_ktime_ns, now_ktime_ns = memory.image[1], kernel_clock.ktime_ns()
+        sound = [
+            one
+            for one in found
+            if begun_ktime_ns <= one.start_ktime_ns < one.end_ktime_ns <= now_ktime_ns
+        ]
+        withheld += len(found) - len(sound)
+        self._lost[wire.COUNTER_ROUNDS_WITHHELD] += min(withheld, wire.DOOR_ROUNDS)
+        return sound
+
+    def _last_round(self, index: int) -> Iterator[Round]:
+        rhythm = self.rhythm(index)
+        if rhythm["is_over"] and rhythm["start_mask"]:
+            start_ktime_ns, end_ktime_ns = rhythm["start_ktime_ns"], rhythm["last_return_ktime_ns"]
+            yield Round(start_ktime_ns, end_ktime_ns)
+
+    def share_areas(self, wanting: Sequence[int]) -> None:
+        """Give areas to those that want one."""
+        for index in wanting:
+            if not self._get(index, "area"):
+                self._give(index, 1)
+
+    def _rounds_made(self, index: int) -> int:
+        return int.from_bytes(self._read(index, _ROUNDS_MADE, _COUNT_BYTES), "little")
+
+    def _drop(self, image: Image) -> None:
+        memory = self._memories.pop(image)
+        for index in memory.indices:
+            del self._by_index[index]
+        memory.close()
+
+    def _read(self, index: int, offset: int, size_bytes: int) -> bytes:
+        memory = self._by_index[index]
+        return memory.read(_place(memory, index) + offset, size_bytes)
+
+    def _write(self, index: int, offset: int, data: bytes) -> None:
+        memory = self._by_index[index]
+        if memory.fd >= 0:
+            os.pwrite(memory.fd, data, _place(memory, index) + offset)
+
+    def _kept(self, index: int) -> bytes:
+        kept = min(self._get(index, "kept"), wire.RHYTHM_CALLS)
+        return self._read(index, _CALLS, kept * wire.RHYTHM_CALL.size)
+
+
+def _place(memory: _Memory, index: int) -> int:
+    return wire.DOOR_RHYTHMS_OFFSET + (index - memory.indices.start) * wire.DOOR_RHYTHM_BYTES
+
+
+def _find_tid(pid: int, own_tid: int, own_pid: int) -> int:
+    for tid in (own_tid, *thread_ids(pid)):
+        if read_ids(f"/proc/{pid}/task/{tid}")[0] == own_tid:
+            return tid
+    # The thread is gone, and the process may be. Who has our number for itself has it for its threads.
+    return own_tid if own_pid == pid else 0

@@ -1,0 +1,1 @@
+"""Which functions of which files have probes, and where in a function."""

@@ -1,0 +1,1 @@
+"""Which processes are watched, and what is read of each."""

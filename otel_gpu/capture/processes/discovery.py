@@ -1,0 +1,80 @@
+"""
+Introducing process images: RECORD_PROCESS, as soon as there is time for it.
+
+Reading /proc takes a good part of a millisecond a process, so a storm of forks and
+execs waits its turn. Whoever is gone by then is known by what its parent said.
+"""
+
+import time
+from collections.abc import Iterator
+
+from otel_gpu import wire
+from otel_gpu.capture.processes.watched_processes import WatchedProcesses
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.kernel_waits import is_locked
+from otel_gpu.procfs.process_facts import began_by, read_facts
+from otel_gpu.wire.agent_records import json_record
+
+_AT_A_TIME = 25
+# A process decides how long its facts take.
+_AT_A_TIME_S = 0.05
+MAX_WAITING = 8192
+
+
+class Introductions:
+    """
+    Process images, as (pid, image_ktime_ns), that nobody has been told about yet.
+
+    ``environment`` is the value of the option ``capture.environment``.
+    """
+
+    def __init__(self, processes: WatchedProcesses, environment: str = "all") -> None:
+        self._processes = processes
+        self._environment = environment
+        self._waiting: dict[tuple[int, int], None] = {}
+
+    def put_off(self, pid: int, image_ktime_ns: int) -> None:
+        """Introduce an image later; of too many, the one that waits longest is not."""
+        self._waiting[pid, image_ktime_ns] = None
+        if len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
+    def give_up(self, pid: int, image_ktime_ns: int) -> None:
+        """Never mind: the image ended, or was replaced."""
+        self._waiting.pop((pid, image_ktime_ns), None)
+
+    def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
+        """Introduce an image now, or later if it could keep us waiting; nothing comes of one that is gone."""
+        if is_locked(pid):
+            self.put_off(pid, image_ktime_ns)
+            return
+        facts = read_facts(pid, environment=self._environment)
+        # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
+        # as long as nobody has waited for it. By then, another may have its pid.
+        if (
+            facts is not None
+            and self._processes.image(pid) in (image_ktime_ns, 0)
+            and began_by(facts, image_ktime_ns)
+        ):
+            yield json_record(
+                wire.RECORD_PROCESS,
+                kernel_clock.ktime_ns(),
+                facts,
+                pid=pid,
+                image_ktime_ns=image_ktime_ns,
+            )
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether images wait for their facts."""
+        return bool(self._waiting)
+
+    def make_some(self) -> Iterator[bytes]:
+        """Introduce some of those that wait, the longest waiting first."""
+        until_s = time.monotonic() + _AT_A_TIME_S
+        for _ in range(min(_AT_A_TIME, len(self._waiting))):
+            image = next(iter(self._waiting))
+            del self._waiting[image]
+            yield from self.make(*image)
+            if time.monotonic() >= until_s:
+                return

@@ -1,0 +1,345 @@
+"""
+Where Python interpreters keep their runtime state, and how it is laid out.
+
+CPython's ``_PyRuntime`` holds the GIL (3.10 and 3.11) and the main interpreter with its
+GIL (3.12 and later). A thread that waits on a futex inside it waits for the GIL, which
+the kernel side can then tell from any other lock by the futex's address alone. From it the
+kernel side also finds the frames of a thread. They are believed once their layout was seen to be
+true of this very process, or of another one that runs the same file.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import BinaryIO, Literal, NamedTuple, Protocol
+
+from otel_gpu import wire
+from otel_gpu.capture.probes.elf_exports import ElfSymbols
+from otel_gpu.limits.recent import Recent
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
+from otel_gpu.procfs.proc_files import stream_of
+from otel_gpu.procfs.process_memory import memory_of
+from otel_gpu.procfs.process_root import ServedError
+from otel_gpu.stacks.python.interpreter_memory import check
+from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
+from otel_gpu.stacks.read_budget import FileWork, NotReadError
+from otel_gpu.stacks.samples import Image
+
+# With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
+_HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
+_SYMBOL = "_PyRuntime"
+_VERSION_SYMBOL = "Py_Version"  # since 3.11
+_SYMBOLS = (f"{_SYMBOL}\0".encode(), f"{_VERSION_SYMBOL}\0".encode())
+_3_10 = 0x030A0000
+_VERSION_BYTES = 8
+# A process goes on while it is looked at, so once may be bad luck.
+_MAX_FAILURES = 30
+_MAX_LOOKS_AT_ONCE = 5
+# An interpreter that has just begun has no frames yet, which is no news.
+_LOOKS_BEFORE_NEWS = 30
+_MAX_NEWS = 64
+_MAX_PLACES = 256
+# While samples wait for it.
+_LOOK_AGAIN_S = 0.05
+_MAX_FORGOTTEN = 4096
+
+_logger = logging.getLogger(__name__)
+
+
+class _Place(NamedTuple):
+    """
+    Of the symbol: its distance from each page at which a code segment begins, by the
+    page's offset in the file; and its size.
+
+    ``layout`` is UNKNOWN for the ``reason`` that is given.
+    """
+
+    distances: Mapping[int, int]
+    size_bytes: int
+    layout: Layout
+    reason: str
+
+
+class Diagnosis(NamedTuple):
+    """
+    Whether the frames of an interpreter can be walked.
+
+    ``good``: they are; ``early``: it is too early to say; ``bad``: memory is not laid out as the
+    version says; ``unknown``: of this version or kind no layout is known. ``version`` is empty
+    when ``unknown``, and ``reason`` when ``good``.
+    """
+
+    kind: Literal["good", "early", "bad", "unknown"]
+    version: str
+    reason: str
+
+
+class _Interpreter(NamedTuple):
+    """
+    The interpreter of a process.
+
+    ``is_settled`` says that its layout is known to be true, or given up. ``reason`` says why
+    frames are not walked, and is empty when they are.
+    """
+
+    image_ktime_ns: int
+    file: FileId
+    start: int
+    end: int
+    layout: Layout
+    is_settled: bool
+    reason: str
+    failures: int = 0
+    looks: int = 0
+    looked_s: float = 0.0
+
+
+class _KernelSide(Protocol):
+    def set_interpreter(self, pid: int, interpreter: bytes) -> None: ...
+
+    def forget_interpreter(self, pid: int) -> None: ...
+
+
+class Interpreters:
+    """
+    Describes the interpreters of processes to the kernel side.
+
+    A layout that is not known to be true is told only ``in_advance``: to who asks, of frames that
+    came of it, whether that is so by now.
+    """
+
+    def __init__(
+        self,
+        programs: _KernelSide,
+        *,
+        in_advance: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        work: FileWork | None = None,
+    ) -> None:
+        self._programs = programs
+        self._work = work or FileWork()
+        self._in_advance = in_advance
+        self._clock = clock
+        self._true: set[FileId] = set()
+        # Whether their frames were trusted, and whether they could not be known.
+        self._forgotten: Recent[Image, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
+        self._places: dict[FileId, _Place | None] = {}
+        self._known: dict[int, _Interpreter] = {}
+        self._news: dict[str, int] = {}
+
+    def __contains__(self, pid: int) -> bool:
+        """Whether a process is known to have an interpreter."""
+        return pid in self._known
+
+    @property
+    def news(self) -> Mapping[str, int]:
+        """Reasons why frames of interpreters are not walked, each with the first process of it."""
+        return dict(self._news)
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """Why the frames of an interpreter are not walked, by pid."""
+        return {pid: known.reason for pid, known in self._known.items() if known.reason}
+
+    def examine(self, pid: int, image_ktime_ns: int, files: Iterable[MappedFile]) -> None:
+        """Look for an interpreter in what a process maps now, or again at the one it has."""
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            known = self._find(image_ktime_ns, files)
+            if known is None:
+                return
+            self._push(pid, known)
+        self._settle(pid, known)
+
+    def trusts(self, image: Image) -> bool | None:
+        """Say whether the frames of an image are what they seem to be; None: look again later."""
+        pid, image_ktime_ns = image
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            return self._forgotten.get(image, (False, False))[0]
+        if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
+            self._settle(pid, known)
+            known = self._known[pid]
+        return not known.reason if known.is_settled else None
+
+    def is_unusable(self, image: Image) -> bool:
+        """Say whether an image has an interpreter whose frames cannot be known, for a reason that was found."""
+        pid, image_ktime_ns = image
+        known = self._known.get(pid)
+        if known is None or known.image_ktime_ns != image_ktime_ns:
+            return self._forgotten.get(image, (False, False))[1]
+        return known.is_settled and bool(known.reason)
+
+    def examine_again(self) -> None:
+        """Look again at those whose layout is still in doubt, for want of frames to see."""
+        for pid, known in list(self._known.items()):
+            self._settle(pid, known)
+
+    def inherit(self, parent_pid: int, child_pid: int, image_ktime_ns: int) -> None:
+        """A forked child has its parent's memory."""
+        known = self._known.get(parent_pid)
+        if known is not None:
+            self._push(child_pid, known._replace(image_ktime_ns=image_ktime_ns))
+
+    def forget(self, pid: int) -> None:
+        """A process ended, or became another program."""
+        known = self._known.pop(pid, None)
+        if known is not None:
+            # Samples of it may still come.
+            is_unusable = known.is_settled and bool(known.reason)
+            self._forgotten[pid, known.image_ktime_ns] = (not known.reason, is_unusable)
+            self._programs.forget_interpreter(pid)
+
+    def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
+        found = _locate(files, self._places, self._work)
+        if found is None:
+            return None
+        place, start, file = found
+        # Inodes come again, as those of places do.
+        self._true &= self._places.keys()
+        is_true = file in self._true
+        return _Interpreter(
+            image_ktime_ns,
+            file,
+            start,
+            start + place.size_bytes,
+            place.layout,
+            is_settled=is_true or place.layout == UNKNOWN,
+            reason="" if is_true else place.reason or "its layout was not checked yet",
+        )
+
+    def _settle(self, pid: int, known: _Interpreter) -> None:
+        if known.is_settled:
+            self._report(pid, known)
+            return
+        with memory_of(pid) as read:
+            verdict = check(known.layout, known.start, read)
+        failures = known.failures + (verdict.kind == "bad")
+        self._known[pid] = settled = known._replace(
+            is_settled=verdict.kind == "good" or failures == _MAX_FAILURES,
+            reason=verdict.reason,
+            failures=failures,
+            looks=known.looks + 1,
+            looked_s=self._clock(),
+        )
+        if verdict.kind == "good":
+            self._true.add(known.file)
+        if settled.is_settled:
+            self._push(pid, settled)
+        if settled.reason and (settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS):
+            self._report(pid, settled)
+
+    def _report(self, pid: int, known: _Interpreter) -> None:
+        # Workers of one program have one reason.
+        if known.reason and known.reason not in self._news and len(self._news) < _MAX_NEWS:
+            self._news[known.reason] = pid
+            _logger.info(
+                "Python frames of process %d are not in its stacks: %s; "
+                "otel-gpu doctor --pid %d says what can be done",
+                pid,
+                known.reason,
+                pid,
+            )
+
+    def _push(self, pid: int, known: _Interpreter) -> None:
+        self._known[pid] = known
+        is_told = not known.reason or (self._in_advance and not known.is_settled)
+        layout = known.layout if is_told else UNKNOWN
+        self._programs.set_interpreter(
+            pid, wire.INTERPRETER.pack(known.image_ktime_ns, known.start, known.end, *layout)
+        )
+
+
+def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
+    """
+    Say whether a capture that began now would have the Python frames of a process.
+
+    None, if it maps no interpreter; ``files`` are all that it maps.
+    """
+    found = _locate(files, {}, FileWork())
+    if found is None:
+        return None
+    place, start, _ = found
+    if place.layout == UNKNOWN:
+        return Diagnosis("unknown", "", place.reason)
+    for _ in range(_MAX_LOOKS_AT_ONCE):
+        with memory_of(pid) as read:
+            verdict = check(place.layout, start, read)
+        if verdict.kind != "bad":
+            break
+    version = f"{place.layout.version >> 8}.{place.layout.version & 0xFF}"
+    return Diagnosis(verdict.kind, version, verdict.reason)
+
+
+def _locate(
+    files: Iterable[MappedFile], places: dict[FileId, _Place | None], work: FileWork
+) -> tuple[_Place, int, FileId] | None:
+    program: str | None = None
+    for mapped in files:
+        if program is None:
+            program = program_path(mapped.pid)
+        # A program can have one in itself, whatever its name.
+        if not (_HOLDS_INTERPRETER.match(mapped.name) or mapped.path == program):
+            continue
+        # Files come and go, and so inodes come again.
+        if mapped.file not in places and len(places) >= _MAX_PLACES:
+            places.clear()
+        if mapped.file not in places:
+            try:
+                with work.reading(mapped.pid, mapped.path):
+                    places[mapped.file] = _find(mapped, work)
+            except (NotReadError, ServedError):
+                continue
+        place = places[mapped.file]
+        start = None if place is None else _start(place, mapped)
+        if place is not None and start is not None:
+            return place, start, mapped.file
+    return None
+
+
+def _find(mapped: MappedFile, work: FileWork) -> _Place | None:
+    try:
+        with stream_of(work.open(mapped)) as stream:
+            symbols = ElfSymbols(stream, _SYMBOLS)
+            if _SYMBOL not in symbols.addresses:
+                return None
+            layout, reason = _read_layout(stream, symbols, mapped.name)
+    except ServedError:
+        raise  # Its number may be that of another file soon.
+    except (OSError, ValueError):
+        return None
+    address = symbols.addresses[_SYMBOL]
+    distances = {offset: address - page for offset, page in symbols.code_pages.items()}
+    return _Place(distances, symbols.sizes[_SYMBOL], layout, reason)
+
+
+def _start(place: _Place, mapped: MappedFile) -> int | None:
+    for mapping in chain((mapped,), mappings_of(mapped)):
+        distance = place.distances.get(mapping.file_offset)
+        if distance is not None:
+            return mapping.start + distance
+    return None
+
+
+def _read_layout(stream: BinaryIO, symbols: ElfSymbols, name: str) -> tuple[Layout, str]:
+    version_hex = int.from_bytes(_read(stream, symbols, _VERSION_SYMBOL, _VERSION_BYTES), "little")
+    found = _HOLDS_INTERPRETER.match(name)
+    if not version_hex and found and any(part.startswith("3.10") for part in found.groups("")):
+        version_hex = _3_10
+    if not version_hex:
+        return UNKNOWN, f"{name} does not state its version"
+    try:
+        return layout_of(version_hex, _read(stream, symbols, _SYMBOL, OFFSETS_BYTES)), ""
+    except ValueError as error:
+        return UNKNOWN, str(error)
+
+
+def _read(stream: BinaryIO, symbols: ElfSymbols, symbol: str, size_bytes: int) -> bytes:
+    address = symbols.addresses.get(symbol)
+    offset = None if address is None else symbols.file_offset(address)
+    if offset is None:
+        return b""
+    stream.seek(offset)
+    return stream.read(size_bytes)

@@ -1,0 +1,112 @@
+"""
+Letting everybody go on when the agent is killed.
+
+While a process is stopped for probes to be placed in a library that it just mapped,
+only the agent would let it go on. The guard is a small process that outlives the
+agent. It holds the kernel's list of watched processes; when the agent's end of a
+socket closes without a word, it lets go on whatever of them stands still.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.libbpf import Libbpf
+from otel_gpu.capture.bpf.objects import BpfMap
+from otel_gpu.capture.privileges import (
+    CAPTURE_CAPABILITIES,
+    COMMAND_CAPABILITIES,
+    give_up_privileges,
+)
+from otel_gpu.capture.processes.inherited import let_go_in_child
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.procfs.proc_files import stat_fields
+
+_DISMISSED = b"d"
+_WATCHED = b"w"
+# How long programs of a dead agent may still run and stop a process.
+_VIGIL_S = 2.0
+_LOOK_S = 0.02
+_PID = struct.Struct("<I")
+
+
+class Guard:
+    """
+    The agent's side of the guard.
+
+    Made before the agent has threads or much memory, for it is a fork of it.
+
+    Args:
+        drops_privileges: It keeps the capabilities that it needs, and no others.
+    """
+
+    def __init__(self, *, drops_privileges: bool) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if not self._pid:
+            self._socket.close()
+            _stand_guard(theirs, drops_privileges=drops_privileges)
+        theirs.close()
+
+    def watch(self, processes_fd: int) -> None:
+        """Hand over the map of watched processes."""
+        socket.send_fds(self._socket, [_WATCHED], [processes_fd])
+
+    def let_go_on(self) -> None:
+        """Have the guard do at once what it would do if the agent were killed; it ends with that."""
+        self._end()
+
+    def dismiss(self) -> None:
+        """End the guard: nothing is stopped any more. A second call does nothing."""
+        with contextlib.suppress(OSError):
+            self._socket.send(_DISMISSED)
+        self._end()
+
+    def _end(self) -> None:
+        self._socket.close()
+        if self._pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
+def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
+    # In the child, which must never return into the agent's code.
+    try:
+        let_go_in_child()
+        if drops_privileges:
+            give_up_privileges(CAPTURE_CAPABILITIES | COMMAND_CAPABILITIES)
+        Path("/proc/self/comm").write_text("otel-gpu-guard", encoding="ascii")
+        processes_fd = None
+        while True:
+            word, fds, _, _ = socket.recv_fds(agent, 1, 1)
+            if word != _WATCHED:
+                break
+            (processes_fd,) = fds
+        if not word and processes_fd is not None:
+            _let_all_go_on(processes_fd)
+    except (OSError, OtelGpuError):
+        os._exit(1)
+    finally:
+        sys.stdout = sys.stderr = None  # buffers that are the agent's
+        os._exit(0)
+
+
+def _let_all_go_on(processes_fd: int) -> None:
+    processes = BpfMap(
+        Libbpf(), "processes", processes_fd, _PID.size, wire.PROCESS.size, max_entries=1 << 20
+    )
+    deadline_s = time.monotonic() + _VIGIL_S
+    while time.monotonic() < deadline_s:
+        for _, keys, _ in processes.read_batches():
+            for (pid,) in _PID.iter_unpack(keys):
+                if stat_fields(f"/proc/{pid}")[:1] == [b"T"]:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGCONT)
+        time.sleep(_LOOK_S)

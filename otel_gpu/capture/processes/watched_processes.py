@@ -1,0 +1,148 @@
+"""Who is watched: the processes and threads that the kernel side follows."""
+
+import contextlib
+import struct
+from collections.abc import Mapping
+
+from otel_gpu import wire
+from otel_gpu.capture.bpf.kernel_shares import KernelShares
+from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.errors import MapFullError
+from otel_gpu.limits.shares import Holder
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mapped_files import thread_ids
+from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
+from otel_gpu.procfs.users import real_uid
+
+_PID = struct.Struct("<I")
+_THREAD_PID = wire.THREAD.fields.index("pid")
+_PROCESS_UID = wire.PROCESS.fields.index("uid")
+
+
+class WatchedProcesses:
+    """
+    The processes that are watched, each with its threads.
+
+    Args:
+        bpf: The loaded object.
+        lost: Counts of what the agent itself could not use, by ``enum counter``.
+        shares: Who holds how much of the maps.
+    """
+
+    def __init__(self, bpf: BpfObject, lost: list[int], shares: KernelShares) -> None:
+        self._processes = bpf.map("processes")
+        self._threads = bpf.map("threads")
+        self._lost = lost
+        self._shares = shares
+        self._started_boot_ns = kernel_clock.boot_ns()
+
+    @property
+    def fd(self) -> int:
+        """The map of watched processes, by pid."""
+        return self._processes.fd
+
+    def watch(self, pid: int, flags: int) -> int:
+        """
+        Watch a process and all threads that it has.
+
+        Returns:
+            The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
+            there is no room for it, which is counted.
+        """
+        holder = Holder(pid, real_uid(pid))
+        image_ktime_ns = self.image(pid)
+        is_new = not image_ktime_ns
+        if is_new:
+            image_ktime_ns = kernel_clock.ktime_ns()
+            process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags, uid=holder.uid)
+            is_new = self._add_process(holder, process)
+            if not is_new and not (image_ktime_ns := self.image(pid)):
+                self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
+                return 0
+        lives = self.watch_threads(pid, image_ktime_ns, flags)
+        if is_new and not lives:
+            # The end of a process that ended before it was added is not reported.
+            self.forget(pid)
+            return 0
+        return image_ktime_ns
+
+    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> bool:
+        """
+        Follow the threads that a process has now; later ones follow by themselves.
+
+        Threads that there is no room for are counted. Says whether any of them lives.
+        """
+        tids = thread_ids(pid)
+        holder = Holder(pid, real_uid(pid))
+        unknown = [tid for tid in tids if self._threads.lookup(_PID.pack(tid)) is None]
+        room = self._shares.take(wire.SHARE_THREADS, holder, len(unknown))
+        self._lost[wire.COUNTER_LOST_THREADS_FULL] += len(unknown) - room
+        # As the kernel side has it of threads that it meets.
+        is_new = (start_boot_ns(f"/proc/{pid}") or 0) > self._started_boot_ns
+        start = {
+            "image_ktime_ns": image_ktime_ns,
+            "pid": pid,
+            "device": 0 if is_new else -1,
+            "process_flags": flags,
+        }
+        added = {tid for tid in unknown[:room] if self._add_thread(tid, start)}
+        unused = room - len(added)
+        self._shares.give_back(wire.SHARE_THREADS, holder.uid, unused)
+        ended = {tid for tid in tids if is_exiting(pid, tid)}
+        # Those of a process that has become another program meanwhile are met at their calls.
+        is_same = self.image(pid) == image_ktime_ns
+        for tid in added & ended if is_same else added:
+            self.forget_thread(tid)
+        return len(ended) < len(tids)
+
+    def _add_process(self, holder: Holder, process: bytes) -> bool:
+        """Say whether a process is watched now that was not before."""
+        if not self._shares.take(wire.SHARE_PROCESSES, holder):
+            return False
+        with contextlib.suppress(MapFullError):
+            if self._processes.update(_PID.pack(holder.pid), process, only_new=True):
+                return True
+        self._shares.give_back(wire.SHARE_PROCESSES, holder.uid)
+        return False
+
+    def _add_thread(self, tid: int, start: Mapping[str, int]) -> bool:
+        thread = wire.THREAD.build(tid=tid, kernel_stack=-1, system_call=-1, **start)
+        try:
+            return self._threads.update(_PID.pack(tid), thread, only_new=True)
+        except MapFullError:
+            self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
+            return False
+
+    def image(self, pid: int) -> int:
+        """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
+        value = self._processes.lookup(_PID.pack(pid))
+        return int(wire.PROCESS.unpack(value)[0]) if value else 0
+
+    def images(self) -> dict[int, int]:
+        """Return ``image_ktime_ns`` by pid of every watched process."""
+        found: dict[int, int] = {}
+        for _, keys, values in self._processes.read_batches():
+            images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
+            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), images, strict=True))
+        return found
+
+    def threads(self) -> list[tuple[int, int]]:
+        """Return (tid, pid) of every thread that is followed."""
+        return [
+            (tid, fields[_THREAD_PID])
+            for _, keys, values in self._threads.read_batches()
+            for (tid,), fields in zip(
+                _PID.iter_unpack(keys), wire.THREAD.iter_unpack(values), strict=True
+            )
+        ]
+
+    def forget(self, pid: int) -> None:
+        """Watch a process no longer, as it has ended."""
+        if value := self._processes.lookup(_PID.pack(pid)):
+            self._processes.delete(_PID.pack(pid))
+            uid = wire.PROCESS.unpack(value)[_PROCESS_UID]
+            self._shares.give_back(wire.SHARE_PROCESSES, uid)
+
+    def forget_thread(self, tid: int) -> None:
+        """Follow a thread no longer, as it has ended."""
+        self._threads.delete(_PID.pack(tid))
