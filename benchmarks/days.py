@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, PressureActivity, Series
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.wire.histogram_layout import duration_bounds_ns
 from otel_gpu.wire.readings import Aggregate

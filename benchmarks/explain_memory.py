@@ -9,7 +9,7 @@ from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Activity, PressureActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from tests.activities import (

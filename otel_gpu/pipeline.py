@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer

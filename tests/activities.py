@@ -24,7 +24,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     TimesActivity,
 )
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.known_work import Work
 from otel_gpu.enrich.marks import RangeActivity, StepActivity

@@ -14,9 +14,9 @@ from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.cli.commands import Output, UsageError, check_pids
 from otel_gpu.cli.part_reports import write_result
 from otel_gpu.config import Config
-from otel_gpu.enrich.reasons import find_reason
 from otel_gpu.enrich.stack_table import StackTable
-from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.enrich.waits.kernel_reasons import find_reason
+from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.threads_text import write_threads
 from otel_gpu.findings.json_form import to_text

@@ -13,7 +13,13 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import (
+    CallStack,
+    DeviceIdentity,
+    ProcessImage,
+    Resource,
+    Who,
+)
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
@@ -46,7 +52,7 @@ class StallActivity(NamedTuple):
     """
     A scheduler stall of a watched thread.
 
-    ``reason`` says what it was blocked on (``enrich/reasons.py``), ``""`` when it was
+    ``reason`` says what it was blocked on (``enrich/waits/kernel_reasons.py``), ``""`` when it was
     not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
     where in the program it left the CPU. A stall can be two spans: ``span_id`` is that of
     the time until it could run, ``run_queue_span_id`` that of its wait for a CPU; where

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import CallStack, ImageKey
+from otel_gpu.enrich.identity.identities import CallStack, ImageKey
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.wire.blocks import (
     BlockStack,

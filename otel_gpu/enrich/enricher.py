@@ -22,7 +22,6 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
-from otel_gpu.enrich.arrivals import Arrivals, Waiting
 from otel_gpu.enrich.blocks import (
     BlocksRead,
     Failed,
@@ -30,11 +29,12 @@ from otel_gpu.enrich.blocks import (
     split_reading,
 )
 from otel_gpu.enrich.communicators import CommunicatorRead, split_communicators
-from otel_gpu.enrich.glossary import Glossary
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, Who
-from otel_gpu.enrich.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
-from otel_gpu.enrich.strangers import who_of_facts
-from otel_gpu.enrich.thread_roles import ThreadRoles
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, Who
+from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
+from otel_gpu.enrich.identity.thread_roles import ThreadRoles
+from otel_gpu.enrich.identity.unwatched_processes import who_of_facts
+from otel_gpu.enrich.name_resolver import Glossary
+from otel_gpu.enrich.pending_events import Arrivals, Waiting
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.faults import Faults

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich import libraries
-from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
+from otel_gpu.enrich.identity import libraries
+from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
 from otel_gpu.limits.caches import remembered
 from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 

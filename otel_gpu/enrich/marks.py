@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.wire.marks import Range, Step
 
 

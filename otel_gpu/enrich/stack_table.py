@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.enrich import libraries
-from otel_gpu.enrich.identities import CallStack
-from otel_gpu.enrich.libraries import is_standard_library, layer_of
-from otel_gpu.enrich.user_reasons import UserRule, find_user_rules
+from otel_gpu.enrich.identity import libraries
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of
+from otel_gpu.enrich.waits.user_reasons import UserRule, find_user_rules
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 from otel_gpu.wire.symbol_records import UserStack

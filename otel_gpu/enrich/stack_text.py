@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.enrich import libraries
-from otel_gpu.enrich.identities import CallStack
-from otel_gpu.enrich.libraries import layer_of
+from otel_gpu.enrich.identity import libraries
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.identity.libraries import layer_of
 from otel_gpu.formatting.printable import printable
 from otel_gpu.wire.frames import CUT, KERNEL, NATIVE, PYTHON, Frame, cut_frame
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, ProcessImage, Resource
+from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Resource
 
 
 class Wait(NamedTuple):

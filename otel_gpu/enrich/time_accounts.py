@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, ImageKey, ProcessImage, key_of
-from otel_gpu.enrich.kernel_waits import KernelWaits
-from otel_gpu.enrich.reasons import CAPTURE, STOPPED
-from otel_gpu.enrich.resource_table import ResourceTable, reason_for
+from otel_gpu.enrich.identity.identities import Culprit, ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
+from otel_gpu.enrich.waits.kernel_reasons import CAPTURE, STOPPED
+from otel_gpu.enrich.waits.kernel_waits import KernelWaits
+from otel_gpu.enrich.waits.resource_table import ResourceTable, reason_for
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.readings import TimesEntry, TimesKey

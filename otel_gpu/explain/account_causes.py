@@ -9,7 +9,7 @@ have no lines before it is known which of them are told of together.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
 from otel_gpu.explain.places import Places, Worker

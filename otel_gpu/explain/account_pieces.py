@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.chains import CauseKind, Culprit, Node

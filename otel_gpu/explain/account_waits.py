@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, Resource
+from otel_gpu.enrich.identity.identities import Culprit, Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.recent_times import RecentTimes

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity
-from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import Cause, CauseKind, Evidence
 from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.out_of_memory import is_of_allocator, place_of_stack

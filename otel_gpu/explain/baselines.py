@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import AggregatesActivity, CaptureActivity, Series
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings

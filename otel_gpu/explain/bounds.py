@@ -6,7 +6,7 @@ A path ends where no child has most of the time, so a bystander is never named f
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from otel_gpu.enrich.identities import Who, key_of
+from otel_gpu.enrich.identity.identities import Who, key_of
 from otel_gpu.explain.chains import Cause, CauseKind, Incident, Node, Verdict
 from otel_gpu.explain.states import state_of_kind
 from otel_gpu.explain.time_tree import UNKNOWN

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from otel_gpu.enrich.cut_programs import CutPrograms
+from otel_gpu.enrich.identity.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
 from otel_gpu.limits.caches import CACHES
 

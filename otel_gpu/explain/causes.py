@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, StallActivity
-from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.account_pieces import account_pieces

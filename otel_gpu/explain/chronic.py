@@ -31,7 +31,7 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.account_causes import NOBODY, OWN, AccountCauses
 from otel_gpu.explain.chains import Cause

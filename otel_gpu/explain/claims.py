@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import Cause, Effect
 from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.rules import REPEATED_KINDS

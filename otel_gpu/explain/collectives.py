@@ -21,7 +21,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import AggregatesActivity, CommunicatorActivity, OpenCallActivity
-from otel_gpu.enrich.identities import ImageKey, Resource, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
 from otel_gpu.explain.chains import CauseKind, Culprit, Effect, EffectKind, Evidence
 from otel_gpu.explain.collective_names import (
     RESOURCE,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from otel_gpu.enrich.activities import CallActivity, DeviceFaultActivity, StallActivity
-from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,

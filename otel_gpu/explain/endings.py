@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from otel_gpu.enrich.identities import ImageKey
+from otel_gpu.enrich.identity.identities import ImageKey
 
 _MAX_ENDED = 4096
 

@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.clock import clamp_unix_ns
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 

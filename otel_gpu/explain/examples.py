@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
 from otel_gpu.explain.chronic import Chronic

@@ -33,7 +33,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.cuda_errors import killed_by
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes

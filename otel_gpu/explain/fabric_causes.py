@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import FabricActivity
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
 from otel_gpu.ledger.fabric import Counted, Fabric

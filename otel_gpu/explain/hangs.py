@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.causes import Causes, Subject
 from otel_gpu.explain.chains import CauseKind, Chain, Evidence

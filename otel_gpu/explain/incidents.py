@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from otel_gpu.enrich.identities import ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessImage, key_of
 from otel_gpu.explain import memory_advice
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (

@@ -24,9 +24,9 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import OutOfMemoryActivity
-from otel_gpu.enrich.attributes import VARIABLE_PREFIX
 from otel_gpu.enrich.blocks import blocks_of, segments_of
-from otel_gpu.enrich.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.attributes import VARIABLE_PREFIX
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, GapActivity
-from otel_gpu.enrich.cut_programs import CutPrograms
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.cut_programs import CutPrograms
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.baselines import Baseline
 from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Evidence
 from otel_gpu.ledger.lines import NO_LINES, Lines

@@ -25,7 +25,7 @@ from otel_gpu.enrich.activities import (
     SampleActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.states import state_of
 from otel_gpu.ledger.lines import Lines, merge
 from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums

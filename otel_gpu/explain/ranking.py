@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import COLLECTIVE, Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest

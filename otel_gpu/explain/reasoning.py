@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from otel_gpu.enrich.activities import CallActivity, GapActivity, OpenCallActivity
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.causes import Causes
 from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind, stack_of_cause
 from otel_gpu.explain.device_causes import DeviceCauses

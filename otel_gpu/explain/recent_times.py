@@ -22,7 +22,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import TimesActivity
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.ledger.accounts import Account, Reading, compare
 from otel_gpu.ledger.differences import moved_by_name

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import Culprit, ImageKey, key_of
+from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.ledger.steps import SlowStep
 

@@ -8,7 +8,7 @@ stretch of time says so, and the account of that rank's own time says why.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import ImageKey, Resource, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
 from otel_gpu.explain.account_causes import AccountCauses
 from otel_gpu.explain.chains import Cause, CauseKind, Culprit
 from otel_gpu.explain.chronic import Chronic, FiguresOf

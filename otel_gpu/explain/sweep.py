@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.quotas import Quotas

@@ -30,7 +30,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, Resource, Who
+from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Node, Where

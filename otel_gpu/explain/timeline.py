@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.settings import Settings
 from otel_gpu.ledger.history import History
 from otel_gpu.limits.caches import CACHES

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Bound, Node, Verdict
 from otel_gpu.explain.places import Places

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich import ids, stack_text
 from otel_gpu.enrich.clock import clamp_unix_ns
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.chains import (
     OWN_TIME,
     Cause,

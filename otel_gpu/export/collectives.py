@@ -12,7 +12,7 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes as LogAttributes
 from otel_gpu.export.finished import SpanEvent

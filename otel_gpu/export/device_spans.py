@@ -17,7 +17,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.enrich import ids
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.explain.device_use import DeviceUse, place_of
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.export import semconv

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from opentelemetry.sdk.metrics import Exemplar
 
 from otel_gpu.enrich.activities import CallActivity
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.export.measures import duration_of
 from otel_gpu.export.points import Attributes
 

@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import (
     DevicesActivity,
     DeviceTraceActivity,
 )
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident

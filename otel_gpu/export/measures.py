@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from otel_gpu import wire
 from otel_gpu.enrich.activities import OpenCallActivity, Series
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.verbs_results import event_name
 from otel_gpu.explain.verdicts import budget_of

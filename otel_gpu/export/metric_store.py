@@ -26,7 +26,7 @@ from otel_gpu.enrich.activities import (
     OutOfMemoryActivity,
     TimesActivity,
 )
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.verdicts import state_of
 from otel_gpu.export.collectives import measure_collectives

@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.enrich.activities import CommunicatorActivity, OpenCallActivity
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.export.collectives import MAX_COMMUNICATORS, is_ended
 from otel_gpu.export.exemplars import ExemplarReservoir
 from otel_gpu.export.measures import measure_failures, measure_memory

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics.export import AggregationTemporality, DataPointT
 
-from otel_gpu.enrich.identities import ImageKey
+from otel_gpu.enrich.identity.identities import ImageKey
 from otel_gpu.export import semconv
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.points import Attributes, Cell, Given, Measurement

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.profiles.v1development import profiles_servic
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.profiles.v1development import profiles_pb2 as otlp
 
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.export import semconv
 from otel_gpu.export.attributes import field
 from otel_gpu.export.encoder import encode_request, header_size

@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import (
     GapActivity,
     SampleActivity,
 )
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.finished import Origin
 from otel_gpu.export.profile_encoder import EncodedProfile, ProfileEncoder, Taken

@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
-from otel_gpu.enrich.cut_programs import CutPrograms
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.cut_programs import CutPrograms
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.export.finished import Origin
 from otel_gpu.limits.caches import CACHES
 

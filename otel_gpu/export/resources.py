@@ -19,7 +19,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
 from otel_gpu.enrich.activities import CaptureActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Origin
 from otel_gpu.limits.caches import CACHES

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
-from otel_gpu.enrich.identities import DeviceIdentity, ImageKey
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ImageKey
 from otel_gpu.export.points import Attributes, Layout, Measurement
 
 

@@ -9,7 +9,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, GapActivity, StallActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.export import semconv
 from otel_gpu.wire.events import CudaCall, Gap, Stall
 from otel_gpu.wire.probe_table import APIS, Api

@@ -37,7 +37,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.export import descriptions, semconv
 from otel_gpu.export.descriptions import Pairs, add_account, add_thread

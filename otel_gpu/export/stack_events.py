@@ -9,7 +9,7 @@ them twice.
 
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_text import MAX_CHARACTERS, stack_id_text, write_stack
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue, SharedAttributes, SpanEvent

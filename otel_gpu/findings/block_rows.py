@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.allocator_churn import Churn
 from otel_gpu.explain.chains import CauseKind, Failure
 from otel_gpu.explain.memory_advice import advise, keep_cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from otel_gpu.enrich.identities import Culprit, ImageKey, key_of
+from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.findings.document import Blame
 

@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
 )
 from otel_gpu.enrich.cuda_errors import signal_name
-from otel_gpu.enrich.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import ProcessImage, Who
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.bounds import with_bounds

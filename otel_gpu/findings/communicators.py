@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.ledger.lines import Where
 from otel_gpu.ledger.standings import State
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.findings.document import CROWD_PID, ImageKey, key_of
 from otel_gpu.findings.slots import Slots
 from otel_gpu.findings.words import service_of

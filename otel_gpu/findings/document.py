@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage, Who, key_of
+from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage, Who, key_of
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
-from otel_gpu.enrich.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
 from otel_gpu.findings.document import CROWD_PID, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow

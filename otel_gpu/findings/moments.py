@@ -15,7 +15,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain import evidence
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.wakers import is_ended_by_threads

@@ -8,7 +8,7 @@ under the other one's name (taskset runs a shell), so that one hog would be two.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from otel_gpu.enrich.identities import Culprit, ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Who
 from otel_gpu.explain.chains import Bound, Cause, Chain, Evidence, Incident, Node
 from otel_gpu.findings.causes import walk
 from otel_gpu.findings.document import Blame, Document, Process

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, OpenCallActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.wire.frames import Frame
 
 MAX_OPEN = 4_096

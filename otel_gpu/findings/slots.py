@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.findings.document import ImageKey, Slot, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.ledger.differences import grown

@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
     MemoryActivity,
     OutOfMemoryActivity,
 )
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
 from otel_gpu.explain.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import SampleActivity, StallActivity
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_text import CUDA, frame_type
 from otel_gpu.findings.document import Window
 from otel_gpu.wire.frames import CUT, KERNEL, Frame

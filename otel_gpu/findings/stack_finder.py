@@ -7,7 +7,7 @@ from otel_gpu.enrich.activities import (
     SampleActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 
 MAX_OPEN = 10_000
 """Calls that had not returned, as far as they are counted."""

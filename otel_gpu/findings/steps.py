@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
 from otel_gpu.ledger.steps import SlowStep as Slow

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_text import stack_id_text
 from otel_gpu.findings.json_form import stack_form
 

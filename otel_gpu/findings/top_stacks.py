@@ -26,7 +26,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StallActivity,
 )
-from otel_gpu.enrich.identities import CallStack, Culprit, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Culprit, ProcessImage
 from otel_gpu.findings.document import Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.spells import ON_CPU, Spell, spells_of

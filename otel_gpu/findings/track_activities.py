@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.enrich.stack_text import cut_frames
 from otel_gpu.findings.document import Culprit, Window
 from otel_gpu.findings.tracks import Arrow, Details, Drawing, Instant, Level, Place, Slice, Track

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.chains import Incident
 from otel_gpu.findings.document import Api, Node
 from otel_gpu.findings.open_calls import OpenCall

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from otel_gpu.enrich import stack_text
-from otel_gpu.enrich.identities import ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import ProcessImage, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, Where
 from otel_gpu.explain.xids import meaning_of

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.readings import SeriesKey

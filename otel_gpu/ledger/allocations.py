@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.ledger.blocks import MAX_READINGS, Reading, halve
 from otel_gpu.ledger.differences import aggregate_since
 from otel_gpu.ledger.ledger import Growth

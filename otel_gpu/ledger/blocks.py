@@ -12,7 +12,13 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import (
+    CallStack,
+    DeviceIdentity,
+    ImageKey,
+    ProcessImage,
+    key_of,
+)
 from otel_gpu.ledger.growth import Growths, Trend, full_in_s
 from otel_gpu.ledger.memory import BEFORE_ATTACH, NOT_SAMPLED, Holder
 from otel_gpu.ledger.memory_places import find_allocating_place

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.ledger.members import Handle, Member
 from otel_gpu.ledger.ranks import Group
 from otel_gpu.ledger.window import Window

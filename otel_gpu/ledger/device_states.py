@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
-from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.ledger.history import History, Reading
 from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime, TimeKind
 from otel_gpu.wire.readings import Aggregate
 

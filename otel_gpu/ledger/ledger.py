@@ -31,7 +31,7 @@ from otel_gpu.enrich.activities import (
     Series,
     TimesActivity,
 )
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts, compare

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identities import CallStack, ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage
 from otel_gpu.procfs.jobs import RANK
 from otel_gpu.wire.communicators import Collective, Communicator
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.ledger.blocks import By, MemoryStack
 from otel_gpu.ledger.memory import BEFORE, NOWHERE
 from otel_gpu.ledger.memory_history import (

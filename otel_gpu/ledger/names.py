@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from otel_gpu.enrich.activities import Activity, WhoActivity
-from otel_gpu.enrich.identities import Culprit, ProcessImage, Who
-from otel_gpu.enrich.strangers import who_of
+from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Who
+from otel_gpu.enrich.identity.unwatched_processes import who_of
 from otel_gpu.limits.caches import CACHES
 
 MAX_NAMES = 8_192

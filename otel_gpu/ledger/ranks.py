@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.ledger.members import Handle, Member
 from otel_gpu.ledger.standings import Standing, State, absence, asked_by, disagreement, going_on
 from otel_gpu.wire.communicators import Collective

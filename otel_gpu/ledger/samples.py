@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import SampleActivity
-from otel_gpu.enrich.identities import CallStack, ImageKey
+from otel_gpu.enrich.identity.identities import CallStack, ImageKey
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.ledger.lines import NOWHERE, KnownStack, Lines, LineSums, Where, merge
 from otel_gpu.limits.caches import CACHES

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.ledger.window import Window
 from otel_gpu.limits.caches import CACHES

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.lookups import family_number

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
-from otel_gpu.enrich.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.columns import Row

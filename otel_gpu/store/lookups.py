@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from otel_gpu import wire
-from otel_gpu.enrich import reasons
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
+from otel_gpu.enrich.waits import kernel_reasons
 from otel_gpu.explain.rules import RULES
 from otel_gpu.store.columns import S32, TEXT, U8, U16, U32, Column, Table
 from otel_gpu.wire.probe_table import APIS
@@ -54,22 +54,22 @@ _STALL_FLAGS = {
     wire.STALL_PREEMPTED: "it was at work, and its CPU was taken from it",
 }
 _REASONS = {
-    reasons.UNKNOWN: "not known",
-    reasons.GIL: "the Python interpreter's lock",
-    reasons.LOCK: "a lock of the program",
-    reasons.QUEUE: "work: its queue was empty, or full",
-    reasons.IO: "a disk or file system",
-    reasons.IPC: "another thread or process: pipe, socket, event, queue",
-    reasons.NETWORK: "another host, which this one had connected to",
-    reasons.SLEEP: "a timer: the program slept",
-    reasons.PAGE_FAULT: "memory that had to be read or made",
-    reasons.RECLAIM: "the kernel freeing memory",
-    reasons.MMAP_LOCK: "the address space, which another thread was changing",
-    reasons.CHILD_WAIT: "a child process",
-    reasons.STOPPED: "a signal or a debugger that stopped it",
-    reasons.FROZEN: "the freezer of its cgroup",
-    reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
-    reasons.DRIVER: "the GPU's driver",
+    kernel_reasons.UNKNOWN: "not known",
+    kernel_reasons.GIL: "the Python interpreter's lock",
+    kernel_reasons.LOCK: "a lock of the program",
+    kernel_reasons.QUEUE: "work: its queue was empty, or full",
+    kernel_reasons.IO: "a disk or file system",
+    kernel_reasons.IPC: "another thread or process: pipe, socket, event, queue",
+    kernel_reasons.NETWORK: "another host, which this one had connected to",
+    kernel_reasons.SLEEP: "a timer: the program slept",
+    kernel_reasons.PAGE_FAULT: "memory that had to be read or made",
+    kernel_reasons.RECLAIM: "the kernel freeing memory",
+    kernel_reasons.MMAP_LOCK: "the address space, which another thread was changing",
+    kernel_reasons.CHILD_WAIT: "a child process",
+    kernel_reasons.STOPPED: "a signal or a debugger that stopped it",
+    kernel_reasons.FROZEN: "the freezer of its cgroup",
+    kernel_reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
+    kernel_reasons.DRIVER: "the GPU's driver",
 }
 
 

@@ -14,7 +14,13 @@ from typing import Any
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, Series
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import (
+    CallStack,
+    DeviceIdentity,
+    ProcessImage,
+    Resource,
+    Who,
+)
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.ledger.accounts import MAX_TIMES

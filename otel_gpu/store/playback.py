@@ -31,7 +31,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
-from otel_gpu.enrich.identities import ImageKey, Who, key_of
+from otel_gpu.enrich.identity.identities import ImageKey, Who, key_of
 from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES

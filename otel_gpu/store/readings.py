@@ -11,7 +11,7 @@ from operator import sub
 from typing import TypeVar
 
 from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.ledger.accounts import compare
 from otel_gpu.store.batch import Batch

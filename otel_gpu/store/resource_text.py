@@ -3,8 +3,8 @@
 import functools
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Resource
-from otel_gpu.enrich.resource_table import resource_of
+from otel_gpu.enrich.identity.identities import Resource
+from otel_gpu.enrich.waits.resource_table import resource_of
 from otel_gpu.store.text import to_json
 from otel_gpu.wire.bodies import parse_body
 

@@ -4,7 +4,7 @@ The tables beside the recorded rows: what those refer to, totals, and the store'
 Rows that others refer to say the latest chunk that does. When that is gone, so are they.
 """
 
-from otel_gpu.enrich.identities import Who
+from otel_gpu.enrich.identity.identities import Who
 from otel_gpu.store.columns import JSON, PID, REAL, S32, S64, TEXT, U8, U16, U32, U64, Column, Table
 from otel_gpu.store.fields import (
     DEVICE,

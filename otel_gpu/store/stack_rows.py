@@ -8,7 +8,7 @@ file from anywhere is checked as a recording from anywhere is.
 from collections.abc import Sequence
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
 from otel_gpu.store.text import clean, to_json

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.store.columns import Row
 from otel_gpu.store.resource_text import read_resource, resource_text

@@ -14,8 +14,8 @@ from otel_gpu.capture.host.kernel_log import KernelLog
 from otel_gpu.capture.preload.cpu_times import DoorTimes, spent
 from otel_gpu.capture.preload.shared_memory import DoorError, count_rows, read_door
 from otel_gpu.capture.preload.step_detection import DoorRhythms
-from otel_gpu.enrich.containers import choose_cgroup, find_container
-from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
+from otel_gpu.enrich.identity.services import name_service, parse_resource_attributes
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs import mounts, process_context, sockets
 from otel_gpu.procfs.jobs import describe_job

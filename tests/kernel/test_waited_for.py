@@ -17,7 +17,7 @@ from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import ResourceActivity, TimesActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.errors import RecordingError
 from otel_gpu.wire.decoder import decode

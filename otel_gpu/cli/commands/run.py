@@ -28,7 +28,7 @@ from otel_gpu.cli.targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.limits.shares import Holder

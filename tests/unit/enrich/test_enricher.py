@@ -6,7 +6,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.enrich import processes
 from otel_gpu.enrich.activities import (
     AggregatesActivity,
     CallActivity,
@@ -24,11 +23,12 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     TimesActivity,
 )
-from otel_gpu.enrich.arrivals import MAX_HELD
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import CallStack, DeviceIdentity
+from otel_gpu.enrich.identity import processes
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.marks import StepActivity
+from otel_gpu.enrich.pending_events import MAX_HELD
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
 from otel_gpu.faults import Faults
 from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryTotals, OutOfMemory

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.enrich import stack_table as stacks
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_table import StackTable, find_place
 from otel_gpu.stacks.resolver import MAX_SENT
 from otel_gpu.stacks.user_stacks import _MAX_NAMED

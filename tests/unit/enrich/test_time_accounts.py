@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.enrich.kernel_waits import KernelWaits
-from otel_gpu.enrich.resource_table import ResourceTable
 from otel_gpu.enrich.time_accounts import TimeAccounts
+from otel_gpu.enrich.waits.kernel_waits import KernelWaits
+from otel_gpu.enrich.waits.resource_table import ResourceTable
 from otel_gpu.wire.events import Stack
 from otel_gpu.wire.readings import TimesEntry, TimesKey
 from tests.activities import image

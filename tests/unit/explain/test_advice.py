@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.known_work import ADVICE, Work
 from otel_gpu.explain.advice import (
     COUNTED_ADVICE,

@@ -1,7 +1,7 @@
 """What is behind each class that a verdict names."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain.bounds import with_bounds
 from otel_gpu.explain.chains import Cause, Incident
 from otel_gpu.explain.places import Places

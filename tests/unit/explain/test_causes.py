@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Culprit, stack_of_cause
 from otel_gpu.explain.settings import Settings

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, Resource
+from otel_gpu.enrich.identity.identities import Culprit, Resource
 from otel_gpu.enrich.known_work import ADVICE, Work
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain import rules

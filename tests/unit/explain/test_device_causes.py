@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.explain.advice import advice_of
 from otel_gpu.explain.chains import CauseKind, DeviceTrouble, EffectKind
 from otel_gpu.explain.explainer import Explainer

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.reasoning import Reasoning

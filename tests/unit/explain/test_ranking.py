@@ -1,6 +1,6 @@
 """The causes of many effects as those of one."""
 
-from otel_gpu.enrich.identities import Resource
+from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.ranking import CauseSums, clear_resource
 

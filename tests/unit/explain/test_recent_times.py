@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.explain.account_pieces import account_pieces
 from otel_gpu.explain.chains import CauseKind

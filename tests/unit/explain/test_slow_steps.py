@@ -1,7 +1,7 @@
 """What made a step slow: the parts of what was slow that lie in it."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.slow_steps import causes_of_step, chains_by_thread
 from otel_gpu.ledger.steps import SlowStep

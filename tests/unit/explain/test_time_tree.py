@@ -6,7 +6,7 @@ import random
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, Resource
+from otel_gpu.enrich.identity.identities import Culprit, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT, PREEMPTED
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.states import budget_of

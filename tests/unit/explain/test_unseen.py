@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit, Resource
+from otel_gpu.enrich.identity.identities import Culprit, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.account_waits import Waited
 from otel_gpu.explain.chains import Evidence

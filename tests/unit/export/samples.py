@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identities import DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.resources import Origins, Resources

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.export.metric_requests import request_of
 from otel_gpu.export.metric_store import MetricStore
 from otel_gpu.export.producer import MetricProducer

@@ -8,8 +8,8 @@ from otel_gpu.capture.ending import END_UNREAD
 from otel_gpu.capture.preload.programs import LOST_BY_DOORS
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import DeviceTraceActivity
-from otel_gpu.enrich.attributes import describe, facts_of, host_of
-from otel_gpu.enrich.identities import ProcessImage, Resource
+from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
+from otel_gpu.enrich.identity.identities import ProcessImage, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import (

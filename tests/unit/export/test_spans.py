@@ -2,7 +2,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, ExitActivity
-from otel_gpu.enrich.identities import DeviceIdentity, Resource
+from otel_gpu.enrich.identity.identities import DeviceIdentity, Resource
 from otel_gpu.export.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from otel_gpu.export.limits import Limits
 from otel_gpu.export.spans import SpanBuilder

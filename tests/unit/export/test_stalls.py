@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.export.stalls import MAX_NAMED, Stalls
 from tests.activities import SECOND, image, thread_time

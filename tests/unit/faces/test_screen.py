@@ -16,7 +16,7 @@ from rich.text import Text
 from otel_gpu import pipeline, wire
 from otel_gpu.cli.sources import RecordingSource
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import ProcessImage, Who
 from otel_gpu.explain.chains import Cause, Culprit, Incident
 from otel_gpu.explain.settings import Settings
 from otel_gpu.faces.bars import draw_bar, draw_legend

@@ -17,7 +17,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StatusActivity,
 )
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.faces.summary import Summary, is_live

@@ -1,6 +1,6 @@
 """Who is to blame: each effect counts once, and no time twice."""
 
-from otel_gpu.enrich.identities import Culprit, key_of
+from otel_gpu.enrich.identity.identities import Culprit, key_of
 from otel_gpu.explain.chains import Cause, CauseKind, Chain, Effect, EffectKind, Severity
 from otel_gpu.findings.chain_rows import ChainRows
 from tests.activities import MS, T0, image

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.verdicts import CLASSES, STATES

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import Culprit
+from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.explainer import Explainer

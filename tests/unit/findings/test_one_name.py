@@ -4,7 +4,7 @@ import dataclasses
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import WhoActivity
-from otel_gpu.enrich.identities import Culprit, Who
+from otel_gpu.enrich.identity.identities import Culprit, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.causes import walk

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent

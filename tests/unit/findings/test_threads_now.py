@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from otel_gpu.enrich.identities import CallStack
+from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.faces.threads_text import write_threads
 from otel_gpu.findings.threads_now import (
     BLOCKED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.identities import Resource, Who
+from otel_gpu.enrich.identity.identities import Resource, Who
 from otel_gpu.findings.document import Node, Where
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.time_rows import largest_leaves, time_rows

@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import WhoActivity
-from otel_gpu.enrich.identities import Culprit, Who
+from otel_gpu.enrich.identity.identities import Culprit, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector

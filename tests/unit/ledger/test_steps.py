@@ -1,7 +1,7 @@
 """Steps of threads: what is usual, and what is not."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.ledger.steps import MAX_SERIES, MAX_SLOW, Steps
 from otel_gpu.ledger.window import Window

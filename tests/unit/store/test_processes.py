@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.ledger import accounts
 from otel_gpu.store import names, processes, readings
 from otel_gpu.store.recorder import open_writer

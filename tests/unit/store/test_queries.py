@@ -10,7 +10,7 @@ import pytest
 from benchmarks.days import day
 from otel_gpu import wire
 from otel_gpu.enrich.activities import WhoActivity
-from otel_gpu.enrich.identities import Culprit, Who
+from otel_gpu.enrich.identity.identities import Culprit, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.errors import StoreError
 from otel_gpu.store.queries import QueryError, QueryLimits, ask

@@ -12,7 +12,7 @@ from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import PressureActivity, ResourceActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.store.limits import Limits

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CaptureActivity, TimesActivity, WhoActivity
-from otel_gpu.enrich.identities import Culprit, Resource, Who
+from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.store import eviction, names
 from otel_gpu.store.limits import Limits

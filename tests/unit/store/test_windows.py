@@ -17,7 +17,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
-from otel_gpu.enrich.identities import Who
+from otel_gpu.enrich.identity.identities import Who
 from otel_gpu.findings.document import Window
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader

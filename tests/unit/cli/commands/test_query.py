@@ -10,7 +10,7 @@ from rich.console import Console
 
 from otel_gpu import cli
 from otel_gpu.cli.commands import Output
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 from tests.activities import SECOND, T0, call, capture
 from tests.unit.store.stores import write
 

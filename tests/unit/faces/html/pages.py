@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from markupsafe import escape
 
-from otel_gpu.enrich.identities import CallStack, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resource, Who
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.faces.html import page
 from otel_gpu.faces.html.markup import ENVIRONMENT, show

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from otel_gpu.enrich.identities import Who
+from otel_gpu.enrich.identity.identities import Who
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html import tables
 from otel_gpu.faces.html.page import MOST_BALANCES

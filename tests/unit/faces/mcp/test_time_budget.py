@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from otel_gpu.enrich.identities import Who
+from otel_gpu.enrich.identity.identities import Who
 from otel_gpu.explain.chains import Cause, Culprit, Incident, Verdict
 from otel_gpu.faces.mcp.answers import MAX_BYTES
 from otel_gpu.faces.mcp.captures import Study

@@ -2,8 +2,8 @@
 
 import pytest
 
-from otel_gpu.enrich.identities import CallStack
-from otel_gpu.enrich.thread_roles import MAX_THREADS, ThreadRoles, find_role
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.identity.thread_roles import MAX_THREADS, ThreadRoles, find_role
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 

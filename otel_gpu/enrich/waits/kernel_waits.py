@@ -1,6 +1,6 @@
 """Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
 
-from otel_gpu.enrich.reasons import find_reason
+from otel_gpu.enrich.waits.kernel_reasons import find_reason
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.symbol_records import Stack
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.enrich.services import UNKNOWN_SERVICE
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.services import UNKNOWN_SERVICE
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.wire.marks import Range, Step

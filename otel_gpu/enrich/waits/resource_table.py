@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from otel_gpu.enrich.identities import Resource
-from otel_gpu.enrich.reasons import IPC, NETWORK, UNKNOWN
+from otel_gpu.enrich.identity.identities import Resource
+from otel_gpu.enrich.waits.kernel_reasons import IPC, NETWORK, UNKNOWN
 from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384

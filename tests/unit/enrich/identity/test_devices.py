@@ -1,5 +1,5 @@
-from otel_gpu.enrich.devices import MAX_DEVICES, DeviceTable, bare_uuid
-from otel_gpu.enrich.identities import DeviceIdentity
+from otel_gpu.enrich.identity.devices import MAX_DEVICES, DeviceTable, bare_uuid
+from otel_gpu.enrich.identity.identities import DeviceIdentity
 
 IMAGE = (42, 1_000)
 OTHER = (42, 2_000)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from otel_gpu.enrich.attributes import facts_of
-from otel_gpu.enrich.containers import choose_cgroup, find_container
-from otel_gpu.enrich.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.attributes import facts_of
+from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
+from otel_gpu.enrich.identity.identities import ProcessImage, Who
 from otel_gpu.procfs.redaction import mask_secrets
 
 MAX_CHARACTERS = 256

@@ -24,9 +24,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_gpu.enrich.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.clock import Clock
-from otel_gpu.enrich.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of, host_of
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.limits.caches import CACHES
 
 MAX_IMAGES = 8192

@@ -25,14 +25,14 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed, blocks_of
 from otel_gpu.enrich.clock import Clock
 from otel_gpu.enrich.communicators import CommunicatorRead
-from otel_gpu.enrich.devices import DeviceTable
-from otel_gpu.enrich.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.devices import DeviceTable
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
-from otel_gpu.enrich.kernel_waits import KernelWaits
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
-from otel_gpu.enrich.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.stack_table import StackTable
-from otel_gpu.enrich.user_reasons import refine_reason
+from otel_gpu.enrich.waits.kernel_waits import KernelWaits
+from otel_gpu.enrich.waits.resource_table import ResourceTable, reason_for
+from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import (

@@ -1,7 +1,7 @@
 import pytest
 
 from otel_gpu.enrich.clock import Clock
-from otel_gpu.enrich.processes import ProcessTable
+from otel_gpu.enrich.identity.processes import ProcessTable
 
 SECOND = 1_000_000_000
 T0 = 1_700_000_000 * SECOND

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.enrich import reasons
-from otel_gpu.enrich.reasons import REASONS, RULES, SYSTEM_CALLS, find_reason
+from otel_gpu.enrich.waits import kernel_reasons
+from otel_gpu.enrich.waits.kernel_reasons import REASONS, RULES, SYSTEM_CALLS, find_reason
 
 FAULT = wire.STALL_FAULT
 ENTRY = "do_syscall_64 entry_SYSCALL_64_after_hwframe"
@@ -406,11 +406,11 @@ def test_a_stack_has_its_reason(reason, system_call, flags, stack):
 
 def test_every_row_has_a_case():
     """No row of the table is there without a stack that only it explains."""
-    patterns = list(reasons._PATTERNS)
+    patterns = list(kernel_reasons._PATTERNS)
     for row in range(len(RULES)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reasons, "_PATTERNS", patterns[:row] + patterns[row + 1 :])
-            patch.setattr(reasons, "_from_stack", reasons._from_stack.__wrapped__)
+            patch.setattr(kernel_reasons, "_PATTERNS", patterns[:row] + patterns[row + 1 :])
+            patch.setattr(kernel_reasons, "_from_stack", kernel_reasons._from_stack.__wrapped__)
             changed = [
                 name
                 for name, reason, _, flags, stack in CASES
@@ -424,7 +424,11 @@ def test_rows_name_reasons_that_are_known():
     """A row or system call gives no reason that explanations have never heard of."""
     named = {rule.reason for rule in RULES} | {call.reason for call in SYSTEM_CALLS}
 
-    assert named | {reasons.GIL, reasons.QUEUE, reasons.NETWORK, reasons.CAPTURE} == REASONS
+    assert (
+        named
+        | {kernel_reasons.GIL, kernel_reasons.QUEUE, kernel_reasons.NETWORK, kernel_reasons.CAPTURE}
+        == REASONS
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
-from otel_gpu.enrich.containers import choose_cgroup, find_container
-from otel_gpu.enrich.services import name_service, parse_resource_attributes
+from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
+from otel_gpu.enrich.identity.services import name_service, parse_resource_attributes
 from otel_gpu.limits.caches import remembered
 from otel_gpu.procfs.jobs import describe_job
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES

@@ -8,7 +8,7 @@
 from uuid import UUID
 
 from otel_gpu import wire
-from otel_gpu.enrich.identities import DeviceIdentity, ImageKey
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ImageKey
 
 MAX_DEVICES = 256
 _NOBODY = bytes(wire.UUID_BYTES)

@@ -1,6 +1,13 @@
 import pytest
 
-from otel_gpu.enrich.attributes import MAX_ATTRIBUTES, Facts, Host, describe, facts_of, host_of
+from otel_gpu.enrich.identity.attributes import (
+    MAX_ATTRIBUTES,
+    Facts,
+    Host,
+    describe,
+    facts_of,
+    host_of,
+)
 
 CONTAINER = "8f3b0c52d1a94ee6b7f0c9d8e7a6b5c4d3e2f1a0b9c8d7e6f5a4b3c2d1e0f9a8"
 UID = "2b1c1f0e-6c1a-4b7e-9d55-0a1b2c3d4e5f"

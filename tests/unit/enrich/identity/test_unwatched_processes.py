@@ -2,8 +2,8 @@
 
 import pytest
 
-from otel_gpu.enrich.identities import ProcessImage, Who
-from otel_gpu.enrich.strangers import unit_of, who_of, who_of_facts
+from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.unwatched_processes import unit_of, who_of, who_of_facts
 
 CONTAINER = "0123456789abcdef" * 4
 POD = "5ac0e5c2-8a1d-4f0e-9d65-1f2d3c4b5a69"

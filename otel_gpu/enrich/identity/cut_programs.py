@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from otel_gpu.enrich.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessImage
 
 _MAX_PROGRAMS = 4_096
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.enrich.services import (
+from otel_gpu.enrich.identity.services import (
     UNKNOWN_SERVICE,
     find_python_program,
     name_service,

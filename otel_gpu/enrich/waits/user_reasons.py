@@ -18,9 +18,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from otel_gpu.enrich import libraries
-from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
-from otel_gpu.enrich.reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
+from otel_gpu.enrich.identity import libraries
+from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
+from otel_gpu.enrich.waits.kernel_reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
 from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 

@@ -5,8 +5,8 @@ from hashlib import blake2b
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from otel_gpu.enrich.identities import ProcessImage
-from otel_gpu.enrich.services import UNKNOWN_SERVICE
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.services import UNKNOWN_SERVICE
 from otel_gpu.procfs.jobs import RANK, WORLD_SIZE
 from otel_gpu.wire.device_activity import DeviceTrace
 

@@ -9,15 +9,15 @@ a queue, ``_worker_loop`` of a data loader.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from otel_gpu.enrich import libraries
-from otel_gpu.enrich.identities import CallStack
-from otel_gpu.enrich.libraries import (
+from otel_gpu.enrich.identity import libraries
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.identity.libraries import (
     STANDARD_LIBRARY,
     is_standard_library,
     layer_of,
     source_of,
 )
-from otel_gpu.enrich.services import is_python
+from otel_gpu.enrich.identity.services import is_python
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_THREADS = 8192

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.enrich import user_reasons
-from otel_gpu.enrich.reasons import REASONS
-from otel_gpu.enrich.user_reasons import USER_RULES, find_user_rules, refine_reason
+from otel_gpu.enrich.waits import user_reasons
+from otel_gpu.enrich.waits.kernel_reasons import REASONS
+from otel_gpu.enrich.waits.user_reasons import USER_RULES, find_user_rules, refine_reason
 from otel_gpu.wire.frames import Frame
 
 LIBC, PYTHON, TORCH, CUDA = "libc.so.6", "python3.11", "libtorch_cpu.so", "libcuda.so.535.104.05"

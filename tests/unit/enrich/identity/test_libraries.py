@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.libraries import is_standard_library, layer_of, source_of
+from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
 
 
 @pytest.mark.parametrize(

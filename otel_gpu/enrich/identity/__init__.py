@@ -1,0 +1,1 @@
+"""Which process, service, container and device an event belongs to."""

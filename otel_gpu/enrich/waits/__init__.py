@@ -1,0 +1,1 @@
+"""What a blocked thread waits for."""
