@@ -30,7 +30,7 @@ from otel_gpu.enrich.known_work import Work
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
-from otel_gpu.ledger.lines import NOWHERE, KnownStack, LineSums, Where
+from otel_gpu.state.code_lines import NOWHERE, KnownStack, LineSums, Where
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step

@@ -17,9 +17,9 @@ from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.explain.states import state_of_kind
 from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
 from otel_gpu.explain.whereabouts import Whereabouts
-from otel_gpu.ledger.lines import NO_LINES, Lines
-from otel_gpu.ledger.names import Names
-from otel_gpu.ledger.samples import AT_WORK, EVERYWHERE
+from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
+from otel_gpu.state.thread_names import Names
 
 OWN = frozenset({HOST_WORK, "sleep"})
 """What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""

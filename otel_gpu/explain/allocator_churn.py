@@ -21,7 +21,7 @@ from otel_gpu.explain.out_of_memory import is_of_allocator, place_of_stack
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH
 from otel_gpu.explain.time_tree import grow
-from otel_gpu.ledger.ledger import Figures
+from otel_gpu.state.capture_state import Figures
 from otel_gpu.wire.frames import PYTHON, Frame
 
 KINDS: Final = frozenset(

@@ -16,8 +16,8 @@ from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.ledger.differences import grown
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.differences import grown
 from otel_gpu.wire.readings import Aggregate
 
 _METRICS = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP})

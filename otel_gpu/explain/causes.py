@@ -51,10 +51,10 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.sweep import Sweep, ThreadWindow
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.unseen import Unseen
-from otel_gpu.ledger.device_states import DeviceStates
-from otel_gpu.ledger.lines import NO_LINES, merge
-from otel_gpu.ledger.names import Names
-from otel_gpu.ledger.samples import Samples
+from otel_gpu.state.code_lines import NO_LINES, merge
+from otel_gpu.state.cpu_samples import Samples
+from otel_gpu.state.device_states import DeviceStates
+from otel_gpu.state.thread_names import Names
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # Of many ranks that did not call a collective.

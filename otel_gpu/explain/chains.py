@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resource, Who, key_of
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
-from otel_gpu.ledger.lines import NO_LINES, Lines
-from otel_gpu.ledger.lines import Where as Where  # noqa: PLC0414 -- so is this
-from otel_gpu.ledger.memory import Holder, Kept
+from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
+from otel_gpu.state.memory.snapshot import Holder, Kept
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED
 

@@ -42,8 +42,8 @@ from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
 from otel_gpu.explain.states import state_of
 from otel_gpu.explain.time_tree import IDLE, Resources, grow, knows_waits, resources_of
 from otel_gpu.explain.verdicts import GPU, find_verdict
-from otel_gpu.ledger.ledger import Figures, Ledger, Mark
-from otel_gpu.ledger.names import Names
+from otel_gpu.state.capture_state import Figures, Ledger, Mark
+from otel_gpu.state.thread_names import Names
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NS_PER_S = 1_000_000_000

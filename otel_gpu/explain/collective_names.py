@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.ledger.members import Member
-from otel_gpu.ledger.ranks import Group
-from otel_gpu.ledger.standings import Standing, State
+from otel_gpu.state.nccl.rank_calls import Member
+from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_positions import Standing, State
 from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,

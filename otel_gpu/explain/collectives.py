@@ -31,10 +31,10 @@ from otel_gpu.explain.collective_names import (
 )
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.ledger.communicators import Communicators
-from otel_gpu.ledger.members import Member
-from otel_gpu.ledger.ranks import Group
-from otel_gpu.ledger.standings import Standing, State
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.rank_calls import Member
+from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_positions import Standing, State
 
 # The last one may have queued its part some time before its call returned.
 _SLACK_NS = 1_000_000

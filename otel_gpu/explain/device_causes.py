@@ -26,7 +26,7 @@ from otel_gpu.explain.chains import (
 )
 from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.xids import meaning_of
-from otel_gpu.ledger.device_states import DeviceStates
+from otel_gpu.state.device_states import DeviceStates
 
 _OF_DEVICES = frozenset({CauseKind.GPU_CLOCKS, CauseKind.GPU_FAULT})
 _WAITS = frozenset({CauseKind.GPU_WAIT, CauseKind.GPU_BACKPRESSURE})

@@ -18,16 +18,17 @@ from otel_gpu.explain.trace_health import (
     is_reliable,
     knows_idle,
 )
-from otel_gpu.ledger.algorithm_searches import Searches, find_searches
-from otel_gpu.ledger.collectives import Key, collectives_of
-from otel_gpu.ledger.critical_path import Bound, CriticalPath, find_critical_path
-from otel_gpu.ledger.device_steps import Step, counted, find_steps, host_spans, over_steps
-from otel_gpu.ledger.device_time import Phases, Timeline, timelines
-from otel_gpu.ledger.device_work import DeviceWork, find_work
-from otel_gpu.ledger.host_regions import Region, find_regions
-from otel_gpu.ledger.host_time import HostTime, rows_by_start
-from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
-from otel_gpu.ledger.launches import (
+from otel_gpu.state.traces.algorithm_searches import Searches, find_searches
+from otel_gpu.state.traces.collectives import Key, collectives_of
+from otel_gpu.state.traces.critical_path import Bound, CriticalPath, find_critical_path
+from otel_gpu.state.traces.device_steps import Step, counted, find_steps, host_spans, over_steps
+from otel_gpu.state.traces.device_time import Phases, Timeline, timelines
+from otel_gpu.state.traces.device_work import DeviceWork, find_work
+from otel_gpu.state.traces.host_regions import Region, find_regions
+from otel_gpu.state.traces.host_time import HostTime, rows_by_start
+from otel_gpu.state.traces.intervals import Spans
+from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
+from otel_gpu.state.traces.launches import (
     GRAPH_LAUNCH,
     NO_ROW,
     Launches,
@@ -35,7 +36,6 @@ from otel_gpu.ledger.launches import (
     measure,
     without_work,
 )
-from otel_gpu.ledger.spans import Spans
 from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace
 
 MAX_GAPS: Final = 50

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.explain.verdicts import MIXED, UNKNOWN
-from otel_gpu.ledger.device_time import Phases
+from otel_gpu.state.traces.device_time import Phases
 
 USEFUL: Final = 0.8
 """The share of computing from which on the device is the bound."""

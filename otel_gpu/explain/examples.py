@@ -16,9 +16,9 @@ from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
 from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.effects import Candidate
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
-from otel_gpu.ledger.window import Window
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
+from otel_gpu.state.window import Window
 from otel_gpu.wire.events import OpenCall
 from otel_gpu.wire.probe_table import APIS
 

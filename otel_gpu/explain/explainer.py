@@ -65,12 +65,12 @@ from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.stragglers import Stragglers
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.ledger.balance import sum_taken, taken_by
-from otel_gpu.ledger.blocks import Blocks
-from otel_gpu.ledger.device_states import DeviceStates
-from otel_gpu.ledger.memory_history import History, walk_back
-from otel_gpu.ledger.memory_places import Places
-from otel_gpu.ledger.samples import Samples
+from otel_gpu.state.cpu_samples import Samples
+from otel_gpu.state.device_states import DeviceStates
+from otel_gpu.state.memory.blocks import Blocks
+from otel_gpu.state.memory.call_balance import sum_taken, taken_by
+from otel_gpu.state.memory.code_locations import Places
+from otel_gpu.state.memory.history import History, walk_back
 
 
 class Explainer:

@@ -13,8 +13,8 @@ from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
-from otel_gpu.ledger.fabric import Counted, Fabric
 from otel_gpu.limits.recent import Recent
+from otel_gpu.state.fabric import Counted, Fabric
 from otel_gpu.wire.port_counters import COUNTERS, Meaning
 from otel_gpu.wire.probe_table import Api
 

@@ -18,10 +18,10 @@ from itertools import chain
 from operator import sub
 from typing import Final, NamedTuple
 
-from otel_gpu.ledger.device_time import Timeline
-from otel_gpu.ledger.host_time import Doing, HostTime
-from otel_gpu.ledger.kernel_kinds import is_migration
-from otel_gpu.ledger.launches import LATENCY_NS, NO_ROW
+from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.host_time import Doing, HostTime
+from otel_gpu.state.traces.kernel_kinds import is_migration
+from otel_gpu.state.traces.launches import LATENCY_NS, NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace
 
 NOISE_NS: Final = 5_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.explain.chains import CauseKind, Failure
 from otel_gpu.formatting.units import count_of, format_size
-from otel_gpu.ledger.memory import Kept
+from otel_gpu.state.memory.snapshot import Kept
 from otel_gpu.wire.memory import SHARED
 
 _MOST_POOLS = 3

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.explain.chains import CauseKind, Failure, Pin
-from otel_gpu.ledger.memory import Holder, Hole, Kept, holes_of, split_of
+from otel_gpu.state.memory.snapshot import Holder, Hole, Kept, holes_of, split_of
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment
 

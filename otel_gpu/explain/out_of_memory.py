@@ -48,18 +48,12 @@ from otel_gpu.explain.memory_causes import (
     was_freed_late,
     with_holes,
 )
-from otel_gpu.ledger.blocks import By, DeviceBlocks
-from otel_gpu.ledger.memory import NOT_SAMPLED, NOWHERE, Holder, holes_of, rank, split_of
-from otel_gpu.ledger.memory_history import (
-    History,
-    growing,
-    holders_of,
-    live_before,
-    phase_ends,
-)
-from otel_gpu.ledger.memory_layout import segments_before
-from otel_gpu.ledger.memory_places import find_allocating_place
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
+from otel_gpu.state.memory.blocks import By, DeviceBlocks
+from otel_gpu.state.memory.code_locations import find_allocating_place
+from otel_gpu.state.memory.history import History, growing, holders_of, live_before, phase_ends
+from otel_gpu.state.memory.layout import segments_before
+from otel_gpu.state.memory.snapshot import NOT_SAMPLED, NOWHERE, Holder, holes_of, rank, split_of
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import (
     NO_STACK,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Evidence
-from otel_gpu.ledger.lines import NO_LINES, Lines
+from otel_gpu.state.code_lines import NO_LINES, Lines
 
 # Of the kept time of a state, for its cause to be that of the rest too.
 _CLEAR_SHARE = 0.75

@@ -27,9 +27,9 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.states import state_of
-from otel_gpu.ledger.lines import Lines, merge
-from otel_gpu.ledger.samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.limits.recent import Recent
+from otel_gpu.state.code_lines import Lines, merge
+from otel_gpu.state.cpu_samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 

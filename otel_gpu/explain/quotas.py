@@ -12,7 +12,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity, StallActivity
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.ledger.history import History
+from otel_gpu.state.reading_history import History
 
 _MAX_READINGS = 64
 

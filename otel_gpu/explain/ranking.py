@@ -7,7 +7,7 @@ from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import COLLECTIVE, Cause, Culprit, DeviceTrouble, Evidence
 from otel_gpu.explain.evidence import keep_longest
-from otel_gpu.ledger.lines import LineSums
+from otel_gpu.state.code_lines import LineSums
 
 _T = TypeVar("_T")
 

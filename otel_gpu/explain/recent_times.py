@@ -24,9 +24,9 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
-from otel_gpu.ledger.accounts import Account, Reading, compare
-from otel_gpu.ledger.differences import moved_by_name
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.state.differences import moved_by_name
+from otel_gpu.state.time_accounting import Account, Reading, compare
 
 _MAX_READINGS: Final = 32
 # Of an entry of a reading, with what only it refers to.

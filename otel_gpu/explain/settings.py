@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from otel_gpu.ledger.ranks import HANG_NS
+from otel_gpu.state.nccl.rank_comparison import HANG_NS
 
 _MS = 1_000_000
 _S = 1_000 * _MS

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
-from otel_gpu.ledger.steps import SlowStep
+from otel_gpu.state.steps import SlowStep
 
 ThreadChains = dict[tuple[ImageKey, int], list[Chain]]
 

@@ -19,8 +19,8 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, fault_ns
 from otel_gpu.explain.states import budget_of, state_of_kind
 from otel_gpu.explain.time_tree import Resources, grow
-from otel_gpu.ledger.communicators import Communicators, Lags
-from otel_gpu.ledger.ledger import Figures
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.nccl.communicators import Communicators, Lags
 
 _MAX_CAUSES = 32
 _GPU_WAIT = "gpu_wait"

@@ -11,8 +11,8 @@ from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
-from otel_gpu.ledger.lines import NO_LINES
-from otel_gpu.ledger.samples import EVERYWHERE, Samples
+from otel_gpu.state.code_lines import NO_LINES
+from otel_gpu.state.cpu_samples import EVERYWHERE, Samples
 from otel_gpu.wire.events import Stall
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 

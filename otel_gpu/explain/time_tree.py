@@ -40,9 +40,9 @@ from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.states import kind_of, kind_of_end, state_of, state_of_kind
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.explain.whereabouts import Whereabouts
-from otel_gpu.ledger.ledger import Figures
-from otel_gpu.ledger.lines import NO_LINES, Line, Lines
-from otel_gpu.ledger.samples import AT_WORK
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.code_lines import NO_LINES, Line, Lines
+from otel_gpu.state.cpu_samples import AT_WORK
 
 IDLE = "idle"
 OTHER = "other"

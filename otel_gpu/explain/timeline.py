@@ -12,8 +12,8 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.settings import Settings
-from otel_gpu.ledger.history import History
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.state.reading_history import History
 from otel_gpu.wire.events import CudaCall, Stall
 
 Thread = tuple[int, int]

@@ -6,9 +6,9 @@ from operator import add
 from typing import Final, NamedTuple
 
 from otel_gpu.explain.idle_causes import IdleCause
-from otel_gpu.ledger.device_time import Timeline
-from otel_gpu.ledger.launches import Launches
-from otel_gpu.ledger.stream_order import StreamOrder
+from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.launches import Launches
+from otel_gpu.state.traces.stream_order import StreamOrder
 from otel_gpu.wire.device_activity import DeviceTrace
 
 UNRELIABLE: Final = 0.05

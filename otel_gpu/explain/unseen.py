@@ -9,8 +9,8 @@ from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.ranking import fit
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.ledger.lines import NO_LINES
-from otel_gpu.ledger.samples import Samples
+from otel_gpu.state.code_lines import NO_LINES
+from otel_gpu.state.cpu_samples import Samples
 
 _ANYBODY = 0
 _UNEXPLAINED = "unexplained"

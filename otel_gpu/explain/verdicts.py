@@ -22,8 +22,8 @@ from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.states import STATES, budget_of, state_of
 from otel_gpu.explain.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
-from otel_gpu.ledger.ledger import Figures
-from otel_gpu.ledger.lines import NO_LINES, Lines, merge
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.code_lines import NO_LINES, Lines, merge
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 __all__ = [

@@ -9,7 +9,7 @@ from otel_gpu.explain.device_use import DeviceUse
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
-from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.wire.readings import Aggregate
 
 

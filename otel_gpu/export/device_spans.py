@@ -26,9 +26,9 @@ from otel_gpu.export.device_parts import NO_STEP, Part, choose_parts
 from otel_gpu.export.finished import FinishedSpan, Origin
 from otel_gpu.export.measures import device_attributes
 from otel_gpu.export.points import Attributes
-from otel_gpu.ledger.device_steps import counted
-from otel_gpu.ledger.device_time import Phases
-from otel_gpu.ledger.kernel_kinds import copy_way
+from otel_gpu.state.traces.device_steps import counted
+from otel_gpu.state.traces.device_time import Phases
+from otel_gpu.state.traces.kernel_kinds import copy_way
 from otel_gpu.wire.device_activity import Work
 
 MAX_SPANS: Final = 2_000

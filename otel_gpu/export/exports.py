@@ -50,7 +50,7 @@ from otel_gpu.export.sinks import open_senders
 from otel_gpu.export.spans import SpanBuilder
 from otel_gpu.export.stack_events import LOG, Stacks
 from otel_gpu.faults import Faults
-from otel_gpu.ledger.device_states import DeviceStates
+from otel_gpu.state.device_states import DeviceStates
 
 if TYPE_CHECKING:
     from otel_gpu.export.profiles import Profiles

@@ -1,11 +1,11 @@
-"""What the ports of network adapters that do RDMA counted, as metrics; see ``ledger.fabric``."""
+"""What the ports of network adapters that do RDMA counted, as metrics; see ``state.fabric``."""
 
 from collections.abc import Iterator
 
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
-from otel_gpu.ledger.fabric import Fabric, Port, PortKey
+from otel_gpu.state.fabric import Fabric, Port, PortKey
 from otel_gpu.wire.port_counters import COUNTERS, Meaning
 
 _NETWORK = ((semconv.HW_TYPE, "network"),)

@@ -38,8 +38,8 @@ from otel_gpu.export.points import Measurement, read_layouts
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.export.snapshots import Agent, Snapshot
-from otel_gpu.ledger.accounts import Accounts
-from otel_gpu.ledger.differences import without_waits
+from otel_gpu.state.differences import without_waits
+from otel_gpu.state.time_accounting import Accounts
 
 # Stands for the agent's own Resource among the images; no record has such a pid.
 AGENT: ImageKey = (-1, 0)

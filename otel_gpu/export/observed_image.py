@@ -15,7 +15,7 @@ from otel_gpu.export.measures import measure_failures, measure_memory
 from otel_gpu.export.points import Measurement
 from otel_gpu.export.stalls import Stalls
 from otel_gpu.export.steps import StepHistograms
-from otel_gpu.ledger.accounts import Account
+from otel_gpu.state.time_accounting import Account
 from otel_gpu.wire.blocks import MemoryTotals
 
 # Open calls are looked at every second, or every quarter of the limit from which they

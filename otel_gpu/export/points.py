@@ -31,7 +31,7 @@ from opentelemetry.sdk.metrics import export as sdk
 
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.export.semconv import Instrument
-from otel_gpu.ledger.differences import aggregate_since
+from otel_gpu.state.differences import aggregate_since
 from otel_gpu.wire.readings import Aggregate
 
 _NS_PER_SECOND = 10**9

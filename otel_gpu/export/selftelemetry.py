@@ -9,7 +9,7 @@ from otel_gpu.enrich.activities import Activity, ProbesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
-from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.state.agent_health import AgentReadings
 
 _MAX_LIBRARIES = 256
 

@@ -56,7 +56,7 @@ from otel_gpu.export.measures import call_attributes, device_attributes
 from otel_gpu.export.resources import Origins
 from otel_gpu.export.stack_events import NO_STACK, Stacks, StackTelemetry
 from otel_gpu.export.steps import describe_slow
-from otel_gpu.ledger.steps import Steps
+from otel_gpu.state.steps import Steps
 from otel_gpu.wire.events import CudaCall
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())

@@ -11,7 +11,7 @@ from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_thread
 from otel_gpu.export.points import Layout, Measurement
-from otel_gpu.ledger.steps import SlowStep, duration_of
+from otel_gpu.state.steps import SlowStep, duration_of
 from otel_gpu.wire.readings import Aggregate
 
 _NS_PER_S: Final = 1e9

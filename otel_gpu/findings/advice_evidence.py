@@ -8,7 +8,7 @@ from otel_gpu.explain.device_use import DeviceUse
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_duration
-from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 
 MAX_EVIDENCE: Final = 5
 # Operators, kernels and Python functions of PyTorch, and what its profiler marks.

@@ -12,12 +12,12 @@ from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
 from otel_gpu.findings.phrases import PHRASES
 from otel_gpu.findings.words import count_of, describe_place, format_duration, format_size
-from otel_gpu.ledger.allocations import AllocationKey, Allocations
-from otel_gpu.ledger.balance import Taken, taken_by
-from otel_gpu.ledger.blocks import By, DeviceBlocks
-from otel_gpu.ledger.ledger import Figures
-from otel_gpu.ledger.memory import Layer
-from otel_gpu.ledger.memory_sizes import files_of
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.memory.allocations import AllocationKey, Allocations
+from otel_gpu.state.memory.blocks import By, DeviceBlocks
+from otel_gpu.state.memory.call_balance import Taken, taken_by
+from otel_gpu.state.memory.sizes import files_of
+from otel_gpu.state.memory.snapshot import Layer
 from otel_gpu.wire.blocks import MemoryTotals
 
 FailuresOf = Mapping[tuple[int, int, int], Sequence[Failure]]

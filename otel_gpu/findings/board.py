@@ -36,9 +36,9 @@ from otel_gpu.findings.document import Api, ImageKey, key_of, with_names
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.open_calls import OpenCalls
 from otel_gpu.findings.view import Agent, ApiLine, IncidentLine, ProcessLine, View
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Ledger, Mark
-from otel_gpu.ledger.names import Names
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger, Mark
+from otel_gpu.state.thread_names import Names
 
 MAX_ENDED = 8_192
 """Series kept of processes that ended."""

@@ -54,14 +54,14 @@ from otel_gpu.findings.one_name import program_of, with_one_name
 from otel_gpu.findings.slots import Slots, Totals
 from otel_gpu.findings.steps import step_rows
 from otel_gpu.formatting.printable import printable
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.allocations import Allocations
-from otel_gpu.ledger.blocks import Blocks
-from otel_gpu.ledger.communicators import Communicators
-from otel_gpu.ledger.ledger import Figures, Growth, Ledger
-from otel_gpu.ledger.names import Names
-from otel_gpu.ledger.pressure import Pressure
-from otel_gpu.ledger.steps import Steps
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Figures, Growth, Ledger
+from otel_gpu.state.memory.allocations import Allocations
+from otel_gpu.state.memory.blocks import Blocks
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.pressure import Pressure
+from otel_gpu.state.steps import Steps
+from otel_gpu.state.thread_names import Names
 from otel_gpu.wire.memory import MemorySnapshot
 
 MAX_REPLACED = 16_384

@@ -12,11 +12,11 @@ from otel_gpu.explain.collective_names import (
 )
 from otel_gpu.findings.communicators import Communicator, Operation, Rank, State
 from otel_gpu.findings.words import count_of
-from otel_gpu.ledger.communicators import Communicators
-from otel_gpu.ledger.lines import Where
-from otel_gpu.ledger.members import Member
-from otel_gpu.ledger.memory_places import find_allocating_place
-from otel_gpu.ledger.ranks import Group
+from otel_gpu.state.code_lines import Where
+from otel_gpu.state.memory.code_locations import find_allocating_place
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.rank_calls import Member
+from otel_gpu.state.nccl.rank_comparison import Group
 
 MAX_COMMUNICATORS: Final = 256
 """In a document: those that hang, then those in which most time was spent."""

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
-from otel_gpu.ledger.lines import Where
-from otel_gpu.ledger.standings import State
+from otel_gpu.state.code_lines import Where
+from otel_gpu.state.nccl.rank_positions import State
 
 __all__ = ["Communicator", "Operation", "Rank", "State"]
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 from otel_gpu.explain.device_use import DeviceUse, examine
 from otel_gpu.explain.trace_health import Fault
 from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
-from otel_gpu.ledger.device_steps import PROFILER_STEP, counted
-from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.state.traces.device_steps import PROFILER_STEP, counted
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 T = TypeVar("T")

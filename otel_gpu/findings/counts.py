@@ -15,9 +15,9 @@ from otel_gpu.findings.document import (
     context_named,
     state_named,
 )
-from otel_gpu.ledger.balance import sum_taken, taken_by
-from otel_gpu.ledger.differences import without_waits
-from otel_gpu.ledger.ledger import Figures
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.differences import without_waits
+from otel_gpu.state.memory.call_balance import sum_taken, taken_by
 from otel_gpu.wire.readings import Aggregate
 
 

@@ -12,8 +12,8 @@ from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.findings.document import CROWD_PID, ImageKey, key_of
 from otel_gpu.findings.slots import Slots
 from otel_gpu.findings.words import service_of
-from otel_gpu.ledger.accounts import MAX_SERIES
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.time_accounting import MAX_SERIES
 
 MAX_NAMED = 500
 """Processes of a report, beside those that have causal chains."""

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from otel_gpu.ledger.allocations import AllocationWindow
-from otel_gpu.ledger.memory import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
-from otel_gpu.ledger.memory_sizes import FileHolder as FileHolder  # noqa: PLC0414 -- likewise
-from otel_gpu.ledger.memory_sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- likewise
+from otel_gpu.state.memory.allocations import AllocationWindow
+from otel_gpu.state.memory.sizes import FileHolder as FileHolder  # noqa: PLC0414 -- likewise
+from otel_gpu.state.memory.sizes import SegmentSize as SegmentSize  # noqa: PLC0414 -- likewise
+from otel_gpu.state.memory.snapshot import Layer as Layer  # noqa: PLC0414 -- a noun of documents too
 
 
 class Holding(NamedTuple):
@@ -62,7 +62,7 @@ class PinnedHole(NamedTuple):
 
 
 class KeptMemory(NamedTuple):
-    """Free memory that could not serve a request; see ``ledger.memory.Kept``."""
+    """Free memory that could not serve a request; see ``state.memory.snapshot.Kept``."""
 
     pool: tuple[int, int]
     stream: int

@@ -24,8 +24,8 @@ from otel_gpu.findings.device_report import (
     OperationRow,
 )
 from otel_gpu.findings.trace_gates import gate_line, say_no_device
-from otel_gpu.ledger.collectives import Key, find_waits
-from otel_gpu.ledger.device_steps import Step, counted
+from otel_gpu.state.traces.collectives import Key, find_waits
+from otel_gpu.state.traces.device_steps import Step, counted
 from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_ROWS: Final = 100

@@ -35,9 +35,9 @@ from otel_gpu.findings.communicators import Communicator
 from otel_gpu.findings.device_memory import Memory
 from otel_gpu.findings.device_report import Advice, DeviceReport
 from otel_gpu.findings.steps import Steps
-from otel_gpu.ledger.lines import NO_LINES, Line, Lines
-from otel_gpu.ledger.pressure import Load, Throttled
-from otel_gpu.ledger.window import Window
+from otel_gpu.state.code_lines import NO_LINES, Line, Lines
+from otel_gpu.state.pressure import Load, Throttled
+from otel_gpu.state.window import Window
 from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
 
 __all__ = [

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from otel_gpu.enrich.activities import END_OF, Activity, CaptureActivity
-from otel_gpu.ledger.window import Window
+from otel_gpu.state.window import Window
 
 _SHORTEST_GAP_NS = 1_000_000
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.enrich.activities import Activity, CaptureActivity, ProbesActivity
-from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.state.agent_health import AgentReadings
 
 MAX_LIBRARIES = 100
 _KIND = "Activity"

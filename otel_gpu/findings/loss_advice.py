@@ -21,11 +21,11 @@ from otel_gpu.findings.advice_evidence import (
 )
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_share, format_size
-from otel_gpu.ledger.device_time import TO_DEVICE, WITHIN_DEVICE
-from otel_gpu.ledger.host_regions import Region
-from otel_gpu.ledger.host_time import Inside
-from otel_gpu.ledger.kernel_kinds import KernelKind
-from otel_gpu.ledger.launches import GRAPH_LAUNCH
+from otel_gpu.state.traces.device_time import TO_DEVICE, WITHIN_DEVICE
+from otel_gpu.state.traces.host_regions import Region
+from otel_gpu.state.traces.host_time import Inside
+from otel_gpu.state.traces.kernel_kinds import KernelKind
+from otel_gpu.state.traces.launches import GRAPH_LAUNCH
 
 # Shares of the window from which on something is worth a sentence.
 _LOADER, _COPIES, _SYNC, _ALLOCATOR = 0.05, 0.01, 0.03, 0.03

@@ -19,9 +19,9 @@ from otel_gpu.findings.device_memory import (
     PinnedHole,
 )
 from otel_gpu.findings.words import describe_place, format_duration, format_share, format_size
-from otel_gpu.ledger import memory_sizes
-from otel_gpu.ledger.memory import Holder, Layer, split_of
-from otel_gpu.ledger.memory_history import (
+from otel_gpu.state.memory import sizes as memory_sizes
+from otel_gpu.state.memory.code_locations import Places
+from otel_gpu.state.memory.history import (
     History,
     Live,
     churn_of,
@@ -31,7 +31,7 @@ from otel_gpu.ledger.memory_history import (
     phase_ends,
     reading_moments,
 )
-from otel_gpu.ledger.memory_places import Places
+from otel_gpu.state.memory.snapshot import Holder, Layer, split_of
 from otel_gpu.wire.frames import PYTHON, Frame
 from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
 

@@ -8,10 +8,10 @@ from otel_gpu.findings.document import CROWD_PID, Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
 from otel_gpu.findings.words import count_of
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.blocks import Blocks, MemoryStack
-from otel_gpu.ledger.memory import NOT_SAMPLED
-from otel_gpu.ledger.memory_stacks import snapshot_stacks, unknown_stack
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.memory.blocks import Blocks, MemoryStack
+from otel_gpu.state.memory.snapshot import NOT_SAMPLED
+from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
 from otel_gpu.wire.memory import MemorySnapshot
 
 _ANYBODY = ProcessImage(CROWD_PID, 0, "process of the snapshot", 0, {})

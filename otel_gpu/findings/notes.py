@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from otel_gpu.findings.words import count_of, format_time, printable
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Ledger
-from otel_gpu.ledger.window import Window
 from otel_gpu.limits.shares import of_user
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.window import Window
 from otel_gpu.wire.readings import Aggregate
 
 NO_CALLS: Final = "No CUDA call was counted."

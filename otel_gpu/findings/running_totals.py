@@ -18,8 +18,8 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.findings.counts import api_rows
 from otel_gpu.findings.document import Api, ImageKey, key_of
 from otel_gpu.findings.notes import describe_losses
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger
 
 MAX_ENDED = 1_024
 """Series kept of processes that ended, of 2 kB each."""

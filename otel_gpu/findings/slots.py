@@ -9,8 +9,8 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.findings.document import ImageKey, Slot, Window, key_of
 from otel_gpu.findings.extent import Extent
-from otel_gpu.ledger.differences import grown
-from otel_gpu.ledger.ledger import Growth
+from otel_gpu.state.capture_state import Growth
+from otel_gpu.state.differences import grown
 
 MAX_SLOTS = 512
 MAX_ROWS = 20

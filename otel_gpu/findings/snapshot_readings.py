@@ -20,7 +20,7 @@ from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Proce
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
 from otel_gpu.explain.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer
-from otel_gpu.ledger.memory_history import (
+from otel_gpu.state.memory.history import (
     History,
     Live,
     live_before,
@@ -28,8 +28,8 @@ from otel_gpu.ledger.memory_history import (
     sizes_by_stack,
     walk_back,
 )
-from otel_gpu.ledger.memory_layout import segments_before
-from otel_gpu.ledger.memory_stacks import stack_numbered
+from otel_gpu.state.memory.layout import segments_before
+from otel_gpu.state.memory.stacks import stack_numbered
 from otel_gpu.wire import OUT_OF_MEMORY_FRAMEWORK
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot

@@ -7,9 +7,9 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
-from otel_gpu.ledger.steps import SlowStep as Slow
-from otel_gpu.ledger.steps import Steps as Ledger
-from otel_gpu.ledger.steps import StepSeries
+from otel_gpu.state.steps import SlowStep as Slow
+from otel_gpu.state.steps import Steps as Ledger
+from otel_gpu.state.steps import StepSeries
 
 MAX_ROWS: Final = 256
 """In a document: those of the most time."""

@@ -31,8 +31,8 @@ from otel_gpu.findings.document import Window, key_of
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.spells import ON_CPU, Spell, spells_of
 from otel_gpu.findings.words import count_of
-from otel_gpu.ledger.agent import AgentReadings
-from otel_gpu.ledger.ledger import COUNTED, Ledger
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import COUNTED, Ledger
 
 MAX_ROWS = 16_384
 """Stacks kept apart, each per process and API; what is beyond them is counted."""

@@ -29,9 +29,9 @@ from otel_gpu.findings.words import (
     service_of,
     shorten,
 )
-from otel_gpu.ledger.differences import grown
-from otel_gpu.ledger.kernel_kinds import KernelKind, kinds_of
-from otel_gpu.ledger.ledger import Growth, Ledger
+from otel_gpu.state.capture_state import Growth, Ledger
+from otel_gpu.state.differences import grown
+from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 MAX_OPEN = 4_096

@@ -18,8 +18,8 @@ from otel_gpu.findings.advice_evidence import (
 )
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_share
-from otel_gpu.ledger.host_time import Inside
-from otel_gpu.ledger.kernel_kinds import KernelKind
+from otel_gpu.state.traces.host_time import Inside
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 
 # Shares of the window from which on something is worth a sentence.
 _LAYOUT, _CAST, _FILL, _CHECKPOINT, _SEARCH = 0.02, 0.05, 0.05, 0.05, 0.05

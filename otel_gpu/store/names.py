@@ -23,7 +23,7 @@ from otel_gpu.enrich.identity.identities import (
 )
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
-from otel_gpu.ledger.accounts import MAX_TIMES
+from otel_gpu.state.time_accounting import MAX_TIMES
 from otel_gpu.store.batch import PendingRows
 from otel_gpu.store.columns import Row
 from otel_gpu.store.lookups import family_name

@@ -35,8 +35,8 @@ from otel_gpu.enrich.identity.identities import ImageKey, Who, key_of
 from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
-from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
-from otel_gpu.ledger.differences import aggregate_with, time_with
+from otel_gpu.state.differences import aggregate_with, time_with
+from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
 from otel_gpu.store.columns import MAX_INTEGER, Row
 from otel_gpu.store.communicator_rows import RankReader
 from otel_gpu.store.device_traces import read_trace

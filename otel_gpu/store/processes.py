@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.ledger.accounts import MAX_SERIES, Account, Accounts
+from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
 from otel_gpu.wire.readings import SeriesKey
 
 MAX_ENDED = 2_048

@@ -13,7 +13,7 @@ from typing import TypeVar
 from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.ledger.accounts import compare
+from otel_gpu.state.time_accounting import compare
 from otel_gpu.store.batch import Batch
 from otel_gpu.store.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.store.names import Names

@@ -13,7 +13,7 @@ from otel_gpu import wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import StallActivity, TimesActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.ledger.differences import without_waits
+from otel_gpu.state.differences import without_waits
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.events import CudaCall, Event, Exit, Gap, Stall
 from otel_gpu.wire.readings import Counters

@@ -13,7 +13,7 @@ from otel_gpu.cli.commands import VERBS
 
 PACKAGE = Path(otel_gpu.__file__).parent
 # Stacks are made before capture puts them into its stream, of what /proc says of a process.
-LAYERS = ["wire", "procfs", "stacks", "capture", "enrich", "ledger", "explain"]
+LAYERS = ["wire", "procfs", "stacks", "capture", "enrich", "state", "explain"]
 # What each package may import of the others.
 MAY_IMPORT = {package: LAYERS[:index] for index, package in enumerate(LAYERS)}
 MAY_IMPORT |= {"export": LAYERS, "findings": LAYERS, "store": LAYERS}

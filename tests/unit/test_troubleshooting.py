@@ -11,7 +11,7 @@ from otel_gpu.capture.preload.programs import LOST_BY_DOORS
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
-from otel_gpu.ledger.agent import AgentReadings
+from otel_gpu.state.agent_health import AgentReadings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 LOST = "counter_lost_"

@@ -14,7 +14,7 @@ from otel_gpu.explain.advice import (
 from otel_gpu.explain.chains import COUNTERS, Cause, Evidence
 from otel_gpu.explain.ranking import Added, added_to
 from otel_gpu.explain.rules import RULE_BY_KIND
-from otel_gpu.ledger.lines import NO_LINES
+from otel_gpu.state.code_lines import NO_LINES
 from tests.unit.explain.streams import MS
 from tests.unit.findings.test_lines import lines_at
 

@@ -9,7 +9,7 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import find_verdicts
 from otel_gpu.findings.sentences import plain
 from otel_gpu.findings.time_rows import say_bound
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.capture_state import Ledger
 from tests.unit.explain.streams import MS, TRAINER, WORKER, account, sampled, stack_at, time_of
 from tests.unit.explain.test_time_tree import waited
 

@@ -13,8 +13,8 @@ from otel_gpu.explain.chronic import find_chronic
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
-from otel_gpu.ledger.ledger import Figures
-from otel_gpu.ledger.names import Names
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.thread_names import Names
 from otel_gpu.wire.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,

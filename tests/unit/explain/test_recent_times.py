@@ -10,7 +10,7 @@ from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.pieces import Piece
 from otel_gpu.explain.recent_times import RecentTimes
-from otel_gpu.ledger.accounts import Account
+from otel_gpu.state.time_accounting import Account
 from tests.activities import APIS_BY_NAME, MS, SECOND, T0, capture, image, thread_time, times
 from tests.unit.explain.streams import TRAINER, WORKER, off_cpu, slow_gap, usual_gap
 from tests.unit.explain.test_collectives import hanging

@@ -4,7 +4,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.slow_steps import causes_of_step, chains_by_thread
-from otel_gpu.ledger.steps import SlowStep
+from otel_gpu.state.steps import SlowStep
 from otel_gpu.wire.marks import Step
 from tests.unit.findings.samples import HOG, MS, preempted
 

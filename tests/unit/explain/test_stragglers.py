@@ -9,7 +9,7 @@ from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
-from otel_gpu.ledger import ledger
+from otel_gpu.state import capture_state
 from otel_gpu.wire.communicators import Collective
 from tests.activities import MS, SECOND, T0, capture, ended, image, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, collectives, ranks, reading
@@ -182,8 +182,8 @@ def test_programs_that_end_beside_ranks_cost_what_they_did_themselves(monkeypatc
         made.append(given)
         return figures_of(*given)
 
-    figures_of = ledger._figures_of
-    monkeypatch.setattr(ledger, "_figures_of", counted)
+    figures_of = capture_state._figures_of
+    monkeypatch.setattr(capture_state, "_figures_of", counted)
 
     def looks(count):
         made.clear()

@@ -18,7 +18,7 @@ from otel_gpu.explain.time_tree import (
     grow,
     resources_of,
 )
-from otel_gpu.ledger.ledger import Figures
+from otel_gpu.state.capture_state import Figures
 from tests.activities import SECOND, call_stack, gap
 from tests.unit.explain.streams import (
     MS,

@@ -8,7 +8,7 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.verdicts import STATES, budget_of, find_verdicts
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.capture_state import Ledger
 from tests.activities import calls, snapshot
 from tests.unit.explain.streams import (
     MS,

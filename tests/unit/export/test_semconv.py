@@ -25,8 +25,8 @@ from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.explain.trace_health import Fault
 from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
-from otel_gpu.ledger.kernel_kinds import KernelKind
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig
+from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.wire.communicators import Signature
 from otel_gpu.wire.device_activity import Work
 from otel_gpu.wire.frames import cut_frame

@@ -7,8 +7,8 @@ from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
 from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.settings import Settings
-from otel_gpu.ledger.blocks import Blocks
-from otel_gpu.ledger.communicators import Communicators
+from otel_gpu.state.memory.blocks import Blocks
+from otel_gpu.state.nccl.communicators import Communicators
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 

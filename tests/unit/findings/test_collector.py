@@ -11,7 +11,7 @@ from otel_gpu.findings import chain_rows
 from otel_gpu.findings import collector as module
 from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
-from otel_gpu.ledger import ledger as ledger_module
+from otel_gpu.state import capture_state as ledger_module
 from tests.activities import (
     SECOND,
     T0,

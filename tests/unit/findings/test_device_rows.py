@@ -12,8 +12,8 @@ from otel_gpu import cli
 from otel_gpu.explain.device_verdict import find_device_verdict
 from otel_gpu.explain.idle_causes import IdleCause
 from otel_gpu.faces.text import write_text
-from otel_gpu.ledger.collectives import find_waits
-from otel_gpu.ledger.device_time import Phases
+from otel_gpu.state.traces.collectives import find_waits
+from otel_gpu.state.traces.device_time import Phases
 from tests.unit.importers.test_torch_trace import explain
 from tests.unit.importers.traces import T0_US, WORKER, call, host, kernel, step, trace, write
 

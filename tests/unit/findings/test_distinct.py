@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from otel_gpu.findings.distinct import cut_apart, short_names
 
-KERNELS = Path(__file__).parents[1] / "ledger" / "kernel_names.tsv"
+KERNELS = Path(__file__).parents[1] / "state" / "kernel_names.tsv"
 PRODUCTS = [
     f"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_{size}>(T1::Params)"
     for size in ("64x64_64x6_tn_align8", "128x64_64x3_tn_align8")

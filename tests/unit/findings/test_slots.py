@@ -13,7 +13,7 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Window
 from otel_gpu.findings.extent import Extent
 from otel_gpu.findings.slots import MAX_ROWS, MAX_SLOTS, Slots, Totals
-from otel_gpu.ledger.ledger import Ledger
+from otel_gpu.state.capture_state import Ledger
 from tests.activities import (
     MS,
     SECOND,

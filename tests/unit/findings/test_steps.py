@@ -15,7 +15,7 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.document import Document, Window
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.steps import step_rows
-from otel_gpu.ledger.steps import Steps
+from otel_gpu.state.steps import Steps
 from tests.activities import MS, SECOND, T0, calls, capture, image, snapshot, step
 from tests.unit.findings.samples import preempted
 

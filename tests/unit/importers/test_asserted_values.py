@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.importers import open_capture
-from otel_gpu.ledger.critical_path import Bound, Walk
-from otel_gpu.ledger.device_time import timelines
-from otel_gpu.ledger.host_time import HostTime
-from otel_gpu.ledger.kernel_kinds import kinds_of
-from otel_gpu.ledger.launches import NO_ROW, link
 from otel_gpu.options import Config
+from otel_gpu.state.traces.critical_path import Bound, Walk
+from otel_gpu.state.traces.device_time import timelines
+from otel_gpu.state.traces.host_time import HostTime
+from otel_gpu.state.traces.kernel_kinds import kinds_of
+from otel_gpu.state.traces.launches import NO_ROW, link
 from otel_gpu.wire.device_activity import DeviceActivities
 from tests.unit.importers.test_real_traces import REAL, device, document
 

@@ -13,10 +13,10 @@ from otel_gpu.errors import RecordingError
 from otel_gpu.explain.device_use import examine
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.nsys import tables
-from otel_gpu.ledger.device_time import timelines
-from otel_gpu.ledger.kernel_kinds import kinds_of
-from otel_gpu.ledger.launches import NO_ROW
 from otel_gpu.options import Config
+from otel_gpu.state.traces.device_time import timelines
+from otel_gpu.state.traces.kernel_kinds import kinds_of
+from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceModel, HostWork, Thread, Work
 from otel_gpu.wire.events import Capture, Clock, DeviceRead
 from tests.unit.importers.exports import MAIN, PID, US, UTC_NS, Export, whose

@@ -5,7 +5,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity
-from otel_gpu.ledger import accounts
+from otel_gpu.state import time_accounting
 from otel_gpu.store import names, processes, readings
 from otel_gpu.store.recorder import open_writer
 from otel_gpu.wire.probe_table import API_BY_NUMBER, Api
@@ -150,7 +150,7 @@ def test_numbers_of_the_gone_are_bounded(writer, monkeypatch):
 
 def test_many_ways_to_spend_time_are_bounded(writer, monkeypatch):
     """A broken recording has as many states as it likes."""
-    monkeypatch.setattr(accounts, "MAX_TIMES", 10)
+    monkeypatch.setattr(time_accounting, "MAX_TIMES", 10)
     see(writer, times(10, *(thread_time(TRAINER, state, 0, 5) for state in range(97))))
 
     assert len(kept(writer)[0].times) == 10

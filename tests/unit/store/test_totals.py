@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.ledger.differences import aggregate_with
+from otel_gpu.state.differences import aggregate_with
 from otel_gpu.store.totals import added_row, bounded, read_aggregate, total_row
 from otel_gpu.wire.readings import Aggregate
 

@@ -7,7 +7,7 @@ from otel_gpu.capture.maps import ended_waits
 from otel_gpu.capture.maps.ended_waits import EndedWaits
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import ThreadTime, Wait
-from otel_gpu.ledger.differences import moved_by_name, time_since
+from otel_gpu.state.differences import moved_by_name, time_since
 from otel_gpu.wire.agent_records import times_record
 from otel_gpu.wire.decoder import decode
 

@@ -7,8 +7,8 @@ from otel_gpu.faces.html.memory import MOST_HELD, memory_charts, memory_shares
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.findings.device_memory import Growth, Holding, MemoryReading
 from otel_gpu.findings.document import Document, Window
-from otel_gpu.ledger.allocations import AllocationWindow
-from otel_gpu.ledger.memory_history import MAX_READINGS
+from otel_gpu.state.memory.allocations import AllocationWindow
+from otel_gpu.state.memory.history import MAX_READINGS
 from tests.activities import SECOND, T0
 from tests.torch_allocator import SCENARIOS, fragmentation, healthy
 from tests.unit.faces.html.pages import Seen

@@ -1,0 +1,182 @@
+"""
+What the devices of the host say of themselves, to be asked what held one up in a window.
+
+NVML counts for how long the clocks of a device were limited, by reason, and errors of its memory;
+its driver says XIDs. Readings are of the host: which device a process means is found here as well.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from otel_gpu.capture.host.kernel_log import format_bus_id
+from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
+from otel_gpu.limits.recent import Recent
+from otel_gpu.state.reading_history import History, Reading
+from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS
+
+_MAX_READINGS = 64
+_MAX_FAULTS = 256
+_PREFIX = "GPU-"
+
+
+class State(NamedTuple):
+    """What one device said at a moment; cumulative counters, and clocks of that moment (0: not known)."""
+
+    limited_ns: Mapping[str, int]
+    uncorrected: int
+    clock_mhz: int
+    clock_limit_mhz: int
+
+
+class Limited(NamedTuple):
+    """
+    For what share of a window the clocks of a device were limited, and why mostly.
+
+    ``clock_mhz`` is the highest that was read meanwhile; 0: it is not known.
+    """
+
+    reason: str
+    share: float
+    clock_mhz: int
+    clock_limit_mhz: int
+
+    @property
+    def lost_share(self) -> float:
+        """Return what part of the window went to that: clocks that were halved cost half of it."""
+        if not self.clock_mhz or not self.clock_limit_mhz:
+            return self.share
+        return self.share * max(0.0, 1 - self.clock_mhz / self.clock_limit_mhz)
+
+
+class DeviceStates:
+    """Keeps the latest readings and faults; bounded, as a reading has so many devices at most."""
+
+    def __init__(self) -> None:
+        self._states: Recent[str, History[State]] = Recent(MAX_DEVICES)
+        self._faults: deque[DeviceFaultActivity] = deque(maxlen=_MAX_FAULTS)
+        # By what else names a device: the uuids of its parts, where it is, and who uses it.
+        self._parents: Recent[str, str] = Recent(MAX_DEVICES * MAX_PARTS)
+        self._places: Recent[str, str] = Recent(MAX_DEVICES)
+        self._users: dict[int, set[str]] = {}
+
+    def observe(self, activity: DevicesActivity) -> None:
+        """Take in what the devices say."""
+        gpus = activity.info.get("gpus")
+        if gpus is None:
+            return
+        known = [gpu for gpu in gpus if gpu.get("uuid")]
+        # One that is lost is still there; one that was taken out is not.
+        uuids = {_bare(gpu["uuid"]) for gpu in known}
+        if len(known) == len(gpus):
+            for gone in self._states.keys() - uuids:
+                del self._states[gone]
+        self._users.clear()
+        for gpu in known:
+            uuid = _bare(gpu["uuid"])
+            if gpu.get("is_lost"):
+                continue
+            history = self._states.use(uuid)
+            if history is None:
+                history = self._states[uuid] = History(_MAX_READINGS)
+            history.add(activity.unix_ns, _state_of(gpu))
+            self._learn(uuid, gpu)
+
+    def _learn(self, uuid: str, gpu: Mapping[str, Any]) -> None:
+        if bus_id := gpu.get("bus_id"):
+            self._places[format_bus_id(bus_id)] = uuid
+        for part in gpu.get("parts", ()):
+            self._parents[_bare(part.get("uuid", ""))] = uuid
+        for process in gpu.get("processes", ()):
+            self._users.setdefault(process["pid"], set()).add(uuid)
+
+    def observe_fault(self, activity: DeviceFaultActivity) -> None:
+        """Take in an error of a device."""
+        self._faults.append(activity)
+
+    def find(self, pid: int, device: DeviceIdentity | None) -> str:
+        """
+        Return the UUID of the device that a process means; empty: it is not known which.
+
+        What CUDA said to the process counts; else who uses which device, as far as that is one; else
+        a host has only one.
+        """
+        if device is not None and device.uuid:
+            uuid = _bare(device.uuid)
+            return self._parents.get(uuid, uuid)
+        used = self._users.get(pid, ())
+        if len(used) == 1:
+            return next(iter(used))
+        return next(iter(self._states)) if len(self._states) == 1 else ""
+
+    def uuid_at(self, bus_id: str) -> str:
+        """Return the UUID of the device that is somewhere on the bus; empty: not known."""
+        return self._places.get(bus_id, "")
+
+    def limited(self, uuid: str, start_unix_ns: int, end_unix_ns: int) -> Limited | None:
+        """Return what limited the clocks of a device in a window; None: nothing that is known."""
+        readings = self._readings(uuid, start_unix_ns, end_unix_ns)
+        if not readings:
+            return None
+        before, after = readings[0], readings[-1]
+        if after.unix_ns <= max(before.unix_ns, start_unix_ns):
+            # The host's clock was set back meanwhile.
+            return None
+        grown = {
+            reason: limited_ns - before.value.limited_ns[reason]
+            for reason, limited_ns in after.value.limited_ns.items()
+            if reason in before.value.limited_ns
+        }
+        reason = max(grown, key=lambda name: (grown[name], name), default="")
+        if not reason or grown[reason] <= 0:
+            return None
+        share = min(1.0, grown[reason] / (after.unix_ns - before.unix_ns))
+        # What was not between two readings is not known to be so.
+        covered_ns = min(end_unix_ns, after.unix_ns) - start_unix_ns
+        share *= min(1.0, covered_ns / max(1, end_unix_ns - start_unix_ns))
+        return Limited(
+            reason,
+            share,
+            max(reading.value.clock_mhz for reading in readings),
+            max(reading.value.clock_limit_mhz for reading in readings),
+        )
+
+    def uncorrected(self, uuid: str, start_unix_ns: int, end_unix_ns: int) -> int:
+        """Return how many errors of its memory a device could not correct around a window."""
+        readings = self._readings(uuid, start_unix_ns, end_unix_ns)
+        return (
+            max(0, readings[-1].value.uncorrected - readings[0].value.uncorrected)
+            if readings
+            else 0
+        )
+
+    def faults(
+        self, process: ProcessImage, uuid: str, start_unix_ns: int, end_unix_ns: int
+    ) -> Iterator[DeviceFaultActivity]:
+        """Yield the faults in a window that are a process's, or of its device."""
+        for fault in self._faults:
+            if not start_unix_ns <= fault.unix_ns <= end_unix_ns:
+                continue
+            is_own = fault.process is not None and key_of(fault.process) == key_of(process)
+            if is_own or (uuid and uuid == self.uuid_at(fault.event.bus_id)):
+                yield fault
+
+    def _readings(
+        self, uuid: str, start_unix_ns: int, end_unix_ns: int
+    ) -> Sequence[Reading[State]]:
+        history = self._states.get(uuid)
+        return history.across(start_unix_ns, end_unix_ns) if history else ()
+
+
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix(_PREFIX).removeprefix("MIG-").lower()
+
+
+def _state_of(gpu: Mapping[str, Any]) -> State:
+    return State(
+        gpu.get("limited_ns", {}),
+        gpu.get("errors", {}).get("uncorrected", 0),
+        gpu.get("clock_mhz", 0),
+        gpu.get("clock_limit_mhz", 0),
+    )

@@ -1,0 +1,1 @@
+"""Device memory: who holds it, how it lies, and how that came to be."""

@@ -1,0 +1,134 @@
+"""How calls that allocate device memory went over time, in windows: how many, how long, how much."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.state.capture_state import Growth
+from otel_gpu.state.differences import aggregate_since
+from otel_gpu.state.memory.blocks import MAX_READINGS, Reading, halve
+
+WINDOW_NS: Final = 30_000_000_000
+"""How long a window is; longer, where there would be more than ``MAX_WINDOWS``."""
+MAX_WINDOWS: Final = 64
+MAX_SERIES: Final = 4_096
+"""Windows kept of so many devices of process images and layers; further ones are left out."""
+
+
+class AllocationWindow(NamedTuple):
+    """
+    Calls that allocated or freed in one stretch of time, none of them inside another.
+
+    The mean and the most are of calls that allocate; the most is within its bucket where an earlier
+    call took as long.
+    """
+
+    start_unix_ns: int
+    end_unix_ns: int
+    calls: int
+    mean_ns: int
+    max_ns: int
+    size_bytes: int
+    frees: int
+
+
+_OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
+
+AllocationKey = tuple[ImageKey, int, str]
+"""A process image, the number of a device (-1: not known) and the layer of the calls."""
+
+
+class _Sums:
+    __slots__ = ("calls", "frees", "max_ns", "size_bytes", "time_ns")
+
+    def __init__(self) -> None:
+        self.calls = self.frees = self.max_ns = self.size_bytes = self.time_ns = 0
+
+    def add(self, other: "_Sums") -> None:
+        self.calls += other.calls
+        self.frees += other.frees
+        self.time_ns += other.time_ns
+        self.size_bytes += other.size_bytes
+        self.max_ns = max(self.max_ns, other.max_ns)
+
+
+class Allocations:
+    """Adds calls up in windows; bounded."""
+
+    def __init__(self) -> None:
+        self.origin_unix_ns = 0
+        self.width_ns = WINDOW_NS
+        self._sums: dict[AllocationKey, dict[int, _Sums]] = {}
+        self._readings: dict[AllocationKey, list[Reading]] = {}
+
+    def follow(self, growth: Growth, middles_ns: Sequence[float]) -> None:
+        """
+        Add what a reading of a series added to the one before.
+
+        Args:
+            growth: What it added.
+            middles_ns: Of the buckets of durations.
+        """
+        _, key, api, _, now = growth.series
+        if api is None or key.nested or key.status:
+            return
+        if api.family not in _OF_MEMORY:
+            return
+        added = now if growth.before is None else aggregate_since(now, growth.before, middles_ns)
+        sums = _Sums()
+        if api.family == wire.FAMILY_FREE:
+            sums.frees = added.counted
+        elif api.family == wire.FAMILY_ALLOCATE:
+            sums.calls, sums.time_ns = added.counted, added.sum
+            sums.max_ns, sums.size_bytes = added.max, added.size_bytes
+        name = (key_of(growth.series.process), key.device, api.layer_name)
+        if name not in self._sums and len(self._sums) >= MAX_SERIES:
+            return
+        is_taken = api.family == wire.FAMILY_ALLOCATE
+        self._read(name, growth.unix_ns, added.size_bytes if is_taken else -added.size_bytes)
+        # It was called before the moment of the reading.
+        offset_ns = max(0, growth.unix_ns - 1 - self.origin_unix_ns)
+        while offset_ns // self.width_ns >= MAX_WINDOWS:
+            self._double()
+        windows = self._sums.setdefault(name, {})
+        windows.setdefault(offset_ns // self.width_ns, _Sums()).add(sums)
+
+    def readings_of(self, name: AllocationKey) -> tuple[Reading, ...]:
+        """Return what was in use when, of what was allocated since it was watched."""
+        return tuple(
+            one._replace(live_bytes=max(0, one.live_bytes), reserved_bytes=max(0, one.live_bytes))
+            for one in self._readings.get(name, ())
+        )
+
+    def _read(self, name: AllocationKey, unix_ns: int, added_bytes: int) -> None:
+        readings = self._readings.setdefault(name, [])
+        live_bytes = readings[-1].live_bytes if readings else 0
+        if readings and readings[-1].unix_ns == unix_ns:
+            readings.pop()
+        readings.append(Reading(unix_ns, live_bytes + added_bytes, 0))
+        if len(readings) > MAX_READINGS:
+            self._readings[name] = list(halve(readings))
+
+    def windows_of(self, name: AllocationKey, end_unix_ns: int) -> tuple[AllocationWindow, ...]:
+        """Return the windows in which anything was called, up to the end of the last one."""
+        return tuple(
+            AllocationWindow(
+                start := self.origin_unix_ns + number * self.width_ns,
+                max(start, min(start + self.width_ns, end_unix_ns)),
+                one.calls,
+                one.time_ns // one.calls if one.calls else 0,
+                one.max_ns,
+                one.size_bytes,
+                one.frees,
+            )
+            for number, one in sorted(self._sums.get(name, {}).items())
+        )
+
+    def _double(self) -> None:
+        for name, windows in self._sums.items():
+            merged: dict[int, _Sums] = {}
+            for number, sums in windows.items():
+                merged.setdefault(number // 2, _Sums()).add(sums)
+            self._sums[name] = merged
+        self.width_ns *= 2

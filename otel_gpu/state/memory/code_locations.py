@@ -1,0 +1,50 @@
+"""Where in a program memory was allocated: the line of its own code, not of its framework."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.state.memory.snapshot import NOWHERE
+from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.memory import NO_STACK
+
+# Code that allocates for whoever calls it.
+_FRAMEWORK: Final = re.compile(
+    r"(?:.*/)?(?:site|dist)-packages/(?:torch|torchgen|functorch|triton|einops|einx|jaxtyping)/.*"
+    r"|<@beartype.*|<eval_with_key>.*"
+)
+_BACKWARD: Final = "torch::autograd::"
+_ALLOCATOR: Final = re.compile(r"torch::unwind|torch::CapturedTraceback|torch::cuda::|c10::|at::")
+
+
+class Places:
+    """Says of stacks, by their number, where they are in their program."""
+
+    def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
+        self._stacks = stacks
+        self._known: dict[int, Frame] = {NO_STACK: NOWHERE}
+
+    def __call__(self, stack: int) -> Frame:
+        """Return the place of a stack; ``NOWHERE`` where it is not known."""
+        known = self._known.get(stack)
+        if known is None:
+            frames = self._stacks[stack] if stack < len(self._stacks) else ()
+            known = self._known[stack] = find_allocating_place(frames)
+        return known
+
+
+def find_allocating_place(frames: Sequence[Frame]) -> Frame:
+    """
+    Return the innermost frame of the program's own code, as ``find_place`` does, but not of PyTorch.
+
+    The threads that go backward have no frame of Python: for them it is that of autograd.
+    """
+    python = [frame for frame in frames if frame.kind == PYTHON]
+    own = [frame for frame in python if not _FRAMEWORK.fullmatch(frame.file)]
+    found = find_place(own) or find_place(python)
+    if found is None:
+        backward = (frame for frame in frames if frame.function.startswith(_BACKWARD))
+        native = (frame for frame in frames if not _ALLOCATOR.match(frame.function))
+        found = next(backward, None) or next(native, None) or find_place(frames)
+    return found or NOWHERE

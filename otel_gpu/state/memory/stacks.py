@@ -1,0 +1,72 @@
+"""Memory snapshots by stack: what each holds in the end or at the peak, or allocated."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.state.memory.blocks import By, MemoryStack
+from otel_gpu.state.memory.code_locations import find_allocating_place
+from otel_gpu.state.memory.history import (
+    OLDER,
+    allocated_by_stack,
+    live_before,
+    sizes_by_stack,
+    walk_back,
+)
+from otel_gpu.state.memory.snapshot import BEFORE, NOWHERE
+from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, MergedStack
+from otel_gpu.wire.memory import NO_STACK, MemorySnapshot
+
+UNKNOWN: Final = "unknown"
+"""The kind of a frame that stands for code that is not known."""
+NONE: Final = "none"
+
+
+def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
+    """
+    Yield what each stack of a snapshot holds, or allocated while it was recorded.
+
+    Args:
+        snapshot: What was recorded.
+        by: ``By.IN_USE`` in the end, as large as the blocks are; ``By.PEAK``: when most was in use, by
+            what was asked for; ``By.ALLOCATED``: also what is free again.
+    """
+    totals: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
+    for number, size_bytes in _sizes(snapshot, by):
+        totals[number] += size_bytes
+        counts[number] += 1
+    for number, size_bytes in totals.items():
+        stack = stack_numbered(snapshot, number)
+        yield MemoryStack(None, snapshot.device, stack, size_bytes, counts[number])
+
+
+def unknown_stack(place: Frame) -> CallStack:
+    """Return what stands in a graph for code that is not known; its id is 0."""
+    frames = (Frame(UNKNOWN, place.function),)
+    return CallStack(0, frames, complete=True, native=NONE, python=NONE, place=None)
+
+
+def _sizes(snapshot: MemorySnapshot, by: str) -> Iterable[tuple[int, int]]:
+    if by == By.ALLOCATED:
+        return allocated_by_stack(snapshot.operations)
+    at, requested = len(snapshot.operations), by == By.PEAK
+    if requested:
+        at = walk_back(snapshot).peak_at
+    return sizes_by_stack(live_before(snapshot, at, requested=requested))
+
+
+def stack_numbered(snapshot: MemorySnapshot, number: int) -> CallStack:
+    """Return a stack of a snapshot; one that is not known has the id 0, and says why."""
+    if number == OLDER:
+        return unknown_stack(BEFORE)
+    known = number != NO_STACK and number < len(snapshot.stacks)
+    frames = snapshot.stacks[number] if known else ()
+    if not frames:
+        return unknown_stack(NOWHERE)
+    kinds = {frame.kind for frame in frames}
+    native, python = "eh_frame" if NATIVE in kinds else NONE, "ok" if PYTHON in kinds else NONE
+    merged = MergedStack(frames, complete=True, native=native, python=python)
+    place = find_allocating_place(frames)
+    return CallStack(merged.identity, *merged, None if place == NOWHERE else place)

@@ -1,0 +1,1 @@
+"""Communicators of NCCL, and how their ranks compare."""

@@ -1,0 +1,162 @@
+"""The communicators of NCCL on this host, and for whom their ranks wait."""
+
+from collections import OrderedDict
+from typing import Final
+
+from otel_gpu.enrich.activities import CommunicatorActivity
+from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.state.nccl.rank_calls import Handle, Member
+from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.window import Window
+
+MAX_MEMBERS: Final = 4_096
+"""Ranks of all communicators, those that were read last."""
+Lags = dict[ImageKey, dict[tuple[ImageKey, int, int], int]]
+"""For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``Group.rank_of`` has it)."""
+
+
+class Communicators:
+    """
+    The communicators of this host; bounded.
+
+    Args:
+        window: What is counted; of what was before it, only who stands where.
+
+    Attributes:
+        left_out: Ranks that found no room.
+        unix_offset_ns: From ktime to Unix time; None: nothing was called yet.
+    """
+
+    def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
+        self._window = window
+        self._groups: dict[tuple[int, ImageKey | None, Handle | None], Group] = {}
+        # In the order in which they were read.
+        self._members: OrderedDict[tuple[ImageKey, Handle], tuple[Group, Member]] = OrderedDict()
+        self._of: dict[ImageKey, dict[Handle, None]] = {}
+        self._images: dict[int, ImageKey] = {}
+        self._has_begun = window.start_unix_ns is None
+        self.unix_offset_ns: int | None = None
+        self.left_out = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def observe(self, activity: CommunicatorActivity) -> None:
+        """Take in a reading of one rank."""
+        if self._window.end_unix_ns is not None and activity.unix_ns > self._window.end_unix_ns:
+            return
+        if not self._has_begun and activity.unix_ns >= (self._window.start_unix_ns or 0):
+            self._has_begun = True
+            for group in self.groups():
+                group.begin()
+        image = key_of(activity.process)
+        name = (image, activity.handle)
+        found = self._members.get(name)
+        if found is not None and found[0].id != activity.communicator.id:
+            self._remove(name)
+            found = None
+        if found is None:
+            found = self._join(name, activity)
+        self._members.move_to_end(name)
+        group, member = found
+        group.take(member, activity, self._ktime_of(activity))
+
+    def _ktime_of(self, activity: CommunicatorActivity) -> int:
+        reading = activity.communicator
+        # A rank that has called nothing yet does not say how the clocks of its host differ.
+        if reading.recent:
+            called_unix_ns = activity.recent_unix_ns[-1]
+            self.unix_offset_ns = called_unix_ns - reading.recent[-1].called_ktime_ns
+        elif reading.completed_ktime_ns:
+            self.unix_offset_ns = activity.completed_unix_ns - reading.completed_ktime_ns
+        return self.ktime_of(activity.unix_ns)
+
+    def _join(
+        self, name: tuple[ImageKey, Handle], activity: CommunicatorActivity
+    ) -> tuple[Group, Member]:
+        image, handle = name
+        identity = activity.communicator.id
+        key = (identity, None, None) if identity else (0, image, handle)
+        group = self._groups.setdefault(key, Group(identity))
+        member = Member(activity.process, handle, activity.communicator)
+        group.members[name] = member
+        group.change()
+        found = self._members[name] = group, member
+        self._of.setdefault(image, {})[handle] = None
+        self._images[image[0]] = image
+        if len(self._members) > MAX_MEMBERS:
+            self.left_out += 1
+            self._remove(next(iter(self._members)))
+        return found
+
+    def _remove(self, name: tuple[ImageKey, Handle]) -> None:
+        image, handle = name
+        group, _ = self._members.pop(name)
+        del group.members[name]
+        group.change()
+        if not group.members:
+            key = (group.id, None, None) if group.id else (0, image, handle)
+            del self._groups[key]
+        handles = self._of[image]
+        del handles[handle]
+        if not handles:
+            del self._of[image]
+            if self._images.get(image[0]) == image:
+                del self._images[image[0]]
+
+    def end(self, process: ProcessImage) -> None:
+        """Take in that a process has ended: it calls nothing more, and the others may wait for it."""
+        for group, member in self.of(key_of(process)):
+            member.has_ended = True
+            group.change()
+
+    def ktime_of(self, unix_ns: int) -> int:
+        """Return a moment by the clock of the calls; 0: not known."""
+        return 0 if self.unix_offset_ns is None else max(0, unix_ns - self.unix_offset_ns)
+
+    def image_of(self, pid: int) -> ImageKey | None:
+        """Return the latest image of a process, if it is a rank of anything."""
+        return self._images.get(pid)
+
+    def knows(self, image: ImageKey) -> bool:
+        """Say whether a process is a rank of anything."""
+        return image in self._of
+
+    def groups(self) -> list[Group]:
+        """Return all communicators."""
+        return list(self._groups.values())
+
+    def of(self, image: ImageKey) -> list[tuple[Group, Member]]:
+        """Return what a process is a rank of."""
+        return [self._members[image, handle] for handle in self._of.get(image, ())]
+
+    def lags(self, unix_ns: int) -> dict[ImageKey, int]:
+        """
+        Return for how long other ranks came later than each process until now.
+
+        Of several communicators of one process it is the longest.
+        """
+        self.finish(unix_ns)
+        return {
+            image: max(self._members[image, handle][1].lag_ns for handle in handles)
+            for image, handles in self._of.items()
+        }
+
+    def lags_by(self, unix_ns: int) -> Lags:
+        """Return for whom each process waited for how long until now, in the communicator of the most."""
+        self.finish(unix_ns)
+        found: Lags = {}
+        for image, handles in self._of.items():
+            ranked = [self._members[image, handle] for handle in handles]
+            group, member = max(ranked, key=lambda one: one[1].lag_ns)
+            if member.lag_ns:
+                found[image] = {
+                    (late, group.id, rank): time_ns
+                    for (late, rank), time_ns in member.lag_by_ns.items()
+                }
+        return found
+
+    def finish(self, unix_ns: int) -> None:
+        """Take in that nothing changed since the last reading until now."""
+        for group in self.groups():
+            group.finish_reading(self.ktime_of(unix_ns))

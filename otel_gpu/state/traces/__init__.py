@@ -1,0 +1,1 @@
+"""Device time: what devices did, from traces of profilers."""

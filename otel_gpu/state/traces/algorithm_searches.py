@@ -1,0 +1,63 @@
+"""
+When cuDNN tried algorithms out: a call of a convolution that ran many different kernels.
+
+Usually a convolution is one kernel, or with conversions and transforms up to five.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.state.traces.device_steps import Step
+from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.host_time import HostTime
+from otel_gpu.state.traces.launches import NO_ROW
+from otel_gpu.wire.device_activity import DeviceTrace
+
+KERNELS: Final = 6
+"""Different kernels from which on a call tries algorithms out."""
+
+_CONVOLVES = re.compile(
+    r"aten::(?:cudnn|miopen)_convolution\w*|aten::_?convolution\w*|aten::conv\w*"
+)
+
+
+class Searches(NamedTuple):
+    """
+    Calls that tried algorithms out.
+
+    ``device_ns`` is all that they took of the device, ``shapes`` of how many different inputs they
+    were, and ``steps`` in how many steps.
+    """
+
+    times: int
+    device_ns: int
+    shapes: int
+    steps: int
+
+
+def find_searches(
+    trace: DeviceTrace,
+    timeline: Timeline,
+    links: Sequence[int],
+    host_time: HostTime,
+    steps: Sequence[Step],
+) -> Searches:
+    """Return what one device did while algorithms were tried out; threads were walked through."""
+    convolves = {number for number, name in enumerate(trace.names) if _CONVOLVES.fullmatch(name)}
+    host, activities = trace.host, trace.activities
+    ran: dict[int, set[int]] = {}
+    taken_ns: dict[int, int] = {}
+    for row in timeline.rows if convolves else ():
+        owner = NO_ROW if links[row] == NO_ROW else host_time.owners[links[row]]
+        if owner != NO_ROW and host.names[owner] in convolves:
+            ran.setdefault(owner, set()).add(activities.names[row])
+            taken_ns[owner] = taken_ns.get(owner, 0) + activities.durations_ns[row]
+    found = [owner for owner, names in ran.items() if len(names) >= KERNELS]
+    starts_ns = sorted(host.starts_ns[owner] for owner in found)
+    return Searches(
+        len(found),
+        sum(taken_ns[owner] for owner in found),
+        len({(host.names[owner], host.shapes[owner]) for owner in found}),
+        sum(any(step.start_ns <= at < step.end_ns for at in starts_ns) for step in steps),
+    )

@@ -1,0 +1,88 @@
+"""What processes of one run do together, and who keeps the others waiting in it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.kernel_kinds import KernelKind
+from otel_gpu.wire.device_activity import DeviceTrace
+
+MAX_COLLECTIVES: Final = 200_000
+"""Of one process, the first ones."""
+
+Key = tuple[str, str, int, int]
+"""
+Group, name, and which one it is: its number in the group, or else in order, and of how many.
+
+Ranks that began to record at different moments have not equally many, and which of them are the
+same ones is not known.
+"""
+
+
+class Waits(NamedTuple):
+    """
+    What collectives say of one rank.
+
+    Clocks of hosts do not agree, so durations alone are compared. In a collective everybody waits
+    for the one that comes last, for which it is the shortest.
+
+    Attributes:
+        matched: Collectives that other ranks have too.
+        waited_ns: How much longer they took than for the rank that came last.
+        last: In how many of them this one came last.
+    """
+
+    rank: int
+    matched: int
+    waited_ns: int
+    last: int
+
+
+def collectives_of(
+    trace: DeviceTrace, timeline: Timeline, kinds: Sequence[KernelKind]
+) -> dict[Key, int]:
+    """Return the collectives of a device, and how long each took, in nanoseconds."""
+    activities, found = trace.activities, dict[Key, int]()
+    ordered: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    count = 0
+    for row in timeline.rows:
+        name = activities.names[row]
+        number = activities.collectives[row]
+        if not number and kinds[name] is not KernelKind.COMMUNICATION:
+            continue
+        made = trace.collectives[number]
+        of = made.group, made.name or trace.names[name]
+        if made.sequence < 0:
+            ordered[of].append(activities.durations_ns[row])
+        else:
+            found[*of, made.sequence, 0] = activities.durations_ns[row]
+        count += 1
+        if count >= MAX_COLLECTIVES:
+            break
+    for of, durations_ns in ordered.items():
+        for order, duration_ns in enumerate(durations_ns):
+            found[*of, order, len(durations_ns)] = duration_ns
+    return found
+
+
+def find_waits(ranks: Mapping[int, Mapping[Key, int]]) -> tuple[Waits, ...]:
+    """Return what the collectives of all ranks say of each; nothing of one rank alone."""
+    matched: Counter[int] = Counter()
+    waited_ns: Counter[int] = Counter()
+    last: Counter[int] = Counter()
+    holders: dict[Key, list[int]] = {}
+    for rank, found in ranks.items():
+        for key in found:
+            holders.setdefault(key, []).append(rank)
+    for key, members in holders.items():
+        if len(members) < 2:  # noqa: PLR2004 -- nobody to compare with
+            continue
+        latest = min(members, key=lambda rank: ranks[rank][key])
+        last[latest] += 1
+        for rank in members:
+            matched[rank] += 1
+            waited_ns[rank] += ranks[rank][key] - ranks[latest][key]
+    return tuple(
+        Waits(rank, matched[rank], waited_ns[rank], last[rank]) for rank in sorted(matched)
+    )
