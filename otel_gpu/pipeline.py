@@ -175,7 +175,7 @@ def process_events(
                 part.failed(error)
         if kind is DeviceTraceActivity:
             # Of imported traces only.
-            from otel_gpu.explain.device_use import forget_examined  # noqa: PLC0415
+            from otel_gpu.explain.traces.device_use import forget_examined  # noqa: PLC0415
 
             forget_examined()
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu.enrich.known_work import ADVICE, Work
 from otel_gpu.explain.chains import Cause, CauseKind
+from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.explain.ranking import Added
 from otel_gpu.explain.rules import RULE_BY_KIND
 from otel_gpu.explain.severity import fault_ns
-from otel_gpu.explain.xids import meaning_of
 
 _ADVISED_SHARE = 0.2
 

@@ -31,26 +31,20 @@ from otel_gpu.enrich.activities import CallActivity, StallActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
-from otel_gpu.explain.account_pieces import account_pieces
-from otel_gpu.explain.account_waits import AccountWaits
+from otel_gpu.explain.accounting.recent_times import RecentTimes
+from otel_gpu.explain.accounting.unseen_time import Unseen
+from otel_gpu.explain.accounting.waited_for import account_pieces
+from otel_gpu.explain.accounting.waits import AccountWaits
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
-from otel_gpu.explain.collectives import Collectives
-from otel_gpu.explain.delays import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
-from otel_gpu.explain.device_causes import DeviceCauses
-from otel_gpu.explain.pieces import (
-    Piece,
-    clear_cause,
-    complete_culprits,
-    is_run_queue,
-    key_of,
-)
+from otel_gpu.explain.devices.device_causes import DeviceCauses
+from otel_gpu.explain.intervals import Piece, clear_cause, complete_culprits, is_run_queue, key_of
+from otel_gpu.explain.nccl.collectives import Collectives
+from otel_gpu.explain.nccl.rank_waits import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
+from otel_gpu.explain.off_cpu_split import Sweep, ThreadWindow
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
-from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.sweep import Sweep, ThreadWindow
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.explain.unseen import Unseen
 from otel_gpu.state.code_lines import NO_LINES, merge
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates

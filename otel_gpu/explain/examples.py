@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.identity.identities import ImageKey, key_of
-from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
-from otel_gpu.explain.chronic import Chronic
 from otel_gpu.explain.effects import Candidate
+from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent

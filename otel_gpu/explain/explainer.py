@@ -34,36 +34,36 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.cuda_errors import killed_by
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.explain.allocator_churn import AllocatorChurn
+from otel_gpu.explain.accounting.chronic import ChronicCauses
+from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
+from otel_gpu.explain.chain_builder import Reasoning
 from otel_gpu.explain.chains import (
     Chain,
     Incident,
 )
-from otel_gpu.explain.chronic import ChronicCauses
-from otel_gpu.explain.collectives import Collectives
-from otel_gpu.explain.device_causes import DeviceCauses
+from otel_gpu.explain.devices.device_causes import DeviceCauses
+from otel_gpu.explain.devices.fabric_causes import FabricCauses
 from otel_gpu.explain.effects import Candidate, Effects
-from otel_gpu.explain.endings import Endings
 from otel_gpu.explain.examples import Examples
-from otel_gpu.explain.fabric_causes import FabricCauses
-from otel_gpu.explain.hangs import Hangs
+from otel_gpu.explain.exits import Endings
 from otel_gpu.explain.incidents import Incidents
-from otel_gpu.explain.out_of_memory import (
+from otel_gpu.explain.memory.allocator_churn import AllocatorChurn
+from otel_gpu.explain.memory.out_of_memory import (
     failure_chain,
     failure_of,
     find_failures,
     is_retried,
     recorded_chain,
 )
+from otel_gpu.explain.nccl.collectives import Collectives
+from otel_gpu.explain.nccl.hangs import Hangs
+from otel_gpu.explain.nccl.stragglers import Stragglers
 from otel_gpu.explain.pending_effects import PendingEffects
 from otel_gpu.explain.quotas import Quotas
-from otel_gpu.explain.reasoning import Reasoning
-from otel_gpu.explain.recent_times import RecentTimes
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.stragglers import Stragglers
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates

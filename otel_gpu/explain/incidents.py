@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identity.identities import ProcessImage, key_of
-from otel_gpu.explain import memory_advice
+from otel_gpu.explain.accounting.attributed_time import Claims, claimed
+from otel_gpu.explain.accounting.chronic import Chronic, Finding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
     COLLECTIVE,
@@ -22,9 +23,8 @@ from otel_gpu.explain.chains import (
     EffectKind,
     Incident,
 )
-from otel_gpu.explain.chronic import Chronic, Finding
-from otel_gpu.explain.claims import Claims, claimed
 from otel_gpu.explain.examples import best_of
+from otel_gpu.explain.memory import advice as memory_advice
 from otel_gpu.explain.ranking import CauseSums, added_to
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import (

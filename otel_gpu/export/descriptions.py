@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Resource
-from otel_gpu.explain import collective_names
+from otel_gpu.explain.nccl import collective_names
 from otel_gpu.export import semconv
 from otel_gpu.export.finished import Attributes, AttributeValue
 from otel_gpu.export.measures import switch_attributes

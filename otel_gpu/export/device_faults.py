@@ -2,7 +2,7 @@
 
 from otel_gpu.enrich.activities import DeviceFaultActivity
 from otel_gpu.explain.chains import Severity
-from otel_gpu.explain.xids import meaning_of
+from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs
 from otel_gpu.export.encoder import ERROR, INFO, WARN

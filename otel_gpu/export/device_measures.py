@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.explain.device_use import DeviceUse
+from otel_gpu.explain.traces.device_use import DeviceUse
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument

@@ -13,8 +13,8 @@ from itertools import groupby
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_gpu.explain.device_use import DeviceUse
-from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.explain.traces.device_use import DeviceUse
+from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.wire.device_activity import HostWork
 
 NO_STEP: Final = -1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.identity.traced_processes import traced_process
-from otel_gpu.explain.device_use import DeviceUse, examine
+from otel_gpu.explain.traces.device_use import DeviceUse, examine
 from otel_gpu.export.device_measures import measure_run
 from otel_gpu.export.device_spans import MAX_SPANS, device_pairs, run_spans
 from otel_gpu.export.finished import FinishedSpan, Origin

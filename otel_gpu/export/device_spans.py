@@ -18,8 +18,8 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.identity.identities import DeviceIdentity
-from otel_gpu.explain.device_use import DeviceUse, place_of
-from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.explain.traces.device_use import DeviceUse, place_of
+from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.export import semconv
 from otel_gpu.export.descriptions import Pairs, add_thread
 from otel_gpu.export.device_parts import NO_STEP, Part, choose_parts

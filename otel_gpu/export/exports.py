@@ -26,7 +26,7 @@ from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
-from otel_gpu.explain.xids import meaning_of
+from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.export import causal, semconv
 from otel_gpu.export.collectives import PendingCollectives
 from otel_gpu.export.device_faults import SEVERITIES, fault_log

@@ -21,7 +21,7 @@ from otel_gpu.enrich.cuda_errors import error_name
 from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.verbs_results import event_name
-from otel_gpu.explain.verdicts import budget_of
+from otel_gpu.explain.accounting.verdicts import budget_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument

@@ -28,7 +28,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.enrich.marks import StepActivity
-from otel_gpu.explain.verdicts import state_of
+from otel_gpu.explain.accounting.verdicts import state_of
 from otel_gpu.export.collectives import measure_collectives
 from otel_gpu.export.exemplars import ExemplarReservoir, IsSampled
 from otel_gpu.export.host_figures import HostFigures, OfHost

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.thread_times import ThreadTime, Wait
-from otel_gpu.explain.verdicts import state_of
+from otel_gpu.explain.accounting.verdicts import state_of
 from otel_gpu.export import semconv
 from otel_gpu.export.points import Attributes, Measurement
 

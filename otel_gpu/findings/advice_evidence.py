@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from otel_gpu.explain.device_use import DeviceUse
-from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.explain.traces.device_use import DeviceUse
+from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.findings.device_report import Advice
 from otel_gpu.findings.words import format_duration
 from otel_gpu.state.traces.kernel_kinds import KernelKind

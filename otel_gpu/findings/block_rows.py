@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
-from otel_gpu.explain.allocator_churn import Churn
 from otel_gpu.explain.chains import CauseKind, Failure
-from otel_gpu.explain.memory_advice import advise, keep_cache
-from otel_gpu.explain.out_of_memory import can_expand
+from otel_gpu.explain.memory.advice import advise, keep_cache
+from otel_gpu.explain.memory.allocator_churn import Churn
+from otel_gpu.explain.memory.out_of_memory import can_expand
 from otel_gpu.findings.device_memory import Growth, Memory, MemoryReading
 from otel_gpu.findings.memory_rows import failure_alarms, holdings, out_of_memory
 from otel_gpu.findings.phrases import PHRASES

@@ -25,11 +25,11 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
     OpenCallActivity,
 )
+from otel_gpu.explain.accounting.verdicts import UNKNOWN, find_verdicts
 from otel_gpu.explain.chains import Verdict
+from otel_gpu.explain.code_locations import Places
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.explain.places import Places
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.verdicts import UNKNOWN, find_verdicts
 from otel_gpu.findings.causes import rank_of
 from otel_gpu.findings.counts import api_rows
 from otel_gpu.findings.document import Api, ImageKey, key_of, with_names

@@ -20,17 +20,17 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.cuda_errors import signal_name
 from otel_gpu.enrich.identity.identities import ProcessImage, Who
 from otel_gpu.enrich.marks import StepActivity
-from otel_gpu.explain.allocator_churn import KINDS as CHURN_KINDS
-from otel_gpu.explain.bounds import with_bounds
+from otel_gpu.explain.accounting.bounds import with_bounds
+from otel_gpu.explain.accounting.chronic import Finding, find_chronic
+from otel_gpu.explain.accounting.time_tree import resources_of
+from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Chain, Failure, Incident
-from otel_gpu.explain.chronic import Finding, find_chronic
+from otel_gpu.explain.code_locations import Places
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents, worst_first
-from otel_gpu.explain.out_of_memory import ANYBODY, MAX_FAILURES
-from otel_gpu.explain.places import Places
-from otel_gpu.explain.stragglers import find_stragglers
-from otel_gpu.explain.time_tree import resources_of
-from otel_gpu.explain.verdicts import find_verdicts
+from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.memory.out_of_memory import ANYBODY, MAX_FAILURES
+from otel_gpu.explain.nccl.stragglers import find_stragglers
 from otel_gpu.findings.block_rows import Calls, block_notes, block_rows, layer_rows
 from otel_gpu.findings.chain_rows import ChainRows
 from otel_gpu.findings.communicator_rows import communicator_rows

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.explain.collective_names import (
+from otel_gpu.explain.nccl.collective_names import (
     absence_text,
     operation_name,
     signature_text,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TypeVar
 
-from otel_gpu.explain.device_use import DeviceUse, examine
-from otel_gpu.explain.trace_health import Fault
+from otel_gpu.explain.traces.device_use import DeviceUse, examine
+from otel_gpu.explain.traces.trace_health import Fault
 from otel_gpu.findings.comparison import Basis, Figures, Kind, Side
 from otel_gpu.state.traces.device_steps import PROFILER_STEP, counted
 from otel_gpu.state.traces.kernel_kinds import KernelKind

@@ -7,9 +7,9 @@ of the window it can save: all of the time that it is about. What a trace cannot
 
 from collections.abc import Iterator, Sequence
 
-from otel_gpu.explain.device_use import DeviceUse
-from otel_gpu.explain.device_verdict import GPU_BOUND
-from otel_gpu.explain.verdicts import UNKNOWN
+from otel_gpu.explain.accounting.verdicts import UNKNOWN
+from otel_gpu.explain.traces.device_use import DeviceUse
+from otel_gpu.explain.traces.device_verdict import GPU_BOUND
 from otel_gpu.findings.device_report import Advice, DeviceReport
 from otel_gpu.findings.loss_advice import RULES_OF_LOSS
 from otel_gpu.findings.words import format_share

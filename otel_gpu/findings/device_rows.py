@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from otel_gpu.explain.device_use import DeviceUse, examine
-from otel_gpu.explain.idle_causes import IdleCause
+from otel_gpu.explain.traces.device_use import DeviceUse, examine
+from otel_gpu.explain.traces.idle_causes import IdleCause
 from otel_gpu.findings.device_advice import advice_for, straggler_advice
 from otel_gpu.findings.device_report import (
     Advice,

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from otel_gpu.explain.device_use import DeviceUse
-from otel_gpu.explain.idle_causes import IdleCause
-from otel_gpu.explain.loader_rhythm import rhythm_of
+from otel_gpu.explain.traces.device_use import DeviceUse
+from otel_gpu.explain.traces.idle_causes import IdleCause
+from otel_gpu.explain.traces.loader_period import rhythm_of
 from otel_gpu.findings.advice_evidence import (
     Rule,
     gap_ids,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from otel_gpu.explain.chains import Failure, Pin
-from otel_gpu.explain.memory_advice import advise, grow, keep_cache, pool_name
+from otel_gpu.explain.memory.advice import advise, grow, keep_cache, pool_name
 from otel_gpu.findings.device_memory import (
     ChurnSize,
     Growth,

@@ -8,7 +8,7 @@ part in its own way.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from otel_gpu.explain import collective_names
+from otel_gpu.explain.nccl import collective_names
 from otel_gpu.findings.causes import Interval, path_of, was_cpu_idle
 from otel_gpu.findings.document import (
     COLLECTIVE,

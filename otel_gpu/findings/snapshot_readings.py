@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
-from otel_gpu.explain.out_of_memory import MAX_FAILURES
+from otel_gpu.explain.memory.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer
 from otel_gpu.state.memory.history import (
     History,

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from otel_gpu.explain.device_use import launches_of
-from otel_gpu.explain.trace_health import Fault, Finding
+from otel_gpu.explain.traces.device_use import launches_of
+from otel_gpu.explain.traces.trace_health import Fault, Finding
 from otel_gpu.findings.words import format_duration, format_share
 from otel_gpu.formatting.units import counted
 from otel_gpu.wire.device_activity import DeviceTrace

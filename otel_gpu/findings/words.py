@@ -9,7 +9,7 @@ from otel_gpu.enrich import stack_text
 from otel_gpu.enrich.identity.identities import ProcessImage, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, Where
-from otel_gpu.explain.xids import meaning_of
+from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.findings.document import CROWD_PID
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from otel_gpu.explain.device_use import DeviceUse
+from otel_gpu.explain.traces.device_use import DeviceUse
 from otel_gpu.findings.advice_evidence import (
     Rule,
     kernel_ids,

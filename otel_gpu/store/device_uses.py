@@ -15,7 +15,7 @@ MAX_WAITS: Final = 1_000
 def found_rows(trace: DeviceTrace) -> Iterator[tuple[str, Row, int]]:
     """Yield tables and their rows from the device on, and how much text is in each."""
     # An agent that writes a store never meets a trace.
-    from otel_gpu.explain.device_use import DeviceUse, examine  # noqa: PLC0415 -- see above
+    from otel_gpu.explain.traces.device_use import DeviceUse, examine  # noqa: PLC0415 -- see above
 
     def rows_of(use: DeviceUse) -> Iterator[tuple[str, Row]]:
         device, base_ns, phases = use.device, trace.base_unix_ns, use.phases

@@ -24,7 +24,7 @@ import json, os, sys
 from collections import Counter
 from otel_gpu.cli import main
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.reasoning import Reasoning
+from otel_gpu.explain.chain_builder import Reasoning
 find, explain, explain_example = Causes.find, Reasoning.explain, Reasoning.explain_example
 counts, seconds = Counter(), Counter()
 def count_find(*arguments):

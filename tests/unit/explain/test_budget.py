@@ -8,7 +8,7 @@ import pytest
 from otel_gpu.explain.budget import ChainBudget
 from otel_gpu.explain.chains import Chain, Effect
 from tests.activities import SECOND, T0, image
-from tests.unit.explain.test_out_of_memory import explained, in_pieces
+from tests.unit.explain.memory.test_out_of_memory import explained, in_pieces
 
 MS = 1_000_000
 SETTLE_NS = 3 * SECOND

@@ -9,8 +9,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
+from otel_gpu.explain.chain_builder import Reasoning
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.explain.reasoning import Reasoning
 from otel_gpu.explain.settings import Settings
 from tests.activities import SECOND, T0, capture, image
 from tests.unit.explain.streams import (

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu import cli
-from otel_gpu.explain import device_use
-from otel_gpu.explain.device_use import examine
+from otel_gpu.explain.traces import device_use
+from otel_gpu.explain.traces.device_use import examine
 from otel_gpu.export.device_parts import LONG
 from otel_gpu.export.device_spans import MAX_SPANS, run_spans
 from otel_gpu.wire.device_activity import (

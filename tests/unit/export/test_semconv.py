@@ -21,8 +21,8 @@ from otel_gpu.explain.chains import (
     Evidence,
     Incident,
 )
-from otel_gpu.explain.idle_causes import IdleCause
-from otel_gpu.explain.trace_health import Fault
+from otel_gpu.explain.traces.idle_causes import IdleCause
+from otel_gpu.explain.traces.trace_health import Fault
 from otel_gpu.export import semconv
 from otel_gpu.export.exports import open_exports
 from otel_gpu.options import CaptureConfig, Config, ExportConfig, StacksConfig

@@ -3,9 +3,9 @@
 from otel_gpu import wire
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.explain.allocator_churn import AllocatorChurn
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
 from otel_gpu.explain.examples import Examples
+from otel_gpu.explain.memory.allocator_churn import AllocatorChurn
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.memory.blocks import Blocks
 from otel_gpu.state.nccl.communicators import Communicators

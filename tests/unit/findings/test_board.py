@@ -37,7 +37,7 @@ from tests.activities import (
     thread_time,
     times,
 )
-from tests.unit.explain.test_stragglers import story as late_ranks
+from tests.unit.explain.nccl.test_stragglers import story as late_ranks
 
 MS = 1_000_000
 RECORDINGS = resources.files("otel_gpu.demo").joinpath("recordings")

@@ -5,8 +5,8 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.enrich.thread_times import NO_WAIT
+from otel_gpu.explain.accounting.verdicts import CLASSES, STATES
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.explain.verdicts import CLASSES, STATES
 from otel_gpu.findings import chain_rows
 from otel_gpu.findings import collector as module
 from otel_gpu.findings.collector import Collector

@@ -20,8 +20,8 @@ from otel_gpu.findings.document import Window
 from otel_gpu.findings.json_form import make_document
 from tests.activities import MS, SECOND, T0, calls, capture, image, snapshot, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, ID, collectives, ranks, reading
+from tests.unit.explain.nccl.test_collectives import hanging
 from tests.unit.explain.streams import START
-from tests.unit.explain.test_collectives import hanging
 
 SCHEMA = json.loads(Path(otel_gpu.findings.__file__).with_name("schema.json").read_text())
 GB = 1_000_000_000

@@ -11,8 +11,8 @@ from otel_gpu.findings.collector import Collector
 from otel_gpu.findings.json_form import make_document
 from otel_gpu.findings.sentences import loss_of, plain, sentence_of
 from tests.activities import capture, device_fault, snapshot
+from tests.unit.explain.devices.test_device_causes import UUID, devices, gpu, wait
 from tests.unit.explain.streams import MS, TRAINER, usual
-from tests.unit.explain.test_device_causes import UUID, devices, gpu, wait
 
 
 def document_of(*activities):

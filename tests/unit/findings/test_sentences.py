@@ -2,9 +2,9 @@
 
 import pytest
 
+from otel_gpu.explain.accounting.verdicts import CLASSES, IDLE, MIXED, STATES, UNKNOWN
 from otel_gpu.explain.chains import Cause, CauseKind, Culprit
 from otel_gpu.explain.rules import KINDS
-from otel_gpu.explain.verdicts import CLASSES, IDLE, MIXED, STATES, UNKNOWN
 from otel_gpu.findings import phrases
 from otel_gpu.findings.causes import path_of
 from otel_gpu.findings.sentences import because, fault

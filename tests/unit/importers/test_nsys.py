@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.errors import RecordingError
-from otel_gpu.explain.device_use import examine
+from otel_gpu.explain.traces.device_use import examine
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.nsys import tables
 from otel_gpu.options import Config

@@ -16,7 +16,7 @@ from otel_gpu.store.reader import StoreReader
 from otel_gpu.wire.communicators import Collective, Signature
 from tests.activities import H100, SECOND, T0, call, capture
 from tests.communicator_activities import ALL_REDUCE, ID, RECENT, collectives, ranks, reading
-from tests.unit.explain.test_collectives import hanging
+from tests.unit.explain.nccl.test_collectives import hanging
 from tests.unit.store.stores import ask, read, write
 
 WORLD = ranks(4)

@@ -1,0 +1,178 @@
+"""
+Account causes: what the account of a process's time says that kept its feeder threads.
+
+Several causes can be about one thread: it ended waits of several kinds, or for several files. The
+samples of that thread are the same ones each time, and those of a sum of causes count once. So causes
+have no lines before it is known which of them are told of together.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.explain.accounting.thread_locations import Whereabouts
+from otel_gpu.explain.accounting.time_states import state_of_kind
+from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
+from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
+from otel_gpu.explain.code_locations import Places, Worker
+from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
+from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
+from otel_gpu.state.thread_names import Names
+
+OWN = frozenset({HOST_WORK, "sleep"})
+"""What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
+NOBODY = 0
+"""In place of the pid of a culprit."""
+
+_NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
+# Of these the culprit, in a chain, is whom it waited for; here the end of the chain has no other.
+_WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
+# What one who is not watched waits for is not known.
+_UNEXPLAINED = "unexplained"
+
+_Name = tuple[str, int]
+"""Kind of a cause, and the pid of its culprit: what causes are summed by."""
+
+
+class AccountCauses:
+    """
+    Makes causes of the nodes of a time tree.
+
+    Args:
+        process: Whose time it is.
+        start_unix_ns: When it began.
+        end_unix_ns: When it ended.
+        places: Where threads were.
+        times: What the account says of the process.
+        names: Knows what processes are called that are not watched.
+    """
+
+    def __init__(
+        self,
+        process: ProcessImage,
+        start_unix_ns: int,
+        end_unix_ns: int,
+        places: Places | None,
+        times: Iterable[ThreadTime],
+        names: Names | None = None,
+    ) -> None:
+        self._names = names
+        self._process = process
+        self._window = start_unix_ns, end_unix_ns
+        self._places = places
+        self._whereabouts = Whereabouts(places, times) if places else None
+        # Who worked, or had the CPU: by the names of a cause and of the one below it.
+        self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
+
+    def causes(self, tree: Node, least_ns: int = 0) -> Iterator[Cause]:
+        """
+        Yield what of a tree is lost, without lines.
+
+        Args:
+            tree: With all its nodes.
+            least_ns: Kinds of causes that take less together are left out.
+        """
+        found: list[tuple[str, Node, str]] = []
+        together_ns: Counter[str] = Counter()
+        for branch in tree.children:
+            if branch.state in _NOT_LOST:
+                continue
+            for node in branch.children or (branch,):
+                kind = HOST_WORK if node.state == HOST else node.state
+                rule = RULE_BY_KIND.get(kind)
+                if rule is not None and (rule.fault != NO_FAULT or kind in OWN):
+                    found.append((kind, node, branch.state))
+                    together_ns[kind] += node.time_ns
+        for kind, node, state in found:
+            if together_ns[kind] >= least_ns:
+                yield self._cause(kind, node, state)
+
+    def with_lines(self, cause: Cause, pids: Iterable[int]) -> Cause:
+        """
+        Return a cause, which may be the sum of several of its kind, with lines, and those below it.
+
+        Args:
+            cause: The cause.
+            pids: The culprits of those that it is the sum of.
+        """
+        names = [(cause.kind, pid) for pid in pids]
+        via = tuple(
+            one._replace(lines=self._lines([(name, _name_of(one)) for name in names]))
+            for one in cause.via
+        )
+        return cause._replace(via=via, lines=self._lines([(name,) for name in names]))
+
+    def _cause(self, kind: str, node: Node, state: str) -> Cause:
+        culprit = self._culprit_of(node)
+        by = culprit.pid if culprit else NOBODY
+        evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
+        via = tuple(map(self._via, node.children))
+        cause = Cause(kind, node.time_ns, node.share, culprit, evidence, via, node.resource)
+        self._note(cause)
+        for one in via:
+            # Who had the CPU that it waited for is not known here.
+            if one.kind == HOST_WORK:
+                self._note(cause, one)
+        return cause
+
+    def _via(self, node: Node) -> Cause:
+        kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
+        end = self._culprit_of(node)
+        culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
+        state = state_of_kind(kind)
+        evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
+        return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
+
+    def _culprit_of(self, node: Node) -> Culprit | None:
+        if node.who is None:
+            return None
+        culprit = Culprit(*node.who[:3])
+        return self._names.named(culprit) if self._names else culprit
+
+    def _note(self, *causes: Cause) -> None:
+        """Note who worked, or had the CPU, for the last of these; nobody else: the process itself."""
+        kind, who = causes[-1].kind, causes[-1].culprit
+        if kind == HOST_WORK:
+            worker = (
+                (who.pid, who.tid or None, AT_WORK) if who else (self._process.pid, None, FEEDING)
+            )
+        elif kind == "run_queue" and who is not None:
+            # One process is one hog, and none of its threads is named.
+            worker = (who.pid, who.tid or None, EVERYWHERE)
+        else:
+            return
+        self._workers.setdefault(tuple(map(_name_of, causes)), {})[worker] = None
+
+    def _lines(self, names: Collection[tuple[_Name, ...]]) -> Lines:
+        """Return the lines of all who worked for causes of these names, of each of them once."""
+        if self._places is None:
+            return NO_LINES
+        workers = {worker: None for name in names for worker in self._workers.get(name, ())}
+        return self._places.lines_of(
+            [
+                (pid, tid, contexts)
+                for pid, tid, contexts in workers
+                if tid is None or (pid, None, contexts) not in workers
+            ]
+        )
+
+    def _evidence(
+        self,
+        pid: int,
+        state: str,
+        time_ns: int,
+        by: int,
+        culprit: Culprit | None,
+        tid: int = 0,
+    ) -> tuple[Evidence, ...]:
+        found = self._whereabouts
+        seen = found.find(pid, state, time_ns, by, tid) if found else None
+        name = f"account-{pid}-{tid}-{state}-{by}-{self._window[0]}"
+        stack = seen.stack if seen else None
+        return (Evidence(name, "account", *self._window, culprit, stack=stack),)
+
+
+def _name_of(cause: Cause) -> _Name:
+    return cause.kind, cause.culprit.pid if cause.culprit else NOBODY

@@ -1,0 +1,383 @@
+"""
+The time tree: where all the time of the threads that feed a GPU went, and who kept them waiting.
+
+Its first level is the time budget (``states``), below that stands who was waited for, and below that
+what that one did meanwhile. The children of a node sum to it, to the nanosecond.
+"""
+
+# What the account says, and when
+# -------------------------------
+#
+# Time is booked while it passes, and then its state is known and who ends the wait is not. When the
+# wait ends, the whole of it is booked again, with who ended it. So the states of the tree are of the
+# time that passed in the window, and what stands below them is of the waits that ended in it: of
+# which a part may have passed before. Where that is more than what passed, it is scaled down; what
+# is missing has not ended, and is said to be unknown.
+#
+# How long somebody worked is in the account too. Samples divide it among the lines of the program.
+#
+# Idle is not starved
+# -------------------
+#
+# A server that gets no requests waits in the same system calls as a program whose data is late. It
+# is idle where nobody who is watched ended the wait or has the other end of what was waited for, and
+# nothing that the program had asked for was on its way: it waits for a connection, on one that came
+# from outside, or for any of many. On a connection that it made itself to another host it waits for an
+# answer, which is a cause of its own.
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
+from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
+from otel_gpu.explain import rules
+from otel_gpu.explain.accounting.thread_locations import Whereabouts
+from otel_gpu.explain.accounting.time_states import kind_of, kind_of_end, state_of, state_of_kind
+from otel_gpu.explain.chains import Node, Where
+from otel_gpu.explain.code_locations import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
+from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.ranking import clear_resource, fit, spread
+from otel_gpu.explain.wakers import waker_of
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.code_lines import NO_LINES, Line, Lines
+from otel_gpu.state.cpu_samples import AT_WORK
+
+IDLE = "idle"
+OTHER = "other"
+UNKNOWN = "unknown"
+HOST = "host"
+HOST_WORK = "host_work"
+LINE = "line"
+
+NOT_ENDED = "These waits had not ended: who will end them is not known yet."
+NOT_FOLLOWED = "What it did meanwhile was not seen."
+NO_REASON = "It was blocked; on what is not known."
+NO_LINE = "Their samples have no line."
+
+_MOST_CHILDREN = 8
+_MOST_LINES = 5
+# Of the whole tree; what is less is summed up, if it has company.
+_LEAST_SHARE = 0.002
+_FEW = 2
+# States in which somebody, or something, keeps a thread from going on.
+_HINDERED = frozenset(
+    {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "stopped", "other"}
+)  # fmt: skip
+# Where it matters who that is, so that it has to be said if it is not known.
+_BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
+_OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
+
+Resources = Mapping[tuple[int, str], Resource]
+"""What the threads of a process mostly wait for, by its pid and the reason of the wait."""
+
+
+class _Leaf(NamedTuple):
+    state: str
+    kind: str
+    who: Culprit | None = None
+    resource: Resource | None = None
+    end: Culprit | None = None
+    end_kind: str = ""
+    end_resource: Resource | None = None
+    note: str = ""
+    end_note: str = ""
+
+
+def grow(
+    times: Iterable[ThreadTime],
+    places: Places | None = None,
+    resources: Resources | None = None,
+    *,
+    most: int | None = _MOST_CHILDREN,
+) -> Node | None:
+    """
+    Return the tree of one process; None: none of its threads feeds a GPU.
+
+    Args:
+        times: Of the window.
+        places: Where threads were, of those intervals that were seen.
+        resources: What other processes wait for.
+        most: How many children a node has at most, the others summed up; None: all.
+    """
+    times = tuple(times)
+    passed_ns: dict[str, int] = {}
+    for time in times:
+        state = state_of(time.state, time.context, time.reason)
+        if state is not None and time.time_ns > 0:
+            passed_ns[state] = passed_ns.get(state, 0) + time.time_ns
+    total_ns = sum(passed_ns.values())
+    if not total_ns:
+        return None
+    leaves: dict[_Leaf, int] = {}
+    if knows_waits(times):
+        leaves = _leaves(times, passed_ns, resources or {})
+    for leaf, time_ns in leaves.items():
+        if leaf.state == IDLE:
+            passed_ns[IDLE] = passed_ns.get(IDLE, 0) + time_ns
+            passed_ns["ipc"] -= time_ns
+    whereabouts = Whereabouts(places, times) if places else None
+    grower = _Grower(times[0].process.pid, total_ns, whereabouts, most)
+    children = [
+        grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
+        for state, time_ns in passed_ns.items()
+        if time_ns > 0
+    ]
+    return Node("all", total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
+
+
+def knows_waits(times: Iterable[ThreadTime]) -> bool:
+    """Say whether an account tells who ended waits; those of former versions know states only."""
+    return any(time.wait != NO_WAIT for time in times)
+
+
+def resources_of(figures: Iterable[Figures]) -> Resources:
+    """Return what the threads of each process mostly wait for, whether they feed a GPU or not."""
+    waits: dict[tuple[int, str], list[tuple[Resource | None, int]]] = {}
+    for one in figures:
+        for time in one.times:
+            if time.state == wire.STATE_BLOCKED and time.ended_ns > 0:
+                of_reason = waits.setdefault((one.process.pid, _as_before(time.reason)), [])
+                of_reason.append((time.wait.resource, time.ended_ns))
+    found = ((key, clear_resource(of_reason)) for key, of_reason in waits.items())
+    return {key: resource for key, resource in found if resource}
+
+
+def _leaves(
+    times: Iterable[ThreadTime], passed_ns: Mapping[str, int], resources: Resources
+) -> dict[_Leaf, int]:
+    """Return what each state consists of, scaled to the time that passed in it."""
+    ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
+    rows = [(state_of(time.state, time.context, time.reason), time) for time in _ranked(times)]
+    # Whether anybody who is watched ever sent it anything.
+    is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
+    # Of one thread there may be several names.
+    names: dict[tuple[int, int], Culprit] = {}
+    for state, time in rows:
+        if state in ended and time.ended_ns > 0:
+            leaf = _leaf_of(state, time, names, resources, is_fed=is_fed)
+            ended[state][leaf] = ended[state].get(leaf, 0) + time.ended_ns
+    leaves: dict[_Leaf, int] = {}
+    for state, found in ended.items():
+        for kind in rules.REPEATED_KINDS:
+            _complete(found, kind)
+        scaled = fit(found, passed_ns[state])
+        open_ns = passed_ns[state] - sum(scaled.values())
+        if open_ns and state in _BY_SOMEBODY:
+            # Who never got data from anybody who is watched waits for input from outside.
+            is_idle = state == "ipc" and not is_fed
+            leaf = _Leaf(IDLE, "ipc") if is_idle else _Leaf(state, UNKNOWN, note=NOT_ENDED)
+            scaled[leaf] = scaled.get(leaf, 0) + open_ns
+        elif open_ns and scaled:
+            leaf = _Leaf(state, state if state in ("io", "sleep") else UNKNOWN)
+            scaled[leaf] = scaled.get(leaf, 0) + open_ns
+        leaves |= scaled
+    return leaves
+
+
+def _ranked(times: Iterable[ThreadTime]) -> Iterator[ThreadTime]:
+    # Not in the order in which a capture or a store has them: it decides on names and roundings.
+    by_time = sorted(times, key=_by_ended)
+    for _, alike in groupby(by_time, _by_ended):
+        few = tuple(alike)
+        # To write one down takes longer than all else that is done with it.
+        yield from few if len(few) == 1 else sorted(few, key=lambda time: repr(time[1:]))
+
+
+def _by_ended(time: ThreadTime) -> int:
+    return -time.ended_ns
+
+
+def _leaf_of(
+    state: str,
+    time: ThreadTime,
+    names: dict[tuple[int, int], Culprit],
+    resources: Resources,
+    *,
+    is_fed: bool,
+) -> _Leaf:
+    wait = time.wait
+    who, end = (
+        None if one is None else names.setdefault((one.pid, one.tid), one)
+        for one in (waker_of(time), wait.end)
+    )
+    kind = kind_of(time)
+    if _is_input(time, who, is_fed=is_fed):
+        return _Leaf(IDLE, kind, who, wait.resource)
+    note = NO_REASON if kind == UNKNOWN else ""
+    if state in ("run_queue", "stopped"):
+        # What it had waited for before, or the one that resumed it did, does not matter.
+        return _Leaf(state, kind, who)
+    leaf = _Leaf(state, kind, who, wait.resource, note=note)
+    if not _is_watched(who):
+        return leaf
+    resource, note, end_kind = None, "", kind_of_end(wait)
+    if wait.end_state == wire.STATE_BLOCKED:
+        resource = resources.get((end.pid, _as_before(wait.end_reason))) if end else None
+        if end_kind == "ipc" and resource and resource.is_network:
+            end_kind = "network"
+    if end_kind == "unexplained":
+        note = NO_REASON if wait.end_state == wire.STATE_BLOCKED else NOT_FOLLOWED
+        end_kind = UNKNOWN
+    return leaf._replace(end=end or who, end_kind=end_kind, end_resource=resource, end_note=note)
+
+
+def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
+    """Say whether a wait was for input from outside, of which nothing is known to be on its way."""
+    resource = time.wait.resource
+    if time.context != wire.CONTEXT_GAP or time.reason != "ipc" or _is_watched(who):
+        return False
+    if resource is not None and resource.peers:
+        return False
+    # Who waits for a worker with a time limit is woken by a timer as well.
+    is_of_clients = resource is not None and resource.kind in _OF_CLIENTS
+    return who is not None or is_of_clients or not is_fed
+
+
+def _complete(found: dict[_Leaf, int], kind: str) -> None:
+    """Say of waits that a timer ended who was waited for, if it can only be one process."""
+    alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != IDLE]
+    known = {leaf: found[leaf] for leaf in alike if leaf.who is not None}
+    nobodys = [leaf for leaf in alike if leaf.who is None]
+    if nobodys and len({leaf.who.pid for leaf in known if leaf.who}) == 1:
+        total_ns = sum(known.values()) + sum(map(found.pop, nobodys))
+        found |= spread(known, total_ns)
+
+
+def _as_before(reason: str) -> str:
+    # What a wait for data was about is known of a thread's own waits only.
+    return "ipc" if reason == "network" else reason
+
+
+def _is_watched(who: Culprit | None) -> bool:
+    # Of processes that are not watched no thread is named.
+    return who is not None and who.tid != 0
+
+
+class _Grower:
+    """Makes nodes of leaves."""
+
+    def __init__(
+        self, pid: int, total_ns: int, whereabouts: Whereabouts | None, most: int | None
+    ) -> None:
+        self._pid = pid
+        self._total_ns = total_ns
+        self._whereabouts = whereabouts
+        self._most = most
+
+    def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> Node:
+        """Return the node of a state."""
+        groups: dict[tuple[str, Culprit | None, Resource | None], dict[_Leaf, int]] = {}
+        for leaf, part_ns in leaves.items():
+            groups.setdefault((leaf.kind, leaf.who, leaf.resource), {})[leaf] = part_ns
+        children = [self._of_who(state, group) for group in groups.values()]
+        if len(children) == 1:
+            (only,) = children
+            if not (only.who or only.resource or only.children) and only.state == state:
+                children = []
+        place = "ipc" if state == IDLE else state
+        return self._node(state, time_ns, self._pid, place, children=self._fold(children))
+
+    def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> Node:
+        first = next(iter(leaves))
+        ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
+        for leaf, time_ns in leaves.items():
+            if leaf.end is not None and leaf.end_kind:
+                key = (leaf.end, leaf.end_kind, leaf.end_resource, leaf.end_note)
+                ends[key] = ends.get(key, 0) + time_ns
+        children = [
+            self._node(
+                kind,
+                time_ns,
+                end.pid,
+                state_of_kind(kind),
+                tid=end.tid,
+                who=Who(*end),
+                resource=resource,
+                note=note,
+            )
+            for (end, kind, resource, note), time_ns in ends.items()
+        ]
+        return self._node(
+            first.kind,
+            sum(leaves.values()),
+            self._pid,
+            "ipc" if state == IDLE else state,
+            who=Who(*first.who) if first.who else None,
+            by=first.who.pid if first.who else 0,
+            resource=first.resource,
+            note=first.note,
+            children=self._fold(children),
+        )
+
+    def _node(
+        self,
+        state: str,
+        time_ns: int,
+        pid: int,
+        place: str,
+        *,
+        by: int = 0,
+        tid: int = 0,
+        who: Who | None = None,
+        resource: Resource | None = None,
+        note: str = "",
+        children: tuple[Node, ...] = (),
+    ) -> Node:
+        node = Node(
+            state, time_ns, time_ns / self._total_ns, who, None, 0, children, resource, note
+        )
+        if self._whereabouts is None:
+            return node
+        lines = NO_LINES
+        if state in (HOST, HOST_WORK):
+            contexts = AT_WORK if who else FEEDING
+            lines = self._whereabouts.places.lines(pid, who.tid if who else None, contexts)
+        if lines.first is not None and lines.weight_ns > 0:
+            below = tuple(self._divide(time_ns, lines))
+            return node._replace(
+                where=lines.first.where, samples=lines.samples, children=below, work=lines.work
+            )
+        seen = self._whereabouts.find(pid, place, time_ns, by, tid)
+        frame = seen.stack.place if seen else None
+        where = Where(frame.function, frame.file, frame.line) if frame else None
+        is_work = place == HOST
+        return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
+
+    def _divide(self, time_ns: int, lines: Lines) -> Iterator[Node]:
+        """Yield the lines that some work went to, and the smaller ones together."""
+        # One alone has no need to be summed up.
+        is_few = len(lines.each) - _MOST_LINES < _FEW
+        shown = lines.each if is_few else lines.each[:_MOST_LINES]
+        rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
+        parts: dict[Line | None, int] = {line: line.weight_ns for line in shown} | {None: rest_ns}
+        for line, part_ns in spread(parts, time_ns).items():
+            share = part_ns / self._total_ns
+            if line is not None:
+                named = Node(LINE, part_ns, share, None, line.where, line.samples)
+                yield named._replace(work=line.work)
+            elif part_ns:
+                others = lines.samples - sum(line.samples for line in shown)
+                count = len(lines.each) - len(shown)
+                state, note = (OTHER, f"{count:,} smaller ones.") if count else (UNKNOWN, NO_LINE)
+                yield Node(state, part_ns, share, samples=others, note=note)
+
+    def _fold(self, children: list[Node]) -> tuple[Node, ...]:
+        """Return children by their time, the smallest summed up."""
+        ranked = sorted((node for node in children if node.time_ns > 0), key=_by_time)
+        if self._most is None:
+            return tuple(ranked)
+        large = sum(node.share >= _LEAST_SHARE for node in ranked)
+        kept = max(1, min(large, self._most - 1))
+        rest = ranked[kept:]
+        if len(rest) < _FEW:
+            return tuple(ranked)
+        time_ns = sum(node.time_ns for node in rest)
+        note = f"{len(rest):,} smaller ones."
+        return (*ranked[:kept], Node(OTHER, time_ns, time_ns / self._total_ns, note=note))
+
+
+def _by_time(node: Node) -> tuple[int, str, int, int]:
+    who = node.who
+    return -node.time_ns, node.state, who.pid if who else 0, who.tid if who else 0

@@ -1,0 +1,133 @@
+"""Unseen time: what the time account says of waits that were too short, or too many, to be kept one by one."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.accounting.waits import AccountWaits, Waited
+from otel_gpu.explain.chains import Culprit, Evidence
+from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.ranking import fit
+from otel_gpu.explain.timeline import Timeline
+from otel_gpu.state.code_lines import NO_LINES
+from otel_gpu.state.cpu_samples import Samples
+
+_ANYBODY = 0
+_UNEXPLAINED = "unexplained"
+_WORK = "host_work"
+# Of these a culprit is whom a thread waited for, which is not known of those that others waited for.
+_WAITS = frozenset({"run_queue", *rules.REPEATED_KINDS})
+
+
+class Unseen:
+    """Divides time among what an account knows of it, less what is known one by one."""
+
+    def __init__(self, waits: AccountWaits, timeline: Timeline, samples: Samples) -> None:
+        self._waits = waits
+        self._timeline = timeline
+        self._samples = samples
+
+    def waits(
+        self, pid: int, place: str, span: Evidence, kept: Iterable[Piece], blocked_ns: int
+    ) -> Iterator[Piece]:
+        """
+        Yield for what a thread waited in an effect, beside its waits that were kept.
+
+        Args:
+            pid: Of its process.
+            place: Where it was: one of ``rules``' places.
+            span: The effect.
+            kept: These waits.
+            blocked_ns: How long it waited beside them.
+        """
+        edges = span.start_unix_ns, span.end_unix_ns
+        for part, time_ns in _shares(self._waits.waits(pid, place, *edges), kept, blocked_ns):
+            is_repeated = part.kind in rules.REPEATED_KINDS
+            yield Piece(
+                *(part.kind, time_ns, part.who, span),
+                is_repeated=is_repeated,
+                resource=part.resource,
+            )
+
+    def meanwhile(
+        self, pid: int, place: str, other: Culprit, group: Iterable[Piece], seen: list[Piece]
+    ) -> list[Piece]:
+        """
+        Return what a thread did while a process waited for it.
+
+        Args:
+            pid: Of the process.
+            place: Where it waited; empty: anywhere.
+            other: The thread; where it waited in turn, it is what the last one did.
+            group: The waits.
+            seen: What it was seen to do in them.
+        """
+        group = list(group)
+        known = [piece for piece in seen if piece.kind != _UNEXPLAINED]
+        whole_ns = sum(piece.time_ns for piece in group)
+        left_ns = whole_ns - sum(piece.time_ns for piece in known)
+        start_unix_ns = min(piece.evidence.start_unix_ns for piece in group)
+        end_unix_ns = max(piece.evidence.end_unix_ns for piece in group)
+        parts = self._waits.meanwhile(pid, place, other, start_unix_ns, end_unix_ns)
+        if left_ns <= 0 or not parts:
+            return seen
+        start, end = (edge - self._timeline.unix_offset_ns for edge in (start_unix_ns, end_unix_ns))
+        found: list[Piece] = []
+        for part, time_ns in _shares(parts, known, left_ns, other):
+            who = part.who or other
+            span = evidence.of_unseen(who, start, start_unix_ns, end - start, "account")
+            lines = self._samples.of(who.pid, who.tid, start, end)
+            found.append(
+                Piece(
+                    *(part.kind, time_ns, None if part.kind in _WAITS else who, span),
+                    lines=lines if part.kind == _WORK else NO_LINES,
+                )
+            )
+            left_ns -= time_ns
+        # What nobody saw. Samples are told of once.
+        is_work = any(piece.kind == _WORK for piece in found)
+        for piece in seen:
+            if piece.kind == _UNEXPLAINED:
+                lines = NO_LINES if is_work else piece.lines
+                found.append(piece._replace(time_ns=min(piece.time_ns, left_ns), lines=lines))
+                left_ns -= found[-1].time_ns
+        return known + found
+
+
+def _shares(
+    parts: Iterable[Waited], known: Iterable[Piece], wanted_ns: int, other: Culprit | None = None
+) -> Iterator[tuple[Waited, int]]:
+    """
+    Yield what each part has of the time that is wanted.
+
+    The parts are of that and of what is known, and maybe of time around it, of which they have the same
+    shares. Where ``other`` waited in turn, a part is what the one did that it waited for.
+    """
+    parts, known = list(parts), list(known)
+    known_ns: Counter[tuple[str, int]] = Counter()
+    for piece in known:
+        known_ns[_key(piece.kind, piece.culprit, other)] += piece.time_ns
+    whole_ns = wanted_ns + sum(piece.time_ns for piece in known)
+    left_ns = fit({n: part.time_ns for n, part in enumerate(parts)}, whole_ns)
+
+    def take(number: int, key: tuple[str, int]) -> None:
+        taken_ns = min(left_ns[number], known_ns[key])
+        known_ns[key] -= taken_ns
+        left_ns[number] -= taken_ns
+
+    for number, part in enumerate(parts):
+        take(number, _key(part.kind, part.who, other))
+        take(number, (part.kind, _ANYBODY))
+    for number, part in enumerate(parts):
+        # Its own waits, as far as they were seen, were for the one behind it.
+        if other and part.who and part.who.tid != other.tid:
+            for kind in rules.REPEATED_KINDS:
+                take(number, (kind, _ANYBODY))
+    for number, share_ns in fit(left_ns, wanted_ns).items():
+        if share_ns and parts[number].kind != _UNEXPLAINED:
+            yield parts[number], share_ns
+
+
+def _key(kind: str, who: Culprit | None, other: Culprit | None) -> tuple[str, int]:
+    # For whom another thread waited only its own intervals know.
+    return kind, _ANYBODY if who is None or (other and kind in _WAITS) else who.tid

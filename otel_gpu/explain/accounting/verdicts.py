@@ -1,0 +1,244 @@
+"""
+Verdicts: what bounds a process, from where the time of its feeder threads went.
+
+A wait for the device is communication as far as other ranks had not yet called what this one had. How
+long the device takes to communicate once all have is not known from outside, and counts as the GPU's.
+"""
+
+# The base is all of the time of the feeder threads, time that they were stopped included. Work on a CPU
+# and waiting for one are two classes: the first is cured by faster code, the second by whoever has the
+# CPU. A verdict is the class with most of the time. If another class has nearly as much, a little noise
+# would turn one verdict into the other, so it is mixed, and names both.
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.explain import rules
+from otel_gpu.explain.accounting.time_states import STATES, budget_of, state_of
+from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
+from otel_gpu.explain.chains import Bound, Node, Verdict
+from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.settings import Settings
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.code_lines import NO_LINES, Lines, merge
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+
+__all__ = [
+    "CLASSES",
+    "IDLE",
+    "MIXED",
+    "STATES",
+    "UNKNOWN",
+    "budget_of",
+    "find_verdict",
+    "find_verdicts",
+    "state_of",
+]
+
+GPU, COMMUNICATION, DATA, CPU, STARVED = "gpu", "communication", "data", "cpu", "starved"
+LOCK, MEMORY, API, SLEEP, IDLE = "lock", "memory", "api", "sleep", "idle"
+STOPPED, OTHER = "stopped", "other"
+CLASSES: tuple[str, ...] = (
+    *(GPU, COMMUNICATION, DATA, CPU, STARVED, LOCK),
+    *(MEMORY, API, SLEEP, IDLE, STOPPED, OTHER),
+)
+MIXED = "mixed"
+UNKNOWN = "unknown"
+
+CLASS_BY_STATE: Mapping[str, str] = {
+    "gpu_wait": GPU,
+    "api": API,
+    "host": CPU,
+    "run_queue": STARVED,
+    "lock": LOCK,
+    "gil": LOCK,
+    "io": DATA,
+    "ipc": DATA,
+    "sleep": SLEEP,
+    "paging": MEMORY,
+    "stopped": STOPPED,
+    "other": OTHER,
+    "idle": IDLE,
+}
+"""The class that the time in a state belongs to, as far as the state alone says."""
+
+_VERDICTS: Mapping[str, str] = {
+    GPU: "gpu-bound",
+    COMMUNICATION: "communication-bound",
+    DATA: "data-bound",
+    CPU: "cpu-bound",
+    STARVED: "cpu-starved",
+    LOCK: "lock-bound",
+    MEMORY: "memory-bound",
+    # Time inside calls that neither wait nor allocate is the host's work as well.
+    API: "cpu-bound",
+    # Nothing kept it waiting: it had chosen to do nothing, or was asked to do nothing.
+    SLEEP: IDLE,
+    IDLE: IDLE,
+    STOPPED: "stopped",
+    OTHER: UNKNOWN,
+}
+# Of the whole, for a class to lead; and how much of its time the next one has at most: two to three.
+_LEAST_SHARE = 0.4
+_TIE = 0.667
+# What is named beside the class that leads.
+_NAMED_SHARE = 0.2
+_MOST_NAMED = 3
+# A launch is over in a few microseconds; what is far beyond that waits for room in the
+# queue, which is a wait for the device.
+_LONG_LAUNCH_NS = 50_000
+
+
+def find_verdicts(
+    figures: Iterable[Figures],
+    settings: Settings,
+    places: Places | None = None,
+    around: Iterable[Figures] | None = None,
+    lags: Mapping[ImageKey, int] | None = None,
+) -> list[Verdict]:
+    """
+    Return what bounds each process that has feeder threads.
+
+    Args:
+        figures: What was counted of them.
+        settings: What matters.
+        places: Where their threads were.
+        around: What was counted of all processes, if these are not all.
+        lags: For how long other ranks of their communicators came later than they.
+    """
+    figures = tuple(figures)
+    resources = resources_of(figures if around is None else around)
+    found = (
+        find_verdict(
+            one,
+            grow(one.times, places, resources),
+            settings,
+            (lags or {}).get(key_of(one.process), 0),
+        )
+        for one in figures
+    )
+    return [
+        verdict._replace(lines=_lines_of(verdict, places)) if places else verdict
+        for verdict in found
+        if verdict is not None
+    ]
+
+
+def find_verdict(
+    figures: Figures, tree: Node | None, settings: Settings, lag_ns: int = 0
+) -> Verdict | None:
+    """
+    Return what bounds a process; None: it has no feeder threads.
+
+    Args:
+        figures: What was counted of it.
+        tree: Where the time of these threads went.
+        settings: What matters.
+        lag_ns: For how long other ranks of its communicators came later than it did.
+    """
+    if tree is None:
+        return None
+    idle = tree.child(IDLE)
+    shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0, lag_ns)
+    is_enough = tree.time_ns >= settings.minimum_budget_ns
+    verdict, named = _judge(shares) if is_enough else (UNKNOWN, ())
+    bounds = tuple(Bound(name, shares[name]) for name in named)
+    return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree, bounds=bounds)
+
+
+def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
+    """Return the verdict, and the classes that it names, those with most of the time first."""
+    sums: dict[str, float] = {}
+    for name in CLASSES:
+        # Launching is work of the host, like what it does between calls.
+        sums[_VERDICTS[name]] = sums.get(_VERDICTS[name], 0.0) + shares[name]
+    first, second = sorted(sums, key=lambda verdict: -sums[verdict])[:2]
+    is_clear = sums[first] >= _LEAST_SHARE and sums[second] <= _TIE * sums[first]
+    led = (first,) if is_clear else (first, second)
+    ranked = sorted(CLASSES, key=lambda name: -shares[name])
+    leading = [next(name for name in ranked if _VERDICTS[name] == verdict) for verdict in led]
+    others = [one for one in ranked if one not in leading and shares[one] >= _NAMED_SHARE]
+    named = sorted([*leading, *others][:_MOST_NAMED], key=ranked.index)
+    return first if is_clear else MIXED, tuple(named)
+
+
+def _lines_of(verdict: Verdict, places: Places) -> Lines:
+    """Return the lines of the work that took most of the time of the class that leads."""
+    tree = verdict.time_tree
+    if tree is None or not verdict.bounds:
+        return NO_LINES
+    of = verdict.bounds[0].name
+    work_ns, all_ns = 0, 0
+    workers: set[tuple[int, int]] = set()
+    for branch in tree.children:
+        if CLASS_BY_STATE.get(branch.state) != of:
+            continue
+        all_ns += branch.time_ns
+        if branch.state == HOST:
+            work_ns += branch.time_ns
+        for waited in branch.children:
+            for node in waited.children:
+                if node.state == HOST_WORK and node.who is not None:
+                    work_ns += node.time_ns
+                    workers.add((node.who.pid, node.who.tid))
+    if 2 * work_ns < all_ns:
+        # Somebody slept, or waited in turn: where others worked meanwhile is beside the point.
+        return NO_LINES
+    if of == CPU:
+        return places.lines(verdict.process.pid, None, FEEDING)
+    return merge(places.lines(*thread) for thread in sorted(workers))
+
+
+def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> dict[str, float]:
+    classes = dict.fromkeys(CLASSES, 0)
+    in_calls_ns = 0
+    # Inside calls, by their family: what was lost there to something else than the call.
+    kept_ns: Counter[int] = Counter()
+    for time in figures.times:
+        state = state_of(time.state, time.context, time.reason)
+        if state is None:
+            continue
+        name = CLASS_BY_STATE[state]
+        in_call = time.context == wire.CONTEXT_CALL
+        if in_call and name in (DATA, SLEEP, OTHER):
+            # Not the program's data: the driver slept, or waited for a file of its own.
+            name = API
+        if in_call and name == API:
+            in_calls_ns += max(0, time.time_ns)
+        elif in_call:
+            known = API_BY_NUMBER.get(time.wait.api)
+            kept_ns[known.family if known else wire.FAMILY_LAUNCH] += max(0, time.time_ns)
+        classes[name] += max(0, time.time_ns)
+    allocating_ns, queueing_ns = _inside_calls_ns(figures.series, in_calls_ns, kept_ns)
+    classes[DATA] -= idle_ns
+    classes[IDLE] += idle_ns
+    classes[API] -= allocating_ns + queueing_ns
+    classes[MEMORY] += allocating_ns
+    classes[GPU] += queueing_ns
+    # What else it did meanwhile was no wait for them.
+    communication_ns = min(max(0, lag_ns), classes[GPU])
+    classes[GPU] -= communication_ns
+    classes[COMMUNICATION] += communication_ns
+    return {name: time_ns / total_ns for name, time_ns in classes.items()}
+
+
+def _inside_calls_ns(
+    counted: Iterable[Series], in_calls_ns: int, kept_ns: Mapping[int, int]
+) -> tuple[int, int]:
+    """Return how much of the time inside calls went to allocators and to full queues."""
+    allocating_ns = queueing_ns = 0
+    for _, key, api, _, aggregate in counted:
+        if api is None or key.nested:
+            continue
+        if api.family in rules.ALLOCATOR_FAMILIES:
+            allocating_ns += max(0, aggregate.sum)
+        elif api.family in rules.LAUNCH_FAMILIES:
+            queueing_ns += max(0, aggregate.sum - aggregate.counted * _LONG_LAUNCH_NS)
+    # A launch that lost its CPU, or was stopped, found no full queue for that.
+    allocating_ns -= sum(kept_ns.get(family, 0) for family in rules.ALLOCATOR_FAMILIES)
+    queueing_ns -= sum(kept_ns.get(family, 0) for family in rules.LAUNCH_FAMILIES)
+    allocating_ns = max(0, min(allocating_ns, in_calls_ns))
+    return allocating_ns, max(0, min(queueing_ns, in_calls_ns - allocating_ns))

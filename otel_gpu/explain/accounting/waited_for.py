@@ -1,0 +1,106 @@
+"""What a thread that was waited for did in a window, as the time account of its process says."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identity.identities import Resource
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.accounting.time_tree import HOST, grow
+from otel_gpu.explain.chains import CauseKind, Culprit, Node
+from otel_gpu.explain.intervals import Piece
+
+_UNEXPLAINED = CauseKind.UNEXPLAINED
+# Of the window; readings and windows do not end at the same moment.
+_LEAST_SHARE = 0.005
+
+
+class _Part(NamedTuple):
+    kind: str
+    culprit: Culprit | None
+    resource: Resource | None
+
+
+def account_pieces(
+    other: Culprit,
+    window: tuple[int, int, int],
+    times: Iterable[ThreadTime],
+    seen: Iterable[Piece],
+    left_ns: int,
+) -> Iterator[Piece]:
+    """
+    Yield what is left of a window, as far as the account knows it.
+
+    Args:
+        other: The thread.
+        window: When it begins and ends, and the Unix time of its begin.
+        times: What was spent in it.
+        seen: The part of it that was seen interval by interval.
+        left_ns: How much is left.
+    """
+    start, end, start_unix_ns = window
+    parts = _parts(times)
+    spent_ns = sum(parts.values())
+    if spent_ns <= 0:
+        return
+    # Of several threads it is what they did on average.
+    scale = min(1.0, (end - start) / spent_ns)
+    known: dict[str, int] = {}
+    for piece in seen:
+        known[piece.kind] = known.get(piece.kind, 0) + piece.time_ns
+    for (kind, culprit, resource), time_ns in parts.items():
+        part_ns = round(time_ns * scale)
+        told_ns = min(part_ns, known.get(kind, 0))
+        known[kind] = known.get(kind, 0) - told_ns
+        part_ns = min(part_ns - told_ns, left_ns)
+        if part_ns <= _LEAST_SHARE * (end - start) or kind == _UNEXPLAINED:
+            continue
+        left_ns -= part_ns
+        is_followed = culprit is not None and culprit.tid != 0 and kind in rules.REPEATED_KINDS
+        # Where no thread kept it waiting, it kept the other one waiting itself.
+        is_own = culprit is None and kind != CauseKind.RUN_QUEUE
+        span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
+        span = span._replace(id=f"{span.id}-{kind}", reason=kind)
+        yield Piece(
+            kind,
+            part_ns,
+            other if is_own else culprit,
+            span,
+            start,
+            end,
+            is_followed=is_followed,
+            resource=resource,
+        )
+
+
+def _parts(times: Iterable[ThreadTime]) -> dict[_Part, int]:
+    """Return what some time went to, the most first."""
+    # Who makes no calls waits as one does between two of them.
+    tree = grow(
+        (
+            time._replace(context=wire.CONTEXT_GAP) if time.context == wire.CONTEXT_OTHER else time
+            for time in times
+        ),
+        most=None,
+    )
+    parts: dict[_Part, int] = {}
+    for branch in tree.children if tree else ():
+        for node in branch.children or (branch,):
+            part = _Part(_kind_of(branch, node), _culprit_of(node), node.resource)
+            parts[part] = parts.get(part, 0) + node.time_ns
+    return dict(sorted(parts.items(), key=lambda item: -item[1]))
+
+
+def _kind_of(branch: Node, node: Node) -> str:
+    """Return the kind of cause of a part of a tree; of a wait that has not ended that of its state."""
+    if branch.state == HOST:
+        return CauseKind.HOST_WORK
+    return next(
+        (state for state in (node.state, branch.state) if state in rules.RULE_BY_KIND),
+        _UNEXPLAINED,
+    )
+
+
+def _culprit_of(node: Node) -> Culprit | None:
+    return Culprit(*node.who[:3]) if node.who else None

@@ -1,0 +1,333 @@
+"""
+Places: where in their programs threads were, from the intervals that were seen one by one.
+
+What is counted has no stacks. Of the waits and calls that were sent, those with the same state and
+the same culprit say where such time is spent, and samples say on which lines a thread worked.
+"""
+
+# Where a program worked
+# ----------------------
+#
+# Samples say it. Where none was taken, a thread that lost its CPU was at work right there; and where it
+# never did, the call that ended a gap says at least which function the work was done for.
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    GapActivity,
+    SampleActivity,
+    StallActivity,
+)
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.explain.accounting.time_states import state_of
+from otel_gpu.limits.recent import Recent
+from otel_gpu.state.code_lines import Lines, merge
+from otel_gpu.state.cpu_samples import AT_WORK, KnownStacks, SampleSums
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+
+FEEDING = frozenset({wire.CONTEXT_GAP})
+"""Where a thread works that feeds a GPU: between its calls."""
+
+_MAX_KEYS = 512
+_MAX_STACKS = 64
+_MAX_ALL = 16_384
+_ANYBODY = 0
+_ALL_THREADS = 0
+_AFTER_WORK = "call after work"
+# Of a thread that was woken and waits for a CPU, it is where it waited before that.
+_WOKEN = {False: "woken between calls", True: "woken in a call"}
+
+Worker = tuple[int, int | None, AbstractSet[int]]
+"""pid, tid and contexts of what somebody worked in; None: all threads of the process."""
+
+
+class Queued(NamedTuple):
+    """
+    How a thread came to wait for a CPU.
+
+    Attributes:
+        is_preempted: Whether its CPU was taken from it; else it was woken.
+        api: The number of the call that it was in; 0: it was in none.
+    """
+
+    is_preempted: bool
+    api: int
+
+
+_Key = tuple[str, int, bool, int]
+"""
+State of the budget, the pid of the culprit, whether it is of threads that make calls, and the thread.
+
+What is of one thread is of anybody, and of threads that make calls.
+"""
+
+
+@dataclass(slots=True)
+class Seen:
+    """A stack, how long threads were seen in it together, and how often."""
+
+    stack: CallStack
+    time_ns: int = 0
+    count: int = 0
+
+
+_Keys = dict[_Key, dict[int, Seen]]
+_Processes = OrderedDict[int, _Keys]
+
+
+class Places:
+    """
+    Watches activities; bounded.
+
+    Args:
+        max_processes: How many processes are remembered, those that were seen last.
+    """
+
+    def __init__(self, max_processes: int) -> None:
+        self._max_processes = max_processes
+        self._processes: _Processes = OrderedDict()
+        self._older: _Processes = OrderedDict()
+        self._size = 0
+        # By thread, when its latest gap ended, and how long it worked in it.
+        self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        # By thread, for how long it waited for a CPU.
+        self._queues: Recent[tuple[int, int], dict[Queued, int]] = Recent(max_processes)
+        # A stretch meets the stacks of the one before again.
+        self._stacks = KnownStacks()
+        self._samples = SampleSums(stacks=self._stacks)
+        self._older_samples = SampleSums(stacks=self._stacks)
+        self._left_out = 0
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity; those without a stack say nothing."""
+        match activity:
+            case SampleActivity():
+                self._samples.observe(activity)
+            case StallActivity():
+                self._observe_stall(activity)
+            case CallActivity() if activity.stack is not None:
+                self._observe_call(activity, activity.stack)
+            case GapActivity(event=gap):
+                work_ns = gap.end_ktime_ns - gap.start_ktime_ns - gap.blocked_ns - gap.run_queue_ns
+                self._gaps[gap.pid, gap.tid] = gap.end_ktime_ns, work_ns
+                self._gaps.move_to_end((gap.pid, gap.tid))
+                if len(self._gaps) > self._max_processes:
+                    self._gaps.popitem(last=False)
+            case _:
+                pass
+
+    def observe_work(self, activity: CallActivity) -> None:
+        """Take of a call only for what there was work before it: what is lost is not in calls."""
+        event, stack = activity.event, activity.stack
+        gap = self._gaps.pop((event.pid, event.tid), None)
+        if gap is not None and stack is not None:
+            end_ktime_ns, work_ns = gap
+            if end_ktime_ns == event.start_ktime_ns and work_ns > 0:
+                self._add(event.pid, _AFTER_WORK, _ANYBODY, stack, work_ns)
+
+    def find(
+        self, pid: int, state: str, culprit_pid: int = _ANYBODY, tid: int = _ALL_THREADS
+    ) -> Seen | None:
+        """
+        Return the place where the threads of a process lost most time; None: none was seen.
+
+        Threads that make calls go first: a pool of idle ones waits all the time.
+
+        Args:
+            pid: Of the process.
+            state: A state of the budget.
+            culprit_pid: Of who kept them waiting; 0: anybody. Where none is known of one, it is of
+                anybody.
+            tid: Only this thread, whoever kept it waiting; 0: all.
+        """
+        names = [
+            (state, by, calls, _ALL_THREADS)
+            for calls in (True, False)
+            for by in (culprit_pid, _ANYBODY)
+        ]
+        if tid:
+            names = [(state, _ANYBODY, True, tid)]
+        elif state == "host":
+            names.append((_AFTER_WORK, _ANYBODY, True, _ALL_THREADS))
+        ages = [keys for age in (self._processes, self._older) if (keys := age.get(pid))]
+        found = next((keys[name] for name in names for keys in ages if name in keys), None)
+        if found is None:
+            return None
+        places: dict[Frame | None, Seen] = {}
+        for seen in sorted(found.values(), key=lambda seen: -seen.time_ns):
+            place = places.setdefault(seen.stack.place, Seen(seen.stack))
+            place.time_ns += seen.time_ns
+            place.count += seen.count
+        return max(places.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
+
+    def queued(self, pid: int, tid: int) -> Mapping[Queued, int]:
+        """Return for how long a thread waited for a CPU, in nanoseconds, as far as it was seen."""
+        return self._queues.get((pid, tid), {})
+
+    def find_queued(
+        self,
+        pid: int,
+        queued: Mapping[Queued, int],
+        culprit_pid: int = _ANYBODY,
+        tid: int = _ALL_THREADS,
+    ) -> Seen | None:
+        """
+        Return where threads were for at least half of the time in which they waited for a CPU.
+
+        A thread that was woken was where it had waited. One that lost its CPU was in its open call, or
+        where samples say that it worked. None: it is not known.
+
+        Args:
+            pid: Of the process.
+            queued: For how long they waited, in nanoseconds.
+            culprit_pid: Of who had the CPU; 0: anybody.
+            tid: Only this thread; 0: all that make calls.
+        """
+        places: dict[Frame | None, Seen] = {}
+        for part, time_ns in queued.items():
+            found = self._find_part(pid, part, culprit_pid, tid)
+            if found is not None:
+                place = places.setdefault(found.stack.place, Seen(found.stack))
+                place.time_ns += time_ns
+                place.count += found.count
+        most = max(places.values(), key=lambda seen: seen.time_ns, default=None)
+        return most if most and 2 * most.time_ns >= sum(queued.values()) else None
+
+    def _find_part(self, pid: int, part: Queued, culprit_pid: int, tid: int) -> Seen | None:
+        if not part.is_preempted:
+            return self.find(pid, _WOKEN[part.api > 0], culprit_pid, tid)
+        if part.api:
+            return self.find(pid, _in_call(part.api))
+        lines = self.lines(pid, tid or None, AT_WORK if tid else FEEDING)
+        first = lines.first
+        if first is None or 2 * first.weight_ns < lines.weight_ns:
+            return None
+        return Seen(first.stack, first.weight_ns, first.samples)
+
+    def lines(
+        self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
+    ) -> Lines:
+        """Return the lines on which a thread, or all of a process, worked in some contexts."""
+        return self.lines_of([(pid, tid, contexts)])
+
+    def lines_of(self, workers: Collection[Worker]) -> Lines:
+        """Return the lines on which several worked, each of whom is named once."""
+        lines = merge(self._samples.of(*worker) for worker in workers)
+        if not lines.samples:
+            lines = merge(self._older_samples.of(*worker) for worker in workers)
+            lines = lines._replace(is_older=True) if lines.samples else lines
+        return lines
+
+    @property
+    def left_out(self) -> int:
+        """How many samples found no room."""
+        return self._left_out + self._samples.left_out
+
+    def forget(self, pid: int) -> None:
+        """Let go of a process that ended."""
+        self._samples.forget(pid)
+        self._older_samples.forget(pid)
+        self._size -= _size_of(self._processes.pop(pid, {}))
+        self._older.pop(pid, None)
+        for threads in (self._gaps, self._queues):
+            for thread in [thread for thread in threads if thread[0] == pid]:
+                del threads[thread]
+
+    def age(self) -> None:
+        """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
+        self._older, self._processes, self._size = self._processes, OrderedDict(), 0
+        self._left_out += self._samples.left_out
+        self._older_samples, self._samples = self._samples, SampleSums(stacks=self._stacks)
+
+    def _observe_stall(self, activity: StallActivity) -> None:
+        event, pid, stack = activity.event, activity.event.pid, activity.stack
+        is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
+        queued_ns = event.end_ktime_ns - event.runnable_ktime_ns
+        if queued_ns > 0:
+            part = Queued(is_preempted, event.call_api if event.call_start_ktime_ns else 0)
+            queued = self._queues.use((pid, event.tid))
+            if queued is None:
+                queued = self._queues[pid, event.tid] = {}
+            queued[part] = queued.get(part, 0) + queued_ns
+        if stack is None:
+            return
+        context = wire.CONTEXT_GAP
+        if event.call_start_ktime_ns:
+            api = API_BY_NUMBER.get(event.call_api)
+            is_synchronize = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
+            context = wire.CONTEXT_SYNCHRONIZE if is_synchronize else wire.CONTEXT_CALL
+        calls = bool(event.root_start_ktime_ns)
+        if queued_ns > 0 and not is_preempted:
+            state = _WOKEN[event.call_start_ktime_ns > 0]
+            self._add(pid, state, event.culprit_pid, stack, queued_ns, calls=calls, tid=event.tid)
+        elif queued_ns > 0 and context == wire.CONTEXT_GAP:
+            # However long it then waited, it is one sample of what it did before.
+            self._add(pid, "host", _ANYBODY, stack, 1, calls=calls)
+        blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
+        if blocked_ns > 0:
+            state = state_of(wire.STATE_BLOCKED, context, activity.reason) or "other"
+            self._add(pid, state, event.waker_pid, stack, blocked_ns, calls=calls, tid=event.tid)
+
+    def _observe_call(self, activity: CallActivity, stack: CallStack) -> None:
+        event, family = activity.event, activity.api.family
+        if event.parent_start_ktime_ns:
+            return
+        state = "gpu_wait" if family == wire.FAMILY_SYNCHRONIZE else "api"
+        duration_ns = event.end_ktime_ns - event.start_ktime_ns
+        self._add(event.pid, state, _ANYBODY, stack, duration_ns)
+        self._add(event.pid, _in_call(event.api), _ANYBODY, stack, duration_ns)
+        self.observe_work(activity)
+
+    def _add(
+        self,
+        pid: int,
+        state: str,
+        culprit_pid: int,
+        stack: CallStack,
+        time_ns: int,
+        *,
+        calls: bool = True,
+        tid: int = _ALL_THREADS,
+    ) -> None:
+        keys = self._processes.get(pid)
+        if keys is None:
+            keys = self._processes[pid] = {}
+            while len(self._processes) > self._max_processes or self._size > _MAX_ALL:
+                self._size -= _size_of(self._processes.popitem(last=False)[1])
+        names: list[_Key] = [(state, _ANYBODY, calls, _ALL_THREADS)]
+        if culprit_pid:
+            names.append((state, culprit_pid, calls, _ALL_THREADS))
+        if tid:
+            names.append((state, _ANYBODY, True, tid))
+        for name in names:
+            known = keys.get(name)
+            if known is None:
+                if len(keys) >= _MAX_KEYS:
+                    continue
+                known = keys[name] = {}
+            # By the number of its stack: a frame takes ten times as long to be looked up.
+            seen = known.get(stack.id)
+            if seen is None:
+                if len(known) >= _MAX_STACKS:
+                    del known[min(known, key=lambda number: known[number].time_ns)]
+                    self._size -= 1
+                seen = known[stack.id] = Seen(stack)
+                self._size += 1
+            seen.time_ns += time_ns
+            seen.count += 1
+
+
+def _in_call(api: int) -> str:
+    return f"call {api}"
+
+
+def _size_of(keys: _Keys) -> int:
+    return sum(map(len, keys.values()))

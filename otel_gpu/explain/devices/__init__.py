@@ -1,0 +1,1 @@
+"""Causes on devices and network adapters."""

@@ -1,0 +1,373 @@
+"""
+Why a device's memory ran out.
+
+What is said rests on an effect: a request that failed. How fragmented memory is says nothing by
+itself, for it always is: the largest hole is a few percent of what is free in healthy programs too.
+"""
+
+# Some facts about requests that fail
+# -----------------------------------
+#
+# An allocator that has no hole takes a whole segment from the device, which is more than was asked for.
+# Before it gives up it has given back all segments that are free as a whole: what is free of it
+# then lies between blocks that are in use, or is kept for other streams, pools and sizes.
+#
+# A snapshot has every block. Of what is captured live, blocks are known that were followed: where
+# others lie, there seem to be holes. How much is free of all is exact, as the allocator says itself
+# what it holds and has handed out; a hole that could have served the request is none.
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Final
+
+from otel_gpu import wire
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import OutOfMemoryActivity
+from otel_gpu.enrich.blocks import blocks_of, segments_of
+from otel_gpu.enrich.identity.attributes import VARIABLE_PREFIX
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.explain.chains import (
+    Cause,
+    CauseKind,
+    Chain,
+    Effect,
+    EffectKind,
+    Evidence,
+    Failure,
+    Severity,
+)
+from otel_gpu.explain.memory.causes import (
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    Groups,
+    Holders,
+    Key,
+    judge,
+    kept_of,
+    was_freed_late,
+    with_holes,
+)
+from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
+from otel_gpu.state.memory.blocks import By, DeviceBlocks
+from otel_gpu.state.memory.code_locations import find_allocating_place
+from otel_gpu.state.memory.history import History, growing, holders_of, live_before, phase_ends
+from otel_gpu.state.memory.layout import segments_before
+from otel_gpu.state.memory.snapshot import NOT_SAMPLED, NOWHERE, Holder, holes_of, rank, split_of
+from otel_gpu.wire.frames import Frame
+from otel_gpu.wire.memory import (
+    NO_STACK,
+    SHARED,
+    Action,
+    Block,
+    BlockState,
+    MemorySnapshot,
+    Operations,
+    Segment,
+)
+
+MAX_FAILURES: Final = 8
+"""Requests that failed, the last ones, which are looked into."""
+
+ANYBODY: Final = ProcessImage(
+    0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
+)
+"""The process of a snapshot, which does not say whose it is."""
+
+# Operations in which it is looked for who uses a pool.
+_MAX_LOOKED = 1_000_000
+_ALLOCATORS = ("libc10.so", "libc10_cuda.so")
+
+
+def find_failures(
+    snapshot: MemorySnapshot, history: History, place_of: Callable[[int], Frame]
+) -> tuple[Failure, ...]:
+    """Return the last requests that failed in a snapshot, in order."""
+    actions = snapshot.operations.actions
+    found = [at for at, action in enumerate(actions) if action == Action.OUT_OF_MEMORY]
+    return tuple(_recorded(snapshot, history, at, place_of) for at in found[-MAX_FAILURES:])
+
+
+def _recorded(
+    snapshot: MemorySnapshot, history: History, at: int, place_of: Callable[[int], Frame]
+) -> Failure:
+    operations = snapshot.operations
+    device_free = operations.addresses[at]
+    live = live_before(snapshot, at)
+    segments = segments_before(snapshot, at, live)
+    reserved = sum(segment.size_bytes for segment in segments)
+    known = Failure(
+        device=snapshot.device,
+        unix_ns=operations.unix_us[at] * 1_000,
+        place=place_of(operations.stacks[at]),
+        asked_bytes=operations.sizes_bytes[at],
+        device_free_bytes=device_free,
+        reserved_bytes=reserved,
+        live_bytes=sum(one.size_bytes for one in live.values()),
+        hole_bytes=0,
+        largest_hole_bytes=None,
+        elsewhere_bytes=split_of(segments).free,
+        outside_bytes=_outside(snapshot, history, device_free, reserved),
+        capacity_bytes=snapshot.capacity_bytes,
+        is_expandable=snapshot.is_expandable,
+        cause=CauseKind.EXHAUSTED,
+        holders=holders_of(live, place_of),
+        pins=(),
+        leaks=growing(live, phase_ends(snapshot, at), place_of),
+    )
+    known = known._replace(pool=operations.pools.get(at, SHARED), stream=operations.streams[at])
+    usable = [
+        one
+        for one in segments
+        if (one.is_small, one.stream, one.pool)
+        == (known.asked_bytes <= SMALL_BYTES, known.stream, known.pool)
+    ]
+    found = with_holes(known, usable, place_of)
+    holes = (hole for one in usable for hole in holes_of(one))
+    return judge(
+        found._replace(
+            was_freed_late=was_freed_late(operations, at, holes, known.asked_bytes),
+            kept=kept_of(known, segments, _Allocated(operations, at, place_of)),
+        )
+    )
+
+
+class _Allocated:
+    """Says who allocated in segments before an operation."""
+
+    def __init__(self, operations: Operations, at: int, place_of: Callable[[int], Frame]) -> None:
+        self._operations, self._at, self._place_of = operations, at, place_of
+
+    def __call__(self, groups: Groups) -> dict[Key, Holders]:
+        """Return who did, in each group; of what is older than the recording, who took the segments."""
+        starts = sorted(
+            (one.address, one.address + one.size_bytes, key)
+            for key, members in groups.items()
+            for one in members
+        )
+        sizes: dict[Key, list[tuple[int, int]]] = {key: [] for key in groups}
+        operations = self._operations
+        for index in range(max(0, self._at - _MAX_LOOKED) if starts else self._at, self._at):
+            if operations.actions[index] == Action.ALLOCATE:
+                address = operations.addresses[index]
+                number = bisect_right(starts, address, key=_first) - 1
+                if number >= 0 and address < starts[number][1]:
+                    made = operations.stacks[index], operations.sizes_bytes[index]
+                    sizes[starts[number][2]].append(made)
+        return {
+            key: rank(
+                sizes[key] or [(one.stack, one.size_bytes) for one in members if one.stack],
+                self._place_of,
+            )
+            for key, members in groups.items()
+        }
+
+
+def failure_of(
+    activity: OutOfMemoryActivity, held: DeviceBlocks | None, own_bytes: int = 0
+) -> Failure:
+    """
+    Return why a request failed that was seen live.
+
+    Args:
+        activity: What was seen.
+        held: What the allocator holds; None: no allocator is known.
+        own_bytes: What the process took of the device without its allocator.
+    """
+    event = activity.event
+    is_known = event.device_total_bytes > 0
+    outside = event.device_total_bytes - event.device_free_bytes - event.reserved_bytes
+    known = Failure(
+        device=event.device,
+        unix_ns=activity.unix_ns,
+        place=place_of_stack(activity.stack),
+        asked_bytes=event.asked_bytes,
+        device_free_bytes=event.device_free_bytes if is_known else None,
+        reserved_bytes=event.reserved_bytes,
+        live_bytes=event.allocated_bytes,
+        hole_bytes=max(0, event.reserved_bytes - event.allocated_bytes),
+        largest_hole_bytes=None,
+        elsewhere_bytes=0,
+        outside_bytes=max(0, outside - own_bytes) if is_known else None,
+        capacity_bytes=event.device_total_bytes,
+        is_expandable=can_expand(activity.process.attributes),
+        cause=CauseKind.EXHAUSTED,
+        holders=_live_holders(activity, held),
+        pins=(),
+        leaks=_leaks(held),
+    )
+    if activity.map is not None:
+        known = _with_map(known, activity)
+    return judge(known)
+
+
+def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
+    """Return the chain of a request that failed: it took no time, and is worse than any that did."""
+    event, api = activity.event, activity.api.name if activity.api else ""
+    effect = Effect(
+        EffectKind.OUT_OF_MEMORY,
+        activity.process,
+        api,
+        event.tid,
+        event.comm,
+        activity.unix_ns,
+        0,
+        0,
+        activity.trace_id,
+        activity.span_id,
+        activity.stack,
+    )
+    return _chain(failure, effect, f"{event.pid}-{event.tid}-{event.ktime_ns}")
+
+
+def recorded_chain(failure: Failure, number: int) -> Chain:
+    """Return the chain of a request that failed in a snapshot, which does not say whose it is."""
+    name = f"device-{failure.device}-{number}"
+    span_ids = ids.incident_ids(ids.NO_SEED, name)
+    effect = Effect(EffectKind.OUT_OF_MEMORY, ANYBODY, "", 0, "", failure.unix_ns, 0, 0, *span_ids)
+    return _chain(failure, effect, name)
+
+
+def _chain(failure: Failure, effect: Effect, name: str) -> Chain:
+    at = effect.start_unix_ns
+    evidence = Evidence(f"request-{name}", "request", at, at, stack=effect.stack)
+    cause = Cause(failure.cause, 0, 0.0, None, (evidence,))
+    return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, Severity.HIGH, failure)
+
+
+def is_retried(activity: OutOfMemoryActivity) -> bool:
+    """
+    Say whether a call failed that an allocator made, which gave up nothing yet.
+
+    It gives back its cache and tries again; if that fails too, it says so itself.
+    """
+    if activity.event.source != wire.OUT_OF_MEMORY_CALL or activity.stack is None:
+        return False
+    return any(is_of_allocator(frame) for frame in activity.stack.frames)
+
+
+def is_of_allocator(frame: Frame) -> bool:
+    """Say whether a frame is of a framework's allocator of device memory."""
+    return frame.module.rpartition("/")[2].startswith(_ALLOCATORS)
+
+
+def place_of_stack(stack: CallStack | None) -> Frame:
+    """Return the line of a program that a stack is in; ``NOWHERE`` where it is not known."""
+    return find_allocating_place(stack.frames) if stack else NOWHERE
+
+
+def can_expand(attributes: Mapping[str, object]) -> bool:
+    """Return whether the allocator of a process was told to let its segments grow."""
+    settings = (str(attributes.get(VARIABLE_PREFIX + name, "")) for name in ALLOCATOR_VARIABLES)
+    told = next((one for one in settings if one), "")
+    options = (option.partition(":") for option in told.replace(" ", "").split(","))
+    return any((name, value) == ("expandable_segments", "True") for name, _, value in options)
+
+
+def _leaks(held: DeviceBlocks | None) -> tuple[Holder, ...]:
+    if held is None:
+        return ()
+    now = {holder.place: holder for holder in held.holders(By.IN_USE, named=True)}
+    found = [
+        # As many of its blocks as grew, if all are as large.
+        Holder(
+            trend.place,
+            trend.grown_bytes,
+            round(now[trend.place].blocks * trend.grown_bytes / now[trend.place].size_bytes),
+        )
+        for trend in held.trends
+        if trend.place in now
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
+
+
+def _live_holders(activity: OutOfMemoryActivity, held: DeviceBlocks | None) -> tuple[Holder, ...]:
+    if activity.map is None:
+        return held.holders(By.IN_USE) if held else ()
+    place_of = _Places(activity)
+    found = list(rank(_known_sizes(activity), place_of))
+    known = sum(one.size_bytes for one in found)
+    if (left := activity.event.allocated_bytes - known) > 0:
+        found.append(Holder(NOT_SAMPLED, left, 0))
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
+
+
+def _known_sizes(activity: OutOfMemoryActivity) -> Iterator[tuple[int, int]]:
+    for _, size_bytes, stack in blocks_of(activity.map):
+        if stack in activity.stacks:
+            yield stack, size_bytes
+
+
+class _Places:
+    """Says of the keys of a map where in the program they are."""
+
+    def __init__(self, activity: OutOfMemoryActivity) -> None:
+        self._places = {key: place_of_stack(stack) for key, stack in activity.stacks.items()}
+
+    def __call__(self, stack: int) -> Frame:
+        return self._places.get(stack, NOT_SAMPLED)
+
+
+def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
+    segments = list(segments_of_map(activity, is_expandable=bool(known.is_expandable)))
+    is_small = known.asked_bytes <= SMALL_BYTES
+    usable = [one for one in segments if one.is_small == is_small]
+    found = with_holes(known, usable, _Places(activity))
+    # Where blocks lie that were not followed, there seem to be holes.
+    hole_bytes = min(found.hole_bytes, known.hole_bytes)
+    largest = found.largest_hole_bytes or 0
+    is_known = found.hole_bytes <= known.hole_bytes and largest < known.asked_bytes
+    # What seems to lie free as a whole does so where all blocks are known.
+    is_all = sum(size for _, size in _known_sizes(activity)) >= activity.event.allocated_bytes > 0
+    return found._replace(
+        hole_bytes=hole_bytes,
+        whole_bytes=min(found.whole_bytes, hole_bytes) if is_all else 0,
+        largest_hole_bytes=largest if is_known else None,
+        pins=tuple(pin._replace(hole_bytes=min(pin.hole_bytes, hole_bytes)) for pin in found.pins),
+        elsewhere_bytes=known.hole_bytes - hole_bytes,
+    )
+
+
+def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> Iterator[Segment]:
+    """Yield the segments of a map, with the blocks in them; what grew is one."""
+    blocks = sorted(blocks_of(activity.map))
+    at = 0
+    for address, size_bytes in _stretches(segments_of(activity.map), is_one=is_expandable):
+        inside: list[Block] = []
+        while at < len(blocks) and blocks[at][0] < address:
+            at += 1
+        while at < len(blocks) and blocks[at][0] < address + size_bytes:
+            start, length, stack = blocks[at]
+            inside.append(Block(start, length, None, BlockState.ALLOCATED, stack or NO_STACK))
+            at += 1
+        is_small = size_bytes <= SMALL_SEGMENT_BYTES
+        device = activity.event.device
+        yield Segment(
+            device, address, size_bytes, 0, SHARED, is_small, is_expandable, tuple(inside)
+        )
+
+
+def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator[tuple[int, int]]:
+    start = end = 0
+    for address, size_bytes in sorted(segments):
+        if is_one and address == end and end > start:
+            end += size_bytes
+            continue
+        if end > start:
+            yield start, end - start
+        start, end = address, address + size_bytes
+    if end > start:
+        yield start, end - start
+
+
+def _outside(
+    snapshot: MemorySnapshot, history: History, device_free: int, reserved: int
+) -> int | None:
+    """Return what others hold: of a device of unknown size, what they took since the peak."""
+    if snapshot.capacity_bytes:
+        return max(0, snapshot.capacity_bytes - device_free - reserved)
+    taken = history.peak_reserved_bytes - device_free - reserved
+    return taken if taken > 0 else None
+
+
+_first = itemgetter(0)

@@ -1,0 +1,1 @@
+"""For which rank a rank waits."""

@@ -1,0 +1,266 @@
+"""
+Collectives: for whom a rank waits.
+
+A device cannot finish a collective before its last rank has called it. So the time in which a thread
+waits for the device, after its rank called and before the last one did, is due to that last one.
+Whoever stopped waiting before another rank called was not waiting for that one.
+"""
+
+# A hang is told by the ranks of this host alone
+# ------------------------------------------------
+#
+# If one has not called what others have, it is missing. If all called and asked for different things,
+# no rank's device can go on. If all called the same and none knows it to be done, it is the device, the
+# network, or a rank on another host; there it takes longer until that is said, as a device may have much
+# to do before. And somebody has to ask: a program that never looks whether a collective is done would seem
+# to wait for ever. So it is a thread that hangs in a call, or one that queries events again and again.
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich import ids
+from otel_gpu.enrich.activities import AggregatesActivity, CommunicatorActivity, OpenCallActivity
+from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
+from otel_gpu.explain.chains import CauseKind, Culprit, Effect, EffectKind, Evidence
+from otel_gpu.explain.nccl.collective_names import (
+    RESOURCE,
+    late_name,
+    operation_name,
+    standing_text,
+)
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.timeline import Timeline
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.rank_calls import Member
+from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_positions import Standing, State
+
+# The last one may have queued its part some time before its call returned.
+_SLACK_NS = 1_000_000
+# How often a device may take longer than it ever did.
+_LONGEST_FACTOR = 4
+_MAX_ASKING = 4_096
+
+_KIND_BY_STATE = {
+    State.RANK_MISSING: CauseKind.COLLECTIVE_WAIT,
+    State.RANKS_DISAGREE: CauseKind.COLLECTIVE_MISMATCH,
+    State.QUEUED: CauseKind.COLLECTIVE_STUCK,
+}
+
+
+class Delay(NamedTuple):
+    """A stretch of time in which a rank waited, and for whom; times are ktime."""
+
+    kind: CauseKind
+    start_ktime_ns: int
+    end_ktime_ns: int
+    culprits: tuple[Culprit, ...]
+    resource: Resource
+    evidence: Evidence
+
+
+class Hang(NamedTuple):
+    """A rank that waits in a collective without a call that hangs; ``start_ktime_ns`` is its own call."""
+
+    effect: Effect
+    start_ktime_ns: int
+    duration_ns: int
+    group: Group
+    member: Member
+    number: int
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What tells it from calls that hang, and from other hangs."""
+        return self.effect.process.pid, 0, self.start_ktime_ns
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its program knows by now that the collective is done."""
+        return self.member.is_in and self.member.last.completed >= self.number
+
+
+class Collectives:
+    """
+    Says for whom ranks wait.
+
+    Attributes:
+        communicators: How far the ranks are.
+        has_no_calls: Whether nobody sees who asks for the end of a collective: all that wait count.
+    """
+
+    def __init__(self, timeline: Timeline, settings: Settings) -> None:
+        self.communicators = Communicators()
+        self.has_no_calls = False
+        self._timeline = timeline
+        self._settings = settings
+        # Of ranks: calls that query events so far, and when there were more of them.
+        self._queries: dict[ImageKey, tuple[int, int]] = {}
+        # When a call was last seen to hang.
+        self._hanging: dict[ImageKey, int] = {}
+
+    def observe(self, activity: CommunicatorActivity) -> None:
+        """Take in a reading of one rank."""
+        self._timeline.know(activity.process)
+        self.communicators.observe(activity)
+        if not self._timeline.unix_offset_ns:
+            self._timeline.unix_offset_ns = self.communicators.unix_offset_ns or 0
+
+    def observe_aggregates(self, activity: AggregatesActivity) -> None:
+        """Take in which ranks ask whether something is done."""
+        if not self.communicators:
+            return
+        counts: dict[ImageKey, int] = {}
+        for series in activity.series:
+            api = series.api
+            if api is not None and api.family == wire.FAMILY_QUERY:
+                image = key_of(series.process)
+                if self.communicators.knows(image):
+                    counts[image] = counts.get(image, 0) + series.aggregate.counted
+        for image, count in counts.items():
+            known, _ = self._queries.get(image, (count, 0))
+            if count != known:
+                self._queries[image] = count, activity.unix_ns
+            else:
+                self._queries.setdefault(image, (count, 0))
+        _keep_latest(self._queries)
+
+    def observe_open_call(self, activity: OpenCallActivity) -> None:
+        """Take in that a call hangs."""
+        image = key_of(activity.process)
+        self._hanging.pop(image, None)
+        self._hanging[image] = activity.seen_unix_ns
+        _keep_latest(self._hanging)
+
+    def delays(
+        self, image: ImageKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
+    ) -> list[Delay]:
+        """
+        Return for whom a rank waited in a window, in order; no moment is in two of them.
+
+        Args:
+            image: The process image.
+            start_ktime_ns: When the window begins.
+            end_ktime_ns: When it ends.
+            is_open: Whether the wait has not ended by then.
+        """
+        found: list[Delay] = []
+        for group, member in self.communicators.of(image):
+            found += self._delays_in(group, member, start_ktime_ns, end_ktime_ns, is_open=is_open)
+        found.sort(key=lambda delay: delay.start_ktime_ns)
+        kept: list[Delay] = []
+        cursor = start_ktime_ns
+        for delay in found:
+            start = max(delay.start_ktime_ns, cursor)
+            if delay.end_ktime_ns > start:
+                kept.append(delay._replace(start_ktime_ns=start))
+                cursor = delay.end_ktime_ns
+        return kept
+
+    def _delays_in(
+        self, group: Group, member: Member, start: int, end: int, *, is_open: bool
+    ) -> Iterator[Delay]:
+        standing = group.standing() if is_open else Standing(State.RUNNING)
+        is_waiting = member in standing.waiting
+        if is_waiting and standing.state != State.RANK_MISSING:
+            kind = _KIND_BY_STATE[standing.state]
+            since = max(start, standing.since_ktime_ns)
+            if kind == CauseKind.COLLECTIVE_MISMATCH or end - since >= self._patience_ns(standing):
+                if end > since:
+                    name = standing_text(group, standing)
+                    yield self._delay(kind, (since, end), standing.lacking, name, group)
+                end = since
+        slack_ns = 0 if is_open else _SLACK_NS
+        for begin, came, late, call in group.delays(member, start, end + slack_ns):
+            if not is_open and came >= end + slack_ns:
+                # It went on before that one came.
+                return
+            if is_waiting and came >= end and call.number >= standing.number:
+                name = standing_text(group, standing)
+            else:
+                name = late_name(group.id, group.rank_of(late[0]))
+            window = begin, min(came, end)
+            yield self._delay(CauseKind.COLLECTIVE_WAIT, window, late, name, group)
+
+    def _delay(
+        self,
+        kind: CauseKind,
+        window: tuple[int, int],
+        late: Sequence[Member],
+        name: str,
+        group: Group,
+    ) -> Delay:
+        pids = {one.process.pid: one.process.comm for one in late}
+        culprits = tuple(
+            Culprit(pid, self._timeline.busiest_thread(pid), comm) for pid, comm in pids.items()
+        )
+        start, end = window
+        offset_ns = self._timeline.unix_offset_ns
+        number = f"collective-{group.id:x}-{culprits[0].pid if culprits else 0}-{start}"
+        times = start + offset_ns, end + offset_ns
+        # Of several none is more to blame than the others.
+        one = culprits[0] if len(culprits) == 1 else None
+        evidence = Evidence(number, "collective", *times, one)
+        return Delay(kind, start, end, culprits, Resource(RESOURCE, name), evidence)
+
+    def hangs(self, unix_ns: int) -> Iterator[Hang]:
+        """Yield the ranks that wait in a collective at a moment, and have no call that hangs."""
+        now = self.communicators.ktime_of(unix_ns)
+        for group in self.communicators.groups() if now else ():
+            standing = group.standing()
+            if standing.state not in _KIND_BY_STATE:
+                continue
+            if now - standing.since_ktime_ns < self._patience_ns(standing):
+                continue
+            for member in standing.waiting:
+                if self._asks(key_of(member.process), unix_ns):
+                    yield self._hang(group, standing, member, now)
+
+    def hangs_at(self, image: ImageKey, unix_ns: int) -> bool:
+        """Say whether a rank waits for the end of a collective, as far as its calls say so."""
+        limit_ns = 2 * self._settings.collective_hang_ns
+        is_seen = unix_ns - self._hanging.get(image, 0) <= limit_ns
+        return is_seen or self._asks(image, unix_ns)
+
+    def _asks(self, image: ImageKey, unix_ns: int) -> bool:
+        """Say whether a rank asks whether something is done, again and again, and does not hang in it."""
+        if self.has_no_calls:
+            return True
+        _, asked_unix_ns = self._queries.get(image, (0, 0))
+        limit_ns = self._settings.collective_hang_ns
+        # Calls that hang are looked at now and then.
+        hangs_in_call = unix_ns - self._hanging.get(image, 0) <= 2 * limit_ns
+        return unix_ns - asked_unix_ns <= limit_ns and not hangs_in_call
+
+    def _patience_ns(self, standing: Standing) -> int:
+        # Before the first one, programs are still on their way to it.
+        if standing.state != State.QUEUED and standing.number > 1:
+            return self._settings.collective_hang_ns
+        longest_ns = max((one.longest_ns for one in standing.waiting), default=0)
+        return max(self._settings.collective_stuck_ns, _LONGEST_FACTOR * longest_ns)
+
+    def _hang(self, group: Group, standing: Standing, member: Member, now: int) -> Hang:
+        process, number = member.process, standing.number
+        start = min(now, max(member.called_at_most_ktime_ns(number), standing.since_ktime_ns))
+        asked = standing.signatures
+        name = operation_name(asked[0][0].operation) if asked else "collective"
+        key = f"collective-{group.id:x}-{number}-{process.pid}-{process.image_ktime_ns}"
+        effect = Effect(
+            EffectKind.HUNG_COLLECTIVE,
+            process,
+            name,
+            process.pid,
+            process.comm,
+            start + (self.communicators.unix_offset_ns or 0),
+            now - start,
+            now - start,
+            *ids.incident_ids(ids.NO_SEED, key),
+            member.stack_of(number),
+        )
+        return Hang(effect, start, now - start, group, member, number)
+
+
+def _keep_latest(known: dict[ImageKey, tuple[int, int]] | dict[ImageKey, int]) -> None:
+    while len(known) > _MAX_ASKING:
+        del known[next(iter(known))]

@@ -1,0 +1,77 @@
+"""Hangs: collectives that do not end, where no call says so."""
+
+from collections.abc import Iterator
+
+from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.explain import rules
+from otel_gpu.explain.causes import Causes, Subject
+from otel_gpu.explain.chains import CauseKind, Chain, Evidence
+from otel_gpu.explain.incidents import Incidents, OpenKey
+from otel_gpu.explain.nccl.collectives import Collectives, Hang
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import judge, lost_to_host_ns
+
+
+class Hangs:
+    """Keeps the ranks that hang in a collective among the incidents, as long as they do."""
+
+    def __init__(
+        self, collectives: Collectives, causes: Causes, incidents: Incidents, settings: Settings
+    ) -> None:
+        self._collectives = collectives
+        self._causes = causes
+        self._incidents = incidents
+        self._settings = settings
+        self._known: dict[OpenKey, tuple[Hang, Chain]] = {}
+
+    def find(self, unix_ns: int) -> Iterator[Chain]:
+        """Yield the hangs of a moment that were not known before; those that are over end."""
+        if not self._collectives.communicators:
+            return
+        found: dict[OpenKey, tuple[Hang, Chain]] = {}
+        for hang in self._collectives.hangs(unix_ns):
+            if len(found) < self._settings.max_incidents:
+                found[hang.key] = hang, self._explain(hang)
+        for key in self._known.keys() - found.keys():
+            hang, chain = self._known[key]
+            self._incidents.forget_hung(key)
+            # A device that took long is no news when it is done; whoever came late was late.
+            if not (hang.is_over and chain.causes[0].kind == CauseKind.COLLECTIVE_STUCK):
+                self._incidents.add(chain)
+        for key, (_, chain) in found.items():
+            self._incidents.add_hung(key, chain)
+            if key not in self._known:
+                yield chain
+        self._known = found
+
+    def leave_to_call(self, image: ImageKey) -> None:
+        """Forget the hangs of a process: a call that hangs in them says the same, of the same thread."""
+        for key, (hang, _) in list(self._known.items()):
+            if key_of(hang.effect.process) == image:
+                del self._known[key]
+                self._incidents.forget_hung(key)
+
+    def _explain(self, hang: Hang) -> Chain:
+        effect, pid = hang.effect, hang.effect.process.pid
+        end_ktime_ns = hang.start_ktime_ns + hang.duration_ns
+        end_unix_ns = effect.start_unix_ns + hang.duration_ns
+        name = f"{effect.kind}-{hang.group.id:x}-{hang.number}-{pid}"
+        span = Evidence(name, "collective", effect.start_unix_ns, end_unix_ns)
+        subject = Subject(
+            pid,
+            effect.tid,
+            hang.start_ktime_ns,
+            end_ktime_ns,
+            0,
+            0,
+            rules.SYNCHRONIZE,
+            0,
+            span,
+            effect.process.image_ktime_ns,
+            is_open=True,
+        )
+        causes, unexplained_ns = self._causes.find(subject, ())
+        severity = judge(
+            lost_to_host_ns(effect, causes), effect.excess_ns, 0, self._settings
+        ).severity
+        return Chain(name, effect, causes, unexplained_ns, severity)

@@ -1,0 +1,204 @@
+"""
+Stragglers: ranks that come last time and again.
+
+Where every step waits for one rank, no step is slower than usual. What the others wait for it in a
+stretch of time says so, and the account of that rank's own time says why.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
+from otel_gpu.explain.accounting.causes import AccountCauses
+from otel_gpu.explain.accounting.chronic import Chronic, FiguresOf
+from otel_gpu.explain.accounting.time_states import budget_of, state_of_kind
+from otel_gpu.explain.accounting.time_tree import Resources, grow
+from otel_gpu.explain.chains import Cause, CauseKind, Culprit
+from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.nccl.collective_names import RESOURCE, late_name
+from otel_gpu.explain.ranking import CauseSums, rank, scaled
+from otel_gpu.explain.settings import Settings
+from otel_gpu.explain.severity import HIGH, fault_ns
+from otel_gpu.state.capture_state import Figures
+from otel_gpu.state.nccl.communicators import Communicators, Lags
+
+_MAX_CAUSES = 32
+_GPU_WAIT = "gpu_wait"
+
+
+def lags_since(lags: Lags, before: Lags) -> Lags:
+    """Return for how long who waited for whom since an earlier moment."""
+    return {
+        image: {
+            name: time_ns - known
+            for name, time_ns in found.items()
+            if time_ns > (known := before.get(image, {}).get(name, 0))
+        }
+        for image, found in lags.items()
+    }
+
+
+class _Stretch(NamedTuple):
+    """A stretch of time, and what is known of all processes in it."""
+
+    figures_of: FiguresOf
+    lags: Lags
+    edges: tuple[int, int]
+    settings: Settings
+    places: Places | None
+    resources: Resources | None
+
+
+def find_stragglers(
+    figures: Figures,
+    figures_of: FiguresOf,
+    lags: Lags,
+    times_unix_ns: tuple[int, int],
+    settings: Settings,
+    places: Places | None = None,
+    resources: Resources | None = None,
+) -> Iterator[Chronic]:
+    """
+    Yield for whom a rank waited for much of a stretch of time.
+
+    Args:
+        figures: What was counted of it in the stretch.
+        figures_of: Returns the same of other processes.
+        lags: For how long which ranks came later than which in it.
+        times_unix_ns: When the stretch began and ended.
+        settings: What matters.
+        places: Where threads were.
+        resources: What other processes wait for.
+    """
+    budget = budget_of(figures.times)
+    feeders_ns, start_unix_ns, end_unix_ns = sum(budget.values()), *times_unix_ns
+    if key_of(figures.process) not in lags or feeders_ns < settings.minimum_budget_ns:
+        return
+    start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
+    length_ns = min(end_unix_ns - start_unix_ns, feeders_ns)
+    least_ns = max(
+        1,
+        round(settings.chronic_share * feeders_ns),
+        settings.chronic_lost_ns * length_ns // 1_000_000_000,
+    )
+    edges = start_unix_ns, end_unix_ns
+    stretch = _Stretch(figures_of, lags, edges, settings, places, resources)
+    for cause in _waits(figures, stretch, least_ns):
+        lost_ns = fault_ns(cause)
+        if lost_ns >= least_ns and cause.culprit is not None:
+            yield Chronic(
+                *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
+                *(feeders_ns, HIGH, frozenset({cause.culprit.pid})),
+            )
+
+
+def _waits(
+    figures: Figures, stretch: _Stretch, least_ns: int, path: tuple[ImageKey, ...] = ()
+) -> Iterator[Cause]:
+    """Yield for whom a rank waited, the longest wait first, and what kept those."""
+    own = key_of(figures.process)
+    path = (*path, own)
+    budget = budget_of(figures.times)
+    feeders_ns = max(1, sum(budget.values()))
+    # What else it did meanwhile was no wait for them.
+    left_ns = budget[_GPU_WAIT]
+    found = stretch.lags.get(own, {})
+    for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+        time_ns = min(lag_ns, left_ns)
+        late = stretch.figures_of(image)
+        if time_ns < least_ns or late is None or image in path:
+            continue
+        left_ns -= time_ns
+        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)
+        via = tuple(_own_causes(late, usual, time_ns, stretch, path))
+        culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
+        yield Cause(
+            *(CauseKind.COLLECTIVE_WAIT, time_ns, time_ns / feeders_ns, culprit, (), via),
+            Resource(RESOURCE, late_name(*which)),
+        )
+
+
+def _state_of(cause: Cause) -> str:
+    return _GPU_WAIT if cause.kind == CauseKind.COLLECTIVE_WAIT else state_of_kind(cause.kind)
+
+
+def _shares(budget: Mapping[str, int], whole_ns: int) -> dict[str, float]:
+    return {state: max(0, time_ns) / max(1, whole_ns) for state, time_ns in budget.items()}
+
+
+def _own_causes(
+    late: Figures,
+    usual: Mapping[str, float],
+    time_ns: int,
+    stretch: _Stretch,
+    path: tuple[ImageKey, ...],
+) -> Iterator[Cause]:
+    """Yield what a late rank did more than the one that waited, as parts of the time that this waited."""
+    tree = grow(late.times, None, stretch.resources)
+    if tree is None:
+        return
+    account = AccountCauses(late.process, *stretch.edges, stretch.places, late.times)
+    sums = CauseSums(_MAX_CAUSES, stretch.settings.max_evidence)
+    sums.add(account.causes(tree))
+    waiting = tree.child(_GPU_WAIT)
+    # It may have waited for a third one, in another communicator.
+    waits = [] if waiting is None else list(_waits(late, stretch, 1, path))
+    sums.add(waits)
+    waited_ns = sum(one.time_ns for one in waits)
+    if waiting is not None and waiting.time_ns > waited_ns:
+        left_ns = waiting.time_ns - waited_ns
+        sums.add([Cause(_GPU_WAIT, left_ns, left_ns / max(1, tree.time_ns), None, ())])
+    shares = _shares(budget_of(late.times), tree.time_ns)
+    more = {
+        state: max(0.0, share - usual.get(state, 0.0)) / share
+        for state, share in shares.items()
+        if share
+    }
+    own = [scaled(cause, more.get(_state_of(cause), 1.0)) for cause in sums.causes(tree.time_ns)]
+    total_ns = sum(cause.time_ns for cause in own)
+    scale = time_ns / max(total_ns, 1)
+    for cause in rank((one for one in own if one.time_ns), 0):
+        length_ns = min(time_ns, int(cause.time_ns * scale))
+        cut = scaled(cause, length_ns / cause.time_ns)
+        culprit = cause.culprit.pid if cause.culprit else 0
+        is_wait = cause.kind == CauseKind.COLLECTIVE_WAIT
+        yield cut if is_wait else account.with_lines(cut, (culprit,))
+
+
+class Stragglers:
+    """
+    Looks for stragglers in stretches of the stream's time, one after the other.
+
+    Attributes:
+        places: Where threads were, since the stretch began.
+    """
+
+    def __init__(self, communicators: Communicators, settings: Settings) -> None:
+        self._communicators = communicators
+        self._settings = settings
+        self.places: Places | None = None
+        self._edges = (0, 0)
+        self._before: Lags = {}
+        self._now: Lags = {}
+        self._found: Lags = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._communicators)
+
+    def find(
+        self,
+        figures: Figures,
+        figures_of: FiguresOf,
+        start_unix_ns: int,
+        end_unix_ns: int,
+    ) -> Iterator[Chronic]:
+        """Yield for whom a rank waited in a stretch, by its figures and those of others."""
+        if start_unix_ns != self._edges[0]:
+            self._before = self._now
+        if (start_unix_ns, end_unix_ns) != self._edges:
+            self._edges = start_unix_ns, end_unix_ns
+            self._now = self._communicators.lags_by(end_unix_ns)
+            self._found = lags_since(self._now, self._before)
+        return find_stragglers(
+            figures, figures_of, self._found, self._edges, self._settings, self.places
+        )

@@ -1,0 +1,136 @@
+"""Cuts the time in which a thread was off its CPU into pieces, each with one cause."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import StallActivity
+from otel_gpu.enrich.identity.identities import Culprit
+from otel_gpu.explain import evidence, rules
+from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.quotas import Quotas
+from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.wakers import Wakers, is_for_network
+from otel_gpu.state.code_lines import NO_LINES
+from otel_gpu.state.cpu_samples import EVERYWHERE, Samples
+from otel_gpu.wire.events import Stall
+from otel_gpu.wire.probe_table import API_BY_NUMBER
+
+
+class ThreadWindow(NamedTuple):
+    """A thread, and a time of it; ``place`` is one of ``rules``' places."""
+
+    pid: int
+    tid: int
+    start_ktime_ns: int
+    end_ktime_ns: int
+    place: str
+
+
+class Sweep:
+    """Sweeps stalls, with what the timeline remembers of other threads."""
+
+    def __init__(self, timeline: Timeline, quotas: Quotas, samples: Samples) -> None:
+        self._timeline = timeline
+        self._quotas = quotas
+        self._samples = samples
+        self._wakers = Wakers(timeline)
+
+    def cut(self, window: ThreadWindow, stalls: Iterable[StallActivity]) -> list[Piece]:
+        """Cut the stalls in a window into pieces; no moment is in two of them."""
+        pieces: list[Piece] = []
+        cursor = window.start_ktime_ns
+        for stall in stalls:
+            event = stall.event
+            start = max(event.start_ktime_ns, cursor)
+            end = min(event.end_ktime_ns, window.end_ktime_ns)
+            if end <= start:
+                continue
+            runnable = min(max(event.runnable_ktime_ns, start), end)
+            if runnable > start:
+                pieces += self._cut_blocked(stall, start, runnable, _place_of(event, window.place))
+            if end > runnable:
+                pieces.append(self._cut_run_queue(stall, runnable, end))
+            cursor = end
+        return pieces
+
+    def _cut_blocked(
+        self, stall: StallActivity, start: int, end: int, place: str
+    ) -> Iterable[Piece]:
+        event, reason = stall.event, stall.reason
+        kind = rules.blocked_kind(reason, place)
+        # An older store has but the flag.
+        if kind == "stopped" and event.flags & wire.STALL_AGENT:
+            kind = "capture"
+        waker = self._wakers.find(stall)
+        blocked = evidence.of_blocked(stall, waker)
+        if kind in ("mmap_lock", "page_fault"):
+            fork = self._fork_meanwhile(event, start, end)
+            if fork is not None:
+                yield fork
+                forked_ns = fork.time_ns
+                if end - start > forked_ns:
+                    yield Piece(kind, end - start - forked_ns, None, blocked)
+                return
+        # A wait for the device is over when the device says so, whoever passes that on.
+        is_followed = (
+            waker is not None
+            and (waker.pid == event.pid or self._timeline.is_watched(waker.pid))
+            and reason in rules.FOLLOWED_REASONS
+            and kind in (*rules.REPEATED_KINDS, "unexplained")
+        )
+        # Who let a stopped thread go on is who stopped it.
+        culprit = waker if is_followed or kind == "stopped" else None
+        is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
+        lines = NO_LINES
+        if kind == "gil" and culprit is None:
+            # Who had it is not known: one of those that worked meanwhile.
+            lines = self._samples.of_others(event.pid, event.tid, start, end)
+        yield Piece(
+            kind,
+            end - start,
+            culprit,
+            blocked,
+            start,
+            end,
+            is_followed,
+            is_repeated,
+            stall.resource,
+            lines,
+        )
+
+    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> Piece:
+        event = stall.event
+        culprit = evidence.culprit_of(stall)
+        is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
+        kind = "preemption" if is_preempted and culprit is not None else "run_queue"
+        if self._quotas.is_throttled(stall):
+            kind, culprit = "cpu_quota", None
+        piece = Piece(kind, end - start, culprit, evidence.of_run_queue(stall), start, end)
+        if culprit is None or not self._timeline.is_watched(culprit.pid):
+            return piece
+        # Threads of one process that have the CPU in turn are one hog.
+        return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
+
+    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> Piece | None:
+        for fork in self._timeline.forks(event.pid, start, end):
+            other = fork.event
+            if other.tid == event.tid:
+                continue
+            forked_ns = end - start
+            if other.end_ktime_ns > other.start_ktime_ns:
+                forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
+            if forked_ns > 0:
+                culprit = Culprit(other.pid, other.tid, other.comm)
+                return Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
+        return None
+
+
+def _place_of(event: Stall, around: str) -> str:
+    """Return where a stall was: the innermost call says it if that waits for the device."""
+    if around in (rules.FIRST_CALL, rules.CHURN, rules.LAUNCH, rules.FULL_QUEUE):
+        return around
+    api = API_BY_NUMBER.get(event.call_api) if event.call_start_ktime_ns else None
+    if api is not None and (around == rules.GAP or api.family == wire.FAMILY_SYNCHRONIZE):
+        return rules.place_of(api.family)
+    return around

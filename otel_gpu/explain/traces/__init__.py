@@ -1,0 +1,1 @@
+"""Causes of idle devices, from traces of profilers."""

@@ -1,0 +1,209 @@
+"""What is wrong with a trace, before anything is concluded of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from operator import add
+from typing import Final, NamedTuple
+
+from otel_gpu.explain.traces.idle_causes import IdleCause
+from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.launches import Launches
+from otel_gpu.state.traces.stream_order import StreamOrder
+from otel_gpu.wire.device_activity import DeviceTrace
+
+UNRELIABLE: Final = 0.05
+"""The share of launches, events or activities from which on idle time is not to be believed."""
+UNEXPLAINED: Final = 0.1
+"""The share of a window, likewise, of gaps whose end was launched by nobody that was recorded."""
+LEAST_BUSY_NS: Final = 50_000
+"""What a device has to work at least for a verdict: about as long as half a dozen launches take."""
+LEAST_WINDOW: Final = 0.01
+"""The share of what was recorded that a window has to be for a verdict, where no steps are known."""
+
+_WHOLE_STEPS = 2
+_EARLY = 0.01
+
+
+class Fault(StrEnum):
+    """What can be wrong."""
+
+    REJECTED = "rejected"
+    LAUNCHED_BEFORE = "launched_before"
+    OUTSIDE_STEPS = "outside_steps"
+    MIGRATIONS = "migrations"
+    LOST_LAUNCHES = "lost_launches"
+    LOST_GRAPHS = "lost_graphs"
+    UNEXPLAINED_IDLE = "unexplained_idle"
+    NO_LAUNCHES = "no_launches"
+    OVERLAPPING = "overlapping"
+    WRONG_DURATIONS = "wrong_durations"
+    DISORDERED = "disordered"
+    CLOCKS = "clocks"
+    STACKS = "stacks"
+    OVERHEAD = "overhead"
+    FEW_STEPS = "few_steps"
+    NO_STEPS = "no_steps"
+    SEVERAL_DEVICES = "several_devices"
+    LITTLE_WORK = "little_work"
+    SHORT_WINDOW = "short_window"
+
+
+# What takes away the figure of idle time itself, and not only its causes.
+_HIDES_WORK = frozenset(
+    {
+        Fault.REJECTED,
+        Fault.LOST_LAUNCHES,
+        Fault.LOST_GRAPHS,
+        Fault.SHORT_WINDOW,
+        Fault.WRONG_DURATIONS,
+        Fault.DISORDERED,
+    }
+)
+# What takes away the verdict only: what each gap was due to is known.
+_KEEPS_CAUSES = frozenset({Fault.LITTLE_WORK})
+
+
+class Finding(NamedTuple):
+    """
+    One thing that is wrong: how often or how long, and of how much.
+
+    ``is_fatal``: no verdict is to be believed, and no cause of idle time if it ``hides_causes``.
+    """
+
+    fault: Fault
+    amount: int
+    whole: int
+    is_fatal: bool = False
+
+    @property
+    def share(self) -> float:
+        """Its share of the whole."""
+        return self.amount / self.whole if self.whole else 0.0
+
+    @property
+    def hides_causes(self) -> bool:
+        """Whether no cause of idle time is to be believed."""
+        return self.is_fatal and self.fault not in _KEEPS_CAUSES
+
+
+class Lost(NamedTuple):
+    """Calls of which nothing was recorded that they launched, and how many launched anything."""
+
+    launches: int
+    graphs: int
+    calls: int
+
+
+def examine_health(
+    trace: DeviceTrace,
+    timeline: Timeline,
+    *,
+    launches: Launches,
+    lost: Lost,
+    idle_ns: Mapping[IdleCause, int],
+    steps: int,
+    devices: int,
+) -> tuple[Finding, ...]:
+    """Return what is wrong with what a trace says of one device; what is fatal comes first."""
+    found = [
+        *_of_order(timeline.order),
+        *_of_file(trace, devices),
+        *_of_launches(timeline, launches, lost, idle_ns),
+        *_of_work(timeline, idle_ns),
+    ]
+    if has_times(timeline.order):
+        found += [*_of_window(trace, timeline, steps), *_of_steps(steps)]
+    return tuple(sorted(found, key=lambda one: not one.is_fatal))
+
+
+def _of_file(trace: DeviceTrace, devices: int) -> Iterator[Finding]:
+    rejected = sum(trace.rejected.values())
+    read = len(trace.activities) + len(trace.host)
+    if rejected:
+        is_fatal = rejected > UNRELIABLE * (rejected + read)
+        yield Finding(Fault.REJECTED, rejected, rejected + read, is_fatal)
+    if trace.has_stacks:
+        yield Finding(Fault.STACKS, 1, 1)
+    if trace.overhead_ns:
+        yield Finding(Fault.OVERHEAD, trace.overhead_ns, 0)
+    if devices > 1:
+        yield Finding(Fault.SEVERAL_DEVICES, devices, devices)
+
+
+def _of_order(order: StreamOrder) -> Iterator[Finding]:
+    if order.has_wrong_durations:
+        yield Finding(Fault.WRONG_DURATIONS, len(order.overlong), order.run_over, is_fatal=True)
+    elif order.overlapping:
+        yield Finding(Fault.OVERLAPPING, order.overlap_ns, order.taken_ns)
+    if order.early:
+        yield Finding(Fault.DISORDERED, order.early, order.launches, is_fatal=order.is_disordered)
+
+
+def _of_launches(
+    timeline: Timeline, launches: Launches, lost: Lost, idle_ns: Mapping[IdleCause, int]
+) -> Iterator[Finding]:
+    activities, window_ns = len(timeline.rows), max(1, timeline.end_ns - timeline.start_ns)
+    if timeline.left_out:
+        yield Finding(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
+    if timeline.outside:
+        yield Finding(Fault.OUTSIDE_STEPS, timeline.outside, timeline.outside + activities)
+    if timeline.migrations:
+        yield Finding(Fault.MIGRATIONS, timeline.migrations, activities)
+    if lost.graphs:
+        yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
+    is_much = lost.launches > UNRELIABLE * lost.calls
+    if lost.launches:
+        yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_much)
+    if activities > timeline.migrations and not launches.linked:
+        yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
+    unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
+    # If work is missing, it is not known to be idle.
+    is_idle = launches.linked and not (is_much or lost.graphs)
+    if is_idle and unexplained_ns > UNEXPLAINED * window_ns:
+        yield Finding(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
+    if launches.early > _EARLY * launches.linked:
+        yield Finding(Fault.CLOCKS, launches.early, launches.linked)
+
+
+def _of_work(timeline: Timeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[Finding]:
+    window_ns = timeline.end_ns - timeline.start_ns
+    busy_ns = window_ns - sum(idle_ns.values())
+    if busy_ns < LEAST_BUSY_NS:
+        yield Finding(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
+
+
+def _of_window(trace: DeviceTrace, timeline: Timeline, steps: int) -> Iterator[Finding]:
+    host, window_ns = trace.host, timeline.end_ns - timeline.start_ns
+    if steps or not len(host):
+        return
+    first_ns, last_ns = min(host.starts_ns), max(map(add, host.starts_ns, host.durations_ns))
+    recorded_ns = max(timeline.end_ns, last_ns) - min(timeline.start_ns, first_ns)
+    if window_ns < LEAST_WINDOW * recorded_ns:
+        yield Finding(Fault.SHORT_WINDOW, window_ns, recorded_ns, is_fatal=True)
+
+
+def _of_steps(steps: int) -> Iterator[Finding]:
+    if not steps:
+        yield Finding(Fault.NO_STEPS, 0, 0)
+    elif steps < _WHOLE_STEPS:
+        yield Finding(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
+
+
+def has_times(order: StreamOrder) -> bool:
+    """Say whether when a device did what can be believed, so that there are steps."""
+    return not (order.has_wrong_durations or order.is_disordered)
+
+
+def knows_idle(findings: Sequence[Finding]) -> bool:
+    """Say whether all that a device did is known, so that the rest is idle time."""
+    return not any(one.is_fatal and one.fault in _HIDES_WORK for one in findings)
+
+
+def is_reliable(findings: Sequence[Finding]) -> bool:
+    """Say whether causes of idle time can be believed."""
+    return not any(one.hides_causes for one in findings)
+
+
+def can_judge(findings: Sequence[Finding]) -> bool:
+    """Say whether a verdict can be believed."""
+    return not any(one.is_fatal for one in findings)
