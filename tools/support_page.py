@@ -198,7 +198,7 @@ def _held() -> Iterator[_Held]:
 
 
 def _protocols() -> Sequence[str]:
-    for node in ast.parse(_text("tests/unit/export/test_otlp.py")).body:
+    for node in ast.parse(_text("tests/unit/export/otlp/test_exporters.py")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROTOCOLS":
             return [str(name) for name in ast.literal_eval(node.value)]
     raise LookupError("test_otlp.py has no PROTOCOLS")

@@ -27,16 +27,16 @@ from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
 from otel_gpu.explain.devices.xids import meaning_of
-from otel_gpu.export import causal, semconv
-from otel_gpu.export.collectives import PendingCollectives
-from otel_gpu.export.device_faults import SEVERITIES, fault_log
-from otel_gpu.export.encoder import WARN, SpanLog
-from otel_gpu.export.environment import exporter_names, is_true, otlp_compression, setting
-from otel_gpu.export.exported import ExportedSpans, SpanReference
-from otel_gpu.export.file import OtlpFile
-from otel_gpu.export.finished import FinishedSpan, Origin, SpanEvent
-from otel_gpu.export.limits import Limits, TraceSampler
-from otel_gpu.export.metrics import MetricExports
+from otel_gpu.export import semconv
+from otel_gpu.export.metrics.collectives import PendingCollectives
+from otel_gpu.export.metrics.exporter import MetricExports
+from otel_gpu.export.otlp.environment import exporter_names, is_true, otlp_compression, setting
+from otel_gpu.export.otlp.file import OtlpFile
+from otel_gpu.export.otlp.sender import Sender
+from otel_gpu.export.otlp.signals import LOGS, SPANS, Signal
+from otel_gpu.export.otlp.sinks import open_senders
+from otel_gpu.export.otlp.span_encoder import WARN, SpanLog
+from otel_gpu.export.otlp.span_limits import Limits, TraceSampler
 from otel_gpu.export.resources import (
     Origins,
     Resources,
@@ -44,16 +44,17 @@ from otel_gpu.export.resources import (
     capture_version,
     scope,
 )
-from otel_gpu.export.sender import Sender
-from otel_gpu.export.signals import LOGS, SPANS, Signal
-from otel_gpu.export.sinks import open_senders
-from otel_gpu.export.spans import SpanBuilder
-from otel_gpu.export.stack_events import LOG, Stacks
+from otel_gpu.export.spans import causal
+from otel_gpu.export.spans.activity_spans import SpanBuilder
+from otel_gpu.export.spans.device_faults import SEVERITIES, fault_log
+from otel_gpu.export.spans.exported import ExportedSpans, SpanReference
+from otel_gpu.export.spans.finished import FinishedSpan, Origin, SpanEvent
+from otel_gpu.export.spans.stack_events import LOG, Stacks
 from otel_gpu.faults import Faults
 from otel_gpu.state.device_states import DeviceStates
 
 if TYPE_CHECKING:
-    from otel_gpu.export.profiles import Profiles
+    from otel_gpu.export.profiles.profiles import Profiles
 
 _logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class Exports:
 
     def _observe_run(self, activity: DeviceTraceActivity) -> None:
         # Of imported traces only, and a capture begins without it.
-        from otel_gpu.export.device_runs import DeviceRun  # noqa: PLC0415
+        from otel_gpu.export.spans.device_runs import DeviceRun  # noqa: PLC0415
 
         run = DeviceRun(activity, self._capture[0], self._service_name)
         if self._sinks:
@@ -315,7 +316,7 @@ class Exports:
     def _open_profiles(self) -> "Profiles | None":
         if not self._profile_sinks:
             return None
-        from otel_gpu.export.profiles import Profiles  # noqa: PLC0415 -- as in _signals
+        from otel_gpu.export.profiles.profiles import Profiles  # noqa: PLC0415 -- as in _signals
 
         def put(profile: Any) -> None:  # noqa: ANN401 -- an EncodedProfile
             for sink in self._profile_sinks:
@@ -366,7 +367,7 @@ def _signals(config: Config) -> Iterator[Signal]:
     if config.export.profiles:
         try:
             # In development: it may be gone, or another one, in other versions of the package.
-            from otel_gpu.export.profile_encoder import PROFILES  # noqa: PLC0415
+            from otel_gpu.export.profiles.profile_encoder import PROFILES  # noqa: PLC0415
         except ImportError as error:
             hint = "set export.profiles to false, or install another opentelemetry-proto"
             raise ConfigError(f"there is no signal of profiles: {error}", hint=hint) from error

@@ -39,13 +39,13 @@ from otel_gpu import __version__
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.settings import Settings
 from otel_gpu.export import semconv
-from otel_gpu.export.causal import chain_spans
-from otel_gpu.export.exported import SpanReference
-from otel_gpu.export.finished import Origin, readable
-from otel_gpu.export.limits import Limits
+from otel_gpu.export.otlp.span_limits import Limits
 from otel_gpu.export.resources import scope
-from otel_gpu.export.span_activities import attributes_of, ids_of, scope_name
-from otel_gpu.export.span_chains import Medians, chain_of
+from otel_gpu.export.spans.causal import chain_spans
+from otel_gpu.export.spans.exported import SpanReference
+from otel_gpu.export.spans.finished import Origin, readable
+from otel_gpu.export.spans.span_activities import attributes_of, ids_of, scope_name
+from otel_gpu.export.spans.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
 # Calls of which something is known and that have not ended.

@@ -21,7 +21,7 @@ from otel_gpu import __version__
 from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.export import semconv
-from otel_gpu.export.finished import Origin
+from otel_gpu.export.spans.finished import Origin
 from otel_gpu.limits.caches import CACHES
 
 _logger = logging.getLogger(__name__)

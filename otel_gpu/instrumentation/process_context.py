@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from otel_gpu.export.attributes import AttributeEncoder, field
+from otel_gpu.export.otlp.attribute_encoder import AttributeEncoder, field
 from otel_gpu.instrumentation.thread_context import SCHEMA_VERSION
 
 _LENGTH: Final = 64 * 1024

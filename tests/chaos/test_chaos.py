@@ -62,10 +62,10 @@ PLACES = {
     "otel_gpu.store.eviction:Room.make": STORE,
     "otel_gpu.store.journal:Journal._keep_books": STORE,
     "otel_gpu.export.exports:Exports.observe": {"export"},
-    "otel_gpu.export.spans:SpanBuilder.spans": {"export"},
-    "otel_gpu.export.metrics:MetricExports.observe": {"export"},
-    "otel_gpu.export.sender:BackgroundSender.put": {"export"},
-    "otel_gpu.export.file:FileTransport.deliver": {"export.spans"},
+    "otel_gpu.export.spans.activity_spans:SpanBuilder.spans": {"export"},
+    "otel_gpu.export.metrics.exporter:MetricExports.observe": {"export"},
+    "otel_gpu.export.otlp.sender:BackgroundSender.put": {"export"},
+    "otel_gpu.export.otlp.file:FileTransport.deliver": {"export.spans"},
     "otel_gpu.explain.explainer:Explainer.push": {"explain"},
     "otel_gpu.stacks.user_stacks:UserStacks.resolve": {"stacks"},
     "otel_gpu.stacks.programs:ProcessImages.ask_due": {"stacks"},
@@ -104,7 +104,7 @@ IN_THREADS = {
 # Of these the record is what is lost.
 ENRICH_CALL = "otel_gpu.enrich.enricher:Enricher._enrich_call"
 DECODE = "otel_gpu.wire.decoder:_decode_record"
-DELIVER = "otel_gpu.export.file:FileTransport.deliver"
+DELIVER = "otel_gpu.export.otlp.file:FileTransport.deliver"
 READING = "tests.chaos.kernel_side:KernelSide.read_aggregates"
 
 

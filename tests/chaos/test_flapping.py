@@ -14,7 +14,7 @@ def test_an_endpoint_that_flaps_costs_no_metric_and_no_uncounted_span(monkeypatc
     """
     A real receiver closes and opens again and again: each span arrived or is counted, sums are exact.
     """
-    monkeypatch.setattr("otel_gpu.export.sender._LONGEST_BACKOFF_S", 0.05)
+    monkeypatch.setattr("otel_gpu.export.otlp.sender._LONGEST_BACKOFF_S", 0.05)
     faults = Faults()
     config = load(None, {"OTEL_GPU_EXPORT_FLUSH_INTERVAL_S": "0.05"}, {})
     process = image()

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from otel_gpu import config
 from otel_gpu.errors import ConfigError, OtelGpuError, StoreError
-from otel_gpu.export.signals import LOGS, SPANS
+from otel_gpu.export.otlp.signals import LOGS, SPANS
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.connections import Connection
 from otel_gpu.faces.mcp.http import Address, HttpError, make_app, parse_address

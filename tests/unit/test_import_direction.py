@@ -158,10 +158,10 @@ def test_only_the_command_line_prints(path):
 def test_the_test_sees_every_way_to_import():
     """A planted violation of each form is found."""
     forms = [
-        "import otel_gpu.export.otlp",
-        "from otel_gpu.export import otlp",
+        "import otel_gpu.export.otlp.exporters",
+        "from otel_gpu.export.otlp import exporters as otlp",
         "from otel_gpu import export",
-        "def late():\n    from otel_gpu.export.otlp import send",
+        "def late():\n    from otel_gpu.export.otlp.exporters import send",
     ]
 
     assert [imported_packages(source) for source in forms] == [{"export"}] * 4

@@ -13,10 +13,10 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.export.limits import Limits
+from otel_gpu.export.otlp.span_limits import Limits
 from otel_gpu.export.resources import Origins, Resources
-from otel_gpu.export.spans import SpanBuilder
-from otel_gpu.export.stack_events import Stacks
+from otel_gpu.export.spans.activity_spans import SpanBuilder
+from otel_gpu.export.spans.stack_events import Stacks
 from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export import sinks
 from otel_gpu.export.exports import open_exports
+from otel_gpu.export.otlp import sinks
 from otel_gpu.options import Config, ExportConfig, SpansConfig, StacksConfig
 from tests.activities import call_stack, status
 from tests.kernel.agent import total
@@ -120,8 +120,8 @@ def test_many_spans_are_split_into_requests_that_receivers_take(receiver):
 
 def test_a_dead_endpoint_costs_bounded_memory_and_recovers(receiver, monkeypatch):
     """Spans wait, the oldest are dropped and counted, and the newest arrive afterwards."""
-    monkeypatch.setattr("otel_gpu.export.sender._FIRST_BACKOFF_S", 0.05)
-    monkeypatch.setattr("otel_gpu.export.sender._LONGEST_BACKOFF_S", 0.05)
+    monkeypatch.setattr("otel_gpu.export.otlp.sender._FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr("otel_gpu.export.otlp.sender._LONGEST_BACKOFF_S", 0.05)
     config = config_of(queue_bytes=100_000, batch_bytes=20_000, flush_interval_s=0.05)
     environ = environ_of(receiver, OTEL_EXPORTER_OTLP_TIMEOUT="0.3", OTEL_METRICS_EXPORTER="none")
 

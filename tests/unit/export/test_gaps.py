@@ -1,7 +1,7 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.export.spans import SpanBuilder
+from otel_gpu.export.spans.activity_spans import SpanBuilder
 from tests.unit.export import samples
 from tests.unit.export.samples import BOOT_UNIX_NS
 

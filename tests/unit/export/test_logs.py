@@ -15,10 +15,10 @@ from opentelemetry.trace import (
 )
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.encoder import ERROR, INFO, WARN, LogEncoder, SpanLog, encode_request
-from otel_gpu.export.finished import SpanEvent
-from otel_gpu.export.limits import Limits
-from tests.unit.export.test_encoder import bounded, dropped, origins, pairs, unix_ns
+from otel_gpu.export.otlp.span_encoder import ERROR, INFO, WARN, LogEncoder, SpanLog, encode_request
+from otel_gpu.export.otlp.span_limits import Limits
+from otel_gpu.export.spans.finished import SpanEvent
+from tests.unit.export.otlp.test_span_encoder import bounded, dropped, origins, pairs, unix_ns
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 

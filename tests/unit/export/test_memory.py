@@ -4,8 +4,8 @@ import dataclasses
 import json
 
 from otel_gpu.config import Config
-from otel_gpu.export import observed_image
 from otel_gpu.export.exports import open_exports
+from otel_gpu.export.metrics import observed_program
 from otel_gpu.options import ExportConfig
 from tests.activities import (
     APIS_BY_NAME,
@@ -114,7 +114,7 @@ def test_a_request_that_failed_is_a_span_and_is_counted(tmp_path):
 
 def test_devices_of_a_stranger_are_bounded(tmp_path, monkeypatch):
     """A made-up recording can have as many as it likes."""
-    monkeypatch.setattr(observed_image, "MAX_DEVICES", 3)
+    monkeypatch.setattr(observed_program, "MAX_DEVICES", 3)
     readings = [blocks(TRAINER, n, totals(n), number=n, device=None) for n in range(1, 9)]
     failures = [out_of_memory(TRAINER, n, 1, device=n) for n in range(1, 9)]
 

@@ -5,9 +5,9 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import DeviceIdentity
-from otel_gpu.export.metric_requests import request_of
-from otel_gpu.export.metric_store import MetricStore
-from otel_gpu.export.producer import MetricProducer
+from otel_gpu.export.metrics.metric_store import MetricStore
+from otel_gpu.export.metrics.producer import MetricProducer
+from otel_gpu.export.metrics.requests import request_of
 from otel_gpu.options import Config, HistogramsConfig
 from tests.activities import (
     H100,

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
-from otel_gpu.export.finished import readable
 from otel_gpu.export.processor import CausalChainProcessor
+from otel_gpu.export.spans.finished import readable
 from tests.unit.export import samples
 
 MS = 1_000_000

@@ -491,7 +491,7 @@ def run_everything(path, stacks_mode):
     trainer = process()
     with pytest.MonkeyPatch.context() as patch:
         # Few enough that some are given up.
-        patch.setattr("otel_gpu.export.metrics._LEAST_WAITING_SERIES", 64)
+        patch.setattr("otel_gpu.export.metrics.exporter._LEAST_WAITING_SERIES", 64)
         with open_exports(config, {}, live=False) as exports:
             for activity in stream():
                 exports.observe(activity)

@@ -5,8 +5,8 @@ import json
 from benchmarks.days import day
 from otel_gpu import pipeline
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.export.causal import chain_reference
 from otel_gpu.export.exports import open_exports
+from otel_gpu.export.spans.causal import chain_reference
 from otel_gpu.options import Config, ExplainConfig, ExportConfig
 from otel_gpu.store.recorder import open_writer
 from tests.unit.store.stores import kept_chains

@@ -1,0 +1,1 @@
+"""Metrics from readings, and their export."""

@@ -1,0 +1,182 @@
+"""What the devices of a host say of themselves, as metrics; see ``wire.device_bodies``."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from otel_gpu.capture.host.kernel_log import format_bus_id
+from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
+from otel_gpu.export import semconv
+from otel_gpu.export.metrics.points import Attributes, Measurement
+from otel_gpu.limits.recent import Recent
+from otel_gpu.wire.device_bodies import MAX_DEVICES
+
+_GPU = ((semconv.HW_TYPE, "gpu"),)
+_TASKS = ("general", "encoder", "decoder")
+_FAILED, _OK = "failed", "ok"
+_HZ_PER_MHZ = 1_000_000
+# Kinds of errors that are told apart, of all devices, and what the others are counted as.
+_MAX_XIDS = 1024
+_OTHERS = ("", 0)
+# Figures that are themselves a metric, and what their unit is made of.
+_PLAIN = (
+    ("power_mw", semconv.METRIC_HW_POWER, 1e-3, _GPU),
+    ("energy_mj", semconv.METRIC_HW_ENERGY, 1e-3, _GPU),
+    ("clock_mhz", semconv.METRIC_GPU_CLOCK_FREQUENCY, _HZ_PER_MHZ, ()),
+    ("clock_limit_mhz", semconv.METRIC_GPU_CLOCK_LIMIT, _HZ_PER_MHZ, ()),
+    (
+        "temperature_c",
+        semconv.METRIC_HW_TEMPERATURE,
+        1,
+        (*_GPU, (semconv.HW_TEMPERATURE_SENSOR, "gpu")),
+    ),
+    (
+        "memory_temperature_c",
+        semconv.METRIC_HW_TEMPERATURE,
+        1,
+        (*_GPU, (semconv.HW_TEMPERATURE_SENSOR, "memory")),
+    ),
+)
+_ACTIVITIES = {
+    "sm_activity": semconv.METRIC_GPU_SM_ACTIVITY,
+    "sm_occupancy": semconv.METRIC_GPU_SM_OCCUPANCY,
+    "tensor_activity": semconv.METRIC_GPU_TENSOR_ACTIVITY,
+    "dram_activity": semconv.METRIC_GPU_DRAM_ACTIVITY,
+}
+
+Gpu = Mapping[str, Any]
+
+
+class HostDevices:
+    """The latest that each device of the host said; a device that is gone keeps only its state."""
+
+    def __init__(self) -> None:
+        self._driver = ""
+        self._late = 0
+        self._failed: Mapping[str, int] = {}
+        self._is_late = False
+        # By index: one that is lost does not say which it is.
+        self._gpus: dict[int, Gpu] = {}
+        self._attributes: dict[int, Attributes] = {}
+        # By where devices are: their attributes, and how often each XID was said.
+        self._places: Recent[str, Attributes] = Recent(MAX_DEVICES)
+        self._xids: dict[tuple[str, int], int] = {}
+
+    def observe(self, activity: DevicesActivity) -> None:
+        """Take in a newer reading."""
+        info = activity.info
+        self._driver = info.get("driver") or self._driver
+        self._late = info.get("late", self._late)
+        self._failed = info.get("failed", self._failed)
+        self._is_late = info.get("is_late", False)
+        if "gpus" not in info:
+            return
+        self._gpus = {gpu["index"]: gpu for gpu in info["gpus"]}
+        for index, gpu in self._gpus.items():
+            if not gpu.get("is_lost"):
+                found = self._attributes[index] = _identify(gpu, self._driver)
+                if "bus_id" in gpu:
+                    self._places[format_bus_id(gpu["bus_id"])] = found
+
+    def observe_fault(self, activity: DeviceFaultActivity) -> None:
+        """Take in an error that a driver said."""
+        event = activity.event
+        key = (event.bus_id, event.xid)
+        if key not in self._xids and len(self._xids) >= _MAX_XIDS:
+            key = _OTHERS
+        self._xids[key] = self._xids.get(key, 0) + event.times
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield what is known of each device, and of the readings themselves."""
+        for (bus_id, xid), count in self._xids.items():
+            known = self._places.get(bus_id) or ((semconv.HW_ID, bus_id or "others"),)
+            kind = f"xid_{xid}" if bus_id else "xid"
+            attributes = (*known, *_GPU, (semconv.ERROR_TYPE, kind))
+            yield Measurement(semconv.METRIC_HW_ERRORS, attributes, (bus_id, xid), count)
+        if not self._gpus and not self._failed and not self._late:
+            return
+        for index, gpu in self._gpus.items():
+            device = self._attributes.get(index)
+            if device is None:
+                # One that never said its name.
+                continue
+            has_failed = self._is_late or gpu.get("is_lost", False)
+            for state, value in ((_OK, not has_failed), (_FAILED, has_failed)):
+                attributes = (*device, *_GPU, (semconv.HW_STATE, state))
+                yield Measurement(semconv.METRIC_HW_STATUS, attributes, (index, state), int(value))
+            for instrument, attributes, value in _figures(gpu):
+                yield Measurement(instrument, (*device, *attributes), (index, attributes), value)
+            yield from _parts(gpu, device, index)
+        yield Measurement(semconv.METRIC_OTEL_GPU_DEVICES_LATE, (), "late", self._late)
+        for name, count in self._failed.items():
+            attributes = ((semconv.ERROR_TYPE, name),)
+            yield Measurement(semconv.METRIC_OTEL_GPU_DEVICES_FAILED, attributes, name, count)
+
+    def of_process(self, pid: int) -> Iterator[Measurement]:
+        """Yield what the driver says of a process, device by device."""
+        for index, device in self._attributes.items():
+            for process in self._gpus.get(index, {}).get("processes", ()):
+                if process["pid"] != pid:
+                    continue
+                if "memory_bytes" in process:
+                    usage = semconv.METRIC_GPU_PROCESS_MEMORY_USAGE
+                    yield Measurement(usage, device, index, process["memory_bytes"])
+                if "sm_percent" in process:
+                    used = semconv.METRIC_GPU_PROCESS_UTILIZATION
+                    yield Measurement(used, device, index, process["sm_percent"] / 100)
+
+
+def _identify(gpu: Gpu, driver: str) -> Attributes:
+    pairs = (
+        (semconv.HW_ID, gpu.get("uuid", "")),
+        (semconv.HW_VENDOR, "NVIDIA"),
+        (semconv.HW_MODEL, gpu.get("model", "")),
+        (semconv.HW_SERIAL_NUMBER, gpu.get("serial_number", "")),
+        (semconv.HW_DRIVER_VERSION, driver),
+        (semconv.CUDA_DEVICE_UUID, gpu.get("uuid", "").removeprefix("GPU-")),
+    )
+    known = tuple((name, value) for name, value in pairs if value)
+    return (*known, (semconv.CUDA_DEVICE_INDEX, gpu["index"]))
+
+
+def _figures(gpu: Gpu) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
+    for name, instrument, factor, attributes in _PLAIN:
+        if name in gpu:
+            yield instrument, attributes, gpu[name] * factor
+    used = gpu.get("utilization", {})
+    for task in _TASKS:
+        if task in used:
+            instrument = semconv.METRIC_HW_GPU_UTILIZATION
+            yield instrument, ((semconv.HW_GPU_TASK, task),), used[task] / 100
+    yield from _memory(gpu.get("memory_bytes", {}))
+    for kind, count in gpu.get("errors", {}).items():
+        attributes = (*_GPU, (semconv.ERROR_TYPE, kind))
+        yield semconv.METRIC_HW_ERRORS, attributes, count
+    for reason, limited_ns in gpu.get("limited_ns", {}).items():
+        attributes = ((semconv.GPU_CLOCK_LIMIT_REASON, reason),)
+        yield semconv.METRIC_GPU_CLOCK_LIMITED_TIME, attributes, limited_ns
+    for link, direction, size_bytes in gpu.get("io_bytes", ()):
+        attributes = ((semconv.NETWORK_IO_DIRECTION, direction), (semconv.GPU_LINK, link))
+        yield semconv.METRIC_HW_GPU_IO, attributes, size_bytes
+    for name, share in gpu.get("activity", {}).items():
+        yield _ACTIVITIES[name], (), share
+
+
+def _memory(sizes: Mapping[str, int]) -> Iterator[tuple[semconv.Instrument, Attributes, float]]:
+    limit, usage = sizes.get("limit"), sizes.get("usage")
+    if limit is not None:
+        yield semconv.METRIC_HW_GPU_MEMORY_LIMIT, (), limit
+    if usage is not None:
+        yield semconv.METRIC_HW_GPU_MEMORY_USAGE, (), usage
+        if limit:
+            yield semconv.METRIC_HW_GPU_MEMORY_UTILIZATION, (), usage / limit
+
+
+def _parts(gpu: Gpu, device: Attributes, index: int) -> Iterator[Measurement]:
+    """Yield what MIG devices say: their memory, as parts of the device."""
+    told = {semconv.HW_ID, semconv.CUDA_DEVICE_UUID, semconv.HW_SERIAL_NUMBER}
+    shared = tuple(pair for pair in device if pair[0] not in told)
+    for number, part in enumerate(gpu.get("parts", ())):
+        own = ((semconv.HW_ID, part.get("uuid", "")), (semconv.HW_PARENT, gpu.get("uuid", "")))
+        for instrument, attributes, value in _memory(part.get("memory_bytes", {})):
+            source = (index, number, attributes)
+            yield Measurement(instrument, (*own, *shared, *attributes), source, value)

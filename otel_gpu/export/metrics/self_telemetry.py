@@ -1,0 +1,143 @@
+"""Self-telemetry: what otel_gpu lost, withheld, cost and could not reach."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import Activity, ProbesActivity
+from otel_gpu.export import semconv
+from otel_gpu.export.metrics.points import Attributes, Measurement
+from otel_gpu.export.semconv import Instrument
+from otel_gpu.state.agent_health import AgentReadings
+
+_MAX_LIBRARIES = 256
+
+_WITHHELD: Mapping[int, Instrument] = {
+    wire.COUNTER_CPU_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD,
+    wire.COUNTER_BLOCK_STACKS_WITHHELD: semconv.METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD,
+    wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
+    wire.COUNTER_RHYTHMS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_THREADS_WITHHELD,
+    wire.COUNTER_ROUNDS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_WITHHELD,
+    wire.COUNTER_RANGES_WITHHELD: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+    wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+}
+
+
+def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
+    for n, reason in semconv.REASON_VALUES.items():
+        instrument = _WITHHELD.get(n, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
+        yield n, instrument, ((semconv.REASON, reason),)
+    for n, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
+    for n, probe in semconv.OTEL_GPU_PROBE_TYPE_VALUES.items():
+        yield n, semconv.METRIC_OTEL_GPU_PROBE_HITS, ((semconv.OTEL_GPU_PROBE_TYPE, probe),)
+    yield wire.COUNTER_SAMPLES, semconv.METRIC_OTEL_GPU_STACKS_TAKEN, ()
+    yield wire.COUNTER_CPU_SAMPLES, semconv.METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN, ()
+    yield wire.COUNTER_BLOCK_STACKS, semconv.METRIC_OTEL_GPU_BLOCK_STACKS_TAKEN, ()
+    yield wire.COUNTER_TIMES_FOLDED, semconv.METRIC_OTEL_GPU_TIMES_FOLDED, ()
+
+
+# Counters of the kernel side: of which instrument each is, and with which attributes.
+_COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counters()]
+# What became of stacks in user space.
+_DROPPED_STACKS = (
+    *("unused", "without_sample", "rejected"),
+    *("look_unreadable", "look_incomplete", "look_not_followed"),
+)
+_DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
+# By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
+_FIGURES = (
+    ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("doors", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("files", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
+    ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
+    ("dropped_series", semconv.METRIC_OTEL_GPU_SERIES_DROPPED, semconv.REASON),
+    ("errors", semconv.METRIC_OTEL_GPU_ERRORS, semconv.OTEL_GPU_PLACE),
+    ("skipped", semconv.METRIC_OTEL_GPU_ITEMS_SKIPPED, semconv.OTEL_GPU_PLACE),
+    ("cache_entries", semconv.METRIC_OTEL_GPU_CACHE_ENTRIES, semconv.OTEL_GPU_CACHE),
+    ("cache_bytes", semconv.METRIC_OTEL_GPU_CACHE_SIZE, semconv.OTEL_GPU_CACHE),
+    ("cache_released", semconv.METRIC_OTEL_GPU_CACHE_RELEASED, semconv.OTEL_GPU_CACHE),
+    ("off", semconv.METRIC_OTEL_GPU_SWITCHED_OFF, semconv.OTEL_GPU_PLACE),
+)
+_SUMS = (
+    ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
+    ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
+    ("door_calls", semconv.METRIC_OTEL_GPU_DOOR_CALLS),
+)
+
+
+class SelfTelemetry(AgentReadings):
+    """The agent's own figures; the latest of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Chains and incidents, by the value of the attribute of their instrument.
+        self.explained: Counter[tuple[Instrument, str, str]] = Counter()
+        self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int, int]] = OrderedDict()
+
+    def observe(self, activity: Activity) -> None:
+        """Take in newer figures."""
+        super().observe(activity)
+        if isinstance(activity, ProbesActivity):
+            info = activity.info
+            key = (info.get("device", 0), info.get("inode", 0), info["library"])
+            figures = (info.get("symbols", 0), info.get("door", 0), info.get("exported", 0))
+            self._libraries[key] = figures
+            self._libraries.move_to_end(key)
+            if len(self._libraries) > _MAX_LIBRARIES:
+                self._libraries.popitem(last=False)
+
+    def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
+        """Yield every figure, zeroes included: a loss of 0 is news."""
+        for name, instrument, attributes in _COUNTERS:
+            if name in self.counters:
+                yield Measurement(instrument, attributes, name, self.counters[name])
+        figures = {**self.status, "dropped_series": dropped_series}
+        for field, instrument, attribute in _FIGURES:
+            yield from _each(instrument, attribute, figures.get(field, {}))
+        for (instrument, attribute, value), count in self.explained.items():
+            yield from _each(instrument, attribute, {value: count})
+        yield from self._stacks(self.status.get("stacks", {}))
+        for field, instrument in _SUMS:
+            if field in self.status:
+                yield Measurement(instrument, (), field, self.status[field])
+        library = semconv.OTEL_GPU_LIBRARY_PATH
+        counted, by_doors = self._coverage()
+        yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, counted)
+        yield from _each(semconv.METRIC_OTEL_GPU_DOOR_COVERAGE, library, by_doors)
+
+    def _stacks(self, counts: Mapping[str, int]) -> Iterator[Measurement]:
+        if "resolved" in counts:
+            incomplete = counts.get("incomplete", 0)
+            resolved = {True: max(0, counts["resolved"] - incomplete), False: incomplete}
+            instrument = semconv.METRIC_OTEL_GPU_STACKS_RESOLVED
+            yield from _each(instrument, semconv.OTEL_GPU_STACK_COMPLETE, resolved)
+        if "distinct" in counts:
+            instrument = semconv.METRIC_OTEL_GPU_STACKS_DISTINCT
+            yield Measurement(instrument, (), "distinct", counts["distinct"])
+        for instrument, reasons in (
+            (semconv.METRIC_OTEL_GPU_STACKS_DROPPED, _DROPPED_STACKS),
+            (semconv.METRIC_OTEL_GPU_SYMBOLS_DROPPED, _DROPPED_SYMBOLS),
+        ):
+            dropped = {reason: counts[reason] for reason in reasons if reason in counts}
+            yield from _each(instrument, semconv.REASON, dropped)
+
+    def _coverage(self) -> tuple[dict[str, float], dict[str, float]]:
+        # Containers map one library under one path from several inodes.
+        totals: dict[str, tuple[int, int, int]] = {}
+        for (_, _, path), (symbols, door, exported) in self._libraries.items():
+            before = totals.get(path, (0, 0, 0))
+            totals[path] = (before[0] + symbols + door, before[1] + door, before[2] + exported)
+        known = {path: figures for path, figures in totals.items() if figures[2]}
+        counted = {path: both / exported for path, (both, _, exported) in known.items()}
+        by_doors = {path: door / exported for path, (_, door, exported) in known.items() if door}
+        return counted, by_doors
+
+
+def _each(
+    instrument: Instrument, attribute: str, values: Mapping[Any, int | float]
+) -> Iterator[Measurement]:
+    for key, value in values.items():
+        yield Measurement(instrument, ((attribute, key),), key, value)

@@ -1,0 +1,95 @@
+"""Who kept the threads that feed a GPU from going on, as a bounded number of monotonic counters."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.thread_times import ThreadTime, Wait
+from otel_gpu.explain.accounting.verdicts import state_of
+from otel_gpu.export import semconv
+from otel_gpu.export.metrics.points import Attributes, Measurement
+
+MAX_NAMED = 16
+"""Culprits of one process that have a name, in each of their states."""
+OTHER = "other"
+
+_MAX_KINDS = 1_024
+# Waiting for the device is no stall, and what the driver waits for inside of calls is its own.
+_NOT_STALLS = frozenset({None, "gpu_wait", "api"})
+
+
+class StallKind(NamedTuple):
+    """What a counter is of; empty: not known."""
+
+    state: str
+    culprit: str
+    culprit_state: str
+
+
+class Stalls:
+    """The counters of one process image."""
+
+    def __init__(self) -> None:
+        self._sums_ns: dict[StallKind, int] = {}
+        # How much ``other`` has of those that got a name, which it keeps: a counter only rises.
+        self._in_other_ns: dict[StallKind, int] = {}
+        self._left_out_ns: dict[str, int] = {}
+
+    def take(self, times: Iterable[ThreadTime]) -> None:
+        """Take in the whole time account of the process at one moment."""
+        sums: Counter[StallKind] = Counter()
+        left_out: Counter[str] = Counter()
+        for time in times:
+            state = state_of(time.state, time.context, time.reason)
+            if state in _NOT_STALLS or state is None or time.state == wire.STATE_ON_CPU:
+                continue
+            if time.ended_ns:
+                sums[_kind_of(state, time.wait)] += time.ended_ns
+        for kind, time_ns in sums.most_common():
+            known_ns = self._sums_ns.get(kind)
+            if known_ns is None and len(self._sums_ns) >= _MAX_KINDS:
+                left_out[kind.state] += time_ns
+                continue
+            if kind not in self._in_other_ns and len(self._in_other_ns) < MAX_NAMED:
+                self._in_other_ns[kind] = known_ns or 0
+            # What a thread was blocked on can become known later.
+            self._sums_ns[kind] = max(time_ns, known_ns or 0)
+        _raise_to(self._left_out_ns, left_out)
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield ``gpu.cuda.thread.stall.time``."""
+        others = Counter(self._left_out_ns)
+        for kind, time_ns in self._sums_ns.items():
+            in_other_ns = self._in_other_ns.get(kind, time_ns)
+            others[kind.state] += in_other_ns
+            if time_ns > in_other_ns:
+                yield _measurement(kind, time_ns - in_other_ns)
+        for state, time_ns in others.items():
+            if time_ns:
+                yield _measurement(StallKind(state, OTHER, ""), time_ns)
+
+
+def _raise_to(known: dict[str, int], now: Mapping[str, int]) -> None:
+    for state, time_ns in now.items():
+        known[state] = max(time_ns, known.get(state, 0))
+
+
+def _kind_of(state: str, wait: Wait) -> StallKind:
+    culprit = wait.end or wait.who
+    if culprit is None:
+        return StallKind(state, "", "")
+    meanwhile = None
+    if wait.end_state == wire.STATE_ON_CPU:
+        meanwhile = "host"
+    elif wait.end_state != wire.STATE_NONE:
+        meanwhile = state_of(wait.end_state, wire.CONTEXT_GAP, wait.end_reason)
+    return StallKind(state, culprit.comm, meanwhile or "")
+
+
+def _measurement(kind: StallKind, time_ns: int) -> Measurement:
+    names = (semconv.STATE, semconv.OTEL_GPU_CULPRIT_COMM, semconv.OTEL_GPU_CULPRIT_STATE)
+    attributes: Attributes = tuple(
+        (name, value) for name, value in zip(names, kind, strict=True) if value
+    )
+    return Measurement(semconv.METRIC_GPU_CUDA_THREAD_STALL_TIME, attributes, kind, time_ns)

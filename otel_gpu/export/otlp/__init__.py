@@ -1,0 +1,1 @@
+"""OTLP: encoders, queues, senders, exporters."""

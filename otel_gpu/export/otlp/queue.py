@@ -1,0 +1,254 @@
+"""
+What waits to be sent: bounded by bytes, and every span accounted for.
+
+When there is no room the oldest spans go of the user, and of its program, that has most bytes
+here, so that a flood costs those who make it. Whoever looks at a backend wants to know what
+happens now, and after an outage the newest spans are those whose neighbours still come.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+from otel_gpu.enrich.identity.cut_programs import CutPrograms
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.export.spans.finished import Origin
+from otel_gpu.limits.caches import CACHES
+
+# Who has most is looked for again after such a part of that is gone.
+_PARTS = 8
+# All programs that wait are looked at to make room, so of many programs more is dropped at a time.
+_PROGRAMS_PER_SPAN = 16
+# A program's names are kept as long as a span of it waits, and take so many times what they add to a batch.
+_NAMES_BYTES = 5
+
+# A program by its bytes, the most first; the number decides between those with as many.
+_Ranked: TypeAlias = tuple[int, int, ProcessImage | None]
+
+
+class Pending(NamedTuple):
+    """What waits: the bytes of a span or log record, or a ``FinishedSpan`` as it is."""
+
+    origin: Origin
+    size_bytes: int
+    content: Any
+
+
+@dataclass(kw_only=True, eq=False)
+class SpanQueue:
+    """
+    First in, first out, within a number of bytes; not safe between threads.
+
+    A batch that was taken still counts in ``size_bytes`` until it is settled. ``header_size`` is
+    what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
+    a waiting span takes beside its content. The names of programs count, too. One span alone may be
+    larger than a batch.
+
+    ``cut`` counts the spans of each program that made room while others had spans here, too.
+    """
+
+    limit_bytes: int
+    batch_bytes: int
+    batch_spans: int
+    header_size: Callable[[Origin], int]
+    overhead_bytes: int = 0
+    size_bytes: int = field(default=0, init=False)
+    cut: CutPrograms = field(default_factory=CutPrograms, init=False)
+    # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
+    _turns: deque[ProcessImage | None] = field(default_factory=deque, init=False)
+    _missed_turns: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _missed: int = field(default=0, init=False)
+    _waiting: dict[ProcessImage | None, deque[Pending]] = field(default_factory=dict, init=False)
+    # With what was taken and is not settled, and with the names.
+    _bytes: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _names_bytes: dict[ProcessImage | None, int] = field(default_factory=dict, init=False)
+    _waiting_bytes: int = field(default=0, init=False)
+    _count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        CACHES.register("span_queue", self, "", size_bytes="size_bytes")
+        self._most_batch_bytes = self.batch_bytes = min(self.batch_bytes, self.limit_bytes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def has_batch(self) -> bool:
+        """Say whether a whole batch waits."""
+        return self._count >= self.batch_spans or self._waiting_bytes >= self.batch_bytes
+
+    def put(self, *arrived: Pending) -> int:
+        """Append spans; return how many were dropped to make room, of them or before them."""
+        for process, group in groupby(arrived, _process_of):
+            pending = list(group)
+            size_bytes = _size_of(pending)
+            held_bytes = size_bytes + len(pending) * self.overhead_bytes
+            if process not in self._bytes:
+                names_bytes = _NAMES_BYTES * self.header_size(pending[0].origin) if process else 0
+                self._names_bytes[process] = names_bytes
+                held_bytes += names_bytes
+            self._turns.extend([process] * len(pending))
+            self._waiting_of(process).extend(pending)
+            self._count += len(pending)
+            self._waiting_bytes += size_bytes
+            self._bytes[process] += held_bytes
+            self.size_bytes += held_bytes
+        return self._make_room() if self.size_bytes > self.limit_bytes else 0
+
+    def take(self) -> list[Pending]:
+        """Take the oldest spans that fit into a batch."""
+        batch: list[Pending] = []
+        size_bytes = 0
+        origins: set[Origin] = set()
+        turns, missed_turns, waiting = self._turns, self._missed_turns, self._waiting
+        for _ in range(min(self._count, self.batch_spans)):
+            while missed_turns and missed_turns[turns[0]]:
+                self._miss(turns.popleft(), -1)
+            pending = waiting[turns[0]][0]
+            origin, added_bytes, _ = pending
+            size_bytes += added_bytes
+            if origin not in origins:
+                origins.add(origin)
+                size_bytes += self.header_size(origin)
+            if batch and size_bytes > self.batch_bytes:
+                break
+            waiting[turns.popleft()].popleft()
+            batch.append(pending)
+        self._count -= len(batch)
+        self._waiting_bytes -= _size_of(batch)
+        self._forget_empty(origin.process for origin in origins)
+        return batch
+
+    def settle(self, batch: Sequence[Pending]) -> None:
+        """Forget spans that were taken."""
+        for process, group in groupby(batch, _process_of):
+            pending = list(group)
+            held_bytes = _size_of(pending) + len(pending) * self.overhead_bytes
+            if self._bytes[process] - held_bytes <= self._names_bytes[process]:
+                held_bytes = self._bytes.pop(process)
+                del self._names_bytes[process]
+            else:
+                self._bytes[process] -= held_bytes
+            self.size_bytes -= held_bytes
+
+    def put_back(self, batch: list[Pending]) -> None:
+        """Let a taken batch wait again, before all others; its room was kept."""
+        self._forget_missed_turns()
+        for pending in reversed(batch):
+            process = pending.origin.process
+            self._turns.appendleft(process)
+            self._waiting_of(process).appendleft(pending)
+        self._count += len(batch)
+        self._waiting_bytes += _size_of(batch)
+
+    def clear(self) -> int:
+        """Drop all that waits; return how many spans that were."""
+        count = self._count
+        for waiting in self._waiting.values():
+            self.settle(waiting)
+        for counts in (self._turns, self._missed_turns, self._waiting):
+            counts.clear()
+        self._count = self._waiting_bytes = self._missed = 0
+        return count
+
+    def halve_batches(self, batch: Iterable[Pending]) -> None:
+        """Make later batches half as large as one that a receiver found too large."""
+        self.batch_bytes = max(1, _size_of(batch) // 2)
+
+    def grow_batches(self) -> None:
+        """Let batches that were halved grow back a little, after one that arrived."""
+        if self.batch_bytes < self._most_batch_bytes:
+            larger_bytes = self.batch_bytes + self.batch_bytes // 8 + 1
+            self.batch_bytes = min(larger_bytes, self._most_batch_bytes)
+
+    def _waiting_of(self, process: ProcessImage | None) -> deque[Pending]:
+        waiting = self._waiting.get(process)
+        if waiting is None:
+            waiting = self._waiting[process] = deque()
+        return waiting
+
+    def _forget_empty(self, processes: Iterable[ProcessImage | None]) -> None:
+        for process in processes:
+            if not self._waiting.get(process, True):
+                del self._waiting[process]
+
+    def _make_room(self) -> int:
+        before = self._count
+        enough = before - len(self._waiting) // _PROGRAMS_PER_SPAN
+        users, programs = self._rank()
+        while self._count and (self.size_bytes > self.limit_bytes or self._count > enough):
+            user = max(programs, key=users.__getitem__)
+            largest = programs[user]
+            _, number, process = largest[0]
+            has_others, held_bytes = len(self._bytes) > 1, self._bytes[process]
+            dropped = self._drop_oldest(process)
+            users[user] -= held_bytes - self._bytes[process]
+            if has_others:
+                self.cut.add(process, dropped)
+            if process in self._waiting:
+                heapreplace(largest, (-self._bytes[process], number, process))
+            else:
+                heappop(largest)
+            if not largest:
+                del programs[user]
+        if self._missed > len(self._turns) // 2:
+            self._forget_missed_turns()
+        return before - self._count
+
+    def _rank(self) -> tuple[Counter[str], dict[str, list[_Ranked]]]:
+        """Return how many bytes each user has here, and a heap of its programs that wait, the largest first."""
+        users: Counter[str] = Counter()
+        programs: dict[str, list[_Ranked]] = {}
+        for process, held_bytes in self._bytes.items():
+            users[_user_of(process)] += held_bytes
+        for number, process in enumerate(self._waiting):
+            ranked = (-self._bytes[process], number, process)
+            programs.setdefault(_user_of(process), []).append(ranked)
+        for largest in programs.values():
+            heapify(largest)
+        return users, programs
+
+    def _drop_oldest(self, process: ProcessImage | None) -> int:
+        """Drop some of the oldest spans of a program, one at least; return how many."""
+        waiting = self._waiting[process]
+        most = len(waiting) // _PARTS + 1
+        dropped: list[Pending] = []
+        excess_bytes = max(1, self.size_bytes - self.limit_bytes)
+        while excess_bytes > 0 and len(dropped) < most and waiting:
+            dropped.append(waiting.popleft())
+            excess_bytes -= dropped[-1].size_bytes + self.overhead_bytes
+        self.settle(dropped)
+        self._count -= len(dropped)
+        self._waiting_bytes -= _size_of(dropped)
+        self._miss(process, len(dropped))
+        self._forget_empty([process])
+        return len(dropped)
+
+    def _miss(self, process: ProcessImage | None, turns: int) -> None:
+        self._missed += turns
+        self._missed_turns[process] += turns
+        if not self._missed_turns[process]:
+            del self._missed_turns[process]
+
+    def _forget_missed_turns(self) -> None:
+        if self._missed_turns:
+            turns, self._turns = self._turns, deque()
+            for process in turns:
+                if self._missed_turns[process]:
+                    self._miss(process, -1)
+                else:
+                    self._turns.append(process)
+
+
+def _size_of(batch: Iterable[Pending]) -> int:
+    return sum([pending.size_bytes for pending in batch])
+
+
+def _process_of(pending: Pending) -> ProcessImage | None:
+    return pending.origin.process
+
+
+def _user_of(process: ProcessImage | None) -> str:
+    return process.user if process is not None else ""

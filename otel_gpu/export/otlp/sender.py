@@ -1,0 +1,309 @@
+"""
+Senders: take finished spans off the pipeline's hands and get them to an exporter.
+
+Some facts about dead endpoints
+-------------------------------
+
+The standard exporters retry for themselves: a refused connection costs a batch six to
+seven seconds, and then the batch is lost. With a batch every 200 ms that is a thread
+which never catches up and loses all but a few batches, slowly.
+
+So a failed batch opens a circuit: nothing is sent for a while (1 s, doubling to 30 s),
+spans wait in the bounded queue and the oldest are dropped of who has most there, counted as
+``endpoint_down``. Then one batch goes out as a probe. If it arrives, the circuit
+closes and all that waits follows.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.export.otlp.queue import Pending, SpanQueue
+from otel_gpu.faults import Faults
+
+_logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 30.0
+# How long a stopped exporter may take to let go of its thread.
+_GRACE_S = 0.5
+
+# Spans that are taken in at a time.
+_ARRIVALS = 128
+
+_Item = TypeVar("_Item")
+
+QUEUE_FULL = "queue_full"
+SHUTDOWN = "shutdown"
+
+
+class Outcome(Enum):
+    """What became of a batch, as the reason for which it was dropped."""
+
+    DELIVERED = ""
+    UNAVAILABLE = "endpoint_down"
+    TOO_LARGE = "too_large"
+    REJECTED = "rejected_by_receiver"
+    WRITE_FAILED = "write_failed"
+    FAILED = "internal_error"
+
+
+class Delivery(NamedTuple):
+    """The answer to a batch; ``rejected`` spans of a delivered one were refused."""
+
+    outcome: Outcome
+    rejected: int = 0
+
+
+class Transport(Protocol):
+    """Delivers batches to a ``place``; ``close`` may end the wait of a ``deliver`` under way."""
+
+    place: str
+
+    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+        """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Where the accepted spans went: they are exported, dropped by reason, or pending."""
+
+    accepted: int = 0
+    exported: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def pending(self) -> int:
+        """Spans that are neither exported nor dropped."""
+        return self.accepted - self.exported - self.dropped.total()
+
+
+class Sender(Generic[_Item]):
+    """
+    Delivers spans or log records, as ``encode`` makes them, on the caller's thread as batches fill.
+
+    The same spans make the same batches: for files and replays. The caller waits rather than
+    lose a span. When the endpoint is down, spans are dropped until it may be tried again.
+    """
+
+    def __init__(
+        self, transport: Transport, queue: SpanQueue, encode: Callable[[_Item], Pending]
+    ) -> None:
+        self._transport = transport
+        self._queue = queue
+        self._encode = encode
+        self._counts = Counts()
+        self._backoff_s = 0.0
+        self._retry_s = 0.0
+
+    def put(self, item: _Item) -> None:
+        """Accept a span or a log record."""
+        self._counts.accepted += 1
+        self._drop(self._queue.put(self._encode(item)), QUEUE_FULL)
+        if self._queue.has_batch():
+            self._send_one()
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what is left, and end; False: some was not in time, and dropped and counted."""
+        deadline_s = time.monotonic() + timeout_s
+        dropped = self._counts.dropped.total()
+        while self._queue and time.monotonic() <= deadline_s:
+            self._send_one()
+        self._drop(self._queue.clear(), SHUTDOWN)
+        self._transport.close()
+        return self._counts.dropped.total() == dropped
+
+    def counts(self) -> Counts:
+        """Say where the accepted items went until now."""
+        counts = self._counts
+        return Counts(counts.accepted, counts.exported, Counter(counts.dropped))
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many items each program had dropped for others since it was asked before."""
+        return self._queue.cut.take()
+
+    def _send_one(self) -> None:
+        batch = self._queue.take()
+        if not self._backoff_s or time.monotonic() >= self._retry_s:
+            delivery = self._transport.deliver(batch)
+            if delivery.outcome is not Outcome.UNAVAILABLE:
+                self._settle(batch, delivery)
+                return
+            self._back_off()
+        self._queue.settle(batch)
+        self._drop(len(batch), Outcome.UNAVAILABLE.value)
+
+    def _back_off(self) -> None:
+        self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
+        self._retry_s = time.monotonic() + self._backoff_s
+
+    def _settle(self, batch: list[Pending], delivery: Delivery) -> None:
+        self._backoff_s = 0.0
+        if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
+            self._queue.halve_batches(batch)
+            self._queue.put_back(batch)
+            return
+        self._queue.settle(batch)
+        rejected, reason = len(batch), delivery.outcome
+        if reason is Outcome.DELIVERED:
+            rejected, reason = min(delivery.rejected, len(batch)), Outcome.REJECTED
+            self._counts.exported += len(batch) - rejected
+            self._queue.grow_batches()
+        self._drop(rejected, reason.value)
+
+    def _drop(self, count: int, reason: str) -> None:
+        if count:
+            self._counts.dropped[reason] += count
+
+
+class BackgroundSender(Sender[_Item]):
+    """Sends from a thread of its own, an item at the latest ``flush_interval_s`` after it came."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        queue: SpanQueue,
+        encode: Callable[[_Item], Pending],
+        *,
+        flush_interval_s: float,
+        faults: Faults | None = None,
+    ) -> None:
+        super().__init__(transport, queue, encode)
+        self._faults = faults or Faults()
+        self._flush_interval_s = flush_interval_s
+        self._changed = threading.Condition()
+        self._arrived: deque[Pending] = deque()
+        # Whether the thread sleeps until something wakes it up.
+        self._idle = False
+        self._due_s = 0.0
+        self._closing = False
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="otel-gpu-spans", daemon=True)
+        self._thread.start()
+
+    def put(self, item: _Item) -> None:
+        """Accept a span or a log record; never waits for the network."""
+        self._arrived.append(self._encode(item))
+        # The lock costs more than all else here, so it is taken for many spans at once. What
+        # the thread takes in by itself when it wakes up need not be taken in here.
+        if self._idle or self._closing or len(self._arrived) >= _ARRIVALS:
+            with self._changed:
+                self._take_in()
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Deliver what is left, in time, and end; see ``Sender``."""
+        with self._changed:
+            self._take_in()
+            dropped = self._counts.dropped.total()
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        with self._changed:
+            self._abandoned = self._thread.is_alive()
+            self._queue.clear()
+            self._drop(self._counts.pending, SHUTDOWN)
+        self._transport.close()
+        self._thread.join(_GRACE_S)
+        with self._changed:
+            return self._counts.dropped.total() == dropped
+
+    def counts(self) -> Counts:
+        """Say where the accepted items went until now."""
+        with self._changed:
+            self._take_in()
+            return super().counts()
+
+    def take_cut(self) -> Counter[ProcessImage | None]:
+        """Return how many items each program had dropped for others since it was asked before."""
+        with self._changed:
+            self._take_in()
+            return super().take_cut()
+
+    def _take_in(self) -> None:
+        # From the left, one by one: more may arrive meanwhile.
+        arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+        if not arrived:
+            return
+        self._counts.accepted += len(arrived)
+        if self._closing:
+            self._drop(len(arrived), SHUTDOWN)
+            return
+        if not self._queue:
+            self._due_s = time.monotonic() + self._flush_interval_s
+            self._changed.notify()
+        is_down = bool(self._backoff_s)
+        reason = Outcome.UNAVAILABLE.value if is_down else QUEUE_FULL
+        self._drop(self._queue.put(*arrived), reason)
+        if not is_down and self._queue.has_batch():
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            try:
+                delivery = self._transport.deliver(batch)
+            except OSError as error:
+                _logger.warning("spans could not be written: %s", error)
+                delivery = Delivery(Outcome.WRITE_FAILED)
+            except Exception as error:  # noqa: BLE001 -- the thread must outlive it
+                self._faults.add("export.spans", error)
+                delivery = Delivery(Outcome.FAILED)
+            with self._changed:
+                if self._abandoned:
+                    return
+                if delivery.outcome is Outcome.UNAVAILABLE:
+                    self._wait_for_endpoint(batch)
+                    continue
+                if self._backoff_s:
+                    _logger.warning(
+                        "the span endpoint answers again; %d spans wait", len(self._queue)
+                    )
+                self._settle(batch, delivery)
+
+    def _next_batch(self) -> list[Pending]:
+        """Wait for a batch that is due; empty when it is time to end."""
+        with self._changed:
+            while True:
+                # First it is said that somebody has to wake this thread up, and then looked
+                # whether there is anything: what arrives in between is seen by one or the other.
+                self._idle = True
+                self._take_in()
+                wait_s = self._wait_s()
+                if wait_s is not None:
+                    self._idle = False
+                    if wait_s <= 0:
+                        break
+                self._changed.wait(wait_s)
+            batch = self._queue.take()
+            self._due_s = time.monotonic() + self._flush_interval_s
+            return batch
+
+    def _wait_s(self) -> float | None:
+        # How long there is nothing to do; None: until something changes.
+        if self._closing:
+            return 0.0
+        if not self._queue:
+            return None
+        if self._backoff_s:
+            return self._retry_s - time.monotonic()
+        return 0.0 if self._queue.has_batch() else self._due_s - time.monotonic()
+
+    def _wait_for_endpoint(self, batch: list[Pending]) -> None:
+        if not self._backoff_s:
+            _logger.warning(
+                "%s does not answer, so spans wait and the oldest are dropped; "
+                "check OTEL_EXPORTER_OTLP_ENDPOINT, and that a receiver listens there",
+                self._transport.place,
+            )
+        self._back_off()
+        self._queue.put_back(batch)
+        if self._closing:
+            self._drop(self._queue.clear(), Outcome.UNAVAILABLE.value)

@@ -1,0 +1,62 @@
+"""The kinds of telemetry that are sent: how their items become requests."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+from otel_gpu.export.otlp.queue import Pending
+from otel_gpu.export.otlp.span_encoder import LogEncoder, SpanEncoder, encode_request
+
+
+class Signal(NamedTuple):
+    """
+    One kind of telemetry.
+
+    Attributes:
+        name: In the names of its variables.
+        items: What operators call one of its items.
+        service: The gRPC service, without what is common to all.
+        request: What a batch is sent as.
+        response: What a receiver answers.
+        rejected: Which field of the answer counts items that the receiver did not want.
+        open_encoder: Returns a function that makes bytes of items.
+        join: Makes a request of such bytes.
+        most_items: Items of one request. Some receivers handle a request as one unit of work.
+    """
+
+    name: str
+    items: str
+    service: str
+    request: type[Message]
+    response: type[Message]
+    rejected: str
+    open_encoder: Callable[[], Callable[[Any], bytes]]
+    join: Callable[[Iterable[Pending]], bytes] = encode_request
+    most_items: int = 8192
+
+    def count_rejected(self, response: Any) -> int:  # noqa: ANN401 -- generated code
+        """Return how many items of a batch a receiver that took it did not want; never below 0."""
+        return max(0, int(getattr(response.partial_success, self.rejected)))
+
+
+SPANS = Signal(
+    "TRACES",
+    "span",
+    "trace.v1.TraceService",
+    trace_service_pb2.ExportTraceServiceRequest,
+    trace_service_pb2.ExportTraceServiceResponse,
+    "rejected_spans",
+    lambda: SpanEncoder().encode,
+)
+LOGS = Signal(
+    "LOGS",
+    "log",
+    "logs.v1.LogsService",
+    logs_service_pb2.ExportLogsServiceRequest,
+    logs_service_pb2.ExportLogsServiceResponse,
+    "rejected_log_records",
+    lambda: LogEncoder().encode,
+)

@@ -1,0 +1,1 @@
+"""Samples as profiles of OTLP."""

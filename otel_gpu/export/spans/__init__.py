@@ -1,0 +1,1 @@
+"""Spans from activities, causal chains and traces of devices."""

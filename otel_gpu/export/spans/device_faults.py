@@ -1,0 +1,65 @@
+"""Errors of devices, as spans of whose work it was and as log records of all."""
+
+from otel_gpu.enrich.activities import DeviceFaultActivity
+from otel_gpu.explain.chains import Severity
+from otel_gpu.explain.devices.xids import meaning_of
+from otel_gpu.export import semconv
+from otel_gpu.export.otlp.span_encoder import ERROR, INFO, WARN
+from otel_gpu.export.spans.descriptions import Pairs
+from otel_gpu.export.spans.finished import STATUS_ERROR, Attributes, FinishedSpan, Origin, SpanEvent
+from otel_gpu.formatting.printable import printable
+
+SEVERITIES = {Severity.HIGH: ERROR, Severity.MEDIUM: WARN, Severity.LOW: INFO}
+"""Of log records, by how bad the error is."""
+
+
+def fault_span(activity: DeviceFaultActivity, origin: Origin) -> FinishedSpan:
+    """Return the span of an error, at the moment when it was read."""
+    xid = activity.event.xid
+    return FinishedSpan(
+        origin,
+        activity.trace_id,
+        activity.span_id,
+        activity.parent_span_id,
+        semconv.SPAN_DEVICE_FAULT,
+        activity.unix_ns,
+        activity.unix_ns,
+        describe_device_fault(activity),
+        STATUS_ERROR,
+        f"XID {xid}: {meaning_of(xid).meaning}",
+    )
+
+
+def fault_log(activity: DeviceFaultActivity, uuid: str) -> SpanEvent:
+    """
+    Return the log record of an error.
+
+    Args:
+        activity: The error.
+        uuid: Of the device, without ``GPU-``; empty: not known.
+    """
+    pairs = describe_device_fault(activity)
+    if uuid:
+        pairs += ((semconv.HW_ID, f"GPU-{uuid}"), (semconv.CUDA_DEVICE_UUID, uuid))
+    return SpanEvent(semconv.LOG_DEVICE_FAULT, activity.unix_ns, pairs)
+
+
+def describe_device_fault(activity: DeviceFaultActivity) -> Attributes:
+    """Return what is said of an error; of a process that is not watched its pid and name as well."""
+    event = activity.event
+    meaning = meaning_of(event.xid)
+    pairs: Pairs = [
+        (semconv.GPU_XID, event.xid),
+        (semconv.GPU_XID_MEANING, meaning.meaning),
+        (semconv.OTEL_GPU_SEVERITY, str(meaning.severity)),
+        (semconv.OTEL_GPU_ADVICE, (meaning.advice,)),
+        (semconv.GPU_BUS_ID, event.bus_id),
+        (semconv.GPU_FAULT_COUNT, event.times),
+        (semconv.GPU_FAULT_SOURCE, event.told_by),
+    ]
+    if event.message:
+        pairs.append((semconv.GPU_FAULT_MESSAGE, printable(event.message)))
+    if activity.process is None and event.said_pid:
+        pairs.append((semconv.GPU_FAULT_PID, event.said_pid))
+        pairs.append((semconv.GPU_FAULT_PROCESS_NAME, printable(event.said_name)))
+    return tuple(pairs)

@@ -1,0 +1,47 @@
+"""Imported traces as telemetry: the spans of each run, and what is measured of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from otel_gpu.enrich.activities import DeviceTraceActivity
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.traced_processes import traced_process
+from otel_gpu.explain.traces.device_use import DeviceUse, examine
+from otel_gpu.export.metrics.device_measures import measure_run
+from otel_gpu.export.metrics.points import Measurement
+from otel_gpu.export.spans.device_spans import MAX_SPANS, device_pairs, run_spans
+from otel_gpu.export.spans.finished import FinishedSpan, Origin
+
+
+class DeviceRun:
+    """
+    What one process recorded of its devices, examined.
+
+    Attributes:
+        process: Who recorded it; its image begins with the first activity of a device.
+        end_unix_ns: When the last one ended.
+    """
+
+    def __init__(self, activity: DeviceTraceActivity, seed: bytes, service_name: str) -> None:
+        trace = activity.trace
+        self._seed = seed
+        self._uses: Sequence[DeviceUse] = examine(trace)
+        starts = [use.start_ns for use in self._uses]
+        ends = [use.start_ns + use.phases.window_ns for use in self._uses]
+        start_unix_ns = max(0, trace.base_unix_ns + min(starts, default=0))
+        self.process: ProcessImage = traced_process(trace, start_unix_ns, seed, service_name)
+        self.end_unix_ns = max(start_unix_ns, trace.base_unix_ns + max(ends, default=0))
+
+    def spans(self, origin_of: Callable[[ProcessImage], Origin]) -> Iterator[FinishedSpan]:
+        """Yield the spans, at most ``MAX_SPANS`` of all processes of the file together."""
+        if not self._uses:
+            return
+        most = max(1, MAX_SPANS // self._uses[0].trace.processes)
+        origin = origin_of(self.process)
+        uses = self._uses[:most]
+        for use in uses:
+            yield from run_spans(use, origin, self._seed, most // len(uses))
+
+    def measurements(self, bounds_ns: Sequence[int]) -> Iterator[Measurement]:
+        """Yield what is measured of it; ``bounds_ns`` are of the buckets of durations."""
+        for use in self._uses:
+            yield from measure_run(use, device_pairs(use), bounds_ns)
