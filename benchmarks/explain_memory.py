@@ -11,7 +11,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import Activity, PressureActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
+from otel_gpu.report.collector import Collector
 from tests.activities import (
     SECOND,
     T0,

@@ -13,10 +13,10 @@ from benchmarks.result import Result
 from otel_gpu import pipeline
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.json_form import make_document
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.json_form import make_document
 from tests.unit.importers.snapshots import MIB, block, event, frame, freed, segment, snapshot
 
 BOUND_S = 15

@@ -13,10 +13,10 @@ from benchmarks.traces import REAL, REAL_MB, REAL_TRACE, repeat, write, write_ti
 from otel_gpu import pipeline
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.json_form import make_document
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.json_form import make_document
 from otel_gpu.wire.events import DeviceRead, Event
 
 BOUND_S = 25

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 
 def _validator(name: str) -> Draft202012Validator:
-    text = resources.files("otel_gpu.findings").joinpath(name).read_text("utf-8")
+    text = resources.files("otel_gpu.report").joinpath(name).read_text("utf-8")
     return Draft202012Validator(json.loads(text))
 
 

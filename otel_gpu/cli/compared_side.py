@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from otel_gpu.enrich.activities import Activity, DeviceTraceActivity
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.comparison import Side
-from otel_gpu.findings.comparison_documents import side_of
-from otel_gpu.findings.comparison_traces import TraceSide
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.source import Source
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.comparison.comparison import Side
+from otel_gpu.report.comparison.documents import side_of
+from otel_gpu.report.comparison.traces import TraceSide
+from otel_gpu.report.document import Window
+from otel_gpu.report.source import Source
 
 MakeCollector = Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
 

@@ -18,9 +18,9 @@ from rich.live import Live
 from otel_gpu.cli.keys import Keys
 from otel_gpu.faces.call_table import SORTS
 from otel_gpu.faces.screen import Controls, draw_screen
-from otel_gpu.findings.board import Board
-from otel_gpu.findings.document import key_of
-from otel_gpu.findings.view import View
+from otel_gpu.report.document import key_of
+from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.screen import View
 
 _MAX_MESSAGES = 100
 

@@ -10,8 +10,8 @@ from otel_gpu.cli.targets import check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.source import Observers, Source
+from otel_gpu.report.document import Window
+from otel_gpu.report.source import Observers, Source
 
 
 class LiveSource(Source):

@@ -15,9 +15,9 @@ from otel_gpu.cli.sources import StoreSource, open_recording
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.source import Source
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.document import Window
+from otel_gpu.report.source import Source
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,11 +8,11 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError, StoreError
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.extent import Extent
-from otel_gpu.findings.source import Observers, Source
-from otel_gpu.findings.words import count_of, format_time
 from otel_gpu.importers import open_capture
+from otel_gpu.report.document import Window
+from otel_gpu.report.extent import Extent
+from otel_gpu.report.source import Observers, Source
+from otel_gpu.report.wording.formats import count_of, format_time
 from otel_gpu.store.losses import describe_losses
 from otel_gpu.store.reader import StoreReader
 

@@ -9,8 +9,8 @@ from otel_gpu.cli.commands import UsageError
 from otel_gpu.cli.part_reports import find_source, resolve_window
 from otel_gpu.cli.sources import open_source
 from otel_gpu.config import Config
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.source import Source
+from otel_gpu.report.document import Window
+from otel_gpu.report.source import Source
 
 _HINT = "name a recording or a store, or a window FROM..TO of the one that is named"
 

@@ -19,17 +19,17 @@ from otel_gpu.enrich.waits.kernel_reasons import find_reason
 from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.threads_text import write_threads
-from otel_gpu.findings.json_form import to_text
-from otel_gpu.findings.threads_now import (
+from otel_gpu.procfs import kernel_clock
+from otel_gpu.procfs.mapped_files import mapped_files
+from otel_gpu.procfs.proc_files import process_name
+from otel_gpu.report.json_form import to_text
+from otel_gpu.report.stacks.thread_dump import (
     BLOCKED,
     STATES,
     ThreadNow,
     ThreadsReport,
     make_threads_document,
 )
-from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.mapped_files import mapped_files
-from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api

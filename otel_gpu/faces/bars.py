@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
-from otel_gpu.findings.words import format_share
+from otel_gpu.report.wording.formats import format_share
 
 # The letter of a state, and its style.
 _LOOKS: Mapping[str, tuple[str, str]] = {

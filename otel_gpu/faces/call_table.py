@@ -8,8 +8,8 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.fields import Cell, Field
-from otel_gpu.findings.view import ApiLine
-from otel_gpu.findings.words import (
+from otel_gpu.report.top.screen import ApiLine
+from otel_gpu.report.wording.formats import (
     format_duration,
     format_share,
     format_size,

@@ -3,8 +3,8 @@
 from typing import Final
 
 from otel_gpu.faces import fields
-from otel_gpu.findings.communicators import Communicator, Rank, State
-from otel_gpu.findings.words import count_of, format_duration, format_size, printable
+from otel_gpu.report.nccl.types import Communicator, Rank, State
+from otel_gpu.report.wording.formats import count_of, format_duration, format_size, printable
 
 MOST_COMMUNICATORS: Final = 10
 MOST_RANKS: Final = 16

@@ -9,9 +9,18 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.comparison import BYTES, REAL, Basis, Comparison, Delta, Kind, Outcome, Side
-from otel_gpu.findings.distinct import short_names
-from otel_gpu.findings.words import count_of, format_duration, format_size, printable
+from otel_gpu.report.comparison.comparison import (
+    BYTES,
+    REAL,
+    Basis,
+    Comparison,
+    Delta,
+    Kind,
+    Outcome,
+    Side,
+)
+from otel_gpu.report.wording.formats import count_of, format_duration, format_size, printable
+from otel_gpu.report.wording.short_names import short_names
 
 MAX_ROWS = 10
 _LEAST = 0.001

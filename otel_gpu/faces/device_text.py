@@ -9,7 +9,7 @@ from rich.text import Text
 
 from otel_gpu.faces import fields
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_report import (
+from otel_gpu.report.devices.types import (
     Advice,
     CriticalPathRow,
     DeviceReport,
@@ -18,8 +18,7 @@ from otel_gpu.findings.device_report import (
     KernelRow,
     LaunchRow,
 )
-from otel_gpu.findings.distinct import short_names
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
     format_share,
@@ -27,6 +26,7 @@ from otel_gpu.findings.words import (
     printable,
     short_function,
 )
+from otel_gpu.report.wording.short_names import short_names
 
 _MAX_ROWS = 10
 _MAX_ADVICE = 12

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from otel_gpu.findings.document import Slot, Window
-from otel_gpu.findings.phases import NO_CAPTURE, phase_of
-from otel_gpu.findings.phrases import CONTEXTS
-from otel_gpu.findings.sentences import Code, Name
-from otel_gpu.findings.words import format_duration, format_size
+from otel_gpu.report.document import Slot, Window
+from otel_gpu.report.wording.formats import format_duration, format_size
+from otel_gpu.report.wording.phases import NO_CAPTURE, phase_of
+from otel_gpu.report.wording.phrases import CONTEXTS
+from otel_gpu.report.wording.sentences import Code, Name
 
 Read = Callable[[Any], Any]
 Key = TypeVar("Key", str, tuple[str, str])

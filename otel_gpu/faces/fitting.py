@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.text import Text
 
-from otel_gpu.findings.distinct import cut_apart
+from otel_gpu.report.wording.short_names import cut_apart
 
 LEAST_TEXT: Final = 16
 """Columns of text are not made narrower than this as long as another column can be left out."""

@@ -10,8 +10,8 @@ weights, as difffolded.pl has them.
 
 from collections.abc import Iterable, Iterator
 
-from otel_gpu.findings.folding import FoldedFrame, FoldedStack
-from otel_gpu.findings.stack_diff import StackDiff
+from otel_gpu.report.stacks.diff import StackDiff
+from otel_gpu.report.stacks.folding import FoldedFrame, FoldedStack
 
 
 def folded_line(stack: FoldedStack) -> str:

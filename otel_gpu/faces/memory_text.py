@@ -9,7 +9,8 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.device_memory import (
+from otel_gpu.report.memory.snapshot import cause_name, kept_for, place_text
+from otel_gpu.report.memory.types import (
     FileHolder,
     Growth,
     Holding,
@@ -19,8 +20,7 @@ from otel_gpu.findings.device_memory import (
     OutOfMemory,
     SegmentSize,
 )
-from otel_gpu.findings.memory_rows import cause_name, kept_for, place_text
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
     format_share,

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from otel_gpu import __version__
-from otel_gpu.findings.tracks import Arrow, Details, Instant, Level, Place, Slice, Track
-from otel_gpu.findings.words import printable
+from otel_gpu.report.timeline.tracks import Arrow, Details, Instant, Level, Place, Slice, Track
+from otel_gpu.report.wording.formats import printable
 
 MAX_LANES = 64
 """Of one track, of slices that do not lie in each other."""

@@ -17,8 +17,8 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
-from otel_gpu.findings.document import Frame
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report.document import Frame
+from otel_gpu.report.stacks.top_stacks import (
     ALLOCATED,
     BYTES,
     CALLED,
@@ -33,7 +33,13 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
     StackRow,
 )
-from otel_gpu.findings.words import printable, process_name, service_of, thread_name, whole_line
+from otel_gpu.report.wording.formats import (
+    printable,
+    process_name,
+    service_of,
+    thread_name,
+    whole_line,
+)
 
 _PACKAGE = "perftools.profiles"
 _FILE = "profile.proto"

@@ -15,13 +15,12 @@ from otel_gpu.faces.call_table import draw_calls
 from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.fields import largest_first
 from otel_gpu.faces.text import style_of
-from otel_gpu.findings.causes import is_hosts_fault, path_of
-from otel_gpu.findings.document import ImageKey, Incident, key_of
-from otel_gpu.findings.open_calls import OpenCall
-from otel_gpu.findings.sentences import in_lines, plain
-from otel_gpu.findings.time_rows import TimeRow, largest_leaves
-from otel_gpu.findings.view import IncidentLine, ProcessLine, View
-from otel_gpu.findings.words import (
+from otel_gpu.report.causes import is_hosts_fault, path_of
+from otel_gpu.report.document import ImageKey, Incident, key_of
+from otel_gpu.report.time_tree import TimeRow, largest_leaves
+from otel_gpu.report.top.open_calls import OpenCall
+from otel_gpu.report.top.screen import IncidentLine, ProcessLine, View
+from otel_gpu.report.wording.formats import (
     describe_kind,
     describe_place,
     describe_thread,
@@ -33,6 +32,7 @@ from otel_gpu.findings.words import (
     short_process,
     shorten,
 )
+from otel_gpu.report.wording.sentences import in_lines, plain
 
 _VERDICTS = {"gpu-bound": "green", "unknown": "dim"}
 _TALL, _WIDE = 36, 60

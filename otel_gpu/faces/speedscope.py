@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from otel_gpu import __version__
-from otel_gpu.findings.document import Frame, key_of
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report.document import Frame, key_of
+from otel_gpu.report.stacks.top_stacks import (
     BYTES,
     CALLS,
     GRAPHS,
@@ -22,7 +22,7 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
     StackRow,
 )
-from otel_gpu.findings.words import printable, process_name, thread_name, whole_line
+from otel_gpu.report.wording.formats import printable, process_name, thread_name, whole_line
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNITS = {TIME: "nanoseconds", CALLS: "none", BYTES: "bytes"}

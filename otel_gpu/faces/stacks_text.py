@@ -5,10 +5,10 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpu.findings.document import NATIVE, Frame
-from otel_gpu.findings.spells import ON_CPU
-from otel_gpu.findings.stack_diff import Change, StackDiff
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report.document import NATIVE, Frame
+from otel_gpu.report.stacks.diff import Change, StackDiff
+from otel_gpu.report.stacks.intervals import ON_CPU
+from otel_gpu.report.stacks.top_stacks import (
     BYTES,
     CALLED,
     CALLS,
@@ -19,7 +19,7 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
     StackRow,
 )
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     cut_frames,
     format_duration,

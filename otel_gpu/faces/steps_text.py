@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from otel_gpu.findings.document import Steps
-from otel_gpu.findings.steps import UNKNOWN, SlowStep
-from otel_gpu.findings.words import (
+from otel_gpu.report.document import Steps
+from otel_gpu.report.steps import UNKNOWN, SlowStep
+from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
     format_share,

@@ -12,8 +12,8 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.tables import draw_table
-from otel_gpu.findings.document import Api
-from otel_gpu.findings.running_totals import OBSERVED, RunningTotals
+from otel_gpu.report.document import Api
+from otel_gpu.report.top.running_totals import OBSERVED, RunningTotals
 
 _FINAL_ROWS = 40
 _LINES_BESIDE_ROWS = 8

@@ -8,7 +8,7 @@ from rich.text import Text
 from otel_gpu.faces import fields
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.fitting import Column, FittedTable
-from otel_gpu.findings.document import (
+from otel_gpu.report.document import (
     Balance,
     Blame,
     CauseKind,
@@ -18,9 +18,7 @@ from otel_gpu.findings.document import (
     ThreadState,
     Window,
 )
-from otel_gpu.findings.phrases import LOST_CPU, OWN_STOP, THREAD_STATES
-from otel_gpu.findings.sentences import plain
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
     format_share,
@@ -28,6 +26,8 @@ from otel_gpu.findings.words import (
     printable,
     process_name,
 )
+from otel_gpu.report.wording.phrases import LOST_CPU, OWN_STOP, THREAD_STATES
+from otel_gpu.report.wording.sentences import plain
 
 _BAR_COLUMNS = 20
 

@@ -28,8 +28,8 @@ from otel_gpu.faces.fitting import FittedTable
 from otel_gpu.faces.memory_text import memory_sections
 from otel_gpu.faces.steps_text import step_lines
 from otel_gpu.faces.waterfall import LEGEND, draw_waterfall
-from otel_gpu.findings.causes import rank_of, walk, worst_moment, worst_of
-from otel_gpu.findings.document import (
+from otel_gpu.report.causes import rank_of, walk, worst_moment, worst_of
+from otel_gpu.report.document import (
     COLLECTIVE,
     OWN_TIME,
     Cause,
@@ -44,18 +44,10 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.notes import NO_CALLS
-from otel_gpu.findings.sentences import (
-    counts_of,
-    lines_of,
-    only_met_fault,
-    plain,
-    request_of,
-    sentence_of,
-)
-from otel_gpu.findings.steps import SlowStep
-from otel_gpu.findings.time_rows import say_bound, time_rows
-from otel_gpu.findings.words import (
+from otel_gpu.report.notes import NO_CALLS
+from otel_gpu.report.steps import SlowStep
+from otel_gpu.report.time_tree import say_bound, time_rows
+from otel_gpu.report.wording.formats import (
     count_of,
     cut_frames,
     describe_excess,
@@ -71,6 +63,14 @@ from otel_gpu.findings.words import (
     frame_line,
     printable,
     process_name,
+)
+from otel_gpu.report.wording.sentences import (
+    counts_of,
+    lines_of,
+    only_met_fault,
+    plain,
+    request_of,
+    sentence_of,
 )
 
 MAX_INCIDENTS = 10

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from otel_gpu.findings.threads_now import (
+from otel_gpu.report.stacks.thread_dump import (
     BLOCKED,
     ON_CPU,
     ThreadNow,
     ThreadsReport,
     group_threads,
 )
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     cut_frames,
     format_duration,

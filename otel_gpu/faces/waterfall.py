@@ -2,10 +2,15 @@
 
 from typing import NamedTuple
 
-from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time, longest_first
-from otel_gpu.findings.document import Chain, Effect, Evidence
-from otel_gpu.findings.sentences import circumstances, plain
-from otel_gpu.findings.words import describe_kind, describe_place, format_duration, printable
+from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time, longest_first
+from otel_gpu.report.document import Chain, Effect, Evidence
+from otel_gpu.report.wording.formats import (
+    describe_kind,
+    describe_place,
+    format_duration,
+    printable,
+)
+from otel_gpu.report.wording.sentences import circumstances, plain
 
 BAR_COLUMNS = 50
 MAX_INTERVALS = 24

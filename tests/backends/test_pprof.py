@@ -5,9 +5,9 @@ import subprocess
 import pytest
 
 from otel_gpu.faces.pprof import pprof_file
-from otel_gpu.findings.top_stacks import CPU, GRAPHS, WAITED
+from otel_gpu.report.stacks.top_stacks import CPU, GRAPHS, WAITED
 from tests.backends import builds
-from tests.unit.findings.busy_threads import SHARES, report_of
+from tests.unit.report.busy_threads import SHARES, report_of
 
 pytestmark = pytest.mark.backends
 

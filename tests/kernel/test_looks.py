@@ -13,8 +13,8 @@ import pytest
 
 from otel_gpu.cli.thread_dump import look_at_processes
 from otel_gpu.config import Config
-from otel_gpu.findings.threads_now import ThreadsReport, make_threads_document
 from otel_gpu.procfs.mapped_files import thread_ids
+from otel_gpu.report.stacks.thread_dump import ThreadsReport, make_threads_document
 from otel_gpu.wire.frames import PYTHON, Frame
 from tests.kernel.agent import FIRST, otel_gpu, wait_until
 from tests.kernel.sampling import Subject

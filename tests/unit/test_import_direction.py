@@ -16,14 +16,14 @@ PACKAGE = Path(otel_gpu.__file__).parent
 LAYERS = ["wire", "procfs", "stacks", "capture", "enrich", "state", "explain"]
 # What each package may import of the others.
 MAY_IMPORT = {package: LAYERS[:index] for index, package in enumerate(LAYERS)}
-MAY_IMPORT |= {"export": LAYERS, "findings": LAYERS, "store": LAYERS}
+MAY_IMPORT |= {"export": LAYERS, "report": LAYERS, "store": LAYERS}
 # What it yields is used where decoded records are.
 MAY_IMPORT |= {"importers": ["wire", "procfs", "stacks", "capture"]}
 # It runs inside an application, and writes OTLP as the exporter does.
 MAY_IMPORT |= {"instrumentation": ["wire", "procfs", "export"]}
 # They write what is in the document, and read nothing else. An assistant may ask a store in SQL,
 # which no document can hold.
-MAY_IMPORT |= {"faces": ["wire", "findings"], "faces/mcp": ["wire", "faces", "findings", "store"]}
+MAY_IMPORT |= {"faces": ["wire", "report"], "faces/mcp": ["wire", "faces", "report", "store"]}
 # Scenarios take nothing from the agent.
 MAY_IMPORT |= {"demo": []}
 # Verbs join what they need; nothing but the command line knows verbs.
@@ -170,7 +170,7 @@ def test_the_test_sees_every_way_to_import():
 @pytest.mark.parametrize(
     ("verb", "unwanted"),
     [
-        ("run", {"rich", "jinja2", "sqlite3", "otel_gpu.faces", "otel_gpu.findings"}),
+        ("run", {"rich", "jinja2", "sqlite3", "otel_gpu.faces", "otel_gpu.report"}),
         ("explain", {"rich", "otel_gpu.faces", "otel_gpu.capture.session", "google.protobuf"}),
         ("stacks", {"jinja2", "google.protobuf", "otel_gpu.capture.session"}),
         (

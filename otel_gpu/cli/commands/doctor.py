@@ -17,7 +17,7 @@ from otel_gpu.cli.doctor.host import Host, check_loader, examine_host
 from otel_gpu.cli.doctor.visibility import examine_process, examine_processes
 from otel_gpu.cli.service.systemd import examine_service
 from otel_gpu.config import Config
-from otel_gpu.findings.words import printable
+from otel_gpu.report.wording.formats import printable
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 

@@ -15,7 +15,7 @@ from otel_gpu.cli.live_source import find_source_or_capture, pids_of
 from otel_gpu.cli.part_reports import add_source_arguments, make_collector, part_of, write_result
 from otel_gpu.cli.targets import add_target_arguments
 from otel_gpu.config import Config
-from otel_gpu.findings.json_form import make_document, to_text
+from otel_gpu.report.json_form import make_document, to_text
 
 if TYPE_CHECKING:
     from rich.console import Console

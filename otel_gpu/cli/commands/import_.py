@@ -18,13 +18,13 @@ from otel_gpu.cli.commands import JSON_HELP, Output, UsageError, add_file
 from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.json_form import make_document
-from otel_gpu.findings.snapshot_readings import AsReadings
-from otel_gpu.findings.words import printable
 from otel_gpu.formatting.units import counted
 from otel_gpu.importers import KINDS, open_capture
 from otel_gpu.importers.tally import Tally
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.json_form import make_document
+from otel_gpu.report.memory.snapshot_readings import AsReadings
+from otel_gpu.report.wording.formats import printable
 
 if TYPE_CHECKING:
     from otel_gpu.cli.capture_sinks import Keepers

@@ -12,7 +12,7 @@ from otel_gpu.cli.commands import Output, add_file
 from otel_gpu.cli.flight_recorder import has_destination
 from otel_gpu.cli.sources import RecordingSource
 from otel_gpu.config import Config
-from otel_gpu.findings.document import Window
+from otel_gpu.report.document import Window
 
 CONFIG_FLAGS = ("stacks.mode", "export.otlp_file")
 

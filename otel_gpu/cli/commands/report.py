@@ -17,14 +17,22 @@ from otel_gpu.cli.part_reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.findings.json_form import make_document, to_text
-from otel_gpu.findings.memory_stacks import MemoryStackCollector
-from otel_gpu.findings.timeline import TimelineDrawing
-from otel_gpu.findings.top_stacks import CALLED, CPU, IN_USE, PEAK, WAITED, WALL, StackCollector
-from otel_gpu.findings.track_activities import ActivityTracks
-from otel_gpu.findings.track_chains import draw_document
-from otel_gpu.findings.track_devices import draw_devices
-from otel_gpu.findings.words import format_size
+from otel_gpu.report.json_form import make_document, to_text
+from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.stacks.top_stacks import (
+    CALLED,
+    CPU,
+    IN_USE,
+    PEAK,
+    WAITED,
+    WALL,
+    StackCollector,
+)
+from otel_gpu.report.timeline.activities import ActivityTracks
+from otel_gpu.report.timeline.chains import draw_document
+from otel_gpu.report.timeline.devices import draw_devices
+from otel_gpu.report.timeline.timeline import TimelineDrawing
+from otel_gpu.report.wording.formats import format_size
 
 _STANDARD_OUTPUT = Path("-")
 

@@ -26,14 +26,14 @@ from otel_gpu.errors import OtelGpuError
 from otel_gpu.faces.folded import folded_differences, folded_line
 from otel_gpu.faces.speedscope import speedscope_document
 from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.folding import fold
-from otel_gpu.findings.json_form import to_text
-from otel_gpu.findings.memory_stacks import MemoryStackCollector
-from otel_gpu.findings.source import Source
-from otel_gpu.findings.stack_diff import StackDiff, compare
-from otel_gpu.findings.stacks_document import make_diff_document, make_stacks_document
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report.document import Window
+from otel_gpu.report.json_form import to_text
+from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.source import Source
+from otel_gpu.report.stacks.diff import StackDiff, compare
+from otel_gpu.report.stacks.document import make_diff_document, make_stacks_document
+from otel_gpu.report.stacks.folding import fold
+from otel_gpu.report.stacks.top_stacks import (
     CALLED,
     CALLS,
     GRAPHS,

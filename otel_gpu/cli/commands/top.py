@@ -30,9 +30,9 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faces.summary import is_live
 from otel_gpu.faults import Faults, Isolated, Observer
-from otel_gpu.findings.board import Board
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.extent import Extent
+from otel_gpu.report.document import Window
+from otel_gpu.report.extent import Extent
+from otel_gpu.report.top.model import Board
 
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from otel_gpu.faces.fields import offset_of, phase_text
 from otel_gpu.faces.html.shapes import WIDTH, Block
-from otel_gpu.findings.document import Document, Severity, Slot, Window
-from otel_gpu.findings.phases import NO_CAPTURE, PhaseKind, phase_of
-from otel_gpu.findings.phrases import API, CPU, GPU, MEMORY, WORK
-from otel_gpu.findings.words import format_duration, format_share
+from otel_gpu.report.document import Document, Severity, Slot, Window
+from otel_gpu.report.wording.formats import format_duration, format_share
+from otel_gpu.report.wording.phases import NO_CAPTURE, PhaseKind, phase_of
+from otel_gpu.report.wording.phrases import API, CPU, GPU, MEMORY, WORK
 
 MOST_INCIDENTS = 12
 LOST = "lost"

@@ -18,11 +18,16 @@ from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, Part
 from otel_gpu.faces.html.tables import Table, table_of
 from otel_gpu.faces.html.timeline import IDLE_TONES
-from otel_gpu.findings.device_report import Advice, DeviceReport, GapRow
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.phrases import GPU, LOCK, MEMORY, OTHER
-from otel_gpu.findings.sentences import Name
-from otel_gpu.findings.words import format_duration, format_offset, format_share, format_size
+from otel_gpu.report.devices.types import Advice, DeviceReport, GapRow
+from otel_gpu.report.document import Document
+from otel_gpu.report.wording.formats import (
+    format_duration,
+    format_offset,
+    format_share,
+    format_size,
+)
+from otel_gpu.report.wording.phrases import GPU, LOCK, MEMORY, OTHER
+from otel_gpu.report.wording.sentences import Name
 
 MOST_REPORTS = 16
 MOST_ADVICE = 24

@@ -22,10 +22,10 @@ from markupsafe import Markup
 
 from otel_gpu.faces.html.markup import ENVIRONMENT, as_source, hash_of, source
 from otel_gpu.faces.stacks_text import describe_change
-from otel_gpu.findings.folding import FoldedFrame, FoldedStack, fold
-from otel_gpu.findings.stack_diff import Change, StackDiff
-from otel_gpu.findings.top_stacks import StackRow
-from otel_gpu.findings.words import format_duration, format_size, printable
+from otel_gpu.report.stacks.diff import Change, StackDiff
+from otel_gpu.report.stacks.folding import FoldedFrame, FoldedStack, fold
+from otel_gpu.report.stacks.top_stacks import StackRow
+from otel_gpu.report.wording.formats import format_duration, format_size, printable
 
 __all__ = [
     "FLAME_SCRIPT",

@@ -27,9 +27,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.defaults import DEFAULT_NAMESPACE
 from markupsafe import Markup, escape
 
-from otel_gpu.findings.document import Culprit, Frame, ProcessImage
-from otel_gpu.findings.sentences import Code, Name, Strong
-from otel_gpu.findings.words import (
+from otel_gpu.report.document import Culprit, Frame, ProcessImage
+from otel_gpu.report.wording.formats import (
     describe_place,
     frame_line,
     named,
@@ -37,6 +36,7 @@ from otel_gpu.findings.words import (
     thread_number,
     whole_line,
 )
+from otel_gpu.report.wording.sentences import Code, Name, Strong
 
 MOST_CHARACTERS = 1_000
 """No text, and no value of an attribute, is longer than this in a page."""

@@ -10,7 +10,9 @@ from otel_gpu.faces.html.shapes import WIDTH, Bar, Block
 from otel_gpu.faces.html.shapes import Part as Share
 from otel_gpu.faces.html.tables import Table, table_of
 from otel_gpu.faces.memory_text import file_text, memory_parts, places_text, size_class
-from otel_gpu.findings.device_memory import (
+from otel_gpu.report.document import Document
+from otel_gpu.report.memory.snapshot import frame_of, kept_for
+from otel_gpu.report.memory.types import (
     ChurnSize,
     FileHolder,
     Growth,
@@ -22,17 +24,15 @@ from otel_gpu.findings.device_memory import (
     PinnedHole,
     SegmentSize,
 )
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.memory_rows import frame_of, kept_for
-from otel_gpu.findings.phrases import API, DATA, MEMORY
-from otel_gpu.findings.sentences import Name
-from otel_gpu.findings.words import (
+from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
     format_offset,
     format_share,
     format_size,
 )
+from otel_gpu.report.wording.phrases import API, DATA, MEMORY
+from otel_gpu.report.wording.sentences import Name
 
 MOST_DEVICES = 24
 MOST_HELD = 20

@@ -34,11 +34,9 @@ from otel_gpu.faces.steps_text import (
     steps_headline,
 )
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings import causes, phrases, sentences, words
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.time_rows import say_bound
-from otel_gpu.findings.timeline import Timeline
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report import causes
+from otel_gpu.report.document import Document
+from otel_gpu.report.stacks.top_stacks import (
     ALLOCATED,
     CALLED,
     CPU,
@@ -49,6 +47,9 @@ from otel_gpu.findings.top_stacks import (
     WALL,
     StackReport,
 )
+from otel_gpu.report.time_tree import say_bound
+from otel_gpu.report.timeline.timeline import Timeline
+from otel_gpu.report.wording import formats, phrases, sentences
 
 MOST_IN_FULL = 25
 MOST_BALANCES = 24
@@ -96,7 +97,7 @@ def make_page(
 # What the templates ask for is what these modules offer, by its own name.
 ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
 ENVIRONMENT.globals |= names_for_templates(
-    *(words, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
+    *(formats, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
     *(memory, devices, collectives, timeline),
     more={
         "FLAME_TITLES": _FLAME_TITLES,

@@ -9,9 +9,9 @@ from otel_gpu.faces.fields import SHOWN_SHARE, largest_first
 from otel_gpu.faces.html.charts import is_busy
 from otel_gpu.faces.html.markup import Place
 from otel_gpu.faces.html.shapes import Part, cause_parts, listed
-from otel_gpu.findings import causes
-from otel_gpu.findings.causes import Step, find_intervals, longest_first, rank_of, write_tree
-from otel_gpu.findings.document import (
+from otel_gpu.report import causes
+from otel_gpu.report.causes import Step, find_intervals, longest_first, rank_of, write_tree
+from otel_gpu.report.document import (
     Api,
     Balance,
     CallStack,
@@ -25,8 +25,10 @@ from otel_gpu.findings.document import (
     key_of,
     stack_of_cause,
 )
-from otel_gpu.findings.phrases import CLASSES, OTHER, tone_of
-from otel_gpu.findings.sentences import (
+from otel_gpu.report.time_tree import time_rows
+from otel_gpu.report.wording.formats import count_of, format_duration
+from otel_gpu.report.wording.phrases import CLASSES, OTHER, tone_of
+from otel_gpu.report.wording.sentences import (
     TIMES,
     Code,
     Sentence,
@@ -36,8 +38,6 @@ from otel_gpu.findings.sentences import (
     what_it_did,
     who_of,
 )
-from otel_gpu.findings.time_rows import time_rows
-from otel_gpu.findings.words import count_of, format_duration
 
 MOST_FRAMES = 64
 MOST_STACKS = 5

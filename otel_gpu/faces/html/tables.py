@@ -8,12 +8,14 @@ from otel_gpu.faces.collectives import MOST_RANKS, RANKS
 from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html.markup import Id, Place, Quiet
 from otel_gpu.faces.html.shapes import MOST_ROWS, Bar, listed
-from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.findings.communicators import Communicator
-from otel_gpu.findings.document import Api, Chain, Incident, OffCpu, Slot, Window
-from otel_gpu.findings.memory import ROLE_WORDS, ROLES
-from otel_gpu.findings.phrases import API, tone_of
-from otel_gpu.findings.sentences import (
+from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
+from otel_gpu.report.document import Api, Chain, Incident, OffCpu, Slot, Window
+from otel_gpu.report.memory.memory_calls import ROLE_WORDS, ROLES
+from otel_gpu.report.nccl.types import Communicator
+from otel_gpu.report.waits import kind_of_wait
+from otel_gpu.report.wording.formats import format_duration, format_offset
+from otel_gpu.report.wording.phrases import API, tone_of
+from otel_gpu.report.wording.sentences import (
     Code,
     Name,
     Part,
@@ -22,8 +24,6 @@ from otel_gpu.findings.sentences import (
     loss_of,
     sentence_of,
 )
-from otel_gpu.findings.waits import kind_of_wait
-from otel_gpu.findings.words import format_duration, format_offset
 
 MOST_INTERVALS = 32
 _MOST_FUNCTIONS = 12

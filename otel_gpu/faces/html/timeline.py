@@ -7,11 +7,11 @@ from typing import Any
 from markupsafe import Markup
 
 from otel_gpu.faces.html.markup import clip, source
-from otel_gpu.findings.document import CauseKind, Document
-from otel_gpu.findings.phrases import API, CPU, DATA, GPU, LOCK, MEMORY, OTHER, PHRASES, WORK
-from otel_gpu.findings.timeline import Item, Row, Timeline
-from otel_gpu.findings.track_devices import IDLE
-from otel_gpu.findings.words import count_of, format_duration, short_function
+from otel_gpu.report.document import CauseKind, Document
+from otel_gpu.report.timeline.devices import IDLE
+from otel_gpu.report.timeline.timeline import Item, Row, Timeline
+from otel_gpu.report.wording.formats import count_of, format_duration, short_function
+from otel_gpu.report.wording.phrases import API, CPU, DATA, GPU, LOCK, MEMORY, OTHER, PHRASES, WORK
 
 TIMELINE_SCRIPT = source("timeline.js")
 """For pages with a timeline."""

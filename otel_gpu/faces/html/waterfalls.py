@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from otel_gpu.faces.html.shapes import WIDTH, Block, listed
 from otel_gpu.faces.html.tables import functions_of, place_of
-from otel_gpu.findings.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.findings.document import Chain, Culprit, Effect, Evidence
-from otel_gpu.findings.phrases import tone_of
-from otel_gpu.findings.sentences import circumstances, effect_parts, label_of
-from otel_gpu.findings.words import count_of, format_duration
+from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
+from otel_gpu.report.document import Chain, Culprit, Effect, Evidence
+from otel_gpu.report.wording.formats import count_of, format_duration
+from otel_gpu.report.wording.phrases import tone_of
+from otel_gpu.report.wording.sentences import circumstances, effect_parts, label_of
 
 MOST_INTERVALS = 16
 _SHOWN_SHARE = 0.002

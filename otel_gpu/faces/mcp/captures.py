@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from otel_gpu.errors import OtelGpuError, StoreError
 from otel_gpu.faces.mcp.arguments import Question
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.comparison import Comparison, Side, compare
-from otel_gpu.findings.document import Document, Window
-from otel_gpu.findings.health import Health
-from otel_gpu.findings.source import Observers, Source
-from otel_gpu.findings.words import format_time
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.comparison.comparison import Comparison, Side, compare
+from otel_gpu.report.document import Document, Window
+from otel_gpu.report.health import Health
+from otel_gpu.report.source import Observers, Source
+from otel_gpu.report.wording.formats import format_time
 from otel_gpu.store.queries import Answer, QueryLimits
 from otel_gpu.store.reader import StoreReader
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from otel_gpu.faces.mcp.answers import inert, name_of, present
 from otel_gpu.faces.mcp.tool import share
-from otel_gpu.findings.document import KERNEL, NATIVE, CallStack, Frame, Lines
-from otel_gpu.findings.words import cut_frames, frame_type, stack_id_text
+from otel_gpu.report.document import KERNEL, NATIVE, CallStack, Frame, Lines
+from otel_gpu.report.wording.formats import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
 """What the values of a frame are; the line is left out where it is not known."""

@@ -9,8 +9,8 @@ from pydantic import create_model
 from otel_gpu.faces.mcp.answers import Listing, inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import Arguments, Question, read_arguments
 from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.findings.document import Document, ProcessImage
-from otel_gpu.findings.words import format_time, service_of
+from otel_gpu.report.document import Document, ProcessImage
+from otel_gpu.report.wording.formats import format_time, service_of
 
 Answer = Mapping[str, Any]
 

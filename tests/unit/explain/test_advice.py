@@ -16,7 +16,7 @@ from otel_gpu.explain.ranking import Added, added_to
 from otel_gpu.explain.rules import RULE_BY_KIND
 from otel_gpu.state.code_lines import NO_LINES
 from tests.unit.explain.streams import MS
-from tests.unit.findings.test_lines import lines_at
+from tests.unit.report.test_lines import lines_at
 
 HOG, LOADER = Culprit(900, 900, "hog"), Culprit(77, 77, "loader")
 STEP = lines_at(("step", 7, 9))

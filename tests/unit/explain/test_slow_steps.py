@@ -6,7 +6,7 @@ from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.slow_steps import causes_of_step, chains_by_thread
 from otel_gpu.state.steps import SlowStep
 from otel_gpu.wire.marks import Step
-from tests.unit.findings.samples import HOG, MS, preempted
+from tests.unit.report.samples import HOG, MS, preempted
 
 TRAIN = ProcessImage(42, 5, "train", 0, {"service.name": "train"})
 OTHER = ProcessImage(43, 5, "train", 0, {"service.name": "train"})

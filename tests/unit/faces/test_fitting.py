@@ -8,9 +8,9 @@ from rich.text import Text
 from otel_gpu import cli
 from otel_gpu.faces.fitting import Column, FittedTable
 from tests.scenarios.more import SCENARIOS
-from tests.unit.findings.test_device_rows import launched
-from tests.unit.findings.test_distinct import PRODUCTS
 from tests.unit.importers.traces import call, host, step, trace, write
+from tests.unit.report.devices.test_builder import launched
+from tests.unit.report.wording.test_short_names import PRODUCTS
 
 SHOWN = ("busy-loader", "memory-fragmentation", "memory-leak", "two-causes", "gpu-wait")
 WIDTHS = (40, 60, 80, 100)

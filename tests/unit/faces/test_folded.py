@@ -1,10 +1,10 @@
 """Folded stacks: a line for each."""
 
 from otel_gpu.faces.folded import folded_line
-from otel_gpu.findings.folding import fold
+from otel_gpu.report.stacks.folding import fold
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack
-from tests.unit.findings.stack_samples import LAUNCH, MALLOC, MS, TRAINER, report_of
+from tests.unit.report.stack_samples import LAUNCH, MALLOC, MS, TRAINER, report_of
 
 
 def test_folded_stacks_have_the_process_first_and_the_call_last():

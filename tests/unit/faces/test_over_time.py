@@ -7,8 +7,8 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.enrich.activities import CountersActivity
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.track_activities import ActivityTracks
+from otel_gpu.report.document import Window
+from otel_gpu.report.timeline.activities import ActivityTracks
 from tests.activities import SECOND, T0, calls, capture, image, snapshot
 from tests.unit.faces.mcp import served
 from tests.unit.store.stores import write

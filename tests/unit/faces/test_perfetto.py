@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_gpu.faces import perfetto
 from otel_gpu.faces.perfetto import PerfettoFile
-from otel_gpu.findings.tracks import Arrow, Instant, Level, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, Instant, Level, Slice, Track
 from tests.unit.faces.chrome_trace import check
 
 T0 = 1_750_000_000_123_456_789

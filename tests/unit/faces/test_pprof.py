@@ -5,12 +5,12 @@ import gzip
 import pytest
 
 from otel_gpu.faces.pprof import _message, pprof_file
-from otel_gpu.findings.top_stacks import CPU, GRAPHS
+from otel_gpu.report.stacks.top_stacks import CPU, GRAPHS
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, sample
-from tests.unit.findings.busy_threads import MS, TRAINER, report_of
-from tests.unit.findings.stack_samples import EVIL
-from tests.unit.findings.stack_samples import report_of as calls_of
+from tests.unit.report.busy_threads import MS, TRAINER, report_of
+from tests.unit.report.stack_samples import EVIL
+from tests.unit.report.stack_samples import report_of as calls_of
 
 
 def parse(data):

@@ -23,10 +23,10 @@ from otel_gpu.faces.bars import draw_bar, draw_legend
 from otel_gpu.faces.call_table import SORTS
 from otel_gpu.faces.columns import Column, draw_columns
 from otel_gpu.faces.screen import Controls, draw_screen, key_of
-from otel_gpu.findings.board import Board
-from otel_gpu.findings.document import Node, Where
-from otel_gpu.findings.open_calls import OpenCall
-from otel_gpu.findings.view import Agent, IncidentLine
+from otel_gpu.report.document import Node, Where
+from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.open_calls import OpenCall
+from otel_gpu.report.top.screen import Agent, IncidentLine
 from otel_gpu.wire.frames import PYTHON, Frame
 from tests.activities import (
     SECOND,
@@ -41,7 +41,7 @@ from tests.activities import (
     times,
 )
 from tests.unit.cli.commands import starved
-from tests.unit.findings.samples import preempted
+from tests.unit.report.samples import preempted
 
 MS = 1_000_000
 SIZES = [(80, 24), (120, 40), (40, 20)]

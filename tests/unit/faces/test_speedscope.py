@@ -3,7 +3,7 @@
 import json
 
 from otel_gpu.faces.speedscope import speedscope_document
-from tests.unit.findings.stack_samples import MS, report_of
+from tests.unit.report.stack_samples import MS, report_of
 
 
 def test_a_speedscope_profile_is_as_its_format_wants_it():

@@ -21,9 +21,9 @@ from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.faces.summary import Summary, is_live
-from otel_gpu.findings import running_totals as module
-from otel_gpu.findings.running_totals import RunningTotals
-from otel_gpu.findings.words import format_duration
+from otel_gpu.report.top import running_totals as module
+from otel_gpu.report.top.running_totals import RunningTotals
+from otel_gpu.report.wording.formats import format_duration
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 from otel_gpu.wire.readings import Aggregate, SeriesKey
 

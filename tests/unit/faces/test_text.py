@@ -8,10 +8,10 @@ from rich.console import Console
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.text import write_text
-from otel_gpu.findings.collector import Collector
+from otel_gpu.report.collector import Collector
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, calls, capture, counters, image, probes, snapshot
-from tests.unit.findings.samples import (
+from tests.unit.report.samples import (
     BLOCKED_IN_GAP,
     HOG,
     MS,

@@ -5,7 +5,7 @@ import pytest
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.faces.waterfall import BAR_COLUMNS, draw_waterfall
 from tests.activities import image
-from tests.unit.findings.samples import HOG, MS, WORKER, effect, evidence, preempted
+from tests.unit.report.samples import HOG, MS, WORKER, effect, evidence, preempted
 
 TRAINER = image(42, 1)
 START_NS = 1_000 * MS

@@ -13,7 +13,7 @@ from otel_gpu.importers.flight_recorder.dump import read_dump
 from tests.unit.faces.mcp import served
 from tests.unit.importers.flight_dumps import HELD_UP, T0, dump, entry, run, write
 
-SCHEMA = json.loads(resources.files("otel_gpu.findings").joinpath("schema.json").read_text("utf-8"))
+SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
 # Ten minutes after the last call, as PyTorch gives up.
 AT = T0 + 600 * 10**9
 

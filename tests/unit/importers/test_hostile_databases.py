@@ -13,10 +13,10 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.export.exports import open_exports
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.json_form import make_document, to_text
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config, ExportConfig
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.json_form import make_document, to_text
 from tests.unit.importers.exports import Export
 
 

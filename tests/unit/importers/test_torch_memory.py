@@ -15,10 +15,10 @@ from otel_gpu import cli, pipeline
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings import json_form
-from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
+from otel_gpu.report import json_form
+from otel_gpu.report.collector import Collector
 from tests.schemas import REPORT
 from tests.unit.importers.snapshots import (
     BACKWARD,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.findings import json_form
-from otel_gpu.findings.device_memory import Holding
+from otel_gpu.report import json_form
+from otel_gpu.report.memory.types import Holding
 from tests.schemas import REPORT
 from tests.unit.importers.snapshots import (
     MIB,

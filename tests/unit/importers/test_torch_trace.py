@@ -14,11 +14,11 @@ from otel_gpu import pipeline
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings import json_form
-from otel_gpu.findings.collector import Collector
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.torch_trace import rows, scanner, text
 from otel_gpu.options import Config
+from otel_gpu.report import json_form
+from otel_gpu.report.collector import Collector
 from otel_gpu.wire.device_activity import HostWork, Work
 from otel_gpu.wire.events import Capture, Clock, DeviceRead
 from tests.schemas import REPORT

@@ -5,7 +5,7 @@ from otel_gpu.enrich.activities import WhoActivity
 from otel_gpu.enrich.identity.identities import Culprit, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
+from otel_gpu.report.collector import Collector
 from otel_gpu.state import thread_names as module
 from otel_gpu.state.thread_names import Names
 from tests.activities import SECOND, T0, calls, capture, image, snapshot, thread_time, times

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.json_form import make_document
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.document import Window
+from otel_gpu.report.json_form import make_document
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer
 

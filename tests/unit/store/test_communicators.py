@@ -8,9 +8,9 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.json_form import make_document
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.document import Window
+from otel_gpu.report.json_form import make_document
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.wire.communicators import Collective, Signature

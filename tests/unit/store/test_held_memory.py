@@ -2,10 +2,10 @@
 
 import pytest
 
-from otel_gpu.findings.document import Window
-from otel_gpu.findings.folding import fold
-from otel_gpu.findings.memory_stacks import MemoryStackCollector
-from otel_gpu.findings.top_stacks import MEMORY
+from otel_gpu.report.document import Window
+from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.stacks.folding import fold
+from otel_gpu.report.stacks.top_stacks import MEMORY
 from otel_gpu.store import held_memory
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.recorder import open_writer

@@ -11,7 +11,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.cli import main
-from otel_gpu.findings.crowd import MAX_NAMED
+from otel_gpu.report.other_processes import MAX_NAMED
 from otel_gpu.store.batch import Batch, PendingRows
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.recorder import open_writer

@@ -21,7 +21,7 @@ from otel_gpu.store.recorder import open_writer
 from otel_gpu.store.stack_rows import read_stack, stack_columns
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack, capture, image, open_call, sample, stall
-from tests.unit.findings.samples import preempted, with_stacks
+from tests.unit.report.samples import preempted, with_stacks
 from tests.unit.store.stores import MIB, ask, read, without_images, write
 
 MS = 1_000_000

@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.identity.identities import Who
-from otel_gpu.findings.document import Window
+from otel_gpu.report.document import Window
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.reader import StoreReader
 from otel_gpu.store.recorder import open_writer

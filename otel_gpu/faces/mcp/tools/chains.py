@@ -13,7 +13,7 @@ from otel_gpu.faces.mcp.arguments import LAST_ID, Question, rows
 from otel_gpu.faces.mcp.captures import Capture, Study
 from otel_gpu.faces.mcp.code import code_of, lines_of
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, tool
-from otel_gpu.findings.causes import (
+from otel_gpu.report.causes import (
     Interval,
     Step,
     find_intervals,
@@ -22,7 +22,7 @@ from otel_gpu.findings.causes import (
     worst_moment,
     write_tree,
 )
-from otel_gpu.findings.document import (
+from otel_gpu.report.document import (
     COLLECTIVE,
     CallStack,
     Cause,
@@ -34,8 +34,8 @@ from otel_gpu.findings.document import (
     Window,
     stack_of_cause,
 )
-from otel_gpu.findings.moments import Moment, Moments
-from otel_gpu.findings.words import format_time
+from otel_gpu.report.timeline.window_detail import Moment, Moments
+from otel_gpu.report.wording.formats import format_time
 
 _MAX_CAUSES = 6
 _MAX_EVIDENCE = 3

@@ -9,8 +9,8 @@ from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Capture, Study
 from otel_gpu.faces.mcp.tool import Answer, noun, since, tool
 from otel_gpu.faces.tables import load_lines
-from otel_gpu.findings.document import Document, ImageKey, Process, key_of
-from otel_gpu.findings.health import Health
+from otel_gpu.report.document import Document, ImageKey, Process, key_of
+from otel_gpu.report.health import Health
 
 _MAX_NOTES = 50
 _PROBES = ("library", "symbols", "failed")

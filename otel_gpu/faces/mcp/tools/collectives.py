@@ -6,8 +6,8 @@ from otel_gpu.faces.mcp.answers import inert, present
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, table, tool
-from otel_gpu.findings.communicators import Communicator, Rank
-from otel_gpu.findings.words import describe_where
+from otel_gpu.report.nccl.types import Communicator, Rank
+from otel_gpu.report.wording.formats import describe_where
 
 _MAX_COMMUNICATORS = 6
 _RANK = (

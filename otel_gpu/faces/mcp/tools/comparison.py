@@ -8,7 +8,7 @@ from otel_gpu.faces.mcp.answers import first_of, micros, name_of
 from otel_gpu.faces.mcp.arguments import Moment, Question, rows
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.tool import Answer, share, tool
-from otel_gpu.findings.comparison import BYTES, Comparison, Delta, Kind, Side
+from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, Kind, Side
 
 _MAX_DEVICES = 8
 _COLUMNS = ("kind", "what", "before", "after", "change", "unit")

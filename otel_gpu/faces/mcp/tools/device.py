@@ -12,10 +12,10 @@ from otel_gpu.faces.mcp.answers import Listing, first_of, inert, micros, name_of
 from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.tool import Answer, noun, share, since, table, tool
-from otel_gpu.findings.device_report import DeviceReport
-from otel_gpu.findings.distinct import short_names
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.words import short_function
+from otel_gpu.report.devices.types import DeviceReport
+from otel_gpu.report.document import Document
+from otel_gpu.report.wording.formats import short_function
+from otel_gpu.report.wording.short_names import short_names
 
 _MAX_ID = 20
 # Their lists shrink to make room, but not what is beside those.

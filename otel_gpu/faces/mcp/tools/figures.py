@@ -10,12 +10,12 @@ from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.code import lines_of
 from otel_gpu.faces.mcp.tool import Answer, noun, service, share, since, table, tool
-from otel_gpu.findings.document import Document, Process, ProcessImage, Slot
-from otel_gpu.findings.memory import ROLES
-from otel_gpu.findings.phases import phase_of
-from otel_gpu.findings.phrases import CONTEXTS
-from otel_gpu.findings.sentences import plain, sentence_of
-from otel_gpu.findings.time_rows import say_bound, time_rows
+from otel_gpu.report.document import Document, Process, ProcessImage, Slot
+from otel_gpu.report.memory.memory_calls import ROLES
+from otel_gpu.report.time_tree import say_bound, time_rows
+from otel_gpu.report.wording.phases import phase_of
+from otel_gpu.report.wording.phrases import CONTEXTS
+from otel_gpu.report.wording.sentences import plain, sentence_of
 
 _MAX_VERDICTS = 50
 _MAX_TREES = 4

@@ -8,16 +8,9 @@ from otel_gpu.faces.mcp.arguments import rows
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.code import MAX_FUNCTION
 from otel_gpu.faces.mcp.tool import Answer, since, tool
-from otel_gpu.findings.device_memory import (
-    Growth,
-    Holding,
-    KeptMemory,
-    Memory,
-    OutOfMemory,
-    PinnedBy,
-)
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.memory_rows import kept_for, place_text
+from otel_gpu.report.document import Document
+from otel_gpu.report.memory.snapshot import kept_for, place_text
+from otel_gpu.report.memory.types import Growth, Holding, KeptMemory, Memory, OutOfMemory, PinnedBy
 
 # Their lists shrink to make room, but not what is beside those.
 _MAX_DEVICES, _MAX_FAILURES, _MAX_ADVICE = 4, 2, 4

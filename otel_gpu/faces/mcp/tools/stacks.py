@@ -12,12 +12,12 @@ from otel_gpu.faces.mcp.arguments import ArgumentError, Question, rows
 from otel_gpu.faces.mcp.captures import Capture
 from otel_gpu.faces.mcp.code import FRAME, describe_stack, names_of
 from otel_gpu.faces.mcp.tool import Answer, about, noun, share, table, tool
-from otel_gpu.findings.causes import Interval, find_intervals
-from otel_gpu.findings.document import Document
-from otel_gpu.findings.memory_stacks import MemoryStackCollector
-from otel_gpu.findings.stack_finder import StackFinder
-from otel_gpu.findings.stacks_document import coverage_form
-from otel_gpu.findings.top_stacks import (
+from otel_gpu.report.causes import Interval, find_intervals
+from otel_gpu.report.document import Document
+from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.stacks.document import coverage_form
+from otel_gpu.report.stacks.finder import StackFinder
+from otel_gpu.report.stacks.top_stacks import (
     BYTES,
     CALLED,
     CALLS,
@@ -30,7 +30,7 @@ from otel_gpu.findings.top_stacks import (
     StackReport,
     StackRow,
 )
-from otel_gpu.findings.words import thread_name
+from otel_gpu.report.wording.formats import thread_name
 from otel_gpu.wire.probe_table import APIS
 
 _MAX_FRAMES = 16

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.faces.pprof import _message
-from otel_gpu.findings.top_stacks import MEMORY
+from otel_gpu.report.stacks.top_stacks import MEMORY
 from tests.schemas import STACKS
 from tests.torch_allocator import ACTIVATIONS, CACHE, EXAMPLES, GRADIENTS, LOSSES, WEIGHTS, leak
 from tests.unit.importers.snapshots import MIB, write

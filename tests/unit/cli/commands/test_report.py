@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.findings.timeline import MAX_ITEMS
+from otel_gpu.report.timeline.timeline import MAX_ITEMS
 from tests.replay.make_recordings import recording_path
 from tests.scenarios.more import SCENARIOS
 from tests.unit.cli.commands import busy, starved

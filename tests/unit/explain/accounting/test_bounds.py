@@ -7,8 +7,8 @@ from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Cause, Incident
 from otel_gpu.explain.code_locations import Places
 from otel_gpu.explain.settings import Settings
-from otel_gpu.findings.sentences import plain
-from otel_gpu.findings.time_rows import say_bound
+from otel_gpu.report.time_tree import say_bound
+from otel_gpu.report.wording.sentences import plain
 from otel_gpu.state.capture_state import Ledger
 from tests.unit.explain.accounting.test_time_tree import waited
 from tests.unit.explain.streams import MS, TRAINER, WORKER, account, sampled, stack_at, time_of

@@ -7,8 +7,8 @@ from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.findings.collector import Collector
-from otel_gpu.findings.document import Window
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.document import Window
 from otel_gpu.state import capture_state
 from otel_gpu.wire.communicators import Collective
 from tests.activities import MS, SECOND, T0, capture, ended, image, thread_time, times

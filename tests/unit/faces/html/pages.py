@@ -8,7 +8,7 @@ from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resourc
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.faces.html import page
 from otel_gpu.faces.html.markup import ENVIRONMENT, show
-from otel_gpu.findings.document import (
+from otel_gpu.report.document import (
     Api,
     Balance,
     Blame,

@@ -6,9 +6,9 @@ import pytest
 
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.faces.html.shapes import MOST_ROWS
-from otel_gpu.findings.document import Document, Window
-from otel_gpu.findings.timeline import TimelineDrawing
-from otel_gpu.findings.track_devices import draw_devices
+from otel_gpu.report.document import Document, Window
+from otel_gpu.report.timeline.devices import draw_devices
+from otel_gpu.report.timeline.timeline import TimelineDrawing
 from tests.unit.faces.html.pages import Seen
 from tests.unit.faces.html.test_page import HOSTILE
 from tests.unit.importers.test_torch_trace import explain

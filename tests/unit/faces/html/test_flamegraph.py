@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from otel_gpu.faces.html import flamegraph
 from otel_gpu.faces.html.flamegraph import draw_flamegraph, flamegraph_page
-from otel_gpu.findings.folding import FoldedFrame, FoldedStack
-from tests.unit.findings.stack_samples import EVIL
+from otel_gpu.report.stacks.folding import FoldedFrame, FoldedStack
+from tests.unit.report.stack_samples import EVIL
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,11 +6,11 @@ import pytest
 
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.faces.html.stories import MOST_LISTED
-from otel_gpu.findings.top_stacks import WAITED
+from otel_gpu.report.stacks.top_stacks import WAITED
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call, call_stack, stall
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
-from tests.unit.findings.stack_samples import EVIL, MALLOC, MS, TRAINER, report_of
+from tests.unit.report.stack_samples import EVIL, MALLOC, MS, TRAINER, report_of
 
 HARMLESS = "f"
 

@@ -17,7 +17,7 @@ from otel_gpu.faces.html.markup import (
     number,
     show,
 )
-from otel_gpu.findings.sentences import Code, Name, Strong
+from otel_gpu.report.wording.sentences import Code, Name, Strong
 from otel_gpu.wire.frames import Frame
 from tests.unit.faces.html.pages import Seen
 

@@ -5,8 +5,8 @@ import pytest
 from otel_gpu import cli
 from otel_gpu.faces.html.memory import MOST_HELD, memory_charts, memory_shares
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.findings.device_memory import Growth, Holding, MemoryReading
-from otel_gpu.findings.document import Document, Window
+from otel_gpu.report.document import Document, Window
+from otel_gpu.report.memory.types import Growth, Holding, MemoryReading
 from otel_gpu.state.memory.allocations import AllocationWindow
 from otel_gpu.state.memory.history import MAX_READINGS
 from tests.activities import SECOND, T0

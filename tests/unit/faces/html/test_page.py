@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from otel_gpu.faces.html.page import MOST_IN_FULL, make_page
 from otel_gpu.faces.html.shapes import MOST_ROWS
-from otel_gpu.findings.memory import ROLES
-from otel_gpu.findings.phrases import CLASSES
+from otel_gpu.report.memory.memory_calls import ROLES
+from otel_gpu.report.wording.phrases import CLASSES
 from tests.activities import SECOND, image
 from tests.unit.faces.html.pages import MS, Seen, report_named
-from tests.unit.findings.samples import incident, preempted
-from tests.unit.findings.stack_samples import report_of as stacks_of
+from tests.unit.report.samples import incident, preempted
+from tests.unit.report.stack_samples import report_of as stacks_of
 
 PLAIN = Seen(make_page(report_named("x")))
 TAGS = {

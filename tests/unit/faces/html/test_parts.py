@@ -10,10 +10,10 @@ from otel_gpu.faces.fields import Cell, Field
 from otel_gpu.faces.html import tables
 from otel_gpu.faces.html.page import MOST_BALANCES
 from otel_gpu.faces.html.tables import Table
-from otel_gpu.findings.document import Api, Balance, Node, OffCpu, Slot, Where, processes_of
+from otel_gpu.report.document import Api, Balance, Node, OffCpu, Slot, Where, processes_of
 from tests.activities import SECOND, T0, image
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
-from tests.unit.findings.samples import MS, verdict
+from tests.unit.report.samples import MS, verdict
 
 TRAINER, SERVER = image(42, 1), image(77, 1, name="server")
 LAUNCHES = Api(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 2_000_000, 0)

@@ -10,14 +10,7 @@ from otel_gpu.faces.html.stories import MOST_FRAMES, MOST_STACKS, places_of, sta
 from otel_gpu.wire.frames import Frame
 from tests.activities import T0, call_stack, image
 from tests.unit.faces.html.pages import Seen, part, report_named, text_of
-from tests.unit.findings.samples import (
-    MS,
-    effect,
-    evidence,
-    incident,
-    preempted,
-    with_stacks,
-)
+from tests.unit.report.samples import MS, effect, evidence, incident, preempted, with_stacks
 
 TRAINER = image(42, 1)
 FRAMES = "cudaMalloc (libcudart.so.12) at::native::empty_cuda (libtorch_cuda.so) "

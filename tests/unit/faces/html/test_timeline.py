@@ -7,9 +7,9 @@ import pytest
 
 from otel_gpu.faces.html.page import make_page
 from otel_gpu.faces.html.timeline import timeline_json, timeline_legend, timeline_notes
-from otel_gpu.findings.document import Document, Window
-from otel_gpu.findings.timeline import TimelineDrawing
-from otel_gpu.findings.tracks import Instant, Slice, Track
+from otel_gpu.report.document import Document, Window
+from otel_gpu.report.timeline.timeline import TimelineDrawing
+from otel_gpu.report.timeline.tracks import Instant, Slice, Track
 from tests.unit.faces.html.pages import Seen, report_named
 from tests.unit.faces.html.test_page import HOSTILE
 

@@ -8,7 +8,7 @@ from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.faces.html.waterfalls import MOST_INTERVALS
 from tests.activities import image
 from tests.unit.faces.html.pages import Seen, part, text_of
-from tests.unit.findings.samples import HOG, MS, WORKER, effect, evidence, preempted
+from tests.unit.report.samples import HOG, MS, WORKER, effect, evidence, preempted
 
 TRAINER = image(42, 1)
 START_NS = 1_000 * MS

@@ -12,7 +12,7 @@ from pydantic import Field
 from otel_gpu.explain.chains import Severity
 from otel_gpu.faces.mcp.arguments import ArgumentError, Question, read_arguments, rows
 from otel_gpu.faces.mcp.tools import TOOLS
-from otel_gpu.findings.top_stacks import CALLED, GRAPHS, MEASURES, MEMORY, WAITED
+from otel_gpu.report.stacks.top_stacks import CALLED, GRAPHS, MEASURES, MEMORY, WAITED
 
 
 class Asked(Question):

@@ -9,8 +9,8 @@ from otel_gpu.explain.chains import Cause, Culprit, Incident, Verdict
 from otel_gpu.faces.mcp.answers import MAX_BYTES
 from otel_gpu.faces.mcp.captures import Study
 from otel_gpu.faces.mcp.server import answer
-from otel_gpu.findings.document import Document, Node, Where, Window, processes_of
-from otel_gpu.findings.health import Health
+from otel_gpu.report.document import Document, Node, Where, Window, processes_of
+from otel_gpu.report.health import Health
 from tests.activities import SECOND, T0, image, lines_at
 from tests.unit.faces.html.pages import report_named
 from tests.unit.faces.mcp import served

@@ -1,0 +1,197 @@
+"""
+The tree of causes: the one walk over it, and what is read from its branches.
+
+A cause has causes of its own where the thread that ended a wait was itself kept waiting; their
+times are parts of its time.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from otel_gpu.explain.rules import FAULT, FAULT_OF_CULPRIT, RULE_BY_KIND
+from otel_gpu.report.document import (
+    CallStack,
+    Cause,
+    Chain,
+    Culprit,
+    Document,
+    Evidence,
+    Frame,
+    Incident,
+    Severity,
+    stack_of_cause,
+)
+from otel_gpu.report.wording.formats import describe_place
+
+# Where these were is said of the effect itself.
+_KINDS_OF_EFFECTS = frozenset({"call", "gap"})
+_LEADING_SHARE = 0.5
+_RANK: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """
+    One cause on the walk.
+
+    ``thread`` is whose time it was, None for the effect's own; ``depth`` is how many threads
+    were followed to find it.
+    """
+
+    cause: Cause
+    thread: Culprit | None
+    depth: int
+
+
+def walk(
+    causes: Sequence[Cause],
+    *,
+    most: int | None = None,
+    thread: Culprit | None = None,
+    depth: int = 0,
+) -> Iterator[Step]:
+    """
+    Yield each cause, and after it the causes that it has itself.
+
+    Args:
+        causes: Where to begin.
+        most: No more causes than this of an effect, and of each cause; None: all.
+        thread: Whose time the first of them are.
+        depth: How many threads were followed to find them.
+    """
+    for cause in causes[:most]:
+        yield Step(cause, thread, depth)
+        yield from walk(cause.via, most=most, thread=cause.culprit, depth=depth + 1)
+
+
+def write_tree(causes: Sequence[Cause], write: Callable[[Step, list[T]], T]) -> list[T]:
+    """
+    Write causes from the leaves on: for faces whose form is a tree as well.
+
+    Args:
+        causes: What to write.
+        write: Makes the form of one cause of it and of the forms of its own causes.
+    """
+    # Read backwards, what is deeper and stands behind a cause is its own.
+    written: dict[int, list[T]] = {}
+    for step in reversed(list(walk(causes))):
+        inner = written.pop(step.depth + 1, [])
+        written.setdefault(step.depth, []).append(write(step, inner[::-1]))
+    return written.get(0, [])[::-1]
+
+
+class Interval(NamedTuple):
+    """Evidence, and the step on the walk that rests on it."""
+
+    evidence: Evidence
+    cause: Cause
+    thread: Culprit | None
+    depth: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long it was; a clock may have stepped."""
+        return max(0, self.evidence.end_unix_ns - self.evidence.start_unix_ns)
+
+    @property
+    def stack(self) -> CallStack | None:
+        """Where in its program the thread was, unless that is said of the effect already."""
+        return None if self.evidence.kind in _KINDS_OF_EFFECTS else self.evidence.stack
+
+
+def find_intervals(chain: Chain) -> list[Interval]:
+    """Return the intervals that the causes of an effect rest on, each once."""
+    found: dict[str, Interval] = {}
+    for step in walk(chain.causes):
+        for evidence in step.cause.evidence:
+            found.setdefault(evidence.id, Interval(evidence, *step))
+    return list(found.values())
+
+
+def longest_first(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return intervals by their length; of equals the earlier one first."""
+    return sorted(
+        intervals, key=lambda one: (-one.length_ns, one.evidence.start_unix_ns, one.evidence.id)
+    )
+
+
+def in_order_of_time(interval: Interval) -> tuple[int, int, str]:
+    """Sort key: of what begins together, the effect's own thread first."""
+    return interval.evidence.start_unix_ns, interval.depth, interval.evidence.id
+
+
+def path_of(cause: Cause) -> tuple[Cause, ...]:
+    """A cause, then what most of it was due to, as long as one thing was."""
+    path = [cause]
+    while cause.via:
+        most = max(cause.via, key=lambda other: other.time_ns)
+        if most.time_ns < _LEADING_SHARE * cause.time_ns:
+            break
+        path.append(most)
+        cause = most
+    return tuple(path)
+
+
+def worst_of(chains: Iterable[Chain]) -> Chain | None:
+    """The chain that lost most, of those that are worst."""
+    return min(
+        chains,
+        key=lambda chain: (rank_of(chain.severity), -chain.effect.excess_ns, chain.id),
+        default=None,
+    )
+
+
+def shown_of(incident: Incident) -> Chain | None:
+    """What shows an incident: its best example, else its worst effect; failures took no time."""
+    lasting = [chain for chain in incident.chains if not chain.is_failure]
+    return next(iter(incident.examples), None) or worst_of(lasting)
+
+
+def worst_moment(document: Document) -> Chain | None:
+    """The call or gap to look at first: of the worst incident that has one, else the worst of all."""
+    shown = filter(None, map(shown_of, document.incidents))
+    # A request that failed took no time.
+    lasting = (chain for chain in document.chains if chain.failure is None)
+    return next(shown, None) or worst_of(lasting)
+
+
+def is_hosts_fault(kind: str) -> bool:
+    """Whether somebody on the host is at fault for a kind of cause, and not the device."""
+    rule = RULE_BY_KIND.get(kind)
+    return rule is not None and rule.fault in (FAULT, FAULT_OF_CULPRIT)
+
+
+def rank_of(severity: str) -> int:
+    """How far a severity is from the worst; what is none is behind all."""
+    return _RANK.get(severity, len(_RANK))
+
+
+def ranked_places(incident: Incident) -> list[tuple[Frame, int]]:
+    """Return where the effects of an incident were, or else waited, and how many at each."""
+    stacks = [chain.effect.stack or _waited_at(chain.causes) for chain in incident.chains]
+    if not stacks:
+        stacks = [_waited_at(incident.causes)]
+    frames = [stack.place for stack in stacks if stack and stack.place]
+    named = {describe_place(frame): frame for frame in frames}
+    places = Counter(map(describe_place, frames))
+    ranked = sorted(places.items(), key=lambda item: (-item[1], item[0]))
+    return [(named[name], count) for name, count in ranked]
+
+
+def was_cpu_idle(cause: Cause) -> bool:
+    """Whether no thread had the CPU for most of what was measured."""
+    idle_ns = busy_ns = 0
+    for evidence in cause.evidence:
+        length_ns = max(0, evidence.end_unix_ns - evidence.start_unix_ns)
+        if evidence.is_cpu_idle:
+            idle_ns += length_ns
+        else:
+            busy_ns += length_ns
+    return idle_ns > busy_ns
+
+
+def _waited_at(causes: Iterable[Cause]) -> CallStack | None:
+    found = (stack_of_cause(cause) for cause in causes)
+    return next((stack for stack in found if stack is not None), None)

@@ -1,0 +1,376 @@
+"""Collects the document: activities in, everything that a reader can learn out."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from otel_gpu.enrich.activities import (
+    END_OF,
+    Activity,
+    BlocksActivity,
+    CaptureActivity,
+    CommunicatorActivity,
+    DeviceTraceActivity,
+    ExitActivity,
+    MemoryActivity,
+    OutOfMemoryActivity,
+    PressureActivity,
+    ProbesActivity,
+)
+from otel_gpu.enrich.cuda_errors import signal_name
+from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.marks import StepActivity
+from otel_gpu.explain.accounting.bounds import with_bounds
+from otel_gpu.explain.accounting.chronic import Finding, find_chronic
+from otel_gpu.explain.accounting.time_tree import resources_of
+from otel_gpu.explain.accounting.verdicts import find_verdicts
+from otel_gpu.explain.chains import Chain, Failure, Incident
+from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.incidents import Incidents, worst_first
+from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
+from otel_gpu.explain.memory.out_of_memory import ANYBODY, MAX_FAILURES
+from otel_gpu.explain.nccl.stragglers import find_stragglers
+from otel_gpu.formatting.printable import printable
+from otel_gpu.report.call_counts import api_rows, balances, event_time_rows, off_cpu_rows
+from otel_gpu.report.chains import ChainRows
+from otel_gpu.report.devices.builder import DeviceRows
+from otel_gpu.report.devices.faults import NobodysFaults
+from otel_gpu.report.document import CROWD_PID, Document, ImageKey, Window, key_of, processes_of
+from otel_gpu.report.extent import Extent
+from otel_gpu.report.memory.live_blocks import Calls, block_notes, block_rows, layer_rows
+from otel_gpu.report.memory.snapshot import memory_rows
+from otel_gpu.report.memory.types import Memory
+from otel_gpu.report.nccl.builder import communicator_rows
+from otel_gpu.report.notes import write_notes
+from otel_gpu.report.other_processes import Crowd
+from otel_gpu.report.steps import step_rows
+from otel_gpu.report.time_buckets import Slots, Totals
+from otel_gpu.report.wording.thread_names import program_of, with_one_name
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Figures, Growth, Ledger
+from otel_gpu.state.memory.allocations import Allocations
+from otel_gpu.state.memory.blocks import Blocks
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.pressure import Pressure
+from otel_gpu.state.steps import Steps
+from otel_gpu.state.thread_names import Names
+from otel_gpu.wire.memory import MemorySnapshot
+
+MAX_REPLACED = 16_384
+_SIGNAL_OF_EXIT = 0x7F
+MODES = frozenset({"totals", "large", "all"})
+"""Of ``options.MemoryConfig.blocks``, those with which anything is followed."""
+
+
+class Collector:
+    """
+    Watches activities in order, and makes a report of a window of them.
+
+    The explainer sees everything, so that what was normal before the window is known
+    in it; only what touches the window is reported. Memory is bounded, and what did
+    not fit is said in the report's notes.
+
+    Args:
+        explainer: Makes chains of activities.
+        window: What the report is about.
+        pids: Report only these processes; empty: all.
+        rejected: Records that could not be decoded, by reason; read at the end.
+    """
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        *,
+        window: Window = Window(),  # noqa: B008 -- immutable
+        pids: Sequence[int] = (),
+        rejected: Mapping[str, int] | None = None,
+    ) -> None:
+        self._explainer = explainer
+        self._window = window
+        self._pids = frozenset(pids)
+        self._rejected = {} if rejected is None else rejected
+        self._extent = Extent()
+        self._slots = Slots(self._extent, window)
+        self._allocations = Allocations()
+        self._ledger = Ledger(window, follow=self._follow)
+        self._crowd = Crowd(self._ledger, self._slots)
+        self._agent = AgentReadings()
+        self._pressure = Pressure(window)
+        self._places = Places(explainer.settings.max_processes)
+        self._names = Names()
+        # Of a part of the capture, incidents are made again.
+        self._is_part = window != Window() or bool(pids)
+        explainer.examples.window = window
+        self._incidents = Incidents(explainer.settings, find_examples=explainer.examples.find)
+        self._chains = ChainRows()
+        self._images: dict[ImageKey, ProcessImage] = {}
+        # In the order in which another program took their place.
+        self._replaced: dict[ImageKey, None] = {}
+        self._deaths: dict[ImageKey, str] = {}
+        self._failed_symbols: dict[str, int] = {}
+        self._memory: dict[int, MemorySnapshot] = {}
+        # What the explainer keeps is of the whole stream.
+        self._blocks = explainer.blocks
+        self._communicators = explainer.communicators
+        self._block_mode: str | None = None
+        self._failures: dict[tuple[int, int, int], list[Failure]] = {}
+        self._devices = DeviceRows()
+        self._nobodys_faults = NobodysFaults(window)
+        self._steps = Steps(window)
+        self._ways: dict[type, Callable[[Any], object]] = {
+            CaptureActivity: self._observe_capture,
+            ExitActivity: self._observe_exit,
+            PressureActivity: self._pressure.observe,
+            ProbesActivity: self._observe_probes,
+            StepActivity: self._steps.observe,
+        }
+        if not pids:
+            self._ways |= {
+                DeviceTraceActivity: lambda activity: self._devices.add(activity.trace),
+                MemoryActivity: self._observe_memory,
+            }
+        if window != Window():
+            self._blocks, self._communicators = Blocks(window), Communicators(window)
+            self._ways |= dict.fromkeys((BlocksActivity, OutOfMemoryActivity), self._blocks.observe)
+            self._ways[CommunicatorActivity] = self._communicators.observe
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity."""
+        self._extent.observe(activity)
+        self._ledger.observe(activity)
+        self._agent.observe(activity)
+        self._names.observe(activity)
+        self._nobodys_faults.observe(activity)
+        end_unix_ns = END_OF[type(activity)](activity)
+        if self._window.overlaps(end_unix_ns, end_unix_ns):
+            self._places.observe(activity)
+        way = self._ways.get(type(activity))
+        if way is not None:
+            way(activity)
+        self._take(self._explainer.push(activity))
+
+    def _follow(self, growth: Growth) -> None:
+        self._slots.follow(growth)
+        self._allocations.origin_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
+        self._allocations.follow(growth, self._ledger.middles_ns)
+
+    def finish(self, source: str, notes: Sequence[str] = ()) -> Document:
+        """
+        Make the document; to be called once, at the end.
+
+        Args:
+            source: What was explained.
+            notes: What else the reader is to know.
+        """
+        self._take(self._explainer.close())
+        if not self._pids:
+            self._crowd.close(self._images.keys())
+        start_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
+        end_unix_ns = max(start_unix_ns, self._window.end_unix_ns or self._extent.end_unix_ns)
+        found = self._ledger.figures()
+        incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
+        chosen = [one for one in found.values() if self._chooses(one.process)]
+        self._names.learn_images(one.process for one in found.values())
+        lags = self._communicators.lags(end_unix_ns)
+        settings = self._explainer.settings
+        verdicts = [
+            with_bounds(verdict, incidents)
+            for verdict in find_verdicts(chosen, settings, self._places, found.values(), lags)
+        ]
+        feeders = {key_of(verdict.process) for verdict in verdicts}
+        # Images that only went on to run another program, as forks do.
+        passing = self._replaced.keys() - feeders - self._ledger.callers() - self._images.keys()
+        for one in chosen:
+            key = key_of(one.process)
+            if one.series or key in feeders:
+                self._images[key] = one.process
+        images = {
+            key: image
+            for key, image in sorted(self._images.items(), key=_process_order)
+            if key not in passing
+        }
+        memory, memory_notes = self._memory_rows(chosen, incidents, end_unix_ns)
+        devices, advice, device_notes = self._devices.finish()
+        communicators, communicator_notes = communicator_rows(
+            self._communicators, end_unix_ns, self._pids
+        )
+        apis = api_rows(chosen, self._ledger.middles_ns)
+        document = Document(
+            source,
+            Window(start_unix_ns, end_unix_ns),
+            tuple(processes_of(images.values(), verdicts, self._names.find)),
+            tuple(apis),
+            tuple(balances(chosen)),
+            incidents,
+            self._chains.rows(),
+            self._chains.blames(),
+            tuple(off_cpu_rows(one for one in chosen if key_of(one.process) not in passing)),
+            tuple(self._slots.rows(images, end_unix_ns, self._interval_ns())),
+            self._pressure.load(),
+            self._agent.losses(self._rejected),
+            (
+                *self._notes(found.values()),
+                *(
+                    f"{printable(image.service_name)} ({image.pid}) was ended by {self._deaths[key]}."
+                    for key, image in images.items()
+                    if key in self._deaths
+                ),
+                *self._nobodys_faults.notes(),
+                *memory_notes,
+                *device_notes,
+                *communicator_notes,
+                *notes,
+            ),
+            memory,
+            devices,
+            advice,
+            tuple(event_time_rows(chosen, self._ledger.middles_ns)),
+            communicators,
+            step_rows(self._steps, self._chains.rows(), self._pids),
+            tuple(self._extent.uncovered(Window(start_unix_ns, end_unix_ns))),
+        )
+        programs = {one.process.pid: program_of(one.process) for one in found.values()}
+
+        def found_of(pid: int) -> str:
+            return "" if pid in programs else self._names.find(Who(pid)).comm
+
+        return with_one_name(document, lambda pid: programs.get(pid, ""), found_of)
+
+    def _memory_rows(
+        self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
+    ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
+        histories = self._explainer.histories
+        rows, notes = memory_rows(
+            (snapshot, histories[device], self._failures.get((*key_of(ANYBODY), device), ()))
+            for device, snapshot in sorted(self._memory.items())
+        )
+        devices = [one for one in self._blocks.devices() if self._chooses(one.process)]
+        blocks = tuple(block_rows(devices, self._failures, self._block_mode))
+        known = frozenset((*key_of(one.process), one.number) for one in devices)
+        churn = {
+            key_of(process): self._explainer.churn.churn_of(key_of(process))
+            for incident in incidents
+            if incident.causes and incident.causes[0].kind in CHURN_KINDS
+            for process in incident.processes
+        }
+        calls = Calls(self._allocations, churn, end_unix_ns)
+        layers = layer_rows(figures, calls, self._failures, known)
+        pauses = self._agent.status.get("blocks", {})
+        return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
+
+    def _observe_capture(self, activity: CaptureActivity) -> None:
+        settings = activity.info.get("settings")
+        mode = settings.get("memory_blocks") if isinstance(settings, Mapping) else None
+        self._block_mode = mode if mode in MODES else None
+
+    def _observe_memory(self, activity: MemoryActivity) -> None:
+        # What an allocator holds now takes the place of what it held.
+        self._memory[activity.snapshot.device] = activity.snapshot
+
+    def _observe_exit(self, activity: ExitActivity) -> None:
+        process, is_replaced = activity.process, activity.is_replaced
+        self._communicators.end(process)
+        signal_number = (activity.exit_code or 0) & _SIGNAL_OF_EXIT
+        if signal_number and not is_replaced and len(self._deaths) < MAX_REPLACED:
+            self._deaths[key_of(process)] = signal_name(signal_number)
+        if is_replaced:
+            self._replaced[key_of(process)] = None
+            if len(self._replaced) > MAX_REPLACED:
+                del self._replaced[next(iter(self._replaced))]
+        if not self._pids or process.pid not in self._pids:
+            self._crowd.end(process, is_replaced=is_replaced, named=self._images.keys())
+
+    def _observe_probes(self, activity: ProbesActivity) -> None:
+        failed = activity.info.get("failed") or ()
+        if failed:
+            self._failed_symbols[str(activity.info.get("library", ""))] = len(failed)
+
+    def _chooses(self, process: ProcessImage) -> bool:
+        return not self._pids or process.pid in self._pids
+
+    def _notes(self, figures: Iterable[Figures]) -> Iterator[str]:
+        return write_notes(
+            [series.aggregate for one in figures for series in one.calls],
+            self._ledger,
+            self._agent,
+            failed_symbols=self._failed_symbols,
+            chains_left_out=self._chains.left_out,
+            given_up=Counter(self._explainer.given_up) + Counter(samples=self._places.left_out),
+            of_calls=not self._devices.traces,
+        )
+
+    def _interval_ns(self) -> int:
+        """Return how long it was from one reading to the next, on average; 0 without any."""
+        return self._ledger.read_ns // max(1, self._ledger.readings)
+
+    def _take(self, chains: Iterable[Chain]) -> None:
+        for chain in chains:
+            effect = chain.effect
+            end_unix_ns = effect.start_unix_ns + effect.duration_ns
+            if self._chooses(effect.process) and self._window.overlaps(
+                effect.start_unix_ns, end_unix_ns
+            ):
+                self._take_chosen(chain, end_unix_ns)
+
+    def _take_chosen(self, chain: Chain, end_unix_ns: int) -> None:
+        effect = chain.effect
+        image = key_of(effect.process)
+        if (failure := chain.failure) is not None:
+            failed = self._failures.setdefault((*image, failure.device), [])
+            failed.append(failure)
+            del failed[:-MAX_FAILURES]
+        if effect.process is not ANYBODY:
+            self._images.setdefault(image, effect.process)
+        if self._is_part:
+            self._incidents.add(chain)
+        totals = Totals(lost_ns=self._chains.add(chain))
+        self._slots.spread(image, effect.start_unix_ns, end_unix_ns, totals)
+
+    def _all_incidents(
+        self, figures: Iterable[Figures], start_unix_ns: int, end_unix_ns: int
+    ) -> list[Incident]:
+        if not self._is_part:
+            incidents = self._explainer.incidents()
+        else:
+            self._find_chronic(tuple(figures), start_unix_ns, end_unix_ns)
+            self._incidents.close()
+            # What calls that allocate lose is found in stretches of the whole.
+            churn = filter(self._is_churn, self._explainer.incidents())
+            incidents = [*self._incidents.all(), *churn]
+        return sorted(incidents, key=worst_first)
+
+    def _is_churn(self, incident: Incident) -> bool:
+        return (
+            any(map(self._chooses, incident.processes))
+            and self._window.overlaps(incident.start_unix_ns, incident.end_unix_ns)
+            and bool(incident.causes)
+            and incident.causes[0].kind in CHURN_KINDS
+        )
+
+    def _find_chronic(
+        self, figures: Sequence[Figures], start_unix_ns: int, end_unix_ns: int
+    ) -> None:
+        # The readings before the window and after it, which are what was counted in it.
+        start_unix_ns = self._ledger.start_unix_ns or start_unix_ns
+        end_unix_ns = self._ledger.end_unix_ns or end_unix_ns
+        settings, resources = self._explainer.settings, resources_of(figures)
+        lags = self._communicators.lags_by(end_unix_ns)
+        around = {key_of(one.process): one for one in figures}
+        for one in figures:
+            if self._chooses(one.process):
+                # Nothing that happened in a capture lasts longer than it.
+                first_unix_ns, last_unix_ns = self._slots.captured(key_of(one.process))
+                times = (
+                    max(start_unix_ns, first_unix_ns or start_unix_ns),
+                    min(end_unix_ns, last_unix_ns or end_unix_ns),
+                )
+                found = [
+                    *find_chronic(one, *times, settings, self._places, resources, self._names),
+                    *find_stragglers(one, around.get, lags, times, settings, self._places),
+                ]
+                self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))
+
+
+def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:
+    return item[1].pid == CROWD_PID, item[0]

@@ -1,0 +1,1 @@
+"""Device time in a report, and its advice."""

@@ -1,0 +1,53 @@
+"""
+What to do about how a program used a device.
+
+Each piece of advice rests on a figure of the trace, names what shows it, and says at most how much
+of the window it can save: all of the time that it is about. What a trace cannot show is not said.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from otel_gpu.explain.accounting.verdicts import UNKNOWN
+from otel_gpu.explain.traces.device_use import DeviceUse
+from otel_gpu.explain.traces.device_verdict import GPU_BOUND
+from otel_gpu.report.devices.loss_advice import RULES_OF_LOSS
+from otel_gpu.report.devices.types import Advice, DeviceReport
+from otel_gpu.report.devices.work_advice import RULES_OF_WORK
+from otel_gpu.report.wording.formats import format_share
+
+# Collectives in which a rank came last, of how many at least, and the share of the window that
+# others waited for it: of ranks that wait for nobody, one is last by chance.
+_STRAGGLES, _MATCHED, _WAITED = 0.5, 10, 0.02
+
+
+def advice_for(name: str, use: DeviceUse) -> Iterator[Advice]:
+    """Yield what to do about one device, whose row has this id; nothing without a verdict."""
+    if use.verdict.verdict == UNKNOWN:
+        return
+    # What the verdict is about comes first: what was lost, or else what the device did.
+    is_busy = use.verdict.verdict == GPU_BOUND
+    ranked = ((*RULES_OF_LOSS, *RULES_OF_WORK),) if is_busy else (RULES_OF_LOSS, RULES_OF_WORK)
+    for rules in ranked:
+        found = [advice for rule in rules for advice in rule(name, use)]
+        yield from sorted(found, key=lambda one: -(one.gain_at_most or 0.0))
+
+
+def straggler_advice(rows: Sequence[DeviceReport]) -> Iterator[Advice]:
+    """Yield what to do about a rank for which the others wait."""
+    for row in rows:
+        one = row.collectives
+        if one is None or one.matched < _MATCHED or one.last <= _STRAGGLES * one.matched:
+            continue
+        others = [other for other in rows if other.collectives and other is not row]
+        shares = [other.collectives.waited_ns / max(1, other.window_ns) for other in others if other.collectives]  # fmt: skip
+        waited = max(shares, default=0.0)
+        if waited < _WAITED:
+            continue
+        rank = row.source if row.rank is None else f"rank {row.rank}"
+        yield Advice(
+            f"Look at {rank}: it came last in {one.last:,} of {one.matched:,} collectives, and the "
+            f"others waited for it, {format_share(waited)} of their window at most.",
+            (row.id,),
+            waited,
+            "no rank is last in more than half of the collectives",
+        )

@@ -1,0 +1,190 @@
+"""
+The document as JSON: what ``explain --json`` prints.
+
+A contract: ``schema.json`` beside this module says what it holds, and ``schema_version`` grows
+when something is taken away or changes its meaning. One function writes every noun: its fields
+are the keys. A process, a chain, an interval or a stack that another noun names is its id there,
+and stands once under ``processes``, ``chains``, ``evidence`` and ``stacks``.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
+from otel_gpu.explain.chains import Failure
+from otel_gpu.report.causes import walk
+from otel_gpu.report.document import (
+    SCHEMA_VERSION,
+    CallStack,
+    Cause,
+    Chain,
+    Document,
+    Evidence,
+    Frame,
+    Lines,
+    ProcessImage,
+    Where,
+    stack_of_cause,
+)
+from otel_gpu.report.memory.snapshot import out_of_memory
+
+MAX_LINES = 5
+"""Of one cause."""
+MAX_FRAMES = 64
+"""Of one stack in a document; in the place of others there is one of type ``cut``."""
+
+# Named for their unit in Python; the contract was written before.
+_KEYS: Mapping[str, str] = {"size_bytes": "bytes"}
+_ABSENT_WHEN_EMPTY = frozenset(
+    {
+        "severity_reason",
+        "verdict_bounds",
+        "via",
+        "stack",
+        "place",
+        "resource",
+        "note",
+        "work",
+        "began_before_capture",
+        "failure",
+        "trouble",
+        "others",
+    }
+)
+
+
+def make_document(document: Document) -> dict[str, Any]:
+    """Return the document; it holds nothing but what JSON can."""
+    evidence = {interval.id: interval for interval in _intervals(document)}
+    listed = {chain.id for chain in document.chains}
+    written = {
+        "schema_version": SCHEMA_VERSION,
+        **_record(document),
+        "chains": [_record(chain) for chain in document.chains],
+        "examples": [_record(chain) for chain in document.examples],
+        "evidence": {name: _record(evidence[name]) for name in sorted(evidence)},
+    }
+    for incident in written["incidents"]:
+        incident["chains"] = [name for name in incident["chains"] if name in listed]
+    stacks = {stack_id_text(stack.id): stack for stack in _stacks(document)}
+    if stacks:
+        written["stacks"] = {name: stack_form(stacks[name]) for name in sorted(stacks)}
+    return written
+
+
+def to_text(document: dict[str, Any]) -> str:
+    """
+    Write a document as JSON text.
+
+    Whatever a terminal would obey is escaped, also what JSON itself allows.
+    """
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    # Line by line: a document has millions of characters, and nearly all can be printed.
+    return "\n".join(line if line.isprintable() else _escape(line) for line in text.split("\n"))
+
+
+def _escape(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+
+
+def process_id(process: ProcessImage) -> str:
+    """Return the id of a process image: two programs under one pid differ."""
+    return f"{process.pid}-{process.image_ktime_ns}"
+
+
+def stack_form(stack: CallStack) -> dict[str, Any]:
+    """Return a stack, its frames innermost first."""
+    written: dict[str, Any] = {
+        "complete": stack.complete,
+        "native": stack.native,
+        "python": stack.python,
+        "frames": [frame_form(frame) for frame in cut_frames(stack.frames, MAX_FRAMES)],
+    }
+    if stack.place is not None:
+        written["place"] = frame_form(stack.place)
+    return written
+
+
+def frame_form(frame: Frame) -> dict[str, Any]:
+    """Return a frame; what is not known of it is left out."""
+    written: dict[str, Any] = {"type": frame_type(frame), "function": frame.function}
+    known = ((name, getattr(frame, name)) for name in ("file", "line", "module", "address"))
+    return written | {name: value for name, value in known if value}
+
+
+def lines_form(lines: Lines) -> dict[str, Any]:
+    """Return on which lines somebody worked, and how many samples say so; nothing without any."""
+    written = [
+        {
+            **line.where._asdict(),
+            "samples": line.samples,
+            "share": lines.share_of(line),
+            "work": line.work or None,
+        }
+        for line in lines.each[:MAX_LINES]
+    ]
+    where = {name: written[0][name] for name in Where._fields} if written else None
+    return {"lines": written, "samples": lines.samples, "where": where} if where else {}
+
+
+def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
+    written: dict[str, Any] = {}
+    for name, value in zip(noun._fields, noun, strict=True):
+        if name == "trace_id" and isinstance(noun, Evidence):
+            # Its span is found by its own id.
+            continue
+        if isinstance(value, ProcessImage):
+            written |= {"pid": value.pid, "process": process_id(value)}
+        elif isinstance(value, Lines):
+            written |= lines_form(value)
+        elif value or name not in _ABSENT_WHEN_EMPTY:
+            written[_KEYS.get(name, name)] = _value(name, value)
+    if isinstance(noun, Cause) and (stack := stack_of_cause(noun)) is not None:
+        written["stack"] = stack_id_text(stack.id)
+    return written
+
+
+def _value(name: str, value: Any) -> Any:  # noqa: ANN401 -- what a noun holds
+    written = value
+    match value:
+        case Chain() | Evidence():
+            written = value.id
+        case CallStack():
+            written = stack_id_text(value.id)
+        case Failure():
+            written = _record(out_of_memory(value))
+        case bytes():
+            written = value.hex()
+        case float() if not math.isfinite(value):
+            written = None
+        case float() if name.endswith("_ns"):
+            written = round(value)
+        case Mapping():
+            written = {key: _value(name, item) for key, item in value.items()}
+        case tuple() if hasattr(value, "_fields"):
+            written = _record(value)
+        case tuple() | list():
+            written = [_value(name, item) for item in value]
+    return written
+
+
+def _causes(document: Document) -> Iterator[Cause]:
+    chains = (*document.chains, *document.examples)
+    causes = [cause for chain in chains for cause in chain.causes]
+    causes += [cause for row in document.steps for step in row.slow for cause in step.causes]
+    causes += [cause for incident in document.incidents for cause in incident.causes]
+    return (step.cause for step in walk(causes))
+
+
+def _intervals(document: Document) -> Iterator[Evidence]:
+    return (interval for cause in _causes(document) for interval in cause.evidence)
+
+
+def _stacks(document: Document) -> Iterator[CallStack]:
+    found = [chain.effect.stack for chain in (*document.chains, *document.examples)]
+    found += [interval.stack for interval in _intervals(document)]
+    found += [stack_of_cause(cause) for cause in _causes(document)]
+    found += [rank.stack for row in document.communicators for rank in row.ranks]
+    return (stack for stack in found if stack is not None)

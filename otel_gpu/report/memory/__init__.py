@@ -1,0 +1,1 @@
+"""Device memory in a report."""

@@ -1,0 +1,1 @@
+"""Communicators and ranks in a report."""

@@ -1,0 +1,192 @@
+"""How far ranks are with their collectives, as a document says it: made of what was read."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.explain.nccl.collective_names import (
+    absence_text,
+    operation_name,
+    signature_text,
+    standing_text,
+)
+from otel_gpu.report.nccl.types import Communicator, Operation, Rank, State
+from otel_gpu.report.wording.formats import count_of
+from otel_gpu.state.code_lines import Where
+from otel_gpu.state.memory.code_locations import find_allocating_place
+from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.rank_calls import Member
+from otel_gpu.state.nccl.rank_comparison import Group
+
+MAX_COMMUNICATORS: Final = 256
+"""In a document: those that hang, then those in which most time was spent."""
+
+_PER_RANK = frozenset(
+    {wire.COLLECTIVE_ALL_GATHER, wire.COLLECTIVE_REDUCE_SCATTER, wire.COLLECTIVE_ALL_TO_ALL}
+)
+"""Operations whose calls have the part of one rank."""
+_POINT_TO_POINT = frozenset({wire.COLLECTIVE_SEND, wire.COLLECTIVE_RECEIVE})
+_BROADCASTS = frozenset({wire.COLLECTIVE_BROADCAST, wire.COLLECTIVE_REDUCE})
+_HANGS = frozenset({State.RANK_MISSING, State.RANKS_DISAGREE})
+_NS_PER_S = 1e9
+
+
+class _Counted(NamedTuple):
+    """What a rank did in the window."""
+
+    called: int
+    completions: int
+    waited_ns: int
+    captured: int
+    failed: int
+    operations: dict[int, tuple[int, int]]
+
+
+def communicator_rows(
+    communicators: Communicators, end_unix_ns: int, chosen: Collection[int] = ()
+) -> tuple[tuple[Communicator, ...], tuple[str, ...]]:
+    """
+    Return what is to be said of communicators, and what is not known of them.
+
+    Args:
+        communicators: How far their ranks are.
+        end_unix_ns: When that was.
+        chosen: Only those of these pids; empty: all.
+    """
+    groups = [
+        group
+        for group in communicators.groups()
+        if not chosen or any(one.process.pid in chosen for one in group.members.values())
+    ]
+    now = communicators.ktime_of(end_unix_ns)
+    rows = sorted((_row(group, now) for group in groups), key=_order)
+    return tuple(rows[:MAX_COMMUNICATORS]), tuple(_notes(communicators, rows))
+
+
+def _row(group: Group, now: int) -> Communicator:
+    standing, members = group.standing(), group.ranks
+    algorithm, bus = _bandwidths(group)
+    return Communicator(
+        f"{group.id:016x}" if group.id else None,
+        group.rank_count or None,
+        group.absent if group.rank_count else None,
+        standing.state,
+        standing.number,
+        standing_text(group, standing) + absence_text(group, standing),
+        algorithm,
+        bus,
+        tuple(_rank(group, one, now) for one in members),
+    )
+
+
+def _rank(group: Group, member: Member, now: int) -> Rank:
+    last, counted = member.last, _counted(member)
+    oldest = member.called_at_most_ktime_ns(last.completed + 1) if last.pending else 0
+    asked = next((call.signature for call in reversed(member.calls)), None)
+    # Of one that waits, where it does.
+    stack = member.stack_of(last.completed + 1)
+    place = find_allocating_place(stack.frames) if stack else None
+    return Rank(
+        member.process,
+        rank if (rank := group.rank_of(member)) >= 0 else None,
+        last.device if last.device >= 0 else None,
+        last.called,
+        last.completed,
+        last.pending,
+        max(0, now - oldest) if oldest and now else None,
+        tuple(sorted(_operations(counted), key=lambda one: (-one.size_bytes, one.operation))),
+        counted.captured,
+        counted.failed,
+        counted.completions,
+        counted.waited_ns,
+        member.lag_ns,
+        member.late_ns,
+        signature_text(asked) if asked else "",
+        last.async_error,
+        not member.has_numbers,
+        not member.is_in,
+        stack,
+        Where(place.function, place.file, place.line) if place is not None else None,
+    )
+
+
+def _operations(counted: _Counted) -> Iterator[Operation]:
+    for number, (calls, size_bytes) in counted.operations.items():
+        if calls:
+            yield Operation(operation_name(number), calls, size_bytes)
+
+
+def _counted(member: Member) -> _Counted:
+    last, before = member.last, member.before
+    if before is None:
+        return _Counted(
+            *(last.called, last.completions, last.waited_ns, last.captured, last.failed),
+            last.operations,
+        )
+    operations = {}
+    for number, (calls, size_bytes) in last.operations.items():
+        calls_before, bytes_before = before.operations.get(number, (0, 0))
+        operations[number] = max(0, calls - calls_before), max(0, size_bytes - bytes_before)
+    return _Counted(
+        max(0, last.called - before.called),
+        max(0, last.completions - before.completions),
+        max(0, last.waited_ns - before.waited_ns),
+        max(0, last.captured - before.captured),
+        max(0, last.failed - before.failed),
+        operations,
+    )
+
+
+def _bandwidths(group: Group) -> tuple[float | None, float | None]:
+    """Return bytes in a second, of the algorithm and of the bus, of the rank that waited least."""
+    counted = [_counted(one) for one in group.members.values()]
+    done = [one for one in counted if one.completions and one.waited_ns and one.called]
+    if not done or group.rank_count < 1:
+        return None, None
+    least = min(done, key=lambda one: one.waited_ns / one.completions)
+    algorithm = bus = 0.0
+    for operation, (_, size_bytes) in least.operations.items():
+        if operation not in _POINT_TO_POINT:
+            whole = size_bytes * (group.rank_count if operation in _PER_RANK else 1)
+            algorithm += whole
+            bus += whole * bus_factor(operation, group.rank_count)
+    # What is not known to be done is in the bytes, and not in the time.
+    share = min(1.0, least.completions / least.called)
+    per_s = share / least.waited_ns * _NS_PER_S
+    return algorithm * per_s, bus * per_s
+
+
+def bus_factor(operation: int, rank_count: int) -> float:
+    """Return how often the bytes of a collective go over each link, as nccl-tests counts it."""
+    if operation == wire.COLLECTIVE_ALL_REDUCE:
+        return 2 * (rank_count - 1) / rank_count
+    return 1.0 if operation in _BROADCASTS else (rank_count - 1) / rank_count
+
+
+def _notes(communicators: Communicators, rows: Iterable[Communicator]) -> Iterator[str]:
+    rows = tuple(rows)
+    if not rows:
+        return
+    yield (
+        "Collectives are in flight from the call until the program learned that they are done, which is "
+        "no shorter than they took: bandwidths are at least what is said."
+    )
+    if captured := sum(one.captured for row in rows for one in row.ranks):
+        yield (
+            f"{count_of(captured, 'collective')} became part of graphs: how often those ran is not seen."
+        )
+    if late := sum(any(one.is_late for one in row.ranks) for row in rows):
+        yield (
+            f"{count_of(late, 'communicator')} had been made before the capture began: who is behind in "
+            "them is not known."
+        )
+    if communicators.left_out:
+        yield f"{count_of(communicators.left_out, 'rank')} of communicators found no room."
+    if left := len(rows[MAX_COMMUNICATORS:]):
+        yield f"{count_of(left, 'communicator')} not listed: those in which least time was spent."
+
+
+def _order(row: Communicator) -> tuple[bool, bool, int, int, str]:
+    waited_ns = sum(one.waited_for_others_ns for one in row.ranks)
+    size_bytes = sum(made.size_bytes for one in row.ranks for made in one.calls)
+    return row.state not in _HANGS, row.state != State.QUEUED, -waited_ns, -size_bytes, row.id or ""

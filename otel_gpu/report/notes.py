@@ -1,0 +1,200 @@
+"""What a report does not know, in words."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from otel_gpu.limits.shares import of_user
+from otel_gpu.report.wording.formats import count_of, format_time, printable
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.window import Window
+from otel_gpu.wire.readings import Aggregate
+
+NO_CALLS: Final = "No CUDA call was counted."
+
+# Of threads, as the agent counts them.
+_WITHOUT_STEPS: Final[Mapping[str, str]] = {
+    "no_rounds": "do not repeat themselves",
+    "by_chance": "repeat themselves no more than in any order",
+    "no_edges": "do not tell where a round of them begins and ends",
+    "unsure": "make rounds that are too unlike each other",
+    "too_short": "make rounds of less than a millisecond",
+    "lost": "do not make any more the steps that were found",
+}
+
+# What was refused to a program that had its share, by bound.
+_OVER_SHARE: Final[Mapping[str, str]] = {
+    "files": "files got no probes",
+    "series": "calls are not counted, as each would be the first of its series",
+    "times": "waits are counted without details",
+    "folded_times": "waits are not counted",
+    "processes": "processes are not watched",
+    "threads": "threads are not followed",
+    "kernel_stacks": "waits have no kernel stack",
+    "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
+    "ring": "records of spans found no room",
+    "spans": "spans were withheld",
+    "block_stacks": "stacks of blocks of device memory were not taken",
+    "chains": "slow or failed calls and gaps were not explained",
+    "export_queue": "spans, log records or profiles were dropped from the export queue",
+    "log_lines": "lines of the log were left out",
+}
+
+_NOT_WATCHED = "counter_lost_not_watched_from_start"
+# Fewer change nothing that a reader would notice.
+_REPAIRED_SHARE = 0.001
+
+
+def write_notes(
+    calls: Collection[Aggregate],
+    ledger: Ledger,
+    agent: AgentReadings,
+    *,
+    failed_symbols: Mapping[str, int],
+    chains_left_out: int,
+    given_up: Mapping[str, int],
+    of_calls: bool = True,
+) -> Iterator[str]:
+    """
+    Yield what a reader has to know to read the figures rightly.
+
+    Args:
+        calls: What was counted of calls.
+        ledger: What was read.
+        agent: What was said of the capture.
+        failed_symbols: How many could not be probed, by library.
+        chains_left_out: How many chains are not listed.
+        given_up: What the explainer could not remember.
+        of_calls: Whether calls and threads are what was recorded, and not only devices.
+    """
+    if ledger.middles_ns and any(one.counted for one in calls):
+        yield (
+            "Times of calls are host time: a launch ends when the kernel is queued, not when it "
+            "has run. How long the device worked is not known."
+        )
+        yield (
+            "Percentiles are read from histogram buckets; with the default layout they are "
+            "within 9 %. Counts, errors, totals and bytes are exact."
+        )
+    elif of_calls:
+        yield NO_CALLS
+    if of_calls and not ledger.is_accounted:
+        yield (
+            "There is no account of the threads' time, so what bounds a process and what it waited "
+            "for outside of the chosen calls is not known."
+        )
+    if ledger.window != Window():
+        yield _counts_note(ledger)
+    yield from _notes_on_the_capture(agent)
+    yield from _notes_on_steps(agent.status.get("steps", {}))
+    for library, count in sorted(failed_symbols.items()):
+        yield (
+            f"{count_of(count, 'symbol')} of {printable(library)} could not be probed: calls of "
+            "that kind are not seen."
+        )
+    if chains_left_out:
+        yield (
+            f"{count_of(chains_left_out, 'causal chain')} not listed: those that lost "
+            "least. The figures of incidents hold them."
+        )
+    if readings := ledger.left_out + ledger.forgotten:
+        yield f"{count_of(readings, 'reading')} found no room in the figures."
+    for what, counts in (
+        (
+            "Errors inside the agent, each of which cost what was being handled",
+            agent.status.get("errors", {}),
+        ),
+        ("What was too much to remember while causes were looked for", given_up),
+    ):
+        if listed := [f"{printable(name)} {n:,}" for name, n in sorted(counts.items()) if n]:
+            yield f"{what}: {', '.join(listed)}."
+
+
+def describe_losses(agent: AgentReadings) -> Iterator[str]:
+    """Say of losses whose they are, and why, where that is known."""
+    yield from _describe_missed_starts(agent)
+    yield from _describe_unread(agent)
+    yield from _describe_over_share(agent)
+    for reason, pid in sorted(agent.status.get("unknown_interpreters", {}).items()):
+        yield (
+            f"Stacks of process {pid} have no lines of Python: {printable(reason)}. "
+            f"otel-gpu doctor --pid {pid} says what can be done."
+        )
+
+
+def _describe_unread(agent: AgentReadings) -> Iterator[str]:
+    for one in agent.status.get("unread", ()):
+        yield (
+            f"Of process {printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}) "
+            f"{of_user(one.get('uid', -1))}, {printable(one.get('what', ''))} was not read: "
+            f"{printable(one.get('reason', ''))}."
+        )
+
+
+def _describe_missed_starts(agent: AgentReadings) -> Iterator[str]:
+    count = agent.counters.get(_NOT_WATCHED, 0)
+    if not count:
+        return
+    named = [
+        f"{printable(one.get('name', '') or 'process')} ({one.get('pid', 0)}): "
+        f"{printable(one.get('reason', ''))}"
+        + (f", {printable(one['file'])}" if one.get("file") else "")
+        for one in agent.status.get("missed_starts", ())
+    ]
+    rest = [f"and {count - len(named):,} more"] if named and count > len(named) else []
+    yield (
+        f"Calls of {count:,} process{'' if count == 1 else 'es'} are missing or may be, as "
+        f"{'it was' if count == 1 else 'they were'} not watched from the start"
+        f"{': ' if named else ''}{'; '.join(named + rest)}."
+    )
+
+
+def _describe_over_share(agent: AgentReadings) -> Iterator[str]:
+    for one in agent.status.get("over_share", ()):
+        pid = one.get("pid", 0)
+        who = f"{printable(one.get('name', '') or 'process')} ({pid})" if pid else "all programs"
+        bound = one.get("bound", "")
+        yield (
+            f"{who} {of_user(printable(one.get('user', '')))} had the share of what all programs have "
+            f"together: {one.get('count', 0):,} {_OVER_SHARE.get(bound, printable(bound))}."
+        )
+
+
+def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
+    yield from describe_losses(agent)
+    if withheld := agent.counters.get("counter_spans_withheld_rate", 0):
+        yield (
+            f"{count_of(withheld, 'span')} withheld by the rate limit: these calls are "
+            "counted, but if they were slow, why is not known."
+        )
+    if withheld := agent.counters.get("counter_rhythms_withheld", 0):
+        yield f"Steps were not looked for in {count_of(withheld, 'thread')}: there is room for 64 at one time."
+    if withheld := agent.counters.get("counter_rounds_withheld", 0):
+        yield f"{count_of(withheld, 'step')} withheld by the rate limit, of 1,000 in a second of a thread."
+    switches = agent.counters.get("counter_scheduler_switches", 0)
+    repaired = agent.counters.get("counter_switches_repaired", 0)
+    if repaired > _REPAIRED_SHARE * switches:
+        yield (
+            f"{repaired:,} of {switches:,} context switches of the "
+            "capture had to be repaired: the kernel did not tell that a thread ran again, as "
+            "happens while other programs attach to its tracepoints. When it did is known from "
+            "the scheduler's account to within a tick (1 to 10 ms), so that these times off the "
+            "CPU may be that much too long or too short."
+        )
+
+
+def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
+    """Say why threads have no steps; those that made few calls are none to look for any in."""
+    for reason, words in _WITHOUT_STEPS.items():
+        if count := threads.get(reason, 0):
+            yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."
+
+
+def _counts_note(ledger: Ledger) -> str:
+    start_unix_ns, end_unix_ns = ledger.start_unix_ns, ledger.end_unix_ns
+    begin = "the beginning" if start_unix_ns is None else f"{format_time(start_unix_ns)} UTC"
+    end = "the end" if end_unix_ns is None else f"{format_time(end_unix_ns)} UTC"
+    return (
+        f"Counters are read about once a second: calls are counted from {begin} to {end}. Where a "
+        "process's longest call is from before that, the longest of the window is an estimate."
+    )

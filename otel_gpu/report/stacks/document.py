@@ -1,0 +1,118 @@
+"""
+Top stacks as one JSON document: what ``stacks --json`` prints.
+
+A contract, as that of ``explain --json`` is: ``stacks_schema.json`` beside this module says
+what it holds, and ``stacks_diff_schema.json`` what a difference does.
+"""
+
+from typing import Any
+
+from otel_gpu.enrich.stack_text import stack_id_text
+from otel_gpu.report.json_form import stack_form
+from otel_gpu.report.stacks.diff import Change, StackDiff
+from otel_gpu.report.stacks.top_stacks import CPU, GRAPHS, WALL, StackReport, StackRow
+
+SCHEMA_VERSION = 1
+
+
+def make_stacks_document(report: StackReport, limit: int) -> dict[str, Any]:
+    """
+    Return the document; it holds nothing but what JSON can.
+
+    Args:
+        report: What to tell.
+        limit: How many stacks are listed; the totals are of all.
+    """
+    listed = report.rows[:limit]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "source": report.source,
+        "window": {"start_unix_ns": report.start_unix_ns, "end_unix_ns": report.end_unix_ns},
+        "of": report.kind,
+        "by": report.by,
+        "coverage": coverage_form(report),
+        "stacks": [_stack(row) for row in listed],
+        "stacks_left_out": len(report.rows) - len(listed),
+        "losses": dict(report.losses),
+        "notes": list(report.notes),
+    }
+
+
+def make_diff_document(diff: StackDiff, limit: int) -> dict[str, Any]:
+    """Return a difference as ``stacks_diff_schema.json`` has it; ``limit``: stacks and frames listed."""
+    changes, frames = diff.changes(), diff.by_frame()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "of": diff.after.kind,
+        "by": diff.after.by,
+        "before": _side(diff.before),
+        "after": _side(diff.after),
+        "frames": [_change(change) | {"frame": change.frames[0].text} for change in frames[:limit]],
+        "frames_left_out": len(frames[limit:]),
+        "stacks": [
+            _change(change)
+            | {"before": stack.before, "after": stack.after}
+            | {"frames": [frame.text for frame in stack.frames]}
+            for change, stack in zip(changes[:limit], diff.stacks[:limit], strict=True)
+        ],
+        "stacks_left_out": len(changes[limit:]),
+    }
+
+
+def coverage_form(report: StackReport) -> dict[str, int | None]:
+    """Return of how much the stacks are."""
+    counts: dict[str, int | None] = {
+        # What has none is in the graph all the same, where time is added up.
+        "with_stack": report.seen - (report.without_stack if report.kind in GRAPHS else 0),
+        "without_stack": report.without_stack,
+        "stand_for": report.stand_for,
+        "counted": report.counted,
+    }
+    if report.kind in (CPU, WALL):
+        counts |= {
+            "samples": report.samples,
+            "on_cpu_ns": report.on_cpu_ns,
+            "counted_on_cpu_ns": report.counted_on_cpu_ns,
+        }
+    return counts
+
+
+def _side(report: StackReport) -> dict[str, Any]:
+    return {
+        "source": report.source,
+        "window": {"start_unix_ns": report.start_unix_ns, "end_unix_ns": report.end_unix_ns},
+        "total": report.total(),
+        "coverage": coverage_form(report),
+        "losses": dict(report.losses),
+        "notes": list(report.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "before_share": change.before,
+        "after_share": change.after,
+        "change": change.change,
+    }
+
+
+def _stack(row: StackRow) -> dict[str, Any]:
+    name = row.process.attributes.get("service.name") or row.process.comm
+    thread = row.thread
+    named: dict[str, Any] = {}
+    if thread is not None:
+        named["thread"] = {"tid": thread.tid, "name": thread.comm}
+    if row.device is not None:
+        named["device"] = row.device
+    return {
+        "id": stack_id_text(row.stack.id),
+        "pid": row.process.pid,
+        "service_name": str(name),
+        **named,
+        "name": row.name,
+        "seen": row.seen,
+        "stand_for": row.calls,
+        "time_ns": row.time_ns,
+        "bytes": row.size_bytes,
+        **stack_form(row.stack),
+    }

@@ -1,0 +1,69 @@
+"""Folded stacks: each whole path once, from the process inwards, with what it weighs."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from otel_gpu.report.document import Frame
+from otel_gpu.report.stacks.top_stacks import StackRow
+from otel_gpu.report.wording.formats import (
+    frame_line,
+    frame_type,
+    printable,
+    process_name,
+    service_of,
+    thread_name,
+    whole_line,
+)
+
+PROCESS, THREAD, DEVICE = "process", "thread", "device"
+
+
+class FoldedFrame(NamedTuple):
+    """A frame's text, its type (``process``, ``thread``, ``device`` or as of frames), and a short text if it has one."""
+
+    text: str
+    type: str
+    short: str = ""
+
+
+class FoldedStack(NamedTuple):
+    """A stack with the process below it, outermost first, and what it weighs."""
+
+    frames: tuple[FoldedFrame, ...]
+    weight: int
+
+
+def fold(rows: Iterable[StackRow], by: str, *, numbered: bool = True) -> Iterator[FoldedStack]:
+    """
+    Yield the stacks that weigh anything by one of ``MEASURES``, each of a process once.
+
+    ``numbered``: processes and threads have their numbers, which no other run has.
+    """
+    weights: Counter[tuple[FoldedFrame, ...]] = Counter()
+    # Most stacks share most of their frames.
+    known: dict[Frame, FoldedFrame] = {}
+    for row in rows:
+        weight = row.measure(by)
+        if weight > 0:
+            weights[tuple(_frames_of(row, known, numbered=numbered))] += weight
+    yield from itertools.starmap(FoldedStack, weights.items())
+
+
+def _frames_of(
+    row: StackRow, known: dict[Frame, FoldedFrame], *, numbered: bool
+) -> Iterator[FoldedFrame]:
+    process, thread = row.process, row.thread
+    name = process_name(process) if numbered else printable(service_of(process))
+    yield FoldedFrame(name, PROCESS)
+    if thread is not None:
+        yield FoldedFrame(thread_name(thread) if numbered else printable(thread.comm), THREAD)
+    if row.device is not None:
+        yield FoldedFrame(row.name, DEVICE)
+    for frame in reversed(row.stack.frames):
+        if frame not in known:
+            whole, short = whole_line(frame), frame_line(frame)
+            shown = "" if short == whole else short
+            known[frame] = FoldedFrame(whole, frame_type(frame), shown)
+        yield known[frame]

@@ -1,0 +1,115 @@
+"""
+Spells: time that threads spent at one place of their programs, on a CPU or off it.
+
+A sample is a spell on a CPU, as long as the time that it stands for. A stall is up to two: the
+thread was blocked, then ready and waited for a CPU. Each has one stack from the process to the
+kernel: what the program called, the CUDA call that it was in, the functions of the kernel, and of
+a wait, in brackets, what it was for.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import SampleActivity, StallActivity
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.stack_text import CUDA, frame_type
+from otel_gpu.report.document import Window
+from otel_gpu.wire.frames import CUT, KERNEL, Frame
+from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
+
+ON_CPU, RUN_QUEUE, OFF_CPU = "on_cpu", "run_queue", "off_cpu"
+WAIT = "wait"
+"""The type of a frame that says what a wait was for."""
+_UNKNOWN = CallStack(
+    id=0,
+    frames=(Frame(CUT, "stack not known"),),
+    complete=False,
+    native="none",
+    python="none",
+    place=None,
+)
+
+_IN_CALL = (wire.CONTEXT_CALL, wire.CONTEXT_SYNCHRONIZE)
+# As symbols of the driver are exported: cuMemAlloc_v2, cuLaunchKernel_ptsz.
+_VARIANT = re.compile(r"(_v\d+)?(_pt(sz|ds))?")
+
+
+class Spell(NamedTuple):
+    """
+    One of them.
+
+    Attributes:
+        name: ``on_cpu``, what the thread was blocked on, ``run_queue``, or ``off_cpu`` where it is
+            not known which of the two that was.
+        time_ns: How long it was, or stands for.
+        api: The CUDA API that the thread was in; empty: none.
+        functions: Of the kernel, innermost first.
+        stack: Where in its program the thread was; None: not known.
+    """
+
+    name: str
+    time_ns: int
+    api: str
+    functions: tuple[str, ...]
+    stack: CallStack | None
+
+    def whole(self) -> CallStack:
+        """Return the whole stack; its id is that of the program's, 0 where that is not known."""
+        inner = [Frame(KERNEL, function) for function in self.functions]
+        if self.name != ON_CPU:
+            inner.insert(0, Frame(WAIT, f"[{self.name}]"))
+        stack = self.stack or _UNKNOWN
+        return stack._replace(frames=(*inner, *_with_call(stack.frames, self.api)))
+
+
+def spells_of(activity: SampleActivity | StallActivity, window: Window) -> Iterator[Spell]:
+    """Yield the spells of an activity, as far as they are in a window."""
+    if isinstance(activity, SampleActivity):
+        yield from _of_sample(activity, window)
+    else:
+        yield from _of_stall(activity, window)
+
+
+def _of_sample(activity: SampleActivity, window: Window) -> Iterator[Spell]:
+    event = activity.event
+    if event.weight_ns > 0 and window.overlaps(activity.unix_ns, activity.unix_ns):
+        api = _name(event.api) if event.context in _IN_CALL else ""
+        yield Spell(ON_CPU, event.weight_ns, api, activity.functions, activity.stack)
+
+
+def _of_stall(activity: StallActivity, window: Window) -> Iterator[Spell]:
+    event = activity.event
+    start, runnable, end = activity.start_unix_ns, activity.runnable_unix_ns, activity.end_unix_ns
+    blocked = activity.reason or OFF_CPU
+    api = _name(event.call_api)
+    for name, begin, until in ((blocked, start, runnable), (RUN_QUEUE, runnable, end)):
+        time_ns = _inside(window, begin, until)
+        if time_ns > 0:
+            yield Spell(name, time_ns, api, activity.functions, activity.stack)
+
+
+def _inside(window: Window, begin_unix_ns: int, end_unix_ns: int) -> int:
+    begin = max(begin_unix_ns, window.start_unix_ns or 0)
+    end = end_unix_ns if window.end_unix_ns is None else min(end_unix_ns, window.end_unix_ns)
+    return end - begin
+
+
+def _name(number: int) -> str:
+    if not number:
+        return ""
+    return (API_BY_NUMBER.get(number) or unknown_api(number)).name
+
+
+def _with_call(frames: tuple[Frame, ...], api: str) -> tuple[Frame, ...]:
+    """Put the CUDA call among the frames, outside of the library's own, if it is not there."""
+    if not api or any(_is_call(frame.function, api) for frame in frames):
+        return frames
+    own = [place for place, frame in enumerate(frames) if frame_type(frame) == CUDA]
+    place = own[-1] + 1 if own else 0
+    return (*frames[:place], Frame(CUDA, api), *frames[place:])
+
+
+def _is_call(function: str, api: str) -> bool:
+    return function.startswith(api) and _VARIANT.fullmatch(function, len(api)) is not None

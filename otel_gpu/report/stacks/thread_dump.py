@@ -1,0 +1,123 @@
+"""What all threads of a process do at a moment: the document of ``stacks --now``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from otel_gpu import wire
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.stack_text import stack_id_text
+from otel_gpu.report.json_form import stack_form
+
+SCHEMA_VERSION = 1
+
+ON_CPU = "on_cpu"
+RUN_QUEUE = "run_queue"
+BLOCKED = "blocked"
+STATES: Mapping[int, str] = {
+    wire.STATE_ON_CPU: ON_CPU,
+    wire.STATE_RUN_QUEUE: RUN_QUEUE,
+    wire.STATE_BLOCKED: BLOCKED,
+}
+_ORDER = (ON_CPU, RUN_QUEUE, BLOCKED)
+
+
+class ThreadNow(NamedTuple):
+    """
+    One thread.
+
+    Attributes:
+        state: ``on_cpu``, ``run_queue`` or ``blocked``.
+        reason: What it waits for, if it is blocked; else empty.
+        is_interruptible: False: no signal ends its wait.
+        time_in_state_ns: How long it has been so, at least; None: not known.
+        is_late: Its stack is of when it last entered the kernel: a tick ago at most, mostly.
+        calls: The CUDA calls that it is in, by name, the outermost first.
+        stack: None: nothing of its user space could be read.
+        kernel_functions: Innermost first; empty: it is in none, or on a CPU.
+    """
+
+    pid: int
+    tid: int
+    comm: str
+    state: str
+    reason: str
+    is_interruptible: bool
+    time_in_state_ns: int | None
+    is_late: bool
+    calls: tuple[str, ...]
+    stack: CallStack | None
+    kernel_functions: tuple[str, ...]
+
+
+class ThreadsReport(NamedTuple):
+    """All threads of some processes, with their names by pid, and how long the look at them took."""
+
+    processes: Mapping[int, str]
+    unix_ns: int
+    took_ns: int
+    threads: Sequence[ThreadNow]
+    notes: Sequence[str]
+
+    @property
+    def unreadable(self) -> int:
+        """How many threads have user space that could not be read."""
+        return sum(thread.stack is None for thread in self.threads)
+
+    @property
+    def incomplete(self) -> int:
+        """How many threads have a stack of which a part is missing."""
+        return sum(
+            thread.stack is not None and not thread.stack.complete for thread in self.threads
+        )
+
+
+def group_threads(threads: Iterable[ThreadNow]) -> list[Sequence[ThreadNow]]:
+    """
+    Return the threads that do the same in the same place together.
+
+    First those in CUDA calls, then by state; of these the largest groups.
+    """
+    groups: dict[object, list[ThreadNow]] = {}
+    for thread in threads:
+        stack = thread.stack and thread.stack.id
+        what = (thread.state, thread.reason, thread.is_interruptible, thread.is_late)
+        key = (thread.pid, *what, thread.calls, stack, thread.kernel_functions)
+        groups.setdefault(key, []).append(thread)
+    return sorted(groups.values(), key=_rank)
+
+
+def _rank(group: Sequence[ThreadNow]) -> tuple[bool, int, int, int]:
+    first = group[0]
+    return (not first.calls, _ORDER.index(first.state), -len(group), first.tid)
+
+
+def make_threads_document(report: ThreadsReport) -> dict[str, Any]:
+    """Return the document; it holds nothing but what JSON can."""
+    stacks = {thread.stack.id: thread.stack for thread in report.threads if thread.stack}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "unix_ns": report.unix_ns,
+        "took_ns": report.took_ns,
+        "processes": [{"pid": pid, "name": name} for pid, name in report.processes.items()],
+        "threads": [_thread(thread) for thread in report.threads],
+        "stacks": {stack_id_text(number): stack_form(stack) for number, stack in stacks.items()},
+        "unreadable": report.unreadable,
+        "incomplete": report.incomplete,
+        "notes": list(report.notes),
+    }
+
+
+def _thread(thread: ThreadNow) -> dict[str, Any]:
+    return {
+        "pid": thread.pid,
+        "tid": thread.tid,
+        "name": thread.comm,
+        "state": thread.state,
+        "reason": thread.reason or None,
+        "interruptible": thread.is_interruptible,
+        "time_in_state_ns": thread.time_in_state_ns,
+        "exact": not thread.is_late,
+        "cuda_calls": list(thread.calls),
+        "stack": stack_id_text(thread.stack.id) if thread.stack else None,
+        "kernel_stack": list(thread.kernel_functions),
+    }

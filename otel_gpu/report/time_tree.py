@@ -1,0 +1,178 @@
+"""The time tree in words, row by row: who kept the threads that feed a GPU waiting, and where."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu.report.document import Bound, CauseKind, Node
+from otel_gpu.report.wording.formats import (
+    count_of,
+    describe_resource,
+    describe_where,
+    describe_who,
+    format_share,
+)
+from otel_gpu.report.wording.phrases import OTHER, PHRASES, STATES, WORK, tone_of
+from otel_gpu.report.wording.sentences import Name, Part, Sentence, in_line
+
+IDLE, SMALLER, UNKNOWN, LINE = "idle", "other", "unknown", "line"
+_WORK = frozenset({"host", CauseKind.HOST_WORK})
+_HAS_CPU = frozenset({CauseKind.RUN_QUEUE})
+_LEAST_SHARE = 0.005
+
+
+class TimeRow(NamedTuple):
+    """
+    One node of a time tree in words.
+
+    ``depth`` is 0 for the states of the budget, and ``tone`` what it is drawn in.
+    """
+
+    node: Node
+    depth: int
+    tone: str
+    sentence: Sentence
+
+
+def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterator[TimeRow]:
+    """
+    Yield the nodes of a tree below its root, each before its children.
+
+    Args:
+        tree: The tree; None: there are no rows.
+        least_share: Nodes with a smaller share of the tree are left out.
+    """
+    if tree is not None:
+        yield from _rows(tree, 0, "", least_share, with_lines=True)
+
+
+def say_bound(bound: Bound) -> Sentence:
+    """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
+    said: list[Part] = []
+    above = Node("all", 0, 1.0)
+    for depth, node in enumerate(bound.path):
+        # Of work, a line is said only if it is a node of the path: else none has most of it.
+        is_line = node.state == LINE or (node.state in _WORK and node.samples)
+        part = _say(node, above, depth) if depth else ()
+        place = () if is_line or node.where == above.where else _say_where(node)
+        said += [", ", *part] if said and part else part
+        said += place if said else ["in ", *place[1:]] if place else ()
+        if 2 * node.time_ns < bound.path[0].time_ns and node.state != LINE:
+            said.append(f" for {format_share(node.time_ns / bound.path[0].time_ns)} of it")
+        above = node
+    return tuple(said)
+
+
+def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
+    """
+    Return the leaves with most time, each as the rows that lead to it: its state first.
+
+    Somebody's work is one leaf, which says on which line most of it was.
+    """
+    rows = list(_rows(tree, 0, "", _LEAST_SHARE, with_lines=False)) if tree else []
+    path: list[TimeRow] = []
+    leaves: list[tuple[TimeRow, ...]] = []
+    depths = [*(row.depth for row in rows[1:]), 0]
+    for row, next_depth in zip(rows, depths, strict=False):
+        path[row.depth :] = [row]
+        if next_depth <= row.depth:
+            leaves.append(tuple(path))
+    return sorted(leaves, key=lambda leaf: -leaf[-1].node.time_ns)[:most]
+
+
+def _rows(
+    parent: Node, depth: int, state: str, least_share: float, *, with_lines: bool
+) -> Iterator[TimeRow]:
+    for node in parent.children:
+        if node.share < least_share:
+            continue
+        of = state or node.state
+        tone = STATES.get(of, (OTHER, ""))[0] if depth < 2 else tone_of(node.state)  # noqa: PLR2004
+        lines = [child for child in node.children if child.state == LINE]
+        tone = WORK if node.state == LINE else tone
+        said = _say(node, parent, depth)
+        # Several have rows of their own.
+        is_listed = with_lines and len(node.children) > 1
+        if lines:
+            counted = (f": {count_of(node.samples, 'sample')}",)
+            said = (*said, *(counted if is_listed else (", ", *_say_line(lines[0], node))))
+        elif node.state != LINE and node.where != parent.where:
+            # A place is said once, where it is known best.
+            said = (*said, *_say_where(node))
+        yield TimeRow(node, depth, tone, said)
+        if is_listed or not lines:
+            yield from _rows(node, depth + 1, of, least_share, with_lines=with_lines)
+
+
+def _say(node: Node, parent: Node, depth: int) -> Sentence:
+    if node.state == LINE:
+        return _say_line(node, parent)
+    return (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
+
+
+def _say_state(node: Node, _: Node) -> Sentence:
+    return (STATES[node.state][1] if node.state in STATES else Name(node.state),)
+
+
+def _say_who(node: Node, parent: Node) -> Sentence:
+    """Say who or what it was that the thread waited for."""
+    if node.state in (SMALLER, UNKNOWN):
+        return _say_note(node)
+    said: list[Part] = []
+    if node.who is not None:
+        who = Name(describe_who(node.who))
+        if node.state == CauseKind.STOPPED:
+            said = ["until ", who, " let it go on"]
+        else:
+            said = [who, " had the CPU"] if node.state in _HAS_CPU else ["for ", who]
+    elif node.resource is None:
+        said = [_nobody(node, parent)]
+    if node.resource is not None and (name := describe_resource(node.resource)):
+        said += [" at " if said else "for ", Name(name)]
+    elif not said:
+        said = [_label_of(node.state)]
+    return tuple(said)
+
+
+def _nobody(node: Node, parent: Node) -> Part:
+    if node.state in _HAS_CPU:
+        return "no other thread had the CPU"
+    if parent.state == IDLE:
+        return "for input from outside of what is watched"
+    if node.state in (CauseKind.IPC, CauseKind.LOCK, CauseKind.GIL):
+        return "for whom is not known"
+    return _label_of(node.state)
+
+
+def _say_what_it_did(node: Node, parent: Node) -> Sentence:
+    if node.state in (SMALLER, UNKNOWN):
+        return _say_note(node)
+    phrase = PHRASES.get(node.state)
+    which = phrase.which.rpartition("|")[2] if phrase else node.state
+    said: list[Part] = [which]
+    if node.who is not None and parent.who is not None and node.who[:2] != parent.who[:2]:
+        said = [Name(describe_who(node.who)), ", ", which]
+    if node.resource is not None and (name := describe_resource(node.resource)):
+        said += [": ", Name(name)]
+    return tuple(said)
+
+
+def _say_note(node: Node) -> Sentence:
+    word = "not known" if node.state == UNKNOWN else "others"
+    return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
+
+
+def _say_where(node: Node) -> Sentence:
+    if node.where is None:
+        return ()
+    no_sample = (" (no sample)",) if node.state in _WORK and not node.samples else ()
+    return (", in ", Name(describe_where(node.where)), *no_sample)
+
+
+def _say_line(line: Node, of: Node) -> Sentence:
+    share = line.time_ns / of.time_ns if of.time_ns else 0.0
+    return in_line(line.where, line.work, share, of.samples) if line.where else ()
+
+
+def _label_of(kind: str) -> Part:
+    phrase = PHRASES.get(kind)
+    return phrase.name if phrase else Name(kind)

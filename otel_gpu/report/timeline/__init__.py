@@ -1,0 +1,1 @@
+"""What happened when: timelines, and windows in detail."""

@@ -1,0 +1,116 @@
+"""Chains and incidents, drawn: who kept whom waiting, with an arrow from the one to the other."""
+
+from typing import NamedTuple
+
+from otel_gpu.report.causes import find_intervals
+from otel_gpu.report.document import Chain, Culprit, Document, Incident
+from otel_gpu.report.timeline.activities import HOST, stack_lines, track_of
+from otel_gpu.report.timeline.tracks import Arrow, Drawing, Instant, Place, Slice, Track
+from otel_gpu.report.wording.formats import describe_kind, describe_thread, format_duration
+from otel_gpu.report.wording.sentences import because, label_of, plain, sentence_of
+
+WHY, KEPT = "why", "kept others waiting"
+"""Roles: what an effect's time was due to, and what others did to it."""
+
+
+class _Kept(NamedTuple):
+    """A wait, and who kept it: numbers of slices."""
+
+    waited: int
+    keeper: int
+
+
+def draw_document(document: Document, drawing: Drawing) -> None:
+    """Draw the chains and the incidents of a document."""
+    names = {image.pid: image for image in document.images}
+    slices: list[Slice] = []
+    kept: list[_Kept] = []
+    for chain in document.chains:
+        _add_chain(chain, slices, kept, {pid: image.comm for pid, image in names.items()})
+    places: dict[int, Place | None] = {}
+    # Of what begins together, the longer one holds the other.
+    for number in sorted(range(len(slices)), key=lambda at: _order(slices[at])):
+        places[number] = drawing.began(slices[number])
+    for pair in kept:
+        source, target = places[pair.keeper], places[pair.waited]
+        if source and target:
+            begin, end = slices[pair.keeper], slices[pair.waited]
+            # It ends where the wait does: what came of it is that it took so long.
+            last_ns = max(begin.start_unix_ns, end.end_unix_ns - 1)
+            drawing.arrow(
+                Arrow("kept waiting", "cause", source, begin.start_unix_ns, target, last_ns)
+            )
+    for incident in document.incidents:
+        drawing.instant(_instant(incident))
+
+
+def _add_chain(chain: Chain, slices: list[Slice], kept: list[_Kept], names: dict[int, str]) -> None:
+    effect = chain.effect
+    track = track_of(effect.process, effect.tid, effect.comm, WHY)
+    end_unix_ns = effect.start_unix_ns + effect.duration_ns
+    said = [plain(because(cause)) for cause in chain.causes[:3]]
+    details: dict[str, object] = {
+        "severity": str(chain.severity),
+        "excess": format_duration(effect.excess_ns),
+        "causes": [
+            f"{text}: {format_duration(cause.time_ns)}"
+            for text, cause in zip(said, chain.causes, strict=False)
+        ],
+        "unexplained": format_duration(chain.unexplained_ns),
+        "stack": stack_lines(effect.stack),
+        "chain": chain.id,
+    }
+    slices.append(
+        Slice(track, describe_kind(effect), "effect", effect.start_unix_ns, end_unix_ns, details)
+    )
+    for interval in find_intervals(chain):
+        evidence = interval.evidence
+        start_ns = evidence.start_unix_ns
+        end_ns = evidence.end_unix_ns
+        if not interval.depth:
+            start_ns, end_ns = max(start_ns, effect.start_unix_ns), min(end_ns, end_unix_ns)
+        not_drawn = ("account", "call", "device", "gap", "counters")
+        if end_ns <= start_ns or evidence.kind in not_drawn:
+            continue
+        thread = interval.thread
+        on = _track_of(thread, names, WHY) if thread else track
+        reason = {"reason": evidence.reason} if evidence.reason else {}
+        slices.append(Slice(on, label_of(interval.cause.kind), "wait", start_ns, end_ns, reason))
+        keeper = evidence.culprit or evidence.waker
+        if keeper is None or keeper == thread or not keeper.tid:
+            continue
+        waits = describe_thread(thread) if thread else f"{effect.comm} ({effect.tid})"
+        slices.append(
+            Slice(
+                _track_of(keeper, names, KEPT), f"kept {waits} waiting", "culprit", start_ns, end_ns
+            )
+        )
+        kept.append(_Kept(len(slices) - 2, len(slices) - 1))
+
+
+def _track_of(thread: Culprit, names: dict[int, str], role: str) -> Track:
+    name = names.get(thread.pid, thread.comm)
+    return Track(thread.pid, name, thread.tid, thread.comm, role)
+
+
+def _instant(incident: Incident) -> Instant:
+    process = next(iter(incident.processes), None)
+    track = (
+        Track(HOST, "host", 0, "host")
+        if process is None
+        else track_of(process, process.pid, process.comm)
+    )
+    details = {
+        "lost": format_duration(incident.lost_ns),
+        "until": format_duration(incident.end_unix_ns - incident.start_unix_ns) + " later",
+        "effects": incident.effects,
+        "chronic": incident.chronic,
+        "do": list(incident.advice),
+        "incident": incident.id,
+    }
+    name = f"{incident.severity}: {plain(sentence_of(incident))}"
+    return Instant(track, name, "incident", incident.start_unix_ns, details)
+
+
+def _order(drawn: Slice) -> tuple[int, int]:
+    return drawn.start_unix_ns, -drawn.end_unix_ns

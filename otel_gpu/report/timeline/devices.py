@@ -1,0 +1,41 @@
+"""What a document says of devices, drawn: their steps, and why they were idle."""
+
+from otel_gpu.report.devices.types import DeviceReport, GapRow
+from otel_gpu.report.document import Document
+from otel_gpu.report.timeline.activities import OTHERS, device_title
+from otel_gpu.report.timeline.tracks import Drawing, Slice, Track
+from otel_gpu.report.wording.formats import short_function
+
+STEP, IDLE = "step", "idle: "
+"""Categories; that of idle time ends with its cause."""
+
+# Before the streams, which have their numbers; -1 is an unknown one.
+_STEPS, _GAPS = -3, -2
+
+
+def draw_devices(document: Document, drawing: Drawing) -> None:
+    """Draw the steps of devices, and the longest stretches in which they did nothing."""
+    for number, row in enumerate(document.devices):
+        title = device_title(row.device, row.model, row.source)
+        steps = Track(OTHERS + number, title, _STEPS, "steps", is_device=True)
+        for step in row.step_rows:
+            end_ns = step.start_unix_ns + step.duration_ns
+            drawing.began(Slice(steps, step.name, STEP, step.start_unix_ns, end_ns))
+        _draw_gaps(row, steps._replace(thread=_GAPS, thread_name="idle"), drawing)
+
+
+def _draw_gaps(row: DeviceReport, track: Track, drawing: Drawing) -> None:
+    for gap in sorted(row.gaps, key=lambda one: one.start_unix_ns):
+        end_ns = gap.start_unix_ns + gap.duration_ns
+        details = {"cause": gap.cause, "python": gap.python}
+        drawing.began(
+            Slice(
+                track, describe_gap(gap), f"{IDLE}{gap.cause}", gap.start_unix_ns, end_ns, details
+            )
+        )
+
+
+def describe_gap(gap: GapRow) -> str:
+    """Say why a device was idle."""
+    said = [short_function(name) for name in (gap.name, gap.python) if name]
+    return f"{gap.cause}: {', in '.join(dict.fromkeys(said))}" if said else gap.cause

@@ -1,0 +1,309 @@
+"""
+A timeline that fits on a page, however much is drawn on it.
+
+So many items are kept of devices, and as many of threads. Where there are more, those shorter than a
+quantum become one with their neighbours of the same lane, and the quantum doubles until the rest
+fits: what is long stays what it is, and of what is short it is known when, how often and how long.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from otel_gpu.report.timeline.activities import OTHERS
+from otel_gpu.report.timeline.tracks import Arrow, Instant, Level, Place, Slice, Track
+
+MAX_ITEMS: Final = 60_000
+"""Of devices, and again of threads."""
+MAX_ROWS: Final = 64
+"""Likewise; of more, those are kept that did most."""
+MAX_LANES: Final = 120
+MAX_DEPTH: Final = 24
+MAX_MARKS: Final = 200
+
+WAITS: Final = "waits"
+"""The role of a row with the waits of a thread, which lie in its calls and between them."""
+
+_FIRST_QUANTUM_NS = 1 << 10
+_LAST_QUANTUM_NS = 1 << 62
+# Of the items, so that not every one that comes makes room for itself.
+_KEPT = 0.75
+
+
+class Item(NamedTuple):
+    """
+    Something that took time, or ``times`` things too short to be kept apart.
+
+    Of several, ``name`` and ``category`` are those of the longest, and ``busy_ns`` is how long they
+    took together, between the start of the first and the end of the last.
+    """
+
+    start_unix_ns: int
+    end_unix_ns: int
+    name: str
+    category: str
+    times: int
+    busy_ns: int
+    longest_ns: int
+
+
+class Row(NamedTuple):
+    """A thread or a stream; what lies in something else is in the lane after it."""
+
+    track: Track
+    lanes: tuple[tuple[Item, ...], ...]
+
+
+class Group(NamedTuple):
+    """The rows of a device or of a process."""
+
+    name: str
+    is_device: bool
+    rows: tuple[Row, ...]
+
+
+class Mark(NamedTuple):
+    """A moment, and what happened."""
+
+    unix_ns: int
+    name: str
+
+
+class Timeline(NamedTuple):
+    """
+    What happened when.
+
+    Attributes:
+        groups: Devices, then processes; of each, those that did most first.
+        device_quantum_ns: Items of devices that are shorter may be several things; 0: each is one.
+        thread_quantum_ns: The same of threads.
+        left_out: Things for whose rows or lanes there was no room.
+    """
+
+    groups: tuple[Group, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    device_quantum_ns: int = 0
+    thread_quantum_ns: int = 0
+    left_out: int = 0
+
+    def items(self) -> Iterator[Item]:
+        """Yield all of it."""
+        for group in self.groups:
+            for row in group.rows:
+                for lane in row.lanes:
+                    yield from lane
+
+
+class TimelineDrawing:
+    """A ``tracks.Drawing`` that keeps what fits; ``max_items`` of devices, and as many of threads."""
+
+    def __init__(self, max_items: int = MAX_ITEMS) -> None:
+        self._devices, self._threads = _Pool(max_items), _Pool(max_items)
+        self._marks: list[Mark] = []
+
+    def ended(self, drawn: Slice) -> Place | None:
+        """Draw a slice, after those of its track that ended before."""
+        track = drawn.track
+        if drawn.category == "wait" and not track.role:
+            track = track._replace(role=WAITS)
+        self._pool(track).add(track, drawn, is_begin=False)
+        return Place(track.process, track.thread)
+
+    def began(self, drawn: Slice) -> Place | None:
+        """Draw a slice, after those of its track that began before."""
+        track = drawn.track
+        self._pool(track).add(track, drawn, is_begin=True)
+        return Place(track.process, track.thread)
+
+    def instant(self, drawn: Instant) -> None:
+        """Mark an incident; no other moment is."""
+        if drawn.category == "incident" and len(self._marks) < MAX_MARKS:
+            self._marks.append(Mark(drawn.unix_ns, drawn.name))
+
+    def level(self, drawn: Level) -> None:
+        """Draw nothing: figures have charts of their own."""
+
+    def arrow(self, drawn: Arrow) -> None:
+        """Draw nothing."""
+
+    def finish(self) -> Timeline:
+        """Return the timeline; to be called once, at the end."""
+        devices, threads = self._devices, self._threads
+        return Timeline(
+            (*devices.groups(), *threads.groups()),
+            tuple(sorted(self._marks)),
+            devices.quantum_ns,
+            threads.quantum_ns,
+            devices.left_out + threads.left_out,
+        )
+
+    def _pool(self, track: Track) -> "_Pool":
+        return self._devices if track.is_device else self._threads
+
+
+class _Pool:
+    """Rows that share so many items."""
+
+    def __init__(self, max_items: int) -> None:
+        self.quantum_ns = 0
+        self.left_out = 0
+        self._items = 0
+        self._max_items = max_items
+        self._rows: dict[Track, _Row] = {}
+
+    def add(self, track: Track, drawn: Slice, *, is_begin: bool) -> None:
+        row = self._rows.get(track)
+        if row is None:
+            if len(self._rows) >= 2 * MAX_ROWS:
+                self._keep(MAX_ROWS)
+            row = self._rows[track] = _Row(is_begin=is_begin)
+        self._items += row.add(drawn, self.quantum_ns)
+        if self._items > self._max_items:
+            self._coarsen()
+
+    def groups(self) -> Iterator[Group]:
+        """Yield what is kept."""
+        self._keep(MAX_ROWS)
+        rows = {track: row.finish() for track, row in self._rows.items()}
+        lanes = 0
+        grouped: dict[str | int, dict[Track, tuple[tuple[Item, ...], ...]]] = {}
+        # Those that did most come first, as they are in order of that.
+        for track, drawn in rows.items():
+            lanes += len(drawn)
+            if lanes > MAX_LANES:
+                self.left_out += self._rows[track].taken
+                continue
+            self.left_out += self._rows[track].too_deep
+            key = track.process_name if track.is_device else track.process
+            grouped.setdefault(key, {})[track] = drawn
+        for found in grouped.values():
+            ordered = sorted(found, key=lambda track: (track.thread, track.role))
+            (process, name, *_), is_device = next(iter(found)), ordered[0].is_device
+            known = is_device or process >= OTHERS or f"({process})" in name
+            rows_of = tuple(Row(track, found[track]) for track in ordered)
+            yield Group(name if known else f"{name} ({process})", is_device, rows_of)
+
+    def _keep(self, most: int) -> None:
+        """Keep the rows that did most, in order of that."""
+        ranked = sorted(self._rows.items(), key=lambda one: -one[1].busy_ns)
+        self.left_out += sum(row.taken for _, row in ranked[most:])
+        self._items -= sum(row.items for _, row in ranked[most:])
+        self._rows = dict(ranked[:most])
+
+    def _coarsen(self) -> None:
+        while self._items > _KEPT * self._max_items and self.quantum_ns <= _LAST_QUANTUM_NS:
+            self.quantum_ns = max(2 * self.quantum_ns, _FIRST_QUANTUM_NS)
+            for row in self._rows.values():
+                row.coarsen(self.quantum_ns)
+            self._items = sum(row.items for row in self._rows.values())
+
+
+class _Row:
+    """
+    What is kept of a track.
+
+    Of what comes in order of starts it is known at once what it lies in; else only in the end, for
+    what is long.
+    """
+
+    __slots__ = ("_ends_ns", "_is_begin", "_lanes", "busy_ns", "taken", "too_deep")
+
+    def __init__(self, *, is_begin: bool) -> None:
+        self.busy_ns = 0
+        self.taken = 0
+        self.too_deep = 0
+        self._is_begin = is_begin
+        self._ends_ns: list[int] = []
+        self._lanes: list[_Lane] = []
+
+    @property
+    def items(self) -> int:
+        return sum(map(len, self._lanes))
+
+    def add(self, drawn: Slice, quantum_ns: int) -> int:
+        """Take a slice; returns how many items more there are now."""
+        start_ns = drawn.start_unix_ns
+        end_ns = max(start_ns, drawn.end_unix_ns)
+        depth = _depth(self._ends_ns, start_ns, end_ns) if self._is_begin else 0
+        self.taken += 1
+        if depth >= MAX_DEPTH:
+            self.too_deep += 1
+            return 0
+        if not depth:
+            self.busy_ns += end_ns - start_ns
+        if depth >= len(self._lanes):
+            self._lanes.append(_Lane())
+        lane = self._lanes[depth]
+        before = len(lane)
+        length_ns = end_ns - start_ns
+        item = Item(start_ns, end_ns, drawn.name, drawn.category, 1, length_ns, length_ns)
+        lane.add(item, quantum_ns)
+        return len(lane) - before
+
+    def coarsen(self, quantum_ns: int) -> None:
+        self._lanes = [lane.coarser(quantum_ns) for lane in self._lanes]
+
+    def finish(self) -> tuple[tuple[Item, ...], ...]:
+        if self._is_begin:
+            return tuple(tuple(sorted(lane)) for lane in self._lanes)
+        lanes: list[list[Item]] = [[]]
+        ends_ns: list[int] = []
+        for item in sorted(self._lanes[0], key=lambda one: (one[0], -one[1])):
+            depth = 0 if item.times > 1 else _depth(ends_ns, item[0], item[1])
+            if depth >= MAX_DEPTH:
+                self.too_deep += 1
+            else:
+                lanes += [[]] * (depth >= len(lanes))
+                lanes[depth].append(item)
+        return tuple(map(tuple, lanes))
+
+
+class _Lane:
+    """Items that do not lie in each other: long ones, and short ones by the quantum they begin in."""
+
+    __slots__ = ("_long", "_short")
+
+    def __init__(self) -> None:
+        self._long: list[Item] = []
+        self._short: dict[int, Item] = {}
+
+    def __len__(self) -> int:
+        return len(self._long) + len(self._short)
+
+    def __iter__(self) -> Iterator[Item]:
+        yield from self._long
+        yield from self._short.values()
+
+    def add(self, item: Item, quantum_ns: int) -> None:
+        if item.end_unix_ns - item.start_unix_ns >= quantum_ns:
+            self._long.append(item)
+            return
+        slot = item.start_unix_ns // quantum_ns
+        known = self._short.get(slot)
+        self._short[slot] = item if known is None else _together(known, item)
+
+    def coarser(self, quantum_ns: int) -> "_Lane":
+        lane = _Lane()
+        for item in self:
+            lane.add(item, quantum_ns)
+        return lane
+
+
+def _together(one: Item, other: Item) -> Item:
+    longer = max(one, other, key=lambda item: item.longest_ns)
+    return Item(
+        min(one.start_unix_ns, other.start_unix_ns),
+        max(one.end_unix_ns, other.end_unix_ns),
+        longer.name,
+        longer.category,
+        one.times + other.times,
+        one.busy_ns + other.busy_ns,
+        longer.longest_ns,
+    )
+
+
+def _depth(ends_ns: list[int], start_ns: int, end_ns: int) -> int:
+    """Return in how many others a slice lies that begin before it; their ends are kept."""
+    while ends_ns and ends_ns[-1] <= start_ns:
+        ends_ns.pop()
+    ends_ns.append(end_ns)
+    return len(ends_ns) - 1

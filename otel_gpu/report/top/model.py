@@ -1,0 +1,211 @@
+"""
+The board: activities in, what an operator wants to see right now out.
+
+It is pure: time is what the stream says, so a recording that is played shows what the
+live capture showed. Figures are those of the report; only the window is another.
+"""
+
+# The interval
+# ------------
+#
+# Counters are read about once a second, and whole: histograms, the time account, then the
+# kernel side's own counters. "Now" is therefore the difference of two such readings, about
+# the interval apart. The first one is made when the probes are there, which takes a while:
+# with it the first interval begins. Between them come partial readings, of processes that
+# end; they count, and end no interval.
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    OpenCallActivity,
+)
+from otel_gpu.explain.accounting.verdicts import UNKNOWN, find_verdicts
+from otel_gpu.explain.chains import Verdict
+from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.explainer import Explainer
+from otel_gpu.explain.settings import Settings
+from otel_gpu.report.call_counts import api_rows
+from otel_gpu.report.causes import rank_of
+from otel_gpu.report.document import Api, ImageKey, key_of, with_names
+from otel_gpu.report.extent import Extent
+from otel_gpu.report.top.open_calls import OpenCalls
+from otel_gpu.report.top.screen import Agent, ApiLine, IncidentLine, ProcessLine, View
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger, Mark
+from otel_gpu.state.thread_names import Names
+
+MAX_ENDED = 8_192
+"""Series kept of processes that ended."""
+
+_NS_PER_S = 1e9
+_NEARLY = 0.9
+
+
+class _Figures(NamedTuple):
+    apis: dict[tuple[ImageKey, str], Api]
+    verdicts: dict[ImageKey, Verdict]
+    length_ns: int = 0
+
+
+class Board:
+    """
+    Watches activities; memory is bounded.
+
+    Args:
+        settings: The limits of blame.
+        interval_ns: How long "now" is, about.
+        rejected: Records that could not be decoded, by reason; read for each view.
+    """
+
+    def __init__(
+        self, settings: Settings, interval_ns: int, rejected: Mapping[str, int] | None = None
+    ) -> None:
+        self._settings = settings
+        self._interval_ns = interval_ns
+        self._rejected = {} if rejected is None else rejected
+        self._explainer = Explainer(settings)
+        self._extent = Extent()
+        self._ledger = Ledger(max_ended=MAX_ENDED)
+        self._agent = AgentReadings()
+        self._open_calls = OpenCalls()
+        self._places = Places(settings.max_processes)
+        self._names = Names()
+        self._host = ""
+        self._base: Mark = {}
+        # For how long ranks waited for others when the interval began.
+        self._lags: dict[ImageKey, int] = {}
+        # 0: nothing was read yet.
+        self._base_unix_ns = 0
+        self._now: _Figures | None = None
+
+    def observe(self, activity: Activity) -> None:
+        """Take one activity."""
+        self._extent.observe(activity)
+        for _ in self._explainer.push(activity):
+            pass  # They are in the incidents.
+        self._ledger.observe(activity)
+        self._agent.observe(activity)
+        self._places.observe(activity)
+        self._names.observe(activity)
+        match activity:
+            case CountersActivity():
+                self._end_interval(activity.unix_ns)
+            case CaptureActivity():
+                self._observe_capture(activity)
+            case OpenCallActivity() | CallActivity():
+                self._open_calls.observe(activity)
+            case ExitActivity():
+                self._open_calls.forget(activity.process.pid)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Take in that nothing follows: what waited for more becomes an incident."""
+        for _ in self._explainer.close():
+            pass
+
+    def view(self) -> View:
+        """What there is to see at this moment of the stream."""
+        self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
+        now_unix_ns = self._extent.end_unix_ns
+        lags = self._explainer.communicators.lags(now_unix_ns)
+        total = self._figures({}, lags)
+        # The first interval may not be over: what there is of it.
+        now = self._now or self._figures_now(now_unix_ns, lags)
+        return View(
+            self._host,
+            now_unix_ns,
+            now_unix_ns - self._extent.start_unix_ns,
+            now.length_ns,
+            Agent(self._agent.cpu_share, self._agent.figure("rss_bytes")),
+            tuple(self._process_lines(total, now)),
+            tuple(_api_line(row, now.apis.get(key), now) for key, row in total.apis.items()),
+            tuple(self._incident_lines(now_unix_ns)),
+            tuple(self._open_calls.rows(now_unix_ns)),
+            self._agent.losses(self._rejected),
+            self._ledger.left_out + self._ledger.forgotten,
+        )
+
+    def _observe_capture(self, activity: CaptureActivity) -> None:
+        host = activity.info.get("host")
+        name = host.get("name") if isinstance(host, Mapping) else None
+        self._host = name if isinstance(name, str) else ""
+
+    def _end_interval(self, unix_ns: int) -> None:
+        # Readings are not made to the millisecond: two of them are two seconds apart, or not quite.
+        length_ns = unix_ns - self._base_unix_ns
+        if length_ns < self._interval_ns * _NEARLY:
+            return
+        lags = self._explainer.communicators.lags(unix_ns)
+        if self._base_unix_ns:
+            self._now = self._figures_now(unix_ns, lags)
+            self._places.age()
+        self._lags = lags
+        self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
+
+    def _figures_now(self, unix_ns: int, lags: Mapping[ImageKey, int]) -> _Figures:
+        since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
+        start_unix_ns = self._base_unix_ns or self._extent.start_unix_ns
+        return self._figures(self._base, since)._replace(length_ns=unix_ns - start_unix_ns)
+
+    def _figures(self, since: Mark, lags: Mapping[ImageKey, int]) -> _Figures:
+        figures = self._ledger.figures(since).values()
+        rows = api_rows(figures, self._ledger.middles_ns)
+        return _Figures(
+            {(key_of(row.process), row.api): row for row in rows},
+            {
+                key_of(one.process): one
+                for one in find_verdicts(figures, self._settings, self._places, lags=lags)
+            },
+        )
+
+    def _process_lines(self, total: _Figures, now: _Figures) -> Iterable[ProcessLine]:
+        """Lines of those that run, then of those that ended; each by time in calls and pid."""
+        ended = self._ledger.accounts.ended
+        images = {key: verdict.process for key, verdict in total.verdicts.items()}
+        in_calls_ns = dict.fromkeys(images, 0)
+        for (key, _), row in total.apis.items():
+            images[key] = row.process
+            in_calls_ns[key] = in_calls_ns.get(key, 0) + row.sum_ns
+        for key in sorted(images, key=lambda key: (key in ended, -in_calls_ns[key], key)):
+            whole, part = total.verdicts.get(key), now.verdicts.get(key)
+            shown = part or whole
+            tree = shown.time_tree if shown else None
+            yield ProcessLine(
+                images[key],
+                key in ended,
+                whole.verdict if whole else UNKNOWN,
+                part.verdict if part else UNKNOWN,
+                shown.budget_ns if shown else {},
+                with_names(tree, self._names.find) if tree else None,
+            )
+
+    def _incident_lines(self, now_unix_ns: int) -> list[IncidentLine]:
+        """Those that form, the most severe first; then those that are over, latest first."""
+        limit_ns = now_unix_ns - self._settings.incident_gap_ns - self._settings.settle_ns
+        lines = [
+            IncidentLine(incident, incident.end_unix_ns >= limit_ns)
+            for incident in self._explainer.incidents()
+        ]
+        return sorted(
+            lines,
+            key=lambda line: (
+                not line.is_forming,
+                rank_of(line.incident.severity) if line.is_forming else 0,
+                -line.incident.lost_ns if line.is_forming else -line.incident.end_unix_ns,
+                line.incident.id,
+            ),
+        )
+
+
+def _api_line(total: Api, row: Api | None, now: _Figures) -> ApiLine:
+    length_s = now.length_ns / _NS_PER_S
+    if row is None or length_s <= 0:
+        return ApiLine(total, row, 0.0, 0.0)
+    return ApiLine(total, row, row.calls / length_s, row.size_bytes / length_s)

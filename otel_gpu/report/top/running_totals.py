@@ -1,0 +1,91 @@
+"""
+The running totals of a capture: calls per API and process, exact, in bounded memory.
+
+What a summary shows while a capture goes on, and when it ends.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from otel_gpu.enrich.activities import (
+    Activity,
+    AggregatesActivity,
+    CaptureActivity,
+    CountersActivity,
+    ExitActivity,
+    StatusActivity,
+)
+from otel_gpu.report.call_counts import api_rows
+from otel_gpu.report.document import Api, ImageKey, key_of
+from otel_gpu.report.notes import describe_losses
+from otel_gpu.state.agent_health import AgentReadings
+from otel_gpu.state.capture_state import Ledger
+
+MAX_ENDED = 1_024
+"""Series kept of processes that ended, of 2 kB each."""
+OBSERVED = frozenset(
+    {AggregatesActivity, CaptureActivity, CountersActivity, ExitActivity, StatusActivity}
+)
+"""The activities that change anything."""
+
+
+class RunningTotals:
+    """Watches activities."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger(max_ended=MAX_ENDED)
+        self._agent = AgentReadings()
+        self._start_unix_ns = 0
+        self._previous: dict[tuple[ImageKey, str], tuple[int, int]] = {}
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The kernel side's own, by their enumerator's name."""
+        return self._agent.counters
+
+    @property
+    def forgotten(self) -> int:
+        """How many processes ended and are not remembered."""
+        return self._ledger.forgotten
+
+    def observe(self, activity: Activity) -> bool:
+        """Take one activity; True where it changes what there is to see: once for a reading."""
+        before_unix_ns = self._ledger.end_unix_ns
+        self._ledger.observe(activity)
+        self._agent.observe(activity)
+        if isinstance(activity, CaptureActivity):
+            self._start_unix_ns = activity.unix_ns
+        return self._ledger.end_unix_ns != before_unix_ns
+
+    def rows(self, most: int) -> list[Api]:
+        """Rows by total time inside calls, the largest first."""
+        return api_rows(self._ledger.figures().values(), self._ledger.middles_ns)[:most]
+
+    def losses(self) -> dict[str, int]:
+        """What was lost, by reason; only reasons that occurred."""
+        return self._agent.losses(self._agent.status.get("rejected", {}))
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a reader has to know of the losses."""
+        return describe_losses(self._agent)
+
+    def rates(self, rows: Sequence[Api]) -> Iterator[float]:
+        """Yield calls per second of each row, since this was asked for the last time."""
+        now: dict[tuple[ImageKey, str], tuple[int, int]] = {}
+        now_unix_ns = self._now_unix_ns()
+        for row in rows:
+            identity = (key_of(row.process), row.api)
+            since_ns, calls = self._previous.get(identity, (self._start_unix_ns, 0))
+            now[identity] = (now_unix_ns, row.calls)
+            elapsed_ns = now_unix_ns - since_ns
+            yield (row.calls - calls) * 1e9 / elapsed_ns if elapsed_ns > 0 else math.nan
+        self._previous = now
+
+    def mean_rates(self, rows: Sequence[Api]) -> Iterator[float]:
+        """Yield calls per second of each row, over the whole capture."""
+        elapsed_s = (self._now_unix_ns() - self._start_unix_ns) / 1e9
+        for row in rows:
+            yield row.calls / elapsed_s if elapsed_s > 0 else math.nan
+
+    def _now_unix_ns(self) -> int:
+        return self._ledger.end_unix_ns or self._start_unix_ns

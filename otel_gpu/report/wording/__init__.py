@@ -1,0 +1,1 @@
+"""The words of reports: phrases, sentences, names and formats."""

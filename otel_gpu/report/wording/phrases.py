@@ -1,0 +1,414 @@
+"""
+The words of what is judged: causes, verdicts, states and contexts.
+
+What a cause means is judged in ``explain.rules``; these are the words that every face has for it.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from otel_gpu.explain.chains import CauseKind, EffectKind
+from otel_gpu.report.document import Context, ThreadState
+
+# What has to do with one resource is drawn in one colour.
+GPU, CPU, LOCK, DATA, MEMORY, API, WORK, OTHER = (
+    "gpu", "cpu", "lock", "data", "memory", "api", "work", "other"
+)  # fmt: skip
+WHO = "{who}"
+IDLE_CPU = "idle_cpu"
+"""Of a run queue, where no thread had the CPU: in words of its own."""
+COUNTED = "counted"
+"""Of the network, where adapters counted losses and nothing says how long they took."""
+
+
+class Phrase(NamedTuple):
+    """
+    The words for a kind of cause; ``{who}`` stands for its culprit.
+
+    What stands behind a bar is shown where the culprit is not known.
+
+    Attributes:
+        tone: What it is drawn in.
+        name: A word or two, for labels.
+        because: A clause that says what happened to the thread that was slow.
+        which: A relative clause, of another thread that was waited for.
+        fault: Whose fault it is.
+    """
+
+    tone: str
+    name: str
+    because: str
+    which: str
+    fault: str
+
+
+PHRASES: Mapping[str, Phrase] = {
+    CauseKind.PREEMPTION: Phrase(
+        CPU,
+        "preempted",
+        because="{who} took its CPU away|Another thread took its CPU away",
+        which="which {who} preempted|which was preempted",
+        fault="{who}|another thread; which one was not seen",
+    ),
+    CauseKind.RUN_QUEUE: Phrase(
+        CPU,
+        "waited for a CPU",
+        because="It was ready to run, and {who} had the CPU|It was ready to run, and no CPU was free",
+        which="which {who} kept from running|which waited for a CPU",
+        fault="{who}|whoever had the CPU; that was not seen",
+    ),
+    IDLE_CPU: Phrase(
+        CPU,
+        "waited for a CPU",
+        because="It was ready to run, and no thread had its CPU",
+        which="which was ready to run, and no thread had its CPU",
+        fault="no thread's: the hypervisor, an interrupt, or a CPU that was slow to wake",
+    ),
+    CauseKind.CPU_QUOTA: Phrase(
+        CPU,
+        "CPU quota used up",
+        because="Its cgroup had used up its CPU quota",
+        which="whose cgroup had used up its CPU quota",
+        fault="the CPU limit of its cgroup",
+    ),
+    CauseKind.LOCK: Phrase(
+        LOCK,
+        "waited for a lock",
+        because="It waited for a lock of {who}|It waited for a lock",
+        which="which waited for a lock of {who}|which waited for a lock",
+        fault="{who}|not known: who held the lock was not seen",
+    ),
+    CauseKind.GIL: Phrase(
+        LOCK,
+        "waited for the GIL",
+        because="It waited for Python's GIL, held by {who}|It waited for Python's GIL",
+        which="which waited for the GIL, held by {who}|which waited for the GIL",
+        fault="{who}|another Python thread; which one was not seen",
+    ),
+    CauseKind.IO: Phrase(
+        DATA,
+        "waited for a disk",
+        because="It waited for a disk or file system",
+        which="which waited for a disk or file system",
+        fault="the disk or file system",
+    ),
+    CauseKind.IPC: Phrase(
+        DATA,
+        "waited for data",
+        because="It waited for data from {who}|It waited for data from outside of what was watched",
+        which="which waited for data from {who}|which waited for data from outside",
+        fault="{who}|not known: the sender was not seen",
+    ),
+    CauseKind.NETWORK: Phrase(
+        DATA,
+        "waited for another host",
+        because="It waited for another host",
+        which="which waited for another host",
+        fault="the network, or the host at its other end",
+    ),
+    COUNTED: Phrase(
+        DATA,
+        "network losses meanwhile",
+        because="What this time went to was not seen; meanwhile the host's adapters counted losses",
+        which="while the host's adapters counted losses",
+        fault="not known; the network may have a part in it",
+    ),
+    CauseKind.SLEEP: Phrase(
+        DATA,
+        "slept",
+        because="It slept",
+        which="which slept",
+        fault="{who}, which chose to sleep|the program, which chose to sleep",
+    ),
+    CauseKind.PAGE_FAULT: Phrase(
+        MEMORY,
+        "waited for a page",
+        because="It waited for memory to be paged in",
+        which="which waited for memory to be paged in",
+        fault="the host: the memory was not in RAM",
+    ),
+    CauseKind.RECLAIM: Phrase(
+        MEMORY,
+        "reclaimed memory",
+        because="Memory was short, and the kernel used its time to free some",
+        which="whose time the kernel used to free memory",
+        fault="a memory limit, or the host's want of memory",
+    ),
+    CauseKind.MMAP_LOCK: Phrase(
+        MEMORY,
+        "waited for its address space",
+        because="It waited while another thread changed their address space",
+        which="which waited while its address space was changed",
+        fault="another thread of the same program",
+    ),
+    CauseKind.FORK: Phrase(
+        MEMORY,
+        "fork",
+        because="{who} forked, which copied the page tables of a large process"
+        "|A fork copied the page tables of a large process",
+        which="whose process was forked",
+        fault="{who}, which forks while it is large|the program, which forks while it is large",
+    ),
+    CauseKind.STOPPED: Phrase(
+        OTHER,
+        "stopped by a signal",
+        because="It was stopped by a signal until {who} let it go on|It was stopped by a signal",
+        which="which was stopped by a signal",
+        fault="{who}, or who else sent the signal|whoever sent the signal",
+    ),
+    CauseKind.FROZEN: Phrase(
+        OTHER,
+        "frozen by its cgroup",
+        because="The freezer of its cgroup stopped it",
+        which="which the freezer of its cgroup stopped",
+        fault="what froze its cgroup; that was not seen",
+    ),
+    CauseKind.CAPTURE: Phrase(
+        OTHER,
+        "stopped for the capture",
+        because="otel-gpu stopped it while it placed its probes",
+        which="which otel-gpu stopped while it placed its probes",
+        fault="nobody in the program: the capture did it, once for a library",
+    ),
+    CauseKind.GPU_WAIT: Phrase(
+        GPU,
+        "waited for the GPU",
+        because="It waited for the GPU",
+        which="which waited for the GPU",
+        fault="nobody on the host: the device was busy",
+    ),
+    CauseKind.GPU_BACKPRESSURE: Phrase(
+        GPU,
+        "launch queue full",
+        because="The GPU's launch queue was full",
+        which="which waited for room in the GPU's launch queue",
+        fault="nobody on the host: the device was behind",
+    ),
+    CauseKind.FIRST_CALL: Phrase(
+        API,
+        "first use",
+        because="It was the first use of CUDA: libraries were loaded and contexts made",
+        which="which used CUDA for the first time",
+        fault="nobody: this is warm-up",
+    ),
+    CauseKind.ALLOCATOR_CHURN: Phrase(
+        MEMORY,
+        "allocator churn",
+        because="Device memory was allocated and freed again and again, ever slower",
+        which="whose device allocations got ever slower",
+        fault="the program's use of the device allocator",
+    ),
+    CauseKind.EMPTY_CACHE: Phrase(
+        MEMORY,
+        "cache given back",
+        because="The allocator's cache was given back, and taken from the device again",
+        which="which gave the allocator's cache back",
+        fault="the program, which empties the allocator's cache",
+    ),
+    CauseKind.ALLOCATION_RETRY: Phrase(
+        MEMORY,
+        "allocation retried",
+        because="The device had no more memory, until the allocator gave back its cache",
+        which="which had to give back the allocator's cache",
+        fault="the program, which needs nearly all of the device",
+    ),
+    CauseKind.ALLOCATOR_BYPASS: Phrase(
+        MEMORY,
+        "allocated past the allocator",
+        because="Device memory was allocated past the framework's allocator",
+        which="which allocated past the framework's allocator",
+        fault="the program, or a library of it, that allocates itself",
+    ),
+    CauseKind.EXHAUSTED: Phrase(
+        MEMORY,
+        "device exhausted",
+        because="The program needed more memory than there is",
+        which="which needed more memory than there is",
+        fault="the program, which needs more than the device has",
+    ),
+    CauseKind.FITTING_HOLE: Phrase(
+        MEMORY,
+        "a hole that fits was not used",
+        because="A hole that fits was free, and was not used",
+        which="whose request would have fitted into a hole",
+        fault="the allocator, which did not use a hole that fits",
+    ),
+    CauseKind.PRIVATE_POOL: Phrase(
+        MEMORY,
+        "private pool holds it",
+        because="A private pool kept enough free memory, and does not give it back",
+        which="whose memory a private pool kept",
+        fault="the CUDA graphs or the MemPool that the pool belongs to",
+    ),
+    CauseKind.OTHER_STREAM: Phrase(
+        MEMORY,
+        "free for another stream",
+        because="Enough memory was free, for another stream only",
+        which="whose memory was free for another stream only",
+        fault="the lines that allocate on another stream",
+    ),
+    CauseKind.KEPT_CACHE: Phrase(
+        MEMORY,
+        "cache not given back",
+        because="The allocator kept enough free memory, and did not give it back",
+        which="whose allocator kept its cache",
+        fault="the allocator, which gives nothing back while a graph is captured",
+    ),
+    CauseKind.FRAGMENTATION: Phrase(
+        MEMORY,
+        "memory in pieces",
+        because="Enough memory was free, in holes that were too small",
+        which="whose free memory was in holes",
+        fault="the lines whose blocks keep the holes apart",
+    ),
+    CauseKind.OTHER_PROCESS: Phrase(
+        MEMORY,
+        "device held by others",
+        because="Others held the memory of the device",
+        which="whose device others held",
+        fault="another process on the device, or memory outside of the allocator",
+    ),
+    CauseKind.LEAK: Phrase(
+        MEMORY,
+        "memory leak",
+        because="More and more memory was held from step to step",
+        which="which held more and more memory",
+        fault="the line that keeps what it allocates",
+    ),
+    CauseKind.HOST_WORK: Phrase(
+        WORK,
+        "its own work",
+        because="The program worked on the CPU",
+        which="which was working on a CPU",
+        fault="the work of {who}|the program's own work",
+    ),
+    CauseKind.GPU_CLOCKS: Phrase(
+        GPU,
+        "GPU clocks limited",
+        because="The clocks of its GPU were limited",
+        which="which waited for a GPU whose clocks were limited",
+        fault="what limits the clocks of the device",
+    ),
+    CauseKind.GPU_FAULT: Phrase(
+        GPU,
+        "GPU error",
+        because="Its GPU had an error",
+        which="whose GPU had an error",
+        fault="the device, or what the program made it do",
+    ),
+    CauseKind.COLLECTIVE_WAIT: Phrase(
+        GPU,
+        "waited for another rank",
+        because="It waited in a collective for {who}|It waited in a collective for another rank",
+        which="which waited in a collective for {who}|which waited in a collective for another rank",
+        fault="{who}, which the others waited for|the rank that came last; which one was not seen",
+    ),
+    CauseKind.COLLECTIVE_MISMATCH: Phrase(
+        GPU,
+        "ranks disagree",
+        because="It waited in a collective for which {who} asked for something else"
+        "|It waited in a collective for which ranks asked for different things",
+        which="which waited in a collective that ranks disagree about",
+        fault="{who}, which asked for something else|the program, whose ranks disagree",
+    ),
+    CauseKind.COLLECTIVE_STUCK: Phrase(
+        GPU,
+        "collective stuck",
+        because="It waited in a collective that does not end",
+        which="which waited in a collective that does not end",
+        fault="the device, the network, or a rank on another host",
+    ),
+    CauseKind.UNEXPLAINED: Phrase(
+        OTHER,
+        "unexplained",
+        because="What it did was not seen",
+        which="which did what was not seen",
+        fault="not known",
+    ),
+}
+
+ONE_EFFECT: Mapping[str, str] = {
+    EffectKind.SLOW_CALL: "a slow ",
+    EffectKind.SLOW_GAP: "a slow gap before ",
+    EffectKind.HUNG_CALL: "a hanging ",
+    EffectKind.FAILED_CALL: "a failed ",
+    EffectKind.KILLED_CALL: "a death in ",
+    EffectKind.OUT_OF_MEMORY: "a failed request for memory ",
+    EffectKind.DEVICE_FAULT: "an error of its GPU",
+    EffectKind.NETWORK_EVENT: "what a network adapter said: ",
+    EffectKind.HUNG_COLLECTIVE: "a hanging collective ",
+    EffectKind.USUAL_CALL: "",
+    EffectKind.USUAL_GAP: "a gap before ",
+}
+"""What a single effect is called, before the name of its call."""
+
+CONTEXTS: Mapping[str, str] = {
+    Context.GAP: "between calls",
+    Context.SYNCHRONIZE: "waiting for the GPU",
+    Context.CALL: "inside a call",
+    Context.OTHER: "makes no calls",
+}
+"""When a thread was off the CPU."""
+
+THREAD_STATES: Mapping[str, str] = {
+    ThreadState.RUN_QUEUE: "run queue: it could have run",
+    ThreadState.BLOCKED: "blocked",
+}
+OWN_STOP = "stopped by otel-gpu, while it placed its probes"
+"""The second of these, where the capture itself is the reason."""
+LOST_CPU = "run queue: its CPU was taken from it"
+"""The first of these, of a thread that was at work."""
+
+VERDICTS: Mapping[str, str] = {
+    "gpu-bound": "Most of its time it waited for the GPU.",
+    "cpu-bound": "Most of its time its own code ran on a CPU.",
+    "cpu-starved": "Most of its time it was ready to run and had no CPU: another thread had it, or its CPU "
+    "quota was used up.",
+    "communication-bound": "Most of its time it waited for other ranks, which came later to a collective.",
+    "data-bound": "Most of its time it waited for data.",
+    "lock-bound": "Most of its time it waited for locks that other threads held.",
+    "memory-bound": "Most of its time went to allocating, freeing or paging memory.",
+    "idle": "Most of its time it slept, because it chose to, or waited for requests.",
+    "stopped": "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
+    "mixed": "No single thing took clearly most of its time.",
+    "unknown": "Too little was seen of threads that feed the GPU.",
+}
+
+CLASSES: Mapping[str, tuple[str, str]] = {
+    "gpu": (GPU, "waiting for the GPU"),
+    "communication": (GPU, "waiting for other ranks"),
+    "cpu": (WORK, "its own work on a CPU"),
+    "starved": (CPU, "waiting for a CPU"),
+    "lock": (LOCK, "locks"),
+    "data": (DATA, "data: disks, other processes"),
+    "memory": (MEMORY, "memory: allocating, paging"),
+    "api": (API, "inside CUDA calls"),
+    "sleep": (OTHER, "its own sleep"),
+    "idle": (OTHER, "idle: nothing was asked of it"),
+    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
+    "other": (OTHER, "other"),
+}
+"""What a verdict compares: the tone of each and its words."""
+
+STATES: Mapping[str, tuple[str, str]] = {
+    "gpu_wait": (GPU, "waiting for the GPU"),
+    "api": (API, "inside CUDA calls"),
+    "host": (WORK, "its own work"),
+    "run_queue": (CPU, "waiting for a CPU"),
+    "lock": (LOCK, "locks"),
+    "gil": (LOCK, "Python's GIL"),
+    "io": (DATA, "disks"),
+    "ipc": (DATA, "data from others"),
+    "sleep": (DATA, "sleep"),
+    "paging": (MEMORY, "paging"),
+    "stopped": (OTHER, "stopped: by a signal, a debugger or its cgroup"),
+    "other": (OTHER, "other"),
+    "idle": (OTHER, "idle: nothing was asked of it"),
+}
+"""The states of the time budget, in their fixed order: the tone of each and its words."""
+
+
+def tone_of(kind: str) -> str:
+    """What a kind of cause is drawn in."""
+    phrase = PHRASES.get(kind)
+    return phrase.tone if phrase else OTHER
