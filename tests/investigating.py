@@ -27,8 +27,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.faces.mcp.server import answer
-from tests.unit.faces.mcp import served
+from otel_gpu.mcp.server import answer
+from tests.unit.mcp import served
 
 PAGE = served.ROOT / "docs" / "investigating.md"
 LEFT_OUT = "..."

@@ -20,14 +20,14 @@ from uvicorn.server import ServerState
 from otel_gpu import config
 from otel_gpu.errors import ConfigError, OtelGpuError, StoreError
 from otel_gpu.export.otlp.signals import LOGS, SPANS
-from otel_gpu.faces.mcp.captures import Capture
-from otel_gpu.faces.mcp.connections import Connection
-from otel_gpu.faces.mcp.http import Address, HttpError, make_app, parse_address
-from otel_gpu.faces.mcp.server import answer, make_server
+from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.connections import Connection
+from otel_gpu.mcp.http import Address, HttpError, make_app, parse_address
+from otel_gpu.mcp.server import answer, make_server
 from otel_gpu.options import OPTIONS
 from otel_gpu.store.queries import QueryLimits, ask
 from tests.fuzz.target import Target
-from tests.unit.faces.mcp import served
+from tests.unit.mcp import served
 
 _TOKEN = "0123456789abcdef" * 2
 _DEFAULT = Address("127.0.0.1", 8977)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.faces.mcp.connections import MAX_STRANGERS
+from otel_gpu.mcp.connections import MAX_STRANGERS
 from tests.mcp.clients import (
     TOKEN,
     ask,
@@ -20,7 +20,7 @@ from tests.mcp.clients import (
     run,
 )
 from tests.mcp.test_stdio import HELLO, TOOLS
-from tests.unit.faces.mcp import served
+from tests.unit.mcp import served
 
 INITIALIZE = json.dumps(HELLO)
 PLAIN = {

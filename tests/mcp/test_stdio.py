@@ -14,11 +14,11 @@ from otel_gpu import pipeline
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import CallActivity, StatusActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.faces.mcp.tools import sql
+from otel_gpu.mcp.tools import sql
 from otel_gpu.store.limits import Limits
 from otel_gpu.store.recorder import open_writer
 from tests.mcp.clients import COMMAND, ask, environment, error_of, run, stdio_client
-from tests.unit.faces.mcp import served
+from tests.unit.mcp import served
 
 TOOLS = [
     "get_check",
@@ -194,7 +194,7 @@ def test_hostile_names_are_inert_on_the_wire(tmp_path):
 # What takes forever takes a CPU for as long as it may.
 HURRIED = """
 from otel_gpu import cli
-from otel_gpu.faces.mcp.tools import sql
+from otel_gpu.mcp.tools import sql
 sql._LIMITS = sql._LIMITS._replace(time_s=0.5)
 raise SystemExit(cli.program())
 """

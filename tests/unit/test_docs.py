@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.cli import commands
 from otel_gpu.config import OPTIONS
-from otel_gpu.faces.mcp.tools import TOOLS
+from otel_gpu.mcp.tools import TOOLS
 from tools.generate_docs import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]

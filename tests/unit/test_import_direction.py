@@ -23,7 +23,7 @@ MAY_IMPORT |= {"importers": ["wire", "procfs", "stacks", "capture"]}
 MAY_IMPORT |= {"instrumentation": ["wire", "procfs", "export"]}
 # They write what is in the document, and read nothing else. An assistant may ask a store in SQL,
 # which no document can hold.
-MAY_IMPORT |= {"faces": ["wire", "report"], "faces/mcp": ["wire", "faces", "report", "store"]}
+MAY_IMPORT |= {"faces": ["wire", "report"], "mcp": ["wire", "faces", "report", "store"]}
 # Scenarios take nothing from the agent.
 MAY_IMPORT |= {"demo": []}
 # Verbs join what they need; nothing but the command line knows verbs.

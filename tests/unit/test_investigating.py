@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from otel_gpu.faces.mcp.tools import TOOLS
+from otel_gpu.mcp.tools import TOOLS
 from tests import investigating
 from tests.investigating import LEFT_OUT, PAGE, answer_of, missing, prepare, refresh, refresh_page
 

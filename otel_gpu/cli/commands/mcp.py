@@ -23,7 +23,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
 if TYPE_CHECKING:
-    from otel_gpu.faces.mcp.captures import Capture
+    from otel_gpu.mcp.captures import Capture
 
 CONFIG_FLAGS = ("store.path",)
 
@@ -81,7 +81,7 @@ def _check_packages() -> None:
 
 
 def _find_capture(args: Namespace, config: Config) -> "Capture":
-    from otel_gpu.faces.mcp.captures import Capture  # noqa: PLC0415 -- as above
+    from otel_gpu.mcp.captures import Capture  # noqa: PLC0415 -- as above
 
     kind = StoreSource.kind
     for path in filter(None, (args.baseline, args.recording)):
@@ -109,7 +109,7 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
 def _serve_stdio(capture: "Capture") -> None:
     import anyio  # noqa: PLC0415 -- an extra
 
-    from otel_gpu.faces.mcp.server import make_server, serve_stdio  # noqa: PLC0415 -- as above
+    from otel_gpu.mcp.server import make_server, serve_stdio  # noqa: PLC0415 -- as above
 
     # A thread waits for input and cannot be woken, and there is nothing to put in order.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -117,8 +117,8 @@ def _serve_stdio(capture: "Capture") -> None:
 
 
 def _serve_http(capture: "Capture", args: Namespace, out: Output) -> None:
-    from otel_gpu.faces.mcp import http, tokens  # noqa: PLC0415 -- an extra
-    from otel_gpu.faces.mcp.server import make_server  # noqa: PLC0415 -- as above
+    from otel_gpu.mcp import http, tokens  # noqa: PLC0415 -- an extra
+    from otel_gpu.mcp.server import make_server  # noqa: PLC0415 -- as above
 
     default = http.parse_address(_DEFAULT_ADDRESS, http.Address("", 0))
     address = http.parse_address(args.http, default)

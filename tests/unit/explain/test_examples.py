@@ -9,7 +9,7 @@ from otel_gpu import cli
 from otel_gpu.explain.examples import Examples
 from tests.scenarios.more import SCENARIOS
 from tests.schemas import REPORT
-from tests.unit.faces.mcp import served
+from tests.unit.mcp import served
 
 # By recording, what takes most of the time of each, and whose it is.
 CHRONIC = {

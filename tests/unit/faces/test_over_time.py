@@ -10,7 +10,7 @@ from otel_gpu.enrich.activities import CountersActivity
 from otel_gpu.report.document import Window
 from otel_gpu.report.timeline.activities import ActivityTracks
 from tests.activities import SECOND, T0, calls, capture, image, snapshot
-from tests.unit.faces.mcp import served
+from tests.unit.mcp import served
 from tests.unit.store.stores import write
 
 

@@ -10,8 +10,8 @@ from jsonschema import validate
 
 from otel_gpu import cli
 from otel_gpu.importers.flight_recorder.dump import read_dump
-from tests.unit.faces.mcp import served
 from tests.unit.importers.flight_dumps import HELD_UP, T0, dump, entry, run, write
+from tests.unit.mcp import served
 
 SCHEMA = json.loads(resources.files("otel_gpu.report").joinpath("schema.json").read_text("utf-8"))
 # Ten minutes after the last call, as PyTorch gives up.

@@ -12,8 +12,8 @@ import otel_gpu.report
 from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.faces.html.page import make_page
-from otel_gpu.faces.mcp.tools.collectives import get_collectives
 from otel_gpu.faces.text import write_text
+from otel_gpu.mcp.tools.collectives import get_collectives
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import make_document

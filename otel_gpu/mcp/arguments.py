@@ -1,0 +1,87 @@
+"""What a tool can be asked with: pydantic models, which are what is announced and what is checked."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.mcp.answers import inert
+
+LAST_ID = (1 << 32) - 1
+"""The largest number of a process or thread that is accepted."""
+
+_MAX_MOMENT = 64
+_MAX_PIDS = 64
+_SHOWN = 60
+
+Moment = Annotated[str, Field(max_length=_MAX_MOMENT)]
+
+
+class ArgumentError(OtelGpuError):
+    """A tool was asked with what it does not take."""
+
+
+class Arguments(BaseModel):
+    """What a tool takes; all of it is optional, and there is nothing else."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Question(Arguments):
+    """A part of a capture; ``begin`` and ``end`` are words for moments, empty where it is open."""
+
+    begin: Moment = Field(
+        "",
+        alias="from",
+        description="What happened from then on: Unix seconds, ISO 8601 in UTC, -30s before the "
+        "end of the capture, or +1.5s after its beginning. Default: the beginning.",
+    )
+    end: Moment = Field(
+        "", alias="to", description="What happened before that; as from. Default: the end."
+    )
+    pids: Annotated[list[Annotated[int, Field(ge=0, le=LAST_ID)]], Field(max_length=_MAX_PIDS)] = (
+        Field([], description="Only these processes. Default: all.")
+    )
+
+
+Model = TypeVar("Model", bound=Arguments)
+
+
+def rows(most: int, what: str) -> FieldInfo:
+    """Describe an argument that says how many rows are wanted."""
+    return Field(ge=1, le=most, description=f"How many {what} at most.")  # type: ignore[no-any-return]
+
+
+def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
+    """Return what was asked, null counting as not given; ``ArgumentError`` says what is wrong."""
+    stated = {name: value for name, value in given.items() if value is not None}
+    try:
+        return model.model_validate(stated)
+    except ValidationError as error:
+        known = model.model_json_schema()["properties"]
+        names = [str(one["loc"][0]) for one in error.errors(include_url=False)]
+        for name in stated.keys() - known.keys():
+            raise ArgumentError(
+                f"there is no argument {_shown(name)}", hint=f"there are: {', '.join(known)}"
+            ) from None
+        wanted, value = _wanted(known[names[0]]), stated[names[0]]
+        raise ArgumentError(f"{names[0]} must be {wanted}, not {_shown(value)}") from None
+
+
+def _wanted(schema: Mapping[str, Any]) -> str:
+    if choices := schema.get("enum"):
+        return "one of " + ", ".join(choices)
+    match schema["type"]:
+        case "string":
+            return f"text of at most {schema['maxLength']:,} characters"
+        case "array":
+            return f"a list of at most {schema['maxItems']} process ids"
+        case kind:
+            article = "an" if kind == "integer" else "a"
+            return f"{article} {kind} from {schema['minimum']:g} to {schema['maximum']:g}"
+
+
+def _shown(value: object) -> str:
+    return inert(repr(value)[: _SHOWN * 4], _SHOWN)

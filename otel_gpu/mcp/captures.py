@@ -1,0 +1,190 @@
+"""
+The capture that is served: a recording, a store that may still grow, or what another tool made.
+
+Every answer is made of the report that ``explain`` writes, so the two never disagree. A
+report is made once for a window of a capture, and kept while the capture is the same.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.mcp.arguments import Question
+from otel_gpu.report.collector import Collector
+from otel_gpu.report.comparison.comparison import Comparison, Side, compare
+from otel_gpu.report.document import Document, Window
+from otel_gpu.report.health import Health
+from otel_gpu.report.source import Observers, Source
+from otel_gpu.report.wording.formats import format_time
+from otel_gpu.store.queries import Answer, QueryLimits
+from otel_gpu.store.reader import StoreReader
+
+MAX_ROWS = 200_000
+"""Rows of a store that one answer is made of: seconds of work."""
+
+_KEPT = 8
+# In 2116; the store adds to what it is asked about.
+_LAST_UNIX_NS = 1 << 62
+# Captures that were replayed into a store can be in any order of time.
+_CHUNKS = (
+    "SELECT start_unix_ns, end_unix_ns, rows FROM chunks ORDER BY start_unix_ns DESC, chunk DESC"
+)
+_MOST_CHUNKS = QueryLimits(rows=100_000)
+
+
+class Study(NamedTuple):
+    """A document, what the capture said about itself, and what of it was wrong."""
+
+    document: Document
+    health: Health
+    rejected: Mapping[str, int]
+    error: str
+
+
+class Capture:
+    """
+    Answers for one file, or folder of traces; a store may not exist yet.
+
+    May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
+    How it is opened, how words for a window of it are read, how a document is made and how a side of
+    a comparison is said by the verb that serves it. ``kind`` is that of its source; ``baseline`` is
+    what it is compared with.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kind: str,
+        open_source: Callable[[Path], Source],
+        find_window: Callable[[Source, str | None, str | None], Window],
+        make_collector: Callable[[Mapping[str, int], Window, Sequence[int]], Collector],
+        make_side: Callable[[str, Source, Window], Side],
+        baseline: Path | None = None,
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self.is_store = kind == "store"
+        self.baseline = baseline
+        self._open_source = open_source
+        self._find_window = find_window
+        self._make_collector = make_collector
+        self._make_side = make_side
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
+
+    def study(self, asked: Question) -> Study:
+        """Return the document of a window."""
+        with self._lock:
+            # Before it is opened: what is kept is never older than what it is kept for.
+            state = self._state()
+            with closing(self._open_source(self.path)) as source:
+                window, notes = self._narrow(source, self._named(source, asked))
+                key = (state, window, frozenset(asked.pids))
+                if key not in self._kept:
+                    self._kept[key] = self._study(source, window, asked.pids, notes)
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+            return self._kept[key]
+
+    def resolve(self, asked: Question) -> Window:
+        """Return the window that a question names."""
+        with self._lock, closing(self._open_source(self.path)) as source:
+            return self._narrow(source, self._named(source, asked))[0]
+
+    def compare(self, asked: Question, before: Question | None) -> Comparison:
+        """Compare a window with what was before: another one of this capture; None: the baseline."""
+        path = self.path if before else self.baseline
+        if path is None:
+            raise OtelGpuError(
+                "there is nothing to compare with",
+                hint="name a window of this capture with before_from and before_to, or have the "
+                "server started with --baseline FILE",
+            )
+        with self._lock:
+            # Names in a sentence are ours alone.
+            sides = (
+                ("before", path, before or Question.model_validate({})),
+                ("after", self.path, asked),
+            )
+            return compare(*(self._side(*side) for side in sides))
+
+    def _side(self, name: str, path: Path, asked: Question) -> Side:
+        with closing(self._open_source(path)) as source:
+            window = self._named(source, asked)
+            window = self._narrow(source, window)[0] if path == self.path else source.about(window)
+            side = self._make_side(name, source, window)
+        if source.error:
+            raise source.error
+        return side
+
+    def play(self, window: Window, observers: Observers) -> None:
+        """Hand what happened in a window, and more, to observers."""
+        with self._lock, closing(self._open_source(self.path)) as source:
+            source.play(window, observers)
+
+    def ask(self, sql: str, limits: QueryLimits) -> Answer:
+        """Answer a question in SQL; ``StoreError`` without a store, or for a bad one."""
+        with self._open_store() as reader:
+            return reader.execute(sql, limits)
+
+    def describe(self) -> list[tuple[str, str, str, str]]:
+        """Return what the tables of the store mean: name, column, meaning, unit."""
+        with self._open_store() as reader:
+            return reader.describe()
+
+    def _open_store(self) -> StoreReader:
+        if not self.is_store:
+            verb = "replay" if self.kind == "recording" else f"import {self.kind}"
+            hint = f"make a store of it: otel-gpu {verb} FILE --store STORE, and serve that"
+            raise StoreError(f"this is a {self.kind}, which cannot be asked in SQL", hint=hint)
+        return StoreReader(self.path)
+
+    def _state(self) -> object:
+        # Of a store, what it holds: its files change also when it is read.
+        if self.is_store:
+            with self._open_store() as reader:
+                return reader.extent()
+        try:
+            files = [self.path, *(sorted(self.path.iterdir()) if self.path.is_dir() else ())]
+            found = [one.stat() for one in files]
+        except OSError:
+            return None
+        return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
+
+    def _named(self, source: Source, asked: Question) -> Window:
+        named = self._find_window(source, asked.begin or None, asked.end or None)
+        # Words can name moments that no store has a number for.
+        return Window(*(None if at is None else min(max(0, at), _LAST_UNIX_NS) for at in named))
+
+    def _narrow(self, source: Source, window: Window) -> tuple[Window, list[str]]:
+        if self.is_store:
+            with self._open_store() as reader:
+                chunks = reader.execute(_CHUNKS, _MOST_CHUNKS).rows
+            rows, later_unix_ns = 0, None
+            for start_unix_ns, _, count in (one for one in chunks if window.overlaps(*one[:2])):
+                rows += count
+                # A trace of a device is of one time, and in one piece.
+                if rows > MAX_ROWS and later_unix_ns is not None and start_unix_ns != later_unix_ns:
+                    note = (
+                        f"There is more here than the {MAX_ROWS:,} rows that one answer is made "
+                        f"of: this is about {format_time(later_unix_ns)} UTC and after. For what "
+                        "was before, name a window with from and to."
+                    )
+                    return Window(later_unix_ns, window.end_unix_ns), [note]
+                later_unix_ns = start_unix_ns
+        return source.about(window), []
+
+    def _study(
+        self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
+    ) -> Study:
+        collector = self._make_collector(source.rejected, window, pids)
+        health = Health()
+        source.play(window, [collector, health])
+        document = collector.finish(source.name, [*source.notes, *notes])
+        return Study(document, health, dict(source.rejected), str(source.error or ""))

@@ -1,0 +1,129 @@
+"""The server: the tools and the prompt, as the protocol has them."""
+
+import logging
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as ToolDescription
+
+from otel_gpu import __version__
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.mcp import instructions
+from otel_gpu.mcp.answers import inert, present, to_json
+from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.tools import TOOLS
+from otel_gpu.mcp.tools.sql import run_sql
+
+NAME = "otel-gpu"
+
+_SHOWN = 60
+_MAX_QUERIES = 16
+
+_logger = logging.getLogger(__name__)
+_BY_NAME = {tool.name: tool for tool in TOOLS}
+# Not destructive and about nothing but the capture: a client need not ask its user.
+_READS = ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+
+
+def make_server(capture: Capture) -> Server[Any]:
+    """Return a server that answers about one capture."""
+    # Answers are made one at a time: each may take all of a core. A question in SQL is the client's
+    # own, with a limit in time, and keeps no other waiting.
+    one, several = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_MAX_QUERIES)
+    tools = [
+        ToolDescription(
+            name=tool.name,
+            title=tool.title,
+            description=tool.description,
+            input_schema=tool.arguments.model_json_schema(),
+            annotations=_READS,
+        )
+        for tool in TOOLS
+    ]
+
+    async def list_tools(_: object, __: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=tools)
+
+    async def call_tool(_: object, params: CallToolRequestParams) -> CallToolResult:
+        question = (capture, params.name, params.arguments or {})
+        limiter = several if params.name == run_sql.name else one
+        text, is_error = await anyio.to_thread.run_sync(answer, *question, limiter=limiter)
+        return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+
+    async def list_prompts(_: object, __: PaginatedRequestParams | None) -> ListPromptsResult:
+        return ListPromptsResult(prompts=[_PROMPT])
+
+    async def get_prompt(_: object, params: GetPromptRequestParams) -> GetPromptResult:
+        if params.name != instructions.PROMPT_NAME:
+            raise MCPError(INVALID_PARAMS, f"there is no prompt {inert(params.name, _SHOWN)!r}")
+        text = instructions.investigation((params.arguments or {}).get("question", ""))
+        message = PromptMessage(role="user", content=TextContent(text=text))
+        return GetPromptResult(description=instructions.PROMPT_TEXT, messages=[message])
+
+    return Server(
+        NAME,
+        version=__version__,
+        title="otel-gpu",
+        instructions=instructions.INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+
+
+def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return what a tool says, and whether that is an error; no error ends the server."""
+    shown_name = inert(name, _SHOWN)
+    if name not in _BY_NAME:
+        known = ", ".join(_BY_NAME)
+        unknown = {"error": f"there is no tool {shown_name!r}", "hint": f"there are: {known}"}
+        return to_json(unknown), True
+    try:
+        return to_json(_BY_NAME[name].answer(capture, arguments)), False
+    except OtelGpuError as error:
+        return to_json(present(error=str(error), hint=error.hint)), True
+    except Exception:  # noqa: BLE001 -- our bug, which costs this answer only
+        # Not as an exception, which is written as it is: traced names can be in it.
+        lines = map(inert, traceback.format_exc().splitlines())
+        _logger.error("%s failed:\n%s", shown_name, "\n".join(lines))  # noqa: TRY400 -- see above
+        return to_json({"error": "this answer failed; the server's log says why"}), True
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serve one client on standard input and output, until it closes them."""
+    async with stdio_server() as (read_stream, write_stream):
+        await server.run(read_stream, write_stream, server.create_initialization_options())
+
+
+_PROMPT = Prompt(
+    name=instructions.PROMPT_NAME,
+    title=instructions.PROMPT_TITLE,
+    description=instructions.PROMPT_TEXT,
+    arguments=[
+        PromptArgument(name="question", description=instructions.QUESTION_TEXT, required=False)
+    ],
+)

@@ -1,0 +1,294 @@
+"""What was slow and whose doing that was, and the moment itself."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from otel_gpu.faces.fields import largest_first
+from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
+from otel_gpu.mcp.arguments import LAST_ID, Question, rows
+from otel_gpu.mcp.captures import Capture, Study
+from otel_gpu.mcp.code_locations import code_of, lines_of
+from otel_gpu.mcp.tool import Answer, noun, service, share, since, tool
+from otel_gpu.report.causes import (
+    Interval,
+    Step,
+    find_intervals,
+    in_order_of_time,
+    longest_first,
+    worst_moment,
+    write_tree,
+)
+from otel_gpu.report.document import (
+    COLLECTIVE,
+    CallStack,
+    Cause,
+    Chain,
+    Culprit,
+    Document,
+    Evidence,
+    Incident,
+    Window,
+    stack_of_cause,
+)
+from otel_gpu.report.timeline.window_detail import Moment, Moments
+from otel_gpu.report.wording.formats import format_time
+
+_MAX_CAUSES = 6
+_MAX_EVIDENCE = 3
+_MAX_OTHERS = 31
+_MAX_LISTED = 10
+_MAX_INTERVALS = 60
+_MAX_FUNCTIONS = 4
+_NS_PER_US = 1_000
+# Around the worst effect, this part of it is shown before and after.
+_AROUND = 5
+_WORST = "around an example of the worst incident, since no window was named"
+_NAMED = "as named by from and to"
+_WHOLE = "all, since nothing slow was found"
+
+
+@tool("Incidents and causal chains")
+def get_causal_chains(
+    study: Study,
+    id: Annotated[  # noqa: A002 -- as the argument is called
+        str, Field(max_length=200, description="One incident or chain, in full.")
+    ] = "",
+    severity: Annotated[
+        Literal["high", "medium", "low"] | SkipJsonSchema[None], Field(description="Only these.")
+    ] = None,
+    limit: Annotated[int, rows(50, "incidents, and chains")] = 5,
+) -> Answer:
+    """
+    What was slow, hung or failed, and why: incidents (effects of the same causes; chronic: a cause
+    that takes much of all the time, usual or not) with lost time, causes, who did it, advice; and
+    the worst single effects. A cause's share is of the effect's duration (of a chronic one, of the
+    time of the threads that feed the GPU) and is measured by intervals of the same thread, or of the thread that it waited for
+    (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
+    chain's id to see them, with span ids. code is the line of the program's own code, where that
+    is known: of an effect where it was called, of a cause where its thread was for most of it;
+    stack_id is for get_stacks. lines: where a thread worked, or a culprit that had the CPU, by share
+    of on-CPU samples; times are measured, and not by samples. work is known by the frames. at_us is relative to the window; in a chain's intervals it is
+    relative to the effect.
+    """
+    document = study.document
+    if id:
+        return _in_full(document, id)
+    incidents = [one for one in document.incidents if severity in (None, one.severity)]
+    chains = [one for one in document.chains if severity in (None, one.severity)]
+    chains.sort(key=lambda chain: (-chain.effect.excess_ns, chain.id))
+    return {
+        "lost_us": micros(sum(incident.lost_ns for incident in incidents)),
+        "incidents": first_of([_incident(one, document) for one in incidents], limit),
+        "worst_chains": first_of([_chain(one, document) for one in chains], limit),
+        "nothing_found": not document.incidents and not document.chains,
+    }
+
+
+def _in_full(document: Document, wanted: str) -> dict[str, Any]:
+    for chain in (*document.chains, *document.examples):
+        if chain.id == wanted:
+            found = longest_first(find_intervals(chain))
+            shown = sorted(found[:_MAX_INTERVALS], key=in_order_of_time)
+            intervals = [_interval(one, chain) for one in shown]
+            listing = Listing(intervals, more=len(found) - len(shown))
+            return {"chain": {**_chain(chain, document), "intervals": listing}}
+    for incident in document.incidents:
+        if incident.id == wanted:
+            chains = [_chain(chain, document) for chain in incident.chains]
+            return {"incident": {**_incident(incident, document), "chains": Listing(chains)}}
+    return {"note": "No incident or chain of this window has this id; ids are in the lists."}
+
+
+def _incident(incident: Incident, document: Document) -> dict[str, Any]:
+    kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
+    services = {image.pid: image for image in incident.processes}
+    return {
+        **noun(incident, "id severity severity_reason chronic"),
+        "services": [
+            {"pid": pid, "service": service(image)}
+            for pid, image in sorted(services.items())[:_MAX_LISTED]
+        ],
+        "at_us": since(incident.start_unix_ns, document),
+        "until_us": since(incident.end_unix_ns, document),
+        "lost_us": micros(incident.lost_ns),
+        "effects": incident.effects,
+        "effects_seen": [
+            {"kind": kind, "api": name_of(api), "count": count}
+            for (kind, api), count in largest_first(kinds)
+        ][:_MAX_LISTED],
+        **_causes(incident.causes, incident.processes[0].pid if incident.processes else 0),
+        "unexplained_us": micros(incident.unexplained_ns),
+        "advice": [inert(text) for text in incident.advice],
+        "chain_ids": first_of([chain.id for chain in incident.chains], _MAX_LISTED),
+        **present(example_ids=[chain.id for chain in incident.examples]),
+    }
+
+
+def _chain(chain: Chain, document: Document) -> dict[str, Any]:
+    effect = chain.effect
+    return {
+        **noun(chain, "id severity"),
+        "effect": noun(
+            effect,
+            "kind api pid service tid thread at_us start_unix_ns duration_us more_than_usual_us "
+            "trace_id span_id",
+            thread=lambda effect: effect.comm,
+            at_us=lambda effect: since(effect.start_unix_ns, document),
+            more_than_usual_us=lambda effect: micros(effect.excess_ns),
+            trace_id=lambda effect: effect.trace_id.hex(),
+            span_id=lambda effect: effect.span_id.hex(),
+        )
+        | code_of(effect.stack),
+        **_causes(chain.causes, effect.process.pid, effect.stack),
+        "unexplained_us": micros(chain.unexplained_ns),
+        "unexplained_share": share(chain.unexplained_ns / max(1, effect.duration_ns)),
+    }
+
+
+def _causes(
+    causes: Sequence[Cause], pid: int, shown_above: CallStack | None = None
+) -> dict[str, Any]:
+    def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
+        cause = step.cause
+        ids = [evidence.id for evidence in cause.evidence]
+        shown = noun(
+            cause,
+            "kind time_us share by evidence",
+            share=lambda cause: share(cause.share),
+            by=lambda cause: _thread_of(cause.culprit, pid),
+            evidence=lambda _: ids[:_MAX_EVIDENCE],
+        )
+        more = present(
+            others=[_thread_of(one, pid) for one in cause.others[:_MAX_OTHERS]],
+            more_others=max(0, len(cause.others) - _MAX_OTHERS),
+            collective=_collective_of(cause),
+            more_evidence=max(0, len(ids) - _MAX_EVIDENCE),
+        )
+        # Where the effect was is said of it, and once.
+        code = code_of(_unless(shown_above, stack_of_cause(cause)))
+        code |= lines_of(cause.lines)
+        return shown | more | code | (_first("of_which", inner) if inner else {})
+
+    return _first("causes", write_tree(causes, write))
+
+
+def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
+    more = present(**{f"more_{name}": max(0, len(causes) - _MAX_CAUSES)})
+    return {name: causes[:_MAX_CAUSES]} | more
+
+
+def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
+    return None if stack and shown_above and stack.id == shown_above.id else stack
+
+
+def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
+    evidence, effect = interval.evidence, chain.effect
+    pid = effect.process.pid
+    shown = {
+        "id": evidence.id,
+        "at_us": micros(evidence.start_unix_ns - effect.start_unix_ns),
+        "for_us": micros(interval.length_ns),
+        "state": evidence.kind,
+        "cause": interval.cause.kind,
+        "reason": name_of(evidence.reason),
+        "span_id": evidence.span_id.hex(),
+    }
+    shown |= present(of=_thread_of(interval.thread, pid), culprit=_thread_of(evidence.culprit, pid))
+    return shown | _end_of_wait(evidence, pid, _unless(effect.stack, evidence.stack))
+
+
+@tool("Timeline")
+def get_timeline(
+    capture: Capture,
+    asked: Question,
+    tid: Annotated[int, Field(ge=0, le=LAST_ID, description="Only this thread; 0: all.")] = 0,
+    min_us: Annotated[float, Field(ge=0, le=1e12, description="Nothing shorter than this.")] = 0.0,
+    limit: Annotated[int, rows(500, "rows")] = 60,
+) -> Answer:
+    """
+    What threads did in a window, to the microsecond: calls, gaps between calls, time blocked and
+    in run queues (with who had the CPU and who ended the wait), forks, exits. In order of time;
+    of more than fit, the longest. Without from and to: an example of the worst incident. Only
+    what was kept one by one can be shown, which is not every call. kernel_functions are innermost
+    first.
+    """
+    if asked.begin or asked.end:
+        window, chosen = capture.resolve(asked), _NAMED
+    else:
+        window, chosen = _around_worst(capture.study(asked).document)
+    moments = Moments(
+        window, pids=asked.pids, tid=tid or None, least_ns=round(min_us * _NS_PER_US), limit=limit
+    )
+    capture.play(window, [moments])
+    shown = moments.in_order()
+    first = shown[0].interval.start_unix_ns if shown else 0
+    origin_unix_ns = first if window.start_unix_ns is None else window.start_unix_ns
+    end_unix_ns = window.end_unix_ns
+    return {
+        "source": inert(str(capture.path)),
+        "window": {
+            "from_utc": format_time(origin_unix_ns),
+            "start_unix_ns": origin_unix_ns,
+            "length_us": None if end_unix_ns is None else micros(end_unix_ns - origin_unix_ns),
+            "chosen": chosen,
+        },
+        "found": dict(sorted(moments.counts.items())),
+        "moments": Listing(
+            [_moment(moment, origin_unix_ns) for moment in shown], more=moments.left_out()
+        ),
+        "note": "" if shown else "Nothing that was kept one by one lies in this window.",
+    }
+
+
+def _around_worst(document: Document) -> tuple[Window, str]:
+    worst = worst_moment(document)
+    if worst is None:
+        return document.window, _WHOLE
+    effect = worst.effect
+    around_ns = effect.duration_ns // _AROUND
+    end_unix_ns = effect.start_unix_ns + effect.duration_ns
+    return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST
+
+
+def _moment(moment: Moment, origin_unix_ns: int) -> dict[str, Any]:
+    interval, pid = moment.interval, moment.process.pid
+    shown = noun(
+        moment,
+        "at_us for_us kind what pid tid thread id",
+        at_us=lambda _: micros(interval.start_unix_ns - origin_unix_ns),
+        for_us=lambda _: micros(moment.length_ns),
+        kind=lambda _: interval.kind,
+        thread=lambda _: moment.comm,
+        id=lambda _: interval.id,
+    )
+    had_the_cpu = interval.culprit if interval.kind == "run_queue" else None
+    shown |= present(
+        span_id=interval.span_id.hex(),
+        bytes=moment.size_bytes,
+        error=moment.error,
+        had_the_cpu=_thread_of(had_the_cpu, pid),
+    )
+    return shown | _end_of_wait(interval, pid, interval.stack)
+
+
+def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
+    # Whether it belongs to the process that it cost time is said too.
+    if thread is None:
+        return None
+    shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
+    return shown | present(own_process=thread.pid == pid)
+
+
+def _collective_of(cause: Cause) -> str:
+    """Return what ranks waited for, and who did not call it; empty: it is no such wait."""
+    return inert(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
+
+
+def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:
+    functions = [name_of(function) for function in evidence.functions[:_MAX_FUNCTIONS]]
+    woken_by = present(woken_by=_thread_of(evidence.waker, pid))
+    return woken_by | code_of(stack) | present(kernel_functions=functions)

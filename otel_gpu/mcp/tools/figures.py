@@ -1,0 +1,248 @@
+"""Figures of a window: calls, what bounds each process, and device memory."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from otel_gpu.faces.fields import largest_first
+from otel_gpu.mcp.answers import Listing, first_of, micros, name_of
+from otel_gpu.mcp.arguments import rows
+from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.code_locations import lines_of
+from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
+from otel_gpu.report.document import Document, Process, ProcessImage, Slot
+from otel_gpu.report.memory.memory_calls import ROLES
+from otel_gpu.report.time_tree import say_bound, time_rows
+from otel_gpu.report.wording.phases import phase_of
+from otel_gpu.report.wording.phrases import CONTEXTS
+from otel_gpu.report.wording.sentences import plain, sentence_of
+
+_MAX_VERDICTS = 50
+_MAX_TREES = 4
+_MAX_CHRONIC = 10
+_MAX_UNCOVERED = 50
+_OF_TREES = ("pid", "depth", "share", "time_us", "state", "what", "their_command")
+# Fewer points have no first and last third.
+_LEAST = 3
+
+
+@tool("Calls per API")
+def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs")] = 30) -> Answer:
+    """
+    How a run went: for each process and CUDA API the number of calls and errors (exact, also of
+    calls that were not kept one by one), median, 99th percentile, maximum and sum of host time in
+    microseconds, and bytes; then the same over time, with a word for each phase. A launch returns
+    when the kernel is queued, so its time is never the kernel's. lost_us counts what has a cause;
+    over_time, also what has none, and it has no rows for the parts of the window that no capture
+    covers: no_capture names them by begin and end, and what happened there is not known.
+    """
+    document, health = study.document, study.health
+    return {
+        "calls": sum(row.calls for row in document.apis),
+        "errors": sum(row.errors for row in document.apis),
+        "lost_us": micros(sum(incident.lost_ns for incident in document.incidents)),
+        "incidents": len(document.incidents),
+        "apis": table(
+            document.apis,
+            "pid service api layer calls errors p50_us p99_us p99_to_p50 max_us sum_us bytes",
+            limit,
+            p99_to_p50=lambda row: round(row.p99_ns / row.p50_ns, 1) if row.p50_ns > 0 else None,
+        ),
+        "over_time": table(
+            document.slots_of(None),
+            "at_us calls mean_us allocating_calls allocating_mean_us run_queue_us lost_us phase",
+            at_us=lambda slot: since(slot.start_unix_ns, document),
+            calls=lambda slot: round(slot.calls, 1),
+            mean_us=lambda slot: micros(slot.call_ns / slot.calls) if slot.calls else None,
+            allocating_calls=lambda slot: round(slot.allocate_calls, 1),
+            allocating_mean_us=_allocating_mean_us,
+            run_queue_us=lambda slot: micros(slot.run_queue_ns),
+            phase=lambda slot: str(phase_of(slot)),
+        ),
+        "no_capture": [
+            [since(one.start_unix_ns or 0, document), since(one.end_unix_ns or 0, document)]
+            for one in document.uncovered[:_MAX_UNCOVERED]
+        ],
+        "losses": dict(document.losses) if health.counters or document.losses else None,
+    }
+
+
+def _allocating_mean_us(slot: Slot) -> float | None:
+    return micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None
+
+
+@tool("Time budget and verdict")
+def get_time_budget(
+    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 25
+) -> Answer:
+    """
+    Why the GPU is not busy. time_tree: all of the time of the threads that feed it, of the
+    processes with most of it; a row is a part of the one above it of less depth, share is of the
+    process's tree: depth 0 what they did, 1 for whom or what they waited, 2 what that one did
+    meanwhile, below work its lines, by share of on-CPU samples; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
+    process (gpu-bound, data-bound, ...; cpu-bound: its own code ran, cpu-starved: another thread had its CPU; mixed: near a tie of the first two bounds): the shares that the verdict
+    compares, bounds: the classes that it names with who or what is behind most of each, its time by state, and the lines of the work behind the first; how long threads were off the CPU and for which reason, and which threads kept slow
+    calls and gaps waiting. by_thread is empty or other
+    where the name is not known. Time off the CPU of threads that make no calls is not a fault in
+    itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
+    where several call.
+    """
+    document = study.document
+    return {
+        "time_tree": _time_tree(document, limit),
+        "chronic": first_of(list(_chronic(document)), _MAX_CHRONIC),
+        "verdicts": first_of(list(map(_verdict, document.judged)), _MAX_VERDICTS),
+        "off_cpu": table(
+            document.off_cpu,
+            "pid service threads state reason time_us times",
+            limit,
+            threads=lambda row: CONTEXTS.get(row.context, row.context),
+        ),
+        "kept_waiting_by": table(
+            document.blames,
+            "pid service by_thread by_pid by_tid how time_us effects",
+            limit,
+            by_thread=lambda row: row.culprit.comm,
+            by_pid=lambda row: row.culprit.pid,
+            by_tid=lambda row: row.culprit.tid,
+            how=lambda row: row.kind,
+        ),
+        "in_calls": first_of(
+            _in_calls(document), limit, ("pid", "service", "in_calls_us", "share_of_window")
+        ),
+        "notes": list(_notes(study)),
+    }
+
+
+def _time_tree(document: Document, most: int) -> Listing:
+    """Return the rows of the largest trees, as many as there may be of each."""
+    trees = [(one.process.pid, one.time_tree) for one in document.judged if one.time_tree]
+    ranked = sorted(trees, key=lambda tree: (-tree[1].time_ns, tree[0]))
+    shown: list[list[object]] = []
+    more = 0
+    for number, (pid, tree) in enumerate(ranked):
+        grown = list(time_rows(tree))
+        kept = most if number < _MAX_TREES else 0
+        more += len(grown[kept:])
+        said: set[str] = set()
+        for node, depth, _, sentence in grown[:kept]:
+            command = node.who.command if node.who else ""
+            shown.append(
+                [
+                    *(pid, depth, share(node.share), micros(node.time_ns), name_of(node.state)),
+                    *(plain(sentence), "" if command in said else name_of(command)),
+                ]
+            )
+            said.add(command)
+    return Listing(shown, _OF_TREES, more)
+
+
+def _chronic(document: Document) -> Iterator[dict[str, Any]]:
+    for incident in document.incidents:
+        if incident.chronic:
+            yield {
+                **noun(incident, "id severity severity_reason lost_us"),
+                "share": share(incident.causes[0].share),
+                "pids": [image.pid for image in incident.processes],
+                "what": plain(sentence_of(incident)),
+                "advice": incident.advice,
+            }
+
+
+def _notes(study: Study) -> Iterator[str]:
+    if not study.document.judged:
+        yield (
+            "No process has a verdict: there is no account of its threads' time. in_calls says how "
+            "much of it was in calls; what was done outside of them is not known."
+            if not study.health.seen["Times"]
+            else "No thread of this window feeds a GPU, so nothing has a verdict."
+        )
+
+
+def _in_calls(document: Document) -> list[list[object]]:
+    """Time inside calls, those inside other calls not counted again, of all threads together."""
+    in_calls_ns: Counter[ProcessImage] = Counter()
+    for slot in document.slots:
+        if slot.process is not None:
+            in_calls_ns[slot.process] += round(slot.call_ns)
+    ranked = sorted(in_calls_ns.items(), key=lambda item: (-item[1], item[0].pid))
+    return [
+        [image.pid, service(image), micros(time_ns), share(time_ns / max(1, document.length_ns))]
+        for image, time_ns in ranked
+        if time_ns
+    ]
+
+
+def _verdict(judged: Process) -> dict[str, Any]:
+    return noun(judged, "pid service verdict") | {
+        "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
+        "bounds": [
+            {"class": name_of(one.name), "share": share(one.share), "what": plain(say_bound(one))}
+            for one in judged.verdict_bounds
+        ],
+        "budget_us": {name: micros(time) for name, time in largest_first(judged.budget_ns)},
+        **lines_of(judged.lines),
+    }
+
+
+@tool("Device memory balance")
+def get_memory_balance(
+    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 30
+) -> Answer:
+    """
+    Allocations against frees of device memory, per process: successful calls, bytes, and what is
+    held more at the end of the window than at its beginning; per API, with latency; and whether
+    allocating and freeing got slower over time (growth: mean of the last third over mean of the
+    first; also what a change from allocating to freeing looks like: see the APIs). More
+    allocations than frees can be a cache that is meant: it is a leak only where it goes on
+    growing.
+    """
+    document = study.document
+    apis = [row for row in document.apis if row.api in ROLES]
+    note = "" if apis else "No allocating or freeing call was counted."
+    if apis and not document.balances:
+        note = "No call succeeded: no balance."
+    return {
+        "balance": table(
+            document.balances,
+            "pid service allocations frees allocations_not_freed allocated_bytes freed_bytes "
+            "bytes_in_use_more_at_end",
+            limit,
+            allocations_not_freed=lambda row: row.allocations - row.frees,
+            bytes_in_use_more_at_end=lambda row: row.allocated_bytes - row.freed_bytes,
+        ),
+        "apis": table(
+            apis,
+            "pid api does calls errors p50_us p99_us max_us bytes",
+            limit,
+            does=lambda row: ROLES[row.api],
+        ),
+        "latency": first_of(_growth(document), limit),
+        "note": note,
+    }
+
+
+def _growth(document: Document) -> list[dict[str, Any]]:
+    found = []
+    for image in document.images:
+        if not (slots := [slot for slot in document.slots_of(image) if slot.allocate_calls]):
+            continue
+        third = max(1, len(slots) // 3)
+        first, last = _mean_ns(slots[:third]), _mean_ns(slots[-third:])
+        points = table(
+            slots,
+            "at_us calls mean_us",
+            at_us=lambda slot: since(slot.start_unix_ns, document),
+            calls=lambda slot: round(slot.allocate_calls, 1),
+            mean_us=_allocating_mean_us,
+        )
+        shown = {"pid": image.pid, "service": service(image)}
+        means = {"first_third_mean_us": micros(first), "last_third_mean_us": micros(last)}
+        growth = round(last / first, 2) if first and len(slots) >= _LEAST else None
+        found.append(shown | means | {"growth": growth, "over_time": points})
+    return sorted(found, key=lambda row: (-(row["growth"] or 0), row["pid"]))
+
+
+def _mean_ns(slots: Sequence[Slot]) -> float:
+    calls = sum(slot.allocate_calls for slot in slots)
+    return sum(slot.allocate_ns for slot in slots) / calls if calls else 0.0
