@@ -16,9 +16,9 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from otel_gpu.cli.keys import Keys
-from otel_gpu.faces.call_table import SORTS
-from otel_gpu.faces.screen import Controls, draw_screen
 from otel_gpu.report.document import key_of
+from otel_gpu.report.render.top.call_table import SORTS
+from otel_gpu.report.render.top.screen import Controls, draw_screen
 from otel_gpu.report.top.model import Board
 from otel_gpu.report.top.screen import View
 

@@ -18,11 +18,11 @@ from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.waits.kernel_reasons import find_reason
 from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.faces.threads_text import write_threads
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.report.json_form import to_text
+from otel_gpu.report.render.text.thread_dump import write_threads
 from otel_gpu.report.stacks.thread_dump import (
     BLOCKED,
     STATES,

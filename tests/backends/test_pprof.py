@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from otel_gpu.faces.pprof import pprof_file
+from otel_gpu.report.render.pprof import pprof_file
 from otel_gpu.report.stacks.top_stacks import CPU, GRAPHS, WAITED
 from tests.backends import builds
 from tests.unit.report.busy_threads import SHARES, report_of

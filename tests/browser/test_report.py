@@ -9,14 +9,14 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.demo.scenarios import SCENARIOS
-from otel_gpu.faces.html.page import make_page
+from otel_gpu.report.render.html.page import make_page
 from tests.browser.chromium import LAPTOP, PHONE, visit
 from tests.torch_allocator import EXAMPLES
 from tests.unit.cli.commands import busy
-from tests.unit.faces.html.pages import Seen, report_named
-from tests.unit.faces.html.test_devices import starved as starved_device
 from tests.unit.importers.traces import kernel
 from tests.unit.importers.traces import write as write_trace
+from tests.unit.report.render.html.pages import Seen, report_named
+from tests.unit.report.render.html.test_devices import starved as starved_device
 
 pytestmark = pytest.mark.browser
 

@@ -49,7 +49,7 @@ class Sabotaged(Agent):
         "otel_gpu.capture.bpf.programs:Programs.close@0",
         "otel_gpu.export.exports:Exports.shutdown@0",
         "otel_gpu.store.writer:StoreWriter.close@0",
-        "otel_gpu.faces.summary:Summary.print_final@0",
+        "otel_gpu.report.render.text.summary:Summary.print_final@0",
         "otel_gpu.cli.commands.run:exit_code_of@9",
     ],
 )

@@ -23,7 +23,10 @@ MAY_IMPORT |= {"importers": ["wire", "procfs", "stacks", "capture"]}
 MAY_IMPORT |= {"instrumentation": ["wire", "procfs", "export"]}
 # They write what is in the document, and read nothing else. An assistant may ask a store in SQL,
 # which no document can hold.
-MAY_IMPORT |= {"faces": ["wire", "report"], "mcp": ["wire", "faces", "report", "store"]}
+MAY_IMPORT |= {
+    "report/render": ["wire", "report"],
+    "mcp": ["wire", "report", "report/render", "store"],
+}
 # Scenarios take nothing from the agent.
 MAY_IMPORT |= {"demo": []}
 # Verbs join what they need; nothing but the command line knows verbs.
@@ -170,12 +173,22 @@ def test_the_test_sees_every_way_to_import():
 @pytest.mark.parametrize(
     ("verb", "unwanted"),
     [
-        ("run", {"rich", "jinja2", "sqlite3", "otel_gpu.faces", "otel_gpu.report"}),
-        ("explain", {"rich", "otel_gpu.faces", "otel_gpu.capture.session", "google.protobuf"}),
+        ("run", {"rich", "jinja2", "sqlite3", "otel_gpu.report.render", "otel_gpu.report"}),
+        (
+            "explain",
+            {"rich", "otel_gpu.report.render", "otel_gpu.capture.session", "google.protobuf"},
+        ),
         ("stacks", {"jinja2", "google.protobuf", "otel_gpu.capture.session"}),
         (
             "import_",
-            {"jinja2", "rich", "sqlite3", "google.protobuf", "otel_gpu.export", "otel_gpu.faces"},
+            {
+                "jinja2",
+                "rich",
+                "sqlite3",
+                "google.protobuf",
+                "otel_gpu.export",
+                "otel_gpu.report.render",
+            },
         ),
     ],
 )

@@ -15,10 +15,10 @@ from otel_gpu.cli.import_source import open_any
 from otel_gpu.cli.part_reports import make_collector, write_result
 from otel_gpu.cli.stack_sides import open_side
 from otel_gpu.config import Config
-from otel_gpu.faces.comparison_text import headline, write_comparison
 from otel_gpu.report.comparison.comparison import Side, compare
 from otel_gpu.report.comparison.json_form import comparison_document
 from otel_gpu.report.json_form import to_text
+from otel_gpu.report.render.text.comparison import headline, write_comparison
 from otel_gpu.report.wording.formats import printable
 
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)

@@ -44,7 +44,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         lines = [to_text(make_document(document))] if args.json else None
 
         def draw(console: "Console") -> None:
-            from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- 20 ms that JSON need not pay
+            from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- 20 ms that JSON need not pay
 
             write_text(document, console, per_process=args.per_process)
 

@@ -24,8 +24,8 @@ from otel_gpu.cli.part_reports import (
 )
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CaptureActivity
-from otel_gpu.faces.perfetto import PerfettoFile
 from otel_gpu.report.document import Document, Window
+from otel_gpu.report.render.perfetto import PerfettoFile
 from otel_gpu.report.timeline.activities import ActivityTracks
 from otel_gpu.report.timeline.chains import draw_document
 from otel_gpu.report.wording.formats import format_size

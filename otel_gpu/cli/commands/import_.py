@@ -84,7 +84,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
             # Not folded: it may be searched.
             console.print(line, soft_wrap=True)
         console.print()
-        from otel_gpu.faces.text import write_text  # noqa: PLC0415 -- as in _open_keepers
+        from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- as in _open_keepers
 
         write_text(report, console)
     return 0 if complete else 1

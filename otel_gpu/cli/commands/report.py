@@ -16,9 +16,9 @@ from otel_gpu.cli.part_reports import (
     part_of,
 )
 from otel_gpu.config import Config
-from otel_gpu.faces.html.page import make_page
 from otel_gpu.report.json_form import make_document, to_text
 from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.render.html.page import make_page
 from otel_gpu.report.stacks.top_stacks import (
     CALLED,
     CPU,

@@ -77,7 +77,7 @@ def _capture(
         summary = None
         if args.summary != "never":
             # An agent that shows nothing does without rich and its megabytes.
-            from otel_gpu.faces.summary import Summary, is_live  # noqa: PLC0415
+            from otel_gpu.report.render.text.summary import Summary, is_live  # noqa: PLC0415
 
             console = out.stderr_console
             live = is_live(args.summary, console, shares_terminal=started.command is not None)

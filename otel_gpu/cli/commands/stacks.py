@@ -23,12 +23,12 @@ from otel_gpu.cli.stack_sides import open_side
 from otel_gpu.cli.targets import add_target_arguments
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.faces.folded import folded_differences, folded_line
-from otel_gpu.faces.speedscope import speedscope_document
-from otel_gpu.faces.stacks_text import coverage, write_difference, write_stacks
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import to_text
 from otel_gpu.report.memory.stacks import MemoryStackCollector
+from otel_gpu.report.render.folded import folded_differences, folded_line
+from otel_gpu.report.render.speedscope import speedscope_document
+from otel_gpu.report.render.text.stacks import coverage, write_difference, write_stacks
 from otel_gpu.report.source import Source
 from otel_gpu.report.stacks.diff import StackDiff, compare
 from otel_gpu.report.stacks.document import make_diff_document, make_stacks_document
@@ -153,12 +153,12 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)
     if args.pprof:
-        from otel_gpu.faces.pprof import pprof_file  # noqa: PLC0415 -- 15 ms that few ask for
+        from otel_gpu.report.render.pprof import pprof_file  # noqa: PLC0415 -- 15 ms that few ask for
 
         with open_for_writing_bytes(args.pprof) as binary:
             binary.write(pprof_file(report))
     if args.flamegraph:
-        from otel_gpu.faces.html.flamegraph import flamegraph_page  # noqa: PLC0415 -- 20 ms
+        from otel_gpu.report.render.html.flamegraph import flamegraph_page  # noqa: PLC0415 -- 20 ms
 
         title, about = f"{report.source}: {report.title}", [coverage(report), *report.notes]
         with open_for_writing(args.flamegraph) as file:
@@ -190,7 +190,7 @@ def _run_diff(args: Namespace, config: Config, out: Output) -> int:
 
 
 def _difference_page(diff: StackDiff) -> str:
-    from otel_gpu.faces.html.flamegraph import difference_page  # noqa: PLC0415 -- as above
+    from otel_gpu.report.render.html.flamegraph import difference_page  # noqa: PLC0415 -- as above
 
     sides = zip("AB", (diff.before, diff.after), strict=True)
     about = [

@@ -28,10 +28,10 @@ from otel_gpu.cli.targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.faces.summary import is_live
 from otel_gpu.faults import Faults, Isolated, Observer
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import Extent
+from otel_gpu.report.render.text.summary import is_live
 from otel_gpu.report.top.model import Board
 
 CONFIG_FLAGS = ("spans.mode",)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from otel_gpu.faces.fields import largest_first
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.mcp.arguments import LAST_ID, Question, rows
 from otel_gpu.mcp.captures import Capture, Study
@@ -34,6 +33,7 @@ from otel_gpu.report.document import (
     Window,
     stack_of_cause,
 )
+from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.timeline.window_detail import Moment, Moments
 from otel_gpu.report.wording.formats import format_time
 

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from otel_gpu.faces.tables import load_lines
 from otel_gpu.mcp.answers import first_of, inert, micros, name_of
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import Capture, Study
 from otel_gpu.mcp.tool import Answer, noun, since, tool
 from otel_gpu.report.document import Document, ImageKey, Process, key_of
 from otel_gpu.report.health import Health
+from otel_gpu.report.render.text.tables import load_lines
 
 _MAX_NOTES = 50
 _PROBES = ("library", "symbols", "failed")

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.faces.fields import largest_first
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import Study
 from otel_gpu.mcp.tool import Answer, noun, share, since, table, tool
 from otel_gpu.report.devices.types import DeviceReport
 from otel_gpu.report.document import Document
+from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.wording.formats import short_function
 from otel_gpu.report.wording.short_names import short_names
 

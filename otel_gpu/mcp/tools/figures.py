@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from otel_gpu.faces.fields import largest_first
 from otel_gpu.mcp.answers import Listing, first_of, micros, name_of
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import Study
@@ -12,6 +11,7 @@ from otel_gpu.mcp.code_locations import lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
 from otel_gpu.report.document import Document, Process, ProcessImage, Slot
 from otel_gpu.report.memory.memory_calls import ROLES
+from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.time_tree import say_bound, time_rows
 from otel_gpu.report.wording.phases import phase_of
 from otel_gpu.report.wording.phrases import CONTEXTS

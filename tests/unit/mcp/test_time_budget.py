@@ -12,8 +12,8 @@ from otel_gpu.mcp.server import answer
 from otel_gpu.report.document import Document, Node, Where, Window, processes_of
 from otel_gpu.report.health import Health
 from tests.activities import SECOND, T0, image, lines_at
-from tests.unit.faces.html.pages import report_named
 from tests.unit.mcp import served
+from tests.unit.report.render.html.pages import report_named
 
 MS = 1_000_000
 TRAINER = image(42, 1)

@@ -12,11 +12,11 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.chains import Cause
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from otel_gpu.faces.text import write_text
 from otel_gpu.report.causes import ranked_places
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import make_document
+from otel_gpu.report.render.text.document import write_text
 from otel_gpu.report.wording.sentences import because, plain, sentence_of, what_happened
 from tests.activities import SECOND, T0, capture, lines_at
 from tests.schemas import REPORT
@@ -33,7 +33,7 @@ from tests.unit.explain.streams import (
     usual_gap,
     woken_by,
 )
-from tests.unit.faces.html.pages import part, text_of
+from tests.unit.report.render.html.pages import part, text_of
 
 GAP, OTHER = wire.CONTEXT_GAP, wire.CONTEXT_OTHER
 LOADER, HOG = Culprit(77, 77, "worker"), Culprit(900, 901, "hog")

@@ -9,11 +9,11 @@ from rich.console import Console
 
 import otel_gpu.report
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.html.page import make_page
-from otel_gpu.faces.text import write_text
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Document, Window
 from otel_gpu.report.json_form import make_document
+from otel_gpu.report.render.html.page import make_page
+from otel_gpu.report.render.text.document import write_text
 from otel_gpu.report.steps import step_rows
 from otel_gpu.state.steps import Steps
 from tests.activities import MS, SECOND, T0, calls, capture, image, snapshot, step

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from otel_gpu import cli
-from otel_gpu.faces.text import write_text
+from otel_gpu.report.render.text.document import write_text
 from tests.unit.importers.test_torch_trace import explain
 from tests.unit.importers.traces import LOADER, call, host, kernel, step, trace, write
 

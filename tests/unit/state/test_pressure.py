@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.enrich.activities import PressureActivity
-from otel_gpu.faces.tables import load_lines
+from otel_gpu.report.render.text.tables import load_lines
 from otel_gpu.state.pressure import Load, Pressure, Throttled
 from otel_gpu.state.window import Window
 from tests.activities import SECOND, T0

@@ -17,9 +17,9 @@ from otel_gpu.cli.commands import UsageError
 from otel_gpu.cli.part_reports import Moment, parse_moment
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.text import write_text
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.json_form import make_document, to_text
+from otel_gpu.report.render.text.document import write_text
 from tests.schemas import REPORT
 from tests.unit.cli.commands import starved
 

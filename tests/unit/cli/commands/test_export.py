@@ -10,9 +10,9 @@ import pytest
 
 from otel_gpu import cli
 from tests.replay.make_recordings import recording_path
-from tests.unit.faces.chrome_trace import check
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import call, host, kernel, step, trace, write
+from tests.unit.report.render.chrome_trace import check
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "demo.otelgpu"

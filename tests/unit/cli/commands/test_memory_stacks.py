@@ -6,7 +6,7 @@ import json
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.faces.pprof import _message
+from otel_gpu.report.render.pprof import _message
 from otel_gpu.report.stacks.top_stacks import MEMORY
 from tests.schemas import STACKS
 from tests.torch_allocator import ACTIVATIONS, CACHE, EXAMPLES, GRADIENTS, LOSSES, WEIGHTS, leak

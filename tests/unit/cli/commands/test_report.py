@@ -14,12 +14,12 @@ from otel_gpu.report.timeline.timeline import MAX_ITEMS
 from tests.replay.make_recordings import recording_path
 from tests.scenarios.more import SCENARIOS
 from tests.unit.cli.commands import busy, starved
-from tests.unit.faces.html.pages import Seen
-from tests.unit.faces.html.test_devices import LOADER
-from tests.unit.faces.html.test_devices import starved as starved_device
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import host, step, trace
 from tests.unit.importers.traces import write as write_trace
+from tests.unit.report.render.html.pages import Seen
+from tests.unit.report.render.html.test_devices import LOADER
+from tests.unit.report.render.html.test_devices import starved as starved_device
 
 REAL = os.environ.get("OTEL_GPU_TEST_TORCH_DATA", "")
 SVG = ("xmlns", "class", "viewbox", "role", "aria-label", "font-family", "font-size", "fill")

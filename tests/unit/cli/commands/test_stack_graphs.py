@@ -17,7 +17,7 @@ from tests.scenarios.more import SCENARIOS
 from tests.schemas import STACKS, STACKS_DIFF
 from tests.unit.cli.commands import busy
 
-SCHEMA = Path(__file__).parents[2] / "faces" / "speedscope" / "file-format-schema.json"
+SCHEMA = Path(__file__).parents[2] / "report" / "render" / "speedscope" / "file-format-schema.json"
 SPEEDSCOPE = Draft7Validator(json.loads(SCHEMA.read_text("utf-8")))
 MS = 1_000_000
 TIMES_MS = {

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from otel_gpu.faces.text import write_text
+from otel_gpu.report.render.text.document import write_text
 from tests.unit.importers.test_torch_trace import explain
 from tests.unit.importers.traces import call, host, kernel, step, trace, write
 from tests.unit.report.devices.test_builder import LOADER, launched

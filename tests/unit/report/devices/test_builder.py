@@ -11,7 +11,7 @@ from rich.console import Console
 from otel_gpu import cli
 from otel_gpu.explain.traces.device_verdict import find_device_verdict
 from otel_gpu.explain.traces.idle_causes import IdleCause
-from otel_gpu.faces.text import write_text
+from otel_gpu.report.render.text.document import write_text
 from otel_gpu.state.traces.collectives import find_waits
 from otel_gpu.state.traces.device_time import Phases
 from tests.unit.importers.test_torch_trace import explain

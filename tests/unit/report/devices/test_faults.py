@@ -6,9 +6,9 @@ import json
 from rich.console import Console
 
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.text import write_text
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.json_form import make_document
+from otel_gpu.report.render.text.document import write_text
 from otel_gpu.report.wording.sentences import loss_of, plain, sentence_of
 from tests.activities import capture, device_fault, snapshot
 from tests.unit.explain.devices.test_device_causes import UUID, devices, gpu, wait

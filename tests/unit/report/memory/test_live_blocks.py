@@ -7,10 +7,10 @@ from rich.console import Console
 
 from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.text import write_text
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import make_document
+from otel_gpu.report.render.text.document import write_text
 from otel_gpu.wire.frames import Frame
 from tests.activities import (
     MS,

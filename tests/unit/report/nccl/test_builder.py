@@ -11,13 +11,13 @@ from rich.console import Console
 import otel_gpu.report
 from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.faces.html.page import make_page
-from otel_gpu.faces.text import write_text
 from otel_gpu.mcp.tools.collectives import get_collectives
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import make_document
 from otel_gpu.report.nccl.builder import MAX_COMMUNICATORS, bus_factor
+from otel_gpu.report.render.html.page import make_page
+from otel_gpu.report.render.text.document import write_text
 from tests.activities import MS, SECOND, T0, calls, capture, image, snapshot, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, ID, collectives, ranks, reading
 from tests.unit.explain.nccl.test_collectives import hanging

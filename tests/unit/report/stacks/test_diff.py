@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_gpu.faces.folded import folded_differences
-from otel_gpu.faces.html.flamegraph import difference_page, draw_difference
-from otel_gpu.faces.stacks_text import write_difference
 from otel_gpu.report.json_form import to_text
+from otel_gpu.report.render.folded import folded_differences
+from otel_gpu.report.render.html.flamegraph import difference_page, draw_difference
+from otel_gpu.report.render.text.stacks import write_difference
 from otel_gpu.report.stacks.diff import compare
 from otel_gpu.report.stacks.document import make_diff_document
 from otel_gpu.report.stacks.top_stacks import CPU
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, call_stack, capture, image, sample
 from tests.schemas import STACKS_DIFF
-from tests.unit.faces.html.pages import Seen
 from tests.unit.report.busy_threads import MS, report_of
+from tests.unit.report.render.html.pages import Seen
 from tests.unit.report.stack_samples import EVIL
 
 

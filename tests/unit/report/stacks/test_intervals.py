@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_gpu.faces.folded import folded_line
-from otel_gpu.faces.stacks_text import coverage, write_stacks
 from otel_gpu.report.document import Window
+from otel_gpu.report.render.folded import folded_line
+from otel_gpu.report.render.text.stacks import coverage, write_stacks
 from otel_gpu.report.stacks import top_stacks
 from otel_gpu.report.stacks.document import make_stacks_document
 from otel_gpu.report.stacks.folding import fold

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from otel_gpu.enrich.identity.identities import CallStack
-from otel_gpu.faces.threads_text import write_threads
+from otel_gpu.report.render.text.thread_dump import write_threads
 from otel_gpu.report.stacks.thread_dump import (
     BLOCKED,
     ON_CPU,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from otel_gpu import wire
-from otel_gpu.faces.folded import folded_line
-from otel_gpu.faces.html.flamegraph import draw_flamegraph
-from otel_gpu.faces.speedscope import speedscope_document
-from otel_gpu.faces.stacks_text import write_stacks
 from otel_gpu.report.json_form import to_text
+from otel_gpu.report.render.folded import folded_line
+from otel_gpu.report.render.html.flamegraph import draw_flamegraph
+from otel_gpu.report.render.speedscope import speedscope_document
+from otel_gpu.report.render.text.stacks import write_stacks
 from otel_gpu.report.stacks import top_stacks as stacks
 from otel_gpu.report.stacks.document import make_stacks_document
 from otel_gpu.report.stacks.folding import fold

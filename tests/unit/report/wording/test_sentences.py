@@ -8,7 +8,7 @@ from otel_gpu.explain.rules import KINDS
 from otel_gpu.report.causes import path_of
 from otel_gpu.report.wording import phrases
 from otel_gpu.report.wording.sentences import because, fault
-from tests.unit.faces.html.pages import text_of
+from tests.unit.report.render.html.pages import text_of
 
 HOG, LOADER, OWN = Culprit(900, 901, "hog"), Culprit(50, 50, "loader"), Culprit(42, 43, "saver")
 

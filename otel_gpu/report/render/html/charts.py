@@ -1,0 +1,163 @@
+"""What happened when: a few small charts over one axis of time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from otel_gpu.report.document import Document, Severity, Slot, Window
+from otel_gpu.report.render.fields import offset_of, phase_text
+from otel_gpu.report.render.html.shapes import WIDTH, Block
+from otel_gpu.report.wording.formats import format_duration, format_share
+from otel_gpu.report.wording.phases import NO_CAPTURE, PhaseKind, phase_of
+from otel_gpu.report.wording.phrases import API, CPU, GPU, MEMORY, WORK
+
+MOST_INCIDENTS = 12
+LOST = "lost"
+"""The tone of lost time, which is of no kind of cause."""
+
+UNCOVERED = "uncovered"
+"""The tone of time that no capture covers."""
+
+_HEIGHT = 10.0
+_GAP = 0.3
+_LEAST_SHARE = 0.005
+_MARK_HEIGHT = 7
+_LEAST_HEIGHT = 20
+_NS_PER_S = 1e9
+_TONES: Mapping[str, str] = {
+    PhaseKind.STALLED: LOST,
+    PhaseKind.NO_CALLS: "none",
+    PhaseKind.ALLOCATING: MEMORY,
+    PhaseKind.WAITING: GPU,
+    PhaseKind.STEADY: "steady",
+}
+
+
+class Measure(NamedTuple):
+    """What one chart draws of a slot: time as a share of it, or else the rate of calls."""
+
+    name: str
+    tone: str
+    about: str
+    share_of: str = ""
+
+    def value_of(self, slot: Slot) -> float:
+        """Return what is drawn of a slot."""
+        if self.share_of:
+            return float(getattr(slot, self.share_of)) / slot.length_ns
+        return slot.calls / slot.length_ns * _NS_PER_S
+
+    def format(self, value: float) -> str:
+        """Return a value in words."""
+        return format_share(value) if self.share_of else f"{value:,.0f} per second"
+
+
+MEASURES = (
+    Measure("Lost", LOST, "Time lost by slow calls and gaps", "lost_ns"),
+    Measure("Calls", API, "CUDA calls"),
+    Measure("GPU wait", GPU, "Time in calls that wait for the GPU", "synchronize_ns"),
+    Measure("Run queue", CPU, "Time that threads were ready to run and did not", "run_queue_ns"),
+    Measure("Alloc + free", MEMORY, "Time in calls that allocate or free", "allocate_ns"),
+)
+
+
+class Chart(NamedTuple):
+    """A picture and what stands beside it; ``keys`` are the tones that need a name."""
+
+    label: str
+    kind: str
+    about: str
+    blocks: Sequence[Block]
+    tone: str = ""
+    note: str = ""
+    keys: Sequence[tuple[str, str]] = ()
+    height: int | None = None
+
+
+def charts_of(document: Document, slots: Sequence[Slot], *, is_all: bool) -> Iterator[Chart]:
+    """Yield the charts of some slots, over the whole window: all processes together, or one."""
+    yield _phases(document, slots)
+    if is_all and document.incidents:
+        yield _incidents(document)
+    for measure in MEASURES:
+        values = [measure.value_of(slot) for slot in slots]
+        most = max(values)
+        if most > (_LEAST_SHARE if measure.share_of else 0):
+            yield _chart(document, measure, slots, values, most)
+
+
+def is_busy(slots: Sequence[Slot]) -> bool:
+    """Whether anything happened that could be drawn."""
+    return any(slot.calls or slot.lost_ns for slot in slots)
+
+
+def _chart(
+    document: Document,
+    measure: Measure,
+    slots: Sequence[Slot],
+    values: Sequence[float],
+    most: float,
+) -> Chart:
+    scale = max(most, 1.0) if measure.share_of else most
+    highest, of = measure.format(most), ", as a share of the time" if measure.share_of else ""
+    blocks = _columns(
+        document, slots, values, lambda value: (measure.tone, value / scale, measure.format(value))
+    )
+    about = f"{measure.about}{of}; at most {highest}"
+    return Chart(measure.name, "chart", about, blocks, measure.tone, f"up to {highest}")
+
+
+def _phases(document: Document, slots: Sequence[Slot]) -> Chart:
+    rows = document.over_time(slots[0].process)
+    tones = [
+        _TONES.get(phase_of(row).kind, WORK) if isinstance(row, Slot) else UNCOVERED for row in rows
+    ]
+    drawn = list(zip(tones, map(phase_text, rows), strict=True))
+    blocks = _columns(document, rows, drawn, lambda one: (one[0], 1.0, one[1]))
+    kinds = (phase_of(row).kind if isinstance(row, Slot) else NO_CAPTURE for row in rows)
+    keys = list(dict.fromkeys(zip(tones, map(str, kinds), strict=True)))
+    about = f"Phases: {', '.join(kind for _, kind in keys)}"
+    return Chart("Phases", "chart band", about, blocks, keys=keys)
+
+
+def _columns(
+    document: Document,
+    rows: Sequence[Slot | Window],
+    values: Sequence[Any],
+    draw: Callable[[Any], tuple[str, float, str]],
+) -> list[Block]:
+    """Draw a column for each row; ``draw`` says of a value its tone, its height and its text."""
+    start_unix_ns, length_ns = document.start_unix_ns, max(1, document.length_ns)
+    blocks = []
+    for row, value in zip(rows, values, strict=True):
+        tone, part, text = draw(value)
+        if part > 0:
+            left = ((row.start_unix_ns or 0) - start_unix_ns) / length_ns * WIDTH
+            width = max(1, (row.end_unix_ns or 0) - (row.start_unix_ns or 0)) / length_ns * WIDTH
+            height, title = part * _HEIGHT, f"{offset_of(row, start_unix_ns)}: {text}"
+            shown = max(width - _GAP, width / 2)
+            blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
+    return blocks
+
+
+def _incidents(document: Document) -> Chart:
+    incidents, start_unix_ns = document.incidents, document.start_unix_ns
+    length_ns = max(1, document.length_ns)
+    shown = incidents[:MOST_INCIDENTS]
+    height = _HEIGHT / len(shown)
+    blocks = []
+    for index, incident in enumerate(shown):
+        edges_ns = (incident.start_unix_ns - start_unix_ns, incident.end_unix_ns - start_unix_ns)
+        left, right = (min(max(edge / length_ns, 0.0), 1.0) * WIDTH for edge in edges_ns)
+        place = (min(left, WIDTH - _GAP), max(right - left, _GAP), index * height, height * 0.8)
+        kind, number = f"mark mark-{known(incident.severity)}", index + 1
+        title = f"Incident {number}: {format_duration(incident.lost_ns)} lost"
+        blocks.append(Block("", *place, kind, title, f"#incident-{number}"))
+    about = f"When the incidents were: {len(shown)} marks"
+    note = "the worst" if len(incidents) > len(shown) else ""
+    height_px = max(_LEAST_HEIGHT, _MARK_HEIGHT * len(shown))
+    return Chart("Incidents", "marks", about, blocks, note=note, height=height_px)
+
+
+def known(severity: str) -> str:
+    """The severity, or the least one where it is unknown."""
+    return severity if severity in set(Severity) else Severity.LOW

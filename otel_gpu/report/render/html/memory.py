@@ -1,0 +1,284 @@
+"""What a page shows of the memory of devices: over time, its parts, and who holds it."""
+
+from collections.abc import Iterator, Sequence
+
+from otel_gpu.report.document import Document
+from otel_gpu.report.memory.snapshot import frame_of, kept_for
+from otel_gpu.report.memory.types import (
+    ChurnSize,
+    FileHolder,
+    Growth,
+    Holding,
+    Memory,
+    MemoryReading,
+    OutOfMemory,
+    PinnedBy,
+    PinnedHole,
+    SegmentSize,
+)
+from otel_gpu.report.render import fields
+from otel_gpu.report.render.fields import Cell, Field
+from otel_gpu.report.render.html.charts import LOST, Chart
+from otel_gpu.report.render.html.markup import Place
+from otel_gpu.report.render.html.shapes import WIDTH, Bar, Block
+from otel_gpu.report.render.html.shapes import Part as Share
+from otel_gpu.report.render.html.tables import Table, table_of
+from otel_gpu.report.render.text.memory import file_text, memory_parts, places_text, size_class
+from otel_gpu.report.wording.formats import (
+    count_of,
+    format_duration,
+    format_offset,
+    format_share,
+    format_size,
+)
+from otel_gpu.report.wording.phrases import API, DATA, MEMORY
+from otel_gpu.report.wording.sentences import Name
+
+MOST_DEVICES = 24
+MOST_HELD = 20
+MOST_FAILURES = 4
+
+_MOST_COLUMNS = 200
+_HEIGHT = 10.0
+_GAP = 0.3
+_RESERVED = "api"
+# As ``memory_parts`` has them.
+_TONES = (MEMORY, API, MEMORY, DATA, LOST, "steady", "other")
+_NS_PER_S = 1e9
+
+
+def alarm_of(document: Document) -> tuple[str, str] | None:
+    """Return the first thing that went wrong with memory, and what to do; None: nothing did."""
+    rows = (row for row in document.memory if row.alarms)
+    return next(((row.alarms[0], row.advice[0] if row.advice else "") for row in rows), None)
+
+
+def name_of_memory(row: Memory, document: Document) -> object:
+    """Say whose memory of which device it is, and who says so."""
+    process = next((one for one in document.images if one.pid == row.pid), None)
+    whose = process if process is not None else f"process {row.pid}" if row.pid else ""
+    said = f"evice {row.device}, as its {row.layer} says"
+    return (whose, f", d{said}") if whose else f"D{said}"
+
+
+def place_of_holding(row: Holding | PinnedBy | OutOfMemory | Growth) -> object:
+    """Name a line of a program, or what stands for one."""
+    if not row.file:
+        return Name(row.function)
+    return Place(frame_of(row))
+
+
+def memory_charts(row: Memory) -> Iterator[Chart]:
+    """Yield what was in use and reserved over time, and when requests failed."""
+    readings = row.readings
+    if len(readings) < 2 or length_of_memory(row) <= 0:  # noqa: PLR2004 -- two ends
+        return
+    columns = list(_columns(readings, length_of_memory(row)))
+    most = max(one.reserved_bytes for *_, one in columns)
+    scale = max(most, row.peak_bytes or 0, 1)
+    for name, tone, field in (
+        ("In use", MEMORY, "live_bytes"),
+        ("Reserved", _RESERVED, "reserved_bytes"),
+    ):
+        sizes = [getattr(one, field) for *_, one in columns]
+        about = f"{name} over time; at most {format_size(max(sizes))}"
+        blocks = list(_draw(row, columns, tone, [size / scale for size in sizes]))
+        yield Chart(name, "chart", about, blocks, tone, f"up to {format_size(max(sizes))}")
+    if marks := list(_marks(row)):
+        about = f"When requests failed: {count_of(len(marks), 'mark')}"
+        yield Chart("Out of memory", "marks", about, marks, LOST, height=20)
+
+
+def length_of_memory(row: Memory) -> int:
+    """Return how long it was looked at, in nanoseconds, up to the last request that failed."""
+    if not row.readings:
+        return 0
+    ends = (row.readings[-1].unix_ns, *(oom.unix_ns or 0 for oom in row.ooms))
+    return max(ends) - row.readings[0].unix_ns
+
+
+def memory_shares(row: Memory) -> list[Share]:
+    """Return what the reserved memory is used for; what is not used at all is left out."""
+    # Of some sources there are parts less.
+    shares = zip(_TONES, memory_parts(row), strict=False)
+    whole = row.reserved_bytes or 1
+    return [
+        Share(tone, name, size / whole, format_size(size)) for tone, (name, size) in shares if size
+    ]
+
+
+def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> Table:
+    """Return who holds what, as shares of a whole."""
+    whole = whole_bytes or 1
+    columns = (
+        fields.text("where", place_of_holding),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.figure("share", lambda one: one.size_bytes / whole, format_share),
+        Field("", lambda one: Cell(Bar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
+        fields.figure("blocks", "blocks", fields.in_full),
+    )
+    return table_of(Table(about, columns), rows, most=MOST_HELD)
+
+
+def file_table(rows: Sequence[FileHolder]) -> Table:
+    """Return which files hold what, with the functions that hold the most of it."""
+    columns = (
+        fields.text("where", file_text),
+        fields.figure("bytes", "size_bytes", format_size),
+        Field("", lambda one: Cell(Bar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
+        fields.figure("blocks", "blocks", fields.in_full),
+    )
+    return table_of(Table("Files that hold memory in the end", columns), rows, most=MOST_HELD)
+
+
+def churn_table(rows: Sequence[ChurnSize]) -> Table:
+    """Return of which sizes most was allocated, and who allocated most of them."""
+    columns = (
+        fields.figure("size", "block_bytes", format_size),
+        fields.figure("blocks", "blocks", fields.in_full),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.text("most of them", lambda one: places_text(one.holders)),
+    )
+    return table_of(Table("Sizes of which most was allocated", columns), rows, most=MOST_HELD)
+
+
+def segment_table(rows: Sequence[SegmentSize]) -> Table:
+    """Return how large segments are."""
+    columns = (
+        fields.text("segments of", size_class),
+        fields.figure("segments", "segments", fields.in_full),
+        fields.figure("reserved", "reserved_bytes", format_size),
+        fields.figure("in use", "live_bytes", format_size),
+        fields.figure("can be given back", "whole_free_bytes", format_size),
+    )
+    return table_of(Table("Segments by size", columns), rows, most=MOST_HELD)
+
+
+def hole_table(rows: Sequence[PinnedHole]) -> Table:
+    """Return the largest holes, and whose blocks are beside them."""
+    columns = (
+        fields.text("blocks beside it", lambda one: places_text(one.holders)),
+        fields.figure("stuck", "stuck_bytes", format_size),
+        fields.figure("of a segment of", "segment_bytes", format_size),
+    )
+    return table_of(Table("The largest holes", columns), rows, most=MOST_HELD)
+
+
+def pin_table(rows: Sequence[PinnedBy]) -> Table:
+    """Return whose blocks keep holes apart."""
+    columns = (
+        fields.text("where", place_of_holding),
+        fields.figure("holes beside them", "hole_bytes", format_size),
+        fields.figure("blocks", "blocks", fields.in_full),
+        fields.figure("bytes", "size_bytes", format_size),
+    )
+    return table_of(Table("Blocks that keep holes apart", columns), rows, most=MOST_HELD)
+
+
+def growth_table(rows: Sequence[Growth]) -> Table:
+    """Return which lines hold more and more, and how sure that is."""
+    columns = (
+        fields.text("where", place_of_holding),
+        fields.figure("per second", "bytes_per_s", format_size),
+        fields.figure("R²", "r_squared", "{:.3f}".format),
+        fields.figure("readings", "readings", fields.in_full),
+        fields.text("full in", _horizon),
+    )
+    return table_of(Table("Lines that hold more and more", columns), rows, most=MOST_HELD)
+
+
+def window_table(row: Memory) -> Table:
+    """Return how the calls went that allocate, over time."""
+    origin_ns = row.windows[0].start_unix_ns if row.windows else 0
+    columns = (
+        Field(
+            "from",
+            lambda one: Cell(format_offset(one.start_unix_ns, origin_ns), one.start_unix_ns),
+        ),
+        fields.figure("calls", "calls", fields.in_full),
+        fields.figure("mean", "mean_ns", format_duration),
+        fields.figure("longest", "max_ns", format_duration),
+        Field("", lambda one: Cell(Bar(MEMORY, one.max_ns), one.max_ns), is_text=True),
+        fields.figure("bytes", "size_bytes", format_size),
+        fields.figure("frees", "frees", fields.in_full),
+    )
+    return table_of(Table("Calls that allocate, over time", columns), row.windows)
+
+
+def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
+    """Yield what was there when a request failed."""
+    yield "Free on the device", _size(oom.free_bytes)
+    yield (
+        "Reserved",
+        f"{format_size(oom.reserved_bytes)}, of which {format_size(oom.live_bytes)} in use",
+    )
+    yield (
+        "Free where it could serve",
+        f"{format_size(oom.hole_bytes)}, the largest piece {_size(oom.largest_hole_bytes)}",
+    )
+    if oom.elsewhere_bytes:
+        yield "Free for others only", format_size(oom.elsewhere_bytes)
+    for kept in oom.kept:
+        yield f"Kept for {kept_for(kept)}", format_size(kept.free_bytes)
+    if oom.outside_bytes:
+        yield "Held by others", f"at least {format_size(oom.outside_bytes)}"
+
+
+def known_of_memory(row: Memory) -> Iterator[str]:
+    """Yield how much of it is known, where that is not all."""
+    if row.before_bytes:
+        yield f"{format_size(row.before_bytes)} is in use since before the attach."
+    if row.unknown_bytes:
+        yield f"Where {format_size(row.unknown_bytes)} in use was allocated is not known."
+    if row.coverage is not None and row.coverage < 1:
+        yield f"In {row.coverage:.1%} of its reports the allocator's total was what had been seen."
+
+
+def _size(size_bytes: int | None) -> str:
+    return "not known" if size_bytes is None else format_size(size_bytes)
+
+
+def _horizon(row: Growth) -> str:
+    return "" if row.full_in_s is None else format_duration(row.full_in_s * _NS_PER_S)
+
+
+def _columns(
+    readings: Sequence[MemoryReading], length_ns: int
+) -> Iterator[tuple[float, float, MemoryReading]]:
+    """Yield left edge and width of a few stretches, and the moment in each when most was in use."""
+    start_ns, step = readings[0].unix_ns, -(-len(readings) // _MOST_COLUMNS)
+    for first in range(0, len(readings), step):
+        part = readings[first : first + step]
+        after = readings[min(first + step, len(readings) - 1)].unix_ns
+        left = (part[0].unix_ns - start_ns) / length_ns * WIDTH
+        width = (after - part[0].unix_ns) / length_ns * WIDTH
+        yield (
+            min(left, WIDTH - _GAP),
+            max(width, _GAP),
+            max(part, key=lambda one: (one.live_bytes, one.reserved_bytes)),
+        )
+
+
+def _draw(
+    row: Memory,
+    columns: Sequence[tuple[float, float, MemoryReading]],
+    tone: str,
+    parts: Sequence[float],
+) -> Iterator[Block]:
+    origin_ns = row.readings[0].unix_ns
+    for (left, width, one), part in zip(columns, parts, strict=True):
+        height = min(1.0, part) * _HEIGHT
+        used, reserved = format_size(one.live_bytes), format_size(one.reserved_bytes)
+        title = f"{format_offset(one.unix_ns, origin_ns)}: {used} in use, {reserved} reserved"
+        if height > 0:
+            yield Block(tone, left, width, _HEIGHT - height, height, title=title)
+
+
+def _marks(row: Memory) -> Iterator[Block]:
+    start_ns, length_ns = row.readings[0].unix_ns, length_of_memory(row)
+    for number, oom in enumerate(row.ooms):
+        if oom.unix_ns is None or not 0 <= oom.unix_ns - start_ns <= length_ns:
+            continue
+        left = min((oom.unix_ns - start_ns) / length_ns * WIDTH, WIDTH - _GAP)
+        title = f"Request {number + 1}: {format_size(oom.asked_bytes)}, {oom.cause}"
+        yield Block("", left, _GAP, kind="mark mark-high", title=title)

@@ -1,0 +1,74 @@
+"""What is drawn: parts of a whole, and blocks in a picture."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from otel_gpu.report.document import Cause
+from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
+from otel_gpu.report.wording.phrases import OTHER, tone_of
+from otel_gpu.report.wording.sentences import Name, label_of
+
+MOST_ROWS = 200
+WIDTH = 100.0
+
+
+class Part(NamedTuple):
+    """One part of a whole; ``beside`` is what stands beside its share."""
+
+    tone: str
+    name: Any
+    share: float
+    beside: str = ""
+
+
+class Block(NamedTuple):
+    """A rectangle in a picture 100 wide and 10 high, and what it says when pointed at."""
+
+    tone: str
+    left: float
+    width: float
+    top: float = 0.0
+    height: float = 10.0
+    kind: str = ""
+    title: str = ""
+    href: str = ""
+
+
+class Bar(NamedTuple):
+    """A bar in a cell, as a share of the longest in its column."""
+
+    tone: str
+    share: float
+
+
+def blocks_of(parts: Iterable[Part]) -> list[Block]:
+    """Lay parts one after the other; what they do not fill stays empty."""
+    blocks = []
+    left = 0.0
+    for part in parts:
+        width = min(max(part.share, 0.0) * WIDTH, WIDTH - left)
+        if width > 0:
+            blocks.append(Block(part.tone, left, width))
+            left += width
+    return blocks
+
+
+def bar_block(tone: str, share: float) -> list[Block]:
+    """Draw one share from the left edge on."""
+    return [Block(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
+
+
+def cause_parts(causes: Iterable[Cause]) -> list[Part]:
+    """Return the shares of causes."""
+    return [Part(tone_of(cause.kind), label_of(cause.kind), cause.share) for cause in causes]
+
+
+def named_parts(shares: Mapping[str, float], names: Mapping[str, tuple[str, str]]) -> list[Part]:
+    """Return shares by size, in words; those that are too small to matter are left out."""
+    ranked = largest_first(shares, SHOWN_SHARE)
+    return [Part(*names.get(name, (OTHER, Name(name))), share) for name, share in ranked]
+
+
+def listed(parts: Iterable[object], separator: object = ", ") -> tuple[Any, ...]:
+    """Return parts of a sentence with something between them."""
+    return tuple(one for part in parts for one in (separator, part))[1:]

@@ -1,0 +1,231 @@
+"""What a page picks from the document: the leading incident, trees of causes, stacks, cards."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import filterfalse
+from typing import NamedTuple
+
+from otel_gpu.report import causes
+from otel_gpu.report.causes import Step, find_intervals, longest_first, rank_of, write_tree
+from otel_gpu.report.document import (
+    Api,
+    Balance,
+    CallStack,
+    Cause,
+    Chain,
+    Document,
+    Incident,
+    Process,
+    ProcessImage,
+    Who,
+    key_of,
+    stack_of_cause,
+)
+from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
+from otel_gpu.report.render.html.charts import is_busy
+from otel_gpu.report.render.html.markup import Place
+from otel_gpu.report.render.html.shapes import Part, cause_parts, listed
+from otel_gpu.report.time_tree import time_rows
+from otel_gpu.report.wording.formats import count_of, format_duration
+from otel_gpu.report.wording.phrases import CLASSES, OTHER, tone_of
+from otel_gpu.report.wording.sentences import (
+    TIMES,
+    Code,
+    Sentence,
+    effect_parts,
+    label_of,
+    what_happened,
+    what_it_did,
+    who_of,
+)
+
+MOST_FRAMES = 64
+MOST_STACKS = 5
+MOST_LISTED = 10
+MOST_BOXES = 2_000
+MOST_PROCESSES = 24
+MOST_NAMED = 12
+MOST_EFFECTS = 32
+MOST_DRAWN = 4
+MOST_LOSSES = 32
+MOST_NOTES = 64
+_FRAMES_OF_WAITS = 24
+_MOST_CAUSES = 8
+_MOST_DEPTH = 6
+_MOST_PLACES = 3
+_MOST_PROCESSES = 8
+_LEADING_SHARE = 0.02
+_MOST_LEADING = 5
+_IDENTITY = ("command", "unit", "container", "pod", "owner")
+
+
+def leading_incident(document: Document) -> Incident | None:
+    """The one to show first: the worst, and of those the one that lost most time."""
+
+    def rank(incident: Incident) -> tuple[int, bool, int, str]:
+        # What ran out of memory took no time, and is worse than what was slow.
+        is_slow = not any(chain.failure for chain in incident.chains)
+        return rank_of(incident.severity), is_slow, -incident.lost_ns, incident.id
+
+    return min(document.incidents, key=rank, default=None)
+
+
+def lead_parts(incident: Incident) -> list[Part]:
+    """The causes of the leading incident, each with who did it."""
+    causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
+    return [
+        part._replace(name=(part.name, ": ", *who_of(cause)) if cause.culprit else part.name)
+        for part, cause in zip(cause_parts(causes_shown), causes_shown, strict=True)
+    ][:_MOST_LEADING]
+
+
+class Node(NamedTuple):
+    """
+    A cause in a tree, or a part of all the time of a process.
+
+    One with ``rest`` stands for the smaller ones beside it; ``identity`` says more of who it was.
+    """
+
+    share: float
+    time_ns: int
+    tone: str = ""
+    kind: str = ""
+    sentence: Sentence = ()
+    place: Place | None = None
+    inner: Sequence["Node"] = ()
+    rest: str = ""
+    identity: str = ""
+
+
+def time_nodes(process: Process) -> list[Node]:
+    """Return where all the time of the threads of a process went that feed a GPU."""
+    levels: list[list[Node]] = [[]]
+    known = {process.process.pid}
+    for row in time_rows(process.time_tree):
+        one, inner = row.node, list[Node]()
+        is_new = one.who is not None and one.who.pid not in known
+        identity = _identity_of(one.who, process) if one.who and is_new else ""
+        known |= {one.who.pid} if one.who else set()
+        shown = Node(one.share, one.time_ns, row.tone, sentence=row.sentence, inner=inner)
+        levels[row.depth].append(shown._replace(identity=identity))
+        levels[row.depth + 1 :] = [inner]
+    return levels[0]
+
+
+def _identity_of(who: Who, process: Process) -> str:
+    """Say who it is that is known by name and number; nothing of one like the process itself."""
+    if who.command == process.command:
+        return ""
+    known = ((name, getattr(who, name)) for name in _IDENTITY)
+    return "; ".join(f"{name} {value}" for name, value in known if value)
+
+
+def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
+    """Return causes with their places, except the effect's ``own``, and with their own causes."""
+
+    def write(step: Step, inner: list[Node]) -> Node:
+        cause, stack = step.cause, stack_of_cause(step.cause)
+        said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
+        # A line is in the sentence.
+        is_new = stack is not None and (own is None or stack != own) and not cause.lines.first
+        place = Place(stack.place) if stack and stack.place and is_new else None
+        shown = _trim(inner) if step.depth < _MOST_DEPTH else []
+        tone, kind = tone_of(cause.kind), Code(cause.kind)
+        return Node(cause.share, cause.time_ns, tone, kind, said, place, shown)
+
+    return _trim(write_tree(found, write))
+
+
+def _trim(nodes: list[Node]) -> list[Node]:
+    shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= SHOWN_SHARE] or nodes[:1]
+    if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
+        return shown
+    time_ns = sum(node.time_ns for node in rest)
+    words = f"{count_of(len(rest), 'smaller cause')}: {format_duration(time_ns)} together"
+    return [*shown, Node(0.0, time_ns, rest=words)]
+
+
+def duration_of(incident: Incident) -> int:
+    """What the shares of an incident are shares of; 0 where no cause has one."""
+    known = next((cause for cause in incident.causes if cause.share > 0), None)
+    return round(known.time_ns / known.share) if known else 0
+
+
+def places_of(incident: Incident) -> tuple[object, ...]:
+    """Say where the effects of an incident were, or else where they waited."""
+    ranked = causes.ranked_places(incident)
+    if len(ranked) == 1:
+        return (Place(ranked[0][0]),)
+    shown: list[object] = [
+        (Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
+    ]
+    if len(ranked) > _MOST_PLACES:
+        shown.append(count_of(len(ranked) - _MOST_PLACES, "other place"))
+    return listed(shown)
+
+
+class ShownStack(NamedTuple):
+    """A stack of a chain, and what the thread did there."""
+
+    about: Sentence
+    stack: CallStack
+    is_open: bool = False
+    most: int = MOST_FRAMES
+
+
+def stacks_of(chain: Chain) -> list[ShownStack]:
+    """Return where an effect was, then where those were that it waited in or for."""
+    effect = chain.effect
+    shown: dict[int, ShownStack] = {}
+    if effect.stack is not None:
+        shown[effect.stack.id] = ShownStack(effect_parts(effect), effect.stack, is_open=True)
+    for interval in longest_first(find_intervals(chain)):
+        if (stack := interval.stack) is not None and stack.id not in shown:
+            who: Sentence = (interval.thread, ": ") if interval.thread else ()
+            length = f" for {format_duration(interval.length_ns)}"
+            about = (*who, label_of(interval.cause.kind), length)
+            shown[stack.id] = ShownStack(about, stack, most=_FRAMES_OF_WAITS)
+    return list(shown.values())[:MOST_STACKS]
+
+
+def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]:
+    """Return the processes that call CUDA, those with most to do with it first, and the rest."""
+    calling = {key_of(row.process) for row in document.apis}
+
+    def is_judged(one: Process) -> bool:
+        return bool(one.budget_ns) or key_of(one.process) in calling
+
+    judged = filter(is_judged, document.processes)
+    others = filterfalse(is_judged, document.processes)
+    return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
+
+
+def state_parts(process: Process) -> list[Part]:
+    """Return what a process's feeder threads spent their time on."""
+    return [Part(node.tone, node.sentence, node.share) for node in time_nodes(process)]
+
+
+def tone_of_verdict(verdict: str) -> str:
+    """What a verdict is drawn in."""
+    name = verdict.removesuffix("-bound").removeprefix("cpu-")
+    return CLASSES[name][0] if name in CLASSES and name != verdict else OTHER
+
+
+def busy_processes(document: Document) -> list[ProcessImage]:
+    """Return the processes that have charts of their own."""
+    images = [one.process for one in document.processes]
+    busy = [image for image in images if is_busy(document.slots_of(image))]
+    return busy[:_MOST_PROCESSES] if len(busy) > 1 else []
+
+
+def by_balance(balances: Sequence[Balance]) -> list[Balance]:
+    """Return balances, those that are furthest from even first."""
+    return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
+
+
+def failing(apis: Iterable[Api]) -> tuple[str, int]:
+    """Return the API with most errors, and how many those are."""
+    errors: Counter[str] = Counter()
+    for row in apis:
+        errors[row.api] += row.errors
+    return largest_first(errors)[0]

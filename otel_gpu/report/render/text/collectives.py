@@ -1,0 +1,92 @@
+"""Communicators and their ranks, as text and page show them: a line for each, and a table of its ranks."""
+
+from typing import Final
+
+from otel_gpu.report.nccl.types import Communicator, Rank, State
+from otel_gpu.report.render import fields
+from otel_gpu.report.wording.formats import count_of, format_duration, format_size, printable
+
+MOST_COMMUNICATORS: Final = 10
+MOST_RANKS: Final = 16
+
+_STATES = {
+    State.RUNNING: "runs",
+    State.RANK_MISSING: "a rank is missing",
+    State.RANKS_DISAGREE: "ranks disagree",
+    State.QUEUED: "all called, none is known to be done",
+    State.UNKNOWN: "made before the capture began, or numbers that do not fit",
+}
+
+
+def headline(row: Communicator) -> str:
+    """Say which communicator it is, of how many ranks, how it stands and what it does at least."""
+    name = f"communicator {row.id}" if row.id else "a communicator of unknown identity"
+    count = count_of(row.rank_count, "rank") if row.rank_count else count_of(len(row.ranks), "rank")
+    absent = f", {row.absent:,} not on this host or not watched" if row.absent else ""
+    rate = ""
+    if row.algorithm_bytes_per_s and row.bus_bytes_per_s:
+        algorithm, bus = format_size(row.algorithm_bytes_per_s), format_size(row.bus_bytes_per_s)
+        rate = f"; at least {algorithm}/s, on the bus {bus}/s"
+    return f"{name}: {count}{absent}; {_STATES[row.state]}{rate}"
+
+
+def is_hanging(row: Communicator) -> bool:
+    """Say whether its ranks cannot go on, as far as is known."""
+    return row.state in (State.RANK_MISSING, State.RANKS_DISAGREE)
+
+
+def _name(row: Rank) -> str:
+    marks = [
+        *(["left"] if row.has_left else []),
+        *(["made before"] if row.is_late else []),
+        *([f"error {row.async_error}"] if row.async_error else []),
+    ]
+    rank = "?" if row.rank is None else f"{row.rank:,}"
+    return f"{rank} ({', '.join(marks)})" if marks else rank
+
+
+def _bytes(row: Rank) -> int:
+    return sum(one.size_bytes for one in row.calls)
+
+
+def _operations(row: Rank) -> str:
+    return ", ".join(f"{one.calls:,} {printable(one.operation)}" for one in row.calls)
+
+
+def _where(row: Rank) -> str:
+    where = row.where
+    if where is None:
+        return ""
+    file = where.file.rpartition("/")[2]
+    return printable(f"{file}:{where.line} {where.function}" if file else where.function)
+
+
+RANKS: Final = (
+    fields.text("rank", _name),
+    fields.PROCESS,
+    fields.figure("called", "called", fields.in_full, "Collectives so far"),
+    fields.figure("done", "completed", fields.in_full, "As its program learned"),
+    fields.figure("pending", "pending", fields.in_full),
+    fields.figure(
+        "for", lambda row: row.pending_ns or 0, fields.unless_nothing, "The oldest of these"
+    ),
+    fields.figure(
+        "waited", "waited_for_others_ns", fields.unless_nothing, "For others that had not called"
+    ),
+    fields.figure(
+        "kept",
+        "kept_others_waiting_ns",
+        fields.unless_nothing,
+        "How long others waited for it, all of them together",
+    ),
+    fields.figure(
+        "in flight",
+        lambda row: row.in_flight_ns / row.completions if row.completions else 0,
+        lambda mean_ns: format_duration(mean_ns) if mean_ns else "",
+        "From the call until its program knew that it is done, on average",
+    ),
+    fields.figure("bytes", _bytes, lambda size: format_size(size) if size else ""),
+    fields.text("calls", _operations),
+    fields.text("where", _where, "Where it called the oldest that is pending, else the last one"),
+)
+"""The columns of a table of ranks."""

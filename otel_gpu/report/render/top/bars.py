@@ -1,0 +1,57 @@
+"""The time budget of feeders as a stacked bar, readable without colour: each state has a letter."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
+from otel_gpu.report.wording.formats import format_share
+
+# The letter of a state, and its style.
+_LOOKS: Mapping[str, tuple[str, str]] = {
+    "gpu_wait": ("W", "black on green"),
+    "api": ("A", "black on cyan"),
+    "host": ("H", "white on blue"),
+    "run_queue": ("R", "white on red"),
+    "lock": ("L", "black on magenta"),
+    "gil": ("G", "black on bright_magenta"),
+    "io": ("I", "black on yellow"),
+    "ipc": ("C", "black on bright_yellow"),
+    "sleep": ("S", "black on white"),
+    "paging": ("P", "black on bright_red"),
+    "stopped": ("T", "white on magenta"),
+    "other": ("o", "white on bright_black"),
+}
+
+
+def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
+    """Draw a budget as ``width`` letters, states in their fixed order; empty without time."""
+    bar = Text()
+    total_ns = sum(budget_ns.get(state, 0) for state in _LOOKS)
+    if total_ns <= 0:
+        return bar
+    reached_ns = drawn = 0
+    for state, (letter, style) in _LOOKS.items():
+        reached_ns += budget_ns.get(state, 0)
+        end = round(reached_ns / total_ns * width)
+        bar.append(letter * (end - drawn), style=style)
+        drawn = end
+    return bar
+
+
+def draw_legend(budgets_ns: Sequence[Mapping[str, int]]) -> Text:
+    """Say what the letters mean, of the states that there are."""
+    legend = Text()
+    for state, (letter, style) in _LOOKS.items():
+        if any(budget_ns.get(state, 0) for budget_ns in budgets_ns):
+            legend.append("  " if legend else "")
+            legend.append(letter, style=style)
+            legend.append(f" {state}", style="dim")
+    return legend
+
+
+def name_shares(budget_ns: Mapping[str, int], most: int) -> str:
+    """Name the longest states of a budget with their shares."""
+    total_ns = sum(budget_ns.values())
+    shown = largest_first(budget_ns, SHOWN_SHARE * total_ns)[:most] if total_ns > 0 else []
+    return ", ".join(f"{state} {format_share(time_ns / total_ns)}" for state, time_ns in shown)
