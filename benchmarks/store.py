@@ -13,8 +13,8 @@ from benchmarks.days import day
 from benchmarks.peak_memory import own_peak_mib, run_measured
 from benchmarks.result import Result
 from otel_gpu.enrich.activities import Activity
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.recorder import open_writer
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.recorder import open_writer
 
 MIB = 1 << 20
 ROWS_PER_S = 20_000

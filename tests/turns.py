@@ -27,7 +27,7 @@ from xdist.workermanage import WorkerController
 # What tests of a folder share takes long: a wheel and a host, and runs of scenarios.
 SHARED = ("tests/packaging/", "tests/scenarios/")
 # A file is run by one process, so the longest are begun before the others.
-LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/store/test_many_processes.py")
+LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/recorder/test_many_processes.py")
 # From the widest one on.
 PLACES = ("room", "kernel", "doors")
 # Its tests write to programs what an agent wants to be shown.

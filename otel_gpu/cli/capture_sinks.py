@@ -11,8 +11,8 @@ from otel_gpu.cli.flight_recorder import open_store
 from otel_gpu.config import Config
 from otel_gpu.export.exports import NOT_SAMPLED, Exports, open_exports
 from otel_gpu.faults import Observer
-from otel_gpu.store.losses import describe_losses
-from otel_gpu.store.writer import StoreWriter
+from otel_gpu.recorder.losses import describe_losses
+from otel_gpu.recorder.writer import StoreWriter
 
 
 class Keepers:

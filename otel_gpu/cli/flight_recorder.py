@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.losses import describe_losses
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.losses import describe_losses
 
 if TYPE_CHECKING:
-    from otel_gpu.store.writer import StoreWriter
+    from otel_gpu.recorder.writer import StoreWriter
 
 # Naming any of these, even as "none", is a choice of where telemetry goes.
 DESTINATIONS = (
@@ -75,7 +75,7 @@ def open_store(
 ) -> "StoreWriter":
     """Open a store to write it; ``StoreError`` where that is not possible."""
     # SQLite and the schema: for those who write a store.
-    from otel_gpu.store.recorder import open_writer  # noqa: PLC0415
+    from otel_gpu.recorder.recorder import open_writer  # noqa: PLC0415
 
     return open_writer(path, limits_of(config), live=live, faults=faults)
 

@@ -11,10 +11,10 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.importers import open_capture
 from otel_gpu.importers.sqlite_source import SqliteSource
+from otel_gpu.recorder.tables.schema import APPLICATION_ID
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import Extent
 from otel_gpu.report.source import Observers, Source
-from otel_gpu.store.schema import APPLICATION_ID
 
 # Where a database says what program it is of.
 _APPLICATION = slice(68, 72)

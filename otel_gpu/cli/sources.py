@@ -9,12 +9,12 @@ from otel_gpu.config import Config
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.errors import RecordingError, StoreError
 from otel_gpu.importers import open_capture
+from otel_gpu.recorder.losses import describe_losses
+from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import Extent
 from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.wording.formats import count_of, format_time
-from otel_gpu.store.losses import describe_losses
-from otel_gpu.store.reader import StoreReader
 
 SQLITE = b"SQLite format 3\0"
 """What a database begins with."""

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from otel_gpu.errors import OtelGpuError, StoreError
 from otel_gpu.mcp.arguments import Question
+from otel_gpu.recorder.queries import Answer, QueryLimits
+from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.comparison.comparison import Comparison, Side, compare
 from otel_gpu.report.document import Document, Window
 from otel_gpu.report.health import Health
 from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.wording.formats import format_time
-from otel_gpu.store.queries import Answer, QueryLimits
-from otel_gpu.store.reader import StoreReader
 
 MAX_ROWS = 200_000
 """Rows of a store that one answer is made of: seconds of work."""

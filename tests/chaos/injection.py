@@ -20,9 +20,9 @@ UNEXPECTED = {
 
 # There a lack of memory is what SQLite says of a damaged file: rows are lost, with a reason.
 _IN_SQLITE = (
-    "otel_gpu.store.journal:Journal._transact",
-    "otel_gpu.store.journal:Journal._keep_books",
-    "otel_gpu.store.eviction:Room.make",
+    "otel_gpu.recorder.journal:Journal._transact",
+    "otel_gpu.recorder.journal:Journal._keep_books",
+    "otel_gpu.recorder.eviction:Room.make",
 )
 
 

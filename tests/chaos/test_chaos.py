@@ -39,8 +39,8 @@ from otel_gpu.enrich.activities import AggregatesActivity, CallActivity, Counter
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import Exports, open_exports
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.reader import StoreReader
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.reader import StoreReader
 from tests.chaos.injection import ERRORS, Injection
 from tests.chaos.kernel_side import KernelSide
 from tests.kernel.agent import wait_until
@@ -52,15 +52,15 @@ MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 # What fails, and where that may be counted.
 STORE = {"store", "store.journal"}
 PLACES = {
-    "otel_gpu.store.writer:StoreWriter.observe": STORE,
-    "otel_gpu.store.writer:StoreWriter._hand_over": STORE,
-    "otel_gpu.store.writer:StoreWriter._next_seq": STORE,
-    "otel_gpu.store.names:Names.follow": STORE,
-    "otel_gpu.store.journal:Background.is_ready": STORE,
-    "otel_gpu.store.journal:Background.put": STORE,
-    "otel_gpu.store.journal:Journal._transact": STORE,
-    "otel_gpu.store.eviction:Room.make": STORE,
-    "otel_gpu.store.journal:Journal._keep_books": STORE,
+    "otel_gpu.recorder.writer:StoreWriter.observe": STORE,
+    "otel_gpu.recorder.writer:StoreWriter._hand_over": STORE,
+    "otel_gpu.recorder.writer:StoreWriter._next_seq": STORE,
+    "otel_gpu.recorder.names:Names.follow": STORE,
+    "otel_gpu.recorder.journal:Background.is_ready": STORE,
+    "otel_gpu.recorder.journal:Background.put": STORE,
+    "otel_gpu.recorder.journal:Journal._transact": STORE,
+    "otel_gpu.recorder.eviction:Room.make": STORE,
+    "otel_gpu.recorder.journal:Journal._keep_books": STORE,
     "otel_gpu.export.exports:Exports.observe": {"export"},
     "otel_gpu.export.spans.activity_spans:SpanBuilder.spans": {"export"},
     "otel_gpu.export.metrics.exporter:MetricExports.observe": {"export"},

@@ -17,9 +17,9 @@ from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.cli import commands
 from otel_gpu.errors import RecordingError, StoreError
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.lock import lock_path
-from otel_gpu.store.recorder import open_writer
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.lock import lock_path
+from otel_gpu.recorder.recorder import open_writer
 from tests.fuzz.target import Target
 from tests.unit.importers import flight_dumps, snapshots, traces
 from tests.unit.importers.exports import Export

@@ -25,7 +25,7 @@ from otel_gpu.mcp.connections import Connection
 from otel_gpu.mcp.http import Address, HttpError, make_app, parse_address
 from otel_gpu.mcp.server import answer, make_server
 from otel_gpu.options import OPTIONS
-from otel_gpu.store.queries import QueryLimits, ask
+from otel_gpu.recorder.queries import QueryLimits, ask
 from tests.fuzz.target import Target
 from tests.unit.mcp import served
 

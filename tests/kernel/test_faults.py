@@ -48,7 +48,7 @@ class Sabotaged(Agent):
         "otel_gpu.capture.session:Session._end@0",
         "otel_gpu.capture.bpf.programs:Programs.close@0",
         "otel_gpu.export.exports:Exports.shutdown@0",
-        "otel_gpu.store.writer:StoreWriter.close@0",
+        "otel_gpu.recorder.writer:StoreWriter.close@0",
         "otel_gpu.report.render.text.summary:Summary.print_final@0",
         "otel_gpu.cli.commands.run:exit_code_of@9",
     ],
@@ -112,7 +112,7 @@ def test_an_observer_that_always_fails_costs_the_others_nothing(
 ) -> None:
     """The store takes nothing: the exports have every call, and say what became of the store."""
     places = ",".join(
-        f"otel_gpu.store.writer:StoreWriter.{name}" for name in ("observe", "observe_chain")
+        f"otel_gpu.recorder.writer:StoreWriter.{name}" for name in ("observe", "observe_chain")
     )
     command = [workload("exact"), stubs.runtime, str(CALLS), "2", "7"]
     environment = KEEP | {"OTEL_GPU_STORE_PATH": str(tmp_path / "store.db")}

@@ -15,8 +15,8 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import CallActivity, StatusActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.mcp.tools import sql
-from otel_gpu.store.limits import Limits
-from otel_gpu.store.recorder import open_writer
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.recorder import open_writer
 from tests.mcp.clients import COMMAND, ask, environment, error_of, run, stdio_client
 from tests.unit.mcp import served
 

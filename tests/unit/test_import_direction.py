@@ -16,7 +16,7 @@ PACKAGE = Path(otel_gpu.__file__).parent
 LAYERS = ["wire", "procfs", "stacks", "capture", "enrich", "state", "explain"]
 # What each package may import of the others.
 MAY_IMPORT = {package: LAYERS[:index] for index, package in enumerate(LAYERS)}
-MAY_IMPORT |= {"export": LAYERS, "report": LAYERS, "store": LAYERS}
+MAY_IMPORT |= {"export": LAYERS, "report": LAYERS, "recorder": LAYERS}
 # What it yields is used where decoded records are.
 MAY_IMPORT |= {"importers": ["wire", "procfs", "stacks", "capture"]}
 # It runs inside an application, and writes OTLP as the exporter does.
@@ -25,7 +25,7 @@ MAY_IMPORT |= {"instrumentation": ["wire", "procfs", "export"]}
 # which no document can hold.
 MAY_IMPORT |= {
     "report/render": ["wire", "report"],
-    "mcp": ["wire", "report", "report/render", "store"],
+    "mcp": ["wire", "report", "report/render", "recorder"],
 }
 # Scenarios take nothing from the agent.
 MAY_IMPORT |= {"demo": []}

@@ -18,9 +18,9 @@ from rich.text import Text
 from otel_gpu.cli.commands import Output, UsageError
 from otel_gpu.cli.flight_recorder import store_path
 from otel_gpu.config import Config
+from otel_gpu.recorder.queries import MAX_ROWS, Answer, QueryLimits
+from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.wording.formats import printable
-from otel_gpu.store.queries import MAX_ROWS, Answer, QueryLimits
-from otel_gpu.store.reader import StoreReader
 
 CONFIG_FLAGS = ("store.path",)
 

@@ -20,8 +20,8 @@ from otel_gpu.cli.service.trust import parts_of_program, untrusted
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
 from otel_gpu.procfs.capabilities import effective_capabilities
+from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.wording.formats import format_duration, format_size, printable
-from otel_gpu.store.reader import StoreReader
 
 CONFIG_FLAGS = ("store.path",)
 

@@ -8,7 +8,7 @@ from otel_gpu.mcp.answers import Listing, inert, name_of
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import Capture
 from otel_gpu.mcp.tool import Answer, tool
-from otel_gpu.store.queries import QueryError, QueryLimits
+from otel_gpu.recorder.queries import QueryError, QueryLimits
 
 _HINT = (
     "one SELECT statement of SQLite, about less time if it takes too long (seq is fastest); without "

@@ -9,7 +9,7 @@ from otel_gpu import cli
 from tests.torch_allocator import EXAMPLES, SCENARIOS, leak
 from tests.unit.importers.snapshots import write
 from tests.unit.importers.test_torch_memory import explain
-from tests.unit.store.stores import ask, read
+from tests.unit.recorder.stores import ask, read
 
 NS_PER_US = 1_000
 

@@ -12,7 +12,7 @@ from otel_gpu import cli
 from otel_gpu.cli.commands import Output
 from otel_gpu.enrich.identity.identities import ProcessImage
 from tests.activities import SECOND, T0, call, capture
-from tests.unit.store.stores import write
+from tests.unit.recorder.stores import write
 
 EVIL = "\x1b]0;owned\x07\n=cmd()\u202e\x9b31m"
 

@@ -12,13 +12,13 @@ from otel_gpu.cli import flight_recorder
 from otel_gpu.cli.flight_recorder import live_store, wants_store
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults
-from otel_gpu.store.reader import StoreReader
-from otel_gpu.store.recorder import open_writer
+from otel_gpu.recorder.reader import StoreReader
+from otel_gpu.recorder.recorder import open_writer
 from tests.activities import capture
 from tests.replay.make_recordings import recording_path
 from tests.schemas import REPORT
 from tests.unit.cli.commands import starved
-from tests.unit.store.stores import ask, read
+from tests.unit.recorder.stores import ask, read
 
 OTHER_STORY = (
     "1 capture of this time left out, which began at 2025-10-09 08:53:20.000000 UTC: of another "

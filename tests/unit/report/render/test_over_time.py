@@ -11,7 +11,7 @@ from otel_gpu.report.document import Window
 from otel_gpu.report.timeline.activities import ActivityTracks
 from tests.activities import SECOND, T0, calls, capture, image, snapshot
 from tests.unit.mcp import served
-from tests.unit.store.stores import write
+from tests.unit.recorder.stores import write
 
 
 def run_of(number, start_s):

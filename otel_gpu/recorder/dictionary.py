@@ -1,0 +1,150 @@
+"""What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from otel_gpu import wire
+from otel_gpu.enrich.activities import Series
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.thread_times import NO_WAIT, Wait
+from otel_gpu.recorder.pages import Pages
+from otel_gpu.recorder.rows.resource_text import read_resource
+from otel_gpu.recorder.rows.stacks import read_stack
+from otel_gpu.recorder.rows.totals import NOTHING
+from otel_gpu.recorder.rows.waits import read_wait
+from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
+from otel_gpu.recorder.tables.lookups import family_number
+from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
+from otel_gpu.recorder.text import from_json
+from otel_gpu.wire.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_api
+from otel_gpu.wire.readings import SeriesKey
+
+MAX_KNOWN = 16_384
+# Numbers are given in order: whoever asks for one will ask for those after it.
+_AHEAD = {"processes": 64, "series": 256, "waits": 64}
+_MAX_STACK_CHARACTERS = 32 << 20
+
+_Frames = TypeVar("_Frames")
+_PLAIN = (str, bool, int, float)
+
+
+class Directory:
+    """
+    Finds what numbers refer to; remembers the latest ones.
+
+    ``process``, ``device``, ``program_stack`` and ``series`` give None of what the store does not
+    know, ``stack`` gives no functions, and ``wait`` gives ``NO_WAIT``. An API that this version does not know has the name in
+    the store.
+    """
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        remember = lru_cache(MAX_KNOWN)
+        self.process = remember(self._read_process)
+        self.device = remember(self._read_device)
+        self.stack = remember(self._read_stack)
+        self.program_stack = remember(self._read_program_stack)
+        self.series = remember(self._read_series)
+        self.wait = remember(self._read_wait)
+        self.api = remember(self._read_api)
+        self._stack_characters = 0
+        self._ahead: dict[str, dict[int, Row]] = {}
+
+    resource = staticmethod(read_resource)
+
+    def _one(self, table: str, number: int | None) -> Row | None:
+        if number is None:
+            return None
+        ahead = self._ahead.setdefault(table, {})
+        if number not in ahead:
+            ahead.clear()
+            last = min(number + _AHEAD.get(table, 1) - 1, MAX_INTEGER)
+            (key,) = TABLE_BY_NAME[table].key
+            rows = self._pages.where(table, f"{key} BETWEEN ? AND ?", (number, last))
+            ahead.update((row[0], row) for row in rows)
+        return ahead.pop(number, None)
+
+    def _read_process(self, number: int) -> ProcessImage | None:
+        row = self._one("processes", number)
+        if row is None:
+            return None
+        _, _, _, pid, image_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
+        attributes = {**_attributes(text), "service.name": service}
+        return ProcessImage(pid, image_ktime_ns, comm, start_unix_ns, attributes)
+
+    def _read_device(self, number: int | None) -> DeviceIdentity | None:
+        row = self._one("devices", number)
+        return None if row is None else DeviceIdentity(*row[2:])
+
+    def _read_stack(self, number: int | None) -> tuple[str, ...]:
+        return self._read_frames(number, _functions) or ()
+
+    def _read_program_stack(self, number: int | None) -> CallStack | None:
+        return self._read_frames(number, read_stack)
+
+    def _read_frames(self, number: int | None, read: Callable[[str], _Frames]) -> _Frames | None:
+        row = self._one("stacks", number)
+        if row is None:
+            return None
+        document: str = row[-1]
+        # Only a made-up store has so many large ones: it is not for it to say what we hold.
+        self._stack_characters += len(document)
+        if self._stack_characters > _MAX_STACK_CHARACTERS:
+            self.stack.cache_clear()
+            self.program_stack.cache_clear()
+            self._stack_characters = len(document)
+        try:
+            return read(document)
+        except ValueError:
+            self._pages.reject("stacks")
+            return None
+
+    def _read_series(self, number: int) -> Series | None:
+        row = self._one("series", number)
+        process = None if row is None else self.process(row[2])
+        if row is None or process is None:
+            return None
+        _, _, _, metric, api, status, device, cuda_device, copy_kind, nested = row
+        image = (process.image_ktime_ns, process.pid)
+        key = SeriesKey(*image, status, device, metric, api, copy_kind, nested)
+        named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
+        return Series(process, key, named, self.device(cuda_device), NOTHING)
+
+    def _read_wait(self, number: int) -> Wait:
+        # Its time counts all the same.
+        row = self._one("waits", number) if number else None
+        return NO_WAIT if row is None else read_wait(row[2:])
+
+    def _read_api(self, number: int) -> Api:
+        if known := API_BY_NUMBER.get(number):
+            return known
+        row = self._one("apis", number)
+        if row is None:
+            return unknown_api(number)
+        _, name, layer_name, family = row
+        layers = (layer for layer, name in LAYER_NAMES.items() if name == layer_name)
+        layer = next(layers, wire.LAYER_DRIVER)
+        return Api(number, name, layer, family_number(family))
+
+
+def _functions(document: str) -> tuple[str, ...]:
+    return tuple(map(str, from_json(document, list)))
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """Return what resource attributes may be, of what is there."""
+    try:
+        found = from_json(text, dict)
+    except ValueError:
+        return {}
+    attributes: dict[str, Any] = {}
+    for name, value in found.items():
+        if isinstance(value, _PLAIN):
+            attributes[name] = value
+        elif isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value):
+            attributes[name] = tuple(value)
+    arguments = attributes.get("process.command_args")
+    if not isinstance(arguments, tuple) or not all(isinstance(a, str) for a in arguments):
+        attributes.pop("process.command_args", None)
+    return attributes

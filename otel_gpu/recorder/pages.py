@@ -1,0 +1,96 @@
+"""
+Rows of a store, read page by page and looked at before anybody relies on them.
+
+Between two pages nothing is held: a reader that takes its time keeps the writer neither
+from writing nor from emptying its log. What a page shows may be gone with the next one,
+when its chunk was removed meanwhile.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from otel_gpu.recorder.problems import explained
+from otel_gpu.recorder.tables.columns import Column, Row
+from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
+
+PAGE_ROWS = 2_048
+_QUERIES = {table.name: table.select for table in TABLE_BY_NAME.values()}
+_ORDERS = {table.name: ", ".join(table.key) for table in TABLE_BY_NAME.values()}
+_TYPES = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
+
+
+class Pages:
+    """
+    Reads tables; each method raises ``StoreError`` where the file cannot be read any further.
+
+    ``rejected`` counts rows that are not what their table holds, by table. Only a damaged or a
+    made-up store has any.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._known: dict[str, set[tuple[type, ...]]] = {}
+        self.rejected: Counter[str] = Counter()
+
+    def between(self, table: str, first: int, last: int, condition: str = "1") -> Iterator[Row]:
+        """Yield the rows of a table whose key begins with ``seq``, in the order of the key."""
+        key, order = TABLE_BY_NAME[table].key, _ORDERS[table]
+        where, after = f"{_QUERIES[table]} WHERE", f"({order}) > ({', '.join('?' * len(key))})"
+        limits = f"AND seq <= ? AND {condition} ORDER BY {order} LIMIT {PAGE_ROWS}"
+        page = self.fetch(f"{where} seq >= ? {limits}", (first, last))
+        while page:
+            yield from self._sound(table, page)
+            if len(page) < PAGE_ROWS:
+                return
+            page = self.fetch(f"{where} {after} {limits}", (*page[-1][: len(key)], last))
+
+    def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows that meet a condition, in the order of the key."""
+        query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
+        return list(self._sound(table, self.fetch(query, values)))
+
+    def fetch(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return what a query of ours gives."""
+        with explained(self._path, "cannot be read any further"):
+            try:
+                return self._connection.execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if "decode" not in str(error) or self._connection.text_factory is _decode:
+                    raise
+                # What is no UTF-8 is shown as such, and is no reason to stop.
+                self._connection.text_factory = _decode
+                return self._connection.execute(query, values).fetchall()
+
+    def reject(self, table: str) -> None:
+        """Count a row that turned out to be none."""
+        self.rejected[table] += 1
+
+    def _sound(self, table: str, rows: Sequence[Row]) -> Iterator[Row]:
+        known = self._known.setdefault(table, set())
+        for row in rows:
+            types = tuple(map(type, row))
+            if types not in known:
+                if not _are_right(types, TABLE_BY_NAME[table].stored):
+                    self.reject(table)
+                    continue
+                known.add(types)
+            if row[-1] == 1:
+                yield row[:-1]
+            else:
+                self.reject(table)
+
+
+def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:
+    # The last one says whether the others lie in their bounds: 0 or 1, NULL if nobody knows.
+    return types[-1] is int and all(
+        found is _TYPES[column.kind.sql] or (column.optional and found is type(None))
+        for found, column in zip(types[:-1], columns, strict=True)
+    )
+
+
+def _decode(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,80 @@
+"""Opening the flight recorder: the one place that puts the parts of a writer together."""
+
+import logging
+import os
+import sqlite3
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from otel_gpu import __version__
+from otel_gpu.faults import Faults
+from otel_gpu.recorder.files import open_writing
+from otel_gpu.recorder.journal import Background, Journal
+from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.lock import UNENDED, LastWriter
+from otel_gpu.recorder.losses import KILLED
+from otel_gpu.recorder.problems import explained
+from otel_gpu.recorder.tables.schema import first_numbers
+from otel_gpu.recorder.writer import StoreWriter
+
+_logger = logging.getLogger(__name__)
+
+
+def open_writer(
+    path: Path, limits: Limits | None = None, *, live: bool, faults: Faults | None = None
+) -> StoreWriter:
+    """
+    Open a store, or begin one, to write what is observed.
+
+    Args:
+        path: Its file; folders above it are made. A store that is damaged, or of an older
+            version, is set aside with a warning, and a new one is begun.
+        limits: What it may hold.
+        live: True: a thread writes about once a second, so that the caller never waits
+            for a disk, and each batch outlives a power cut. False: batches are written by
+            the caller when they are full, and nothing is lost however slow the disk is.
+        faults: Counts errors that no disk explains.
+
+    Raises:
+        StoreError: As ``open_writing`` does.
+    """
+    limits = Limits() if limits is None else limits
+    connection, lock, path = open_writing(path, limits, durable=live)
+    with ExitStack() as undo, explained(path):
+        undo.callback(lock.close)
+        undo.callback(connection.close)
+        first = first_numbers(connection)
+        if lost := _settle_last(connection, lock.last):
+            _logger.warning(
+                "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
+            )
+        _sign(connection, first)
+        lock.sign(first["writers"], first["seq"])
+        kind = Background if live else Journal
+        journal = kind(connection, path, limits, first, lock, faults or Faults())
+        undo.pop_all()
+    return StoreWriter(journal, limits, first, live=live, reach=lock.reach)
+
+
+def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
+    """Say how many rows the writer before lost, if it was killed."""
+    written = connection.execute(UNENDED, (last.writer,)).fetchone()
+    if written is None:
+        return 0
+    lost = last.lost_rows(*written)
+    connection.execute("UPDATE writers SET lost_rows = ? WHERE writer = ?", (lost, last.writer))
+    if lost:
+        connection.execute(
+            "INSERT INTO losses VALUES (?1, ?2) ON CONFLICT (reason) DO UPDATE SET rows = rows + ?2",
+            (KILLED, lost),
+        )
+    return lost
+
+
+def _sign(connection: sqlite3.Connection, first: dict[str, int]) -> None:
+    connection.execute(
+        "INSERT INTO writers (writer, last_chunk, began_unix_ns, version, pid) "
+        "VALUES (?, ?, ?, ?, ?)",
+        (first["writers"], first["chunks"], time.time_ns(), __version__, os.getpid()),
+    )

@@ -1,0 +1,1 @@
+"""Events and reports as rows, and back."""

@@ -1,0 +1,202 @@
+"""
+What holds the memory of devices, as rows and back.
+
+A reading has a row of its own; its holders, which are those that changed, are its parts. What all
+of them stand at when a chunk ends is kept as well, so that a reader can begin at any chunk.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
+from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.recorder.batch import Batch
+from otel_gpu.recorder.dictionary import Directory
+from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
+from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
+from otel_gpu.recorder.tables.columns import Row
+from otel_gpu.recorder.text import from_json, to_json
+from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
+from otel_gpu.wire.probe_table import Api
+
+MAX_HOLDERS: Final = 16_384
+"""Holders of all processes of which it is kept what they stand at."""
+MAX_PROCESSES: Final = 1_024
+
+_NO_TOTALS = (None,) * len(MemoryTotals._fields)
+_flatten, _restore = event_rows(OutOfMemory)
+
+
+class _Known(NamedTuple):
+    """What is known of the devices of one process: rows of both tables of totals, by their keys."""
+
+    devices: dict[int, Row]
+    holders: dict[tuple[int, int], Row]
+
+
+class HeldMemory:
+    """Turns what is said of memory into rows, and keeps what it all stands at."""
+
+    def __init__(self, names: Names, lost: Counter[str]) -> None:
+        self._names = names
+        self._lost = lost
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._touched: set[int] = set()
+        self._count = 0
+
+    def clear(self) -> None:
+        """Forget what is known: another capture begins."""
+        self._known.clear()
+        self._touched.clear()
+        self._count = 0
+
+    def add(self, batch: Batch, seq: int, activity: BlocksActivity) -> None:
+        """Add a reading and its holders."""
+        process = self._names.follow(activity.process).number
+        number = activity.number
+        totals = _NO_TOTALS if activity.totals is None else tuple(activity.totals)
+        device = self._names.device(activity.device)
+        row = (seq, process, number, device, activity.unix_ns, *totals)
+        batch.add("memory_readings", row, activity.unix_ns)
+        known = self._find(process)
+        if activity.totals is not None or number not in known.devices:
+            known.devices[number] = (device, *totals)
+        for place, (key, holder, stack) in enumerate(activity.holders):
+            held = (signed(key), self._names.program_stack(stack), *holder)
+            batch.add_part("memory_holders", (seq, place, *held))
+            name = (number, held[0])
+            if name not in known.holders:
+                if self._count >= MAX_HOLDERS:
+                    self._lost[NOT_FOLLOWED] += 1
+                    continue
+                self._count += 1
+            known.holders[name] = held[1:]
+
+    def add_failure(self, batch: Batch, seq: int, activity: OutOfMemoryActivity) -> None:
+        """Add a request that failed, and the stacks of its map."""
+        names = self._names
+        if activity.api is not None:
+            names.api(activity.api)
+        text = None if activity.map is None else _map_text(activity.map)
+        if activity.map is not None and text is None:
+            self._lost[TOO_LARGE] += 1
+        row = (
+            seq,
+            names.follow(activity.process).number,
+            names.device(activity.device),
+            names.program_stack(activity.stack),
+            activity.unix_ns,
+            *_flatten(activity.event),
+            text,
+        )
+        batch.add("out_of_memory", row, activity.unix_ns, len(text or ""))
+        for key, stack in sorted(activity.stacks.items()):
+            part = (seq, signed(key), names.program_stack(stack))
+            batch.add_part("out_of_memory_stacks", part)
+
+    def end_chunk(self, chunk: int) -> None:
+        """Keep what everything stands at that the chunk added to."""
+        keep = self._names.keep
+        for process in sorted(self._touched & self._known.keys()):
+            known = self._known[process]
+            # All of a process, so that a reader finds them in one place.
+            for number, totals in known.devices.items():
+                keep("memory_totals", process, chunk, number, *totals)
+            for (number, key), held in known.holders.items():
+                keep("memory_holder_totals", process, chunk, number, key, *held)
+        self._touched.clear()
+
+    def _find(self, process: int) -> _Known:
+        known = self._known.setdefault(process, _Known({}, {}))
+        self._known.move_to_end(process)
+        self._touched.add(process)
+        if len(self._known) > MAX_PROCESSES:
+            self._count -= len(self._known.popitem(last=False)[1].holders)
+        return known
+
+
+def _map_text(info: Mapping[str, Any]) -> str | None:
+    """Return a memory map as it can be kept: of one that is too large, half of the blocks, or less."""
+    text, blocks = to_json(info), info.get("blocks")
+    while text is None and isinstance(blocks, list | tuple) and blocks:
+        left, blocks = len(blocks), blocks[: len(blocks) // 2]
+        info = {
+            **info,
+            "blocks": blocks,
+            "left_out": int(info.get("left_out") or 0) + left - len(blocks),
+        }
+        text = to_json(info)
+    return text
+
+
+def read_blocks(directory: Directory, row: Row, parts: Iterable[Row]) -> BlocksActivity | None:
+    """Return the reading of a row of ``memory_readings`` and of its holders; None: it is none."""
+    _, process, number, device, unix_ns, *totals = row
+    held = ((key, number, figures) for _, _, key, number, *figures in parts)
+    return _blocks(directory, (process, number, device), unix_ns, totals, held)
+
+
+def read_totals(
+    directory: Directory, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
+) -> Iterable[BlocksActivity | None]:
+    """Yield what was known at a moment, of rows of both tables of totals."""
+    held: dict[tuple[int, int], list[tuple[int, int | None, list[Any]]]] = {}
+    for process, _, number, key, stack, *figures in holders:
+        held.setdefault((process, number), []).append((key, stack, figures))
+    for process, _, number, device, *totals in devices:
+        found = held.pop((process, number), [])
+        yield _blocks(directory, (process, number, device), unix_ns, totals, found)
+
+
+def read_failure(
+    directory: Directory, ids: SpanIds, row: Row, parts: Iterable[Row]
+) -> OutOfMemoryActivity | None:
+    """Return the request of a row of ``out_of_memory``, and of the stacks of its map."""
+    _, process, device, stack, unix_ns, *columns, text = row
+    image = directory.process(process)
+    if image is None:
+        return None
+    event = _restore(columns)
+    api: Api | None = directory.api(event.api) if event.api else None
+    try:
+        memory_map = None if text is None else from_json(text, dict)
+    except ValueError:
+        return None
+    find: Callable[[int | None], CallStack | None] = directory.program_stack
+    found = ((key % WORDS, find(number)) for _, key, number in parts)
+    return OutOfMemoryActivity(
+        unix_ns,
+        image,
+        event,
+        directory.device(device),
+        api,
+        find(stack),
+        memory_map,
+        {key: one for key, one in found if one is not None},
+        *ids.of_out_of_memory(event),
+    )
+
+
+def _blocks(
+    directory: Directory,
+    of: tuple[int, int, int | None],
+    unix_ns: int,
+    totals: list[Any],
+    held: Iterable[tuple[int, int | None, list[Any]]],
+) -> BlocksActivity | None:
+    process, number, device = of
+    image: ProcessImage | None = directory.process(process)
+    if image is None:
+        return None
+    find = directory.program_stack
+    return BlocksActivity(
+        unix_ns,
+        image,
+        number,
+        directory.device(device),
+        None if None in totals else MemoryTotals(*totals),
+        tuple((key % WORDS, Holder(*figures), find(stack)) for key, stack, figures in held),
+    )

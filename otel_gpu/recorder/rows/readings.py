@@ -1,0 +1,127 @@
+"""
+Readings of what the kernel counts: series, the time account, counters.
+
+A reading has a row of its own, so that it is known when it was made. Its parts say what it
+added, and come without one where that is nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from operator import sub
+from typing import TypeVar
+
+from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
+from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.recorder.batch import Batch
+from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_MANY_SERIES
+from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.processes import Process
+from otel_gpu.recorder.rows.totals import added_row, total_row
+from otel_gpu.recorder.text import clean
+from otel_gpu.state.time_accounting import compare
+
+Reading = AggregatesActivity | CountersActivity | TimesActivity
+_Part = TypeVar("_Part", Series, ThreadTime)
+
+MAX_COUNTERS = 4_096
+"""Counters that are followed; the kernel side has some dozens."""
+
+_NOTHING = (0, 0, 0)
+
+
+class Readings:
+    """Turns readings into rows; ``counters`` is what the chunk says of them."""
+
+    def __init__(self, names: Names, lost: Counter[str]) -> None:
+        self._names = names
+        self._lost = lost
+        self.counters: dict[str, int] = {}
+
+    def add(self, batch: Batch, seq: int, activity: Reading) -> None:
+        """Add the parts of a reading."""
+        match activity:
+            case AggregatesActivity():
+                self._add_aggregates(batch, seq, activity)
+            case CountersActivity():
+                self._add_counters(batch, seq, activity)
+            case TimesActivity():
+                self._add_times(batch, seq, activity)
+
+    def _add_counters(self, batch: Batch, seq: int, activity: CountersActivity) -> None:
+        for name, value in activity.values.items():
+            if self.counters.get(name) != value:
+                if name in self.counters or len(self.counters) < MAX_COUNTERS:
+                    self.counters[name] = value
+                batch.add_part("counters", (seq, clean(name), value))
+
+    def _add_aggregates(self, batch: Batch, seq: int, activity: AggregatesActivity) -> None:
+        process: Process | None = None
+        for series in activity.series:
+            # Those of one process come together.
+            if process is None or process.named is not series.process:
+                process = self._names.follow(series.process)
+            known = process.series.get(series.key)
+            before = None if known is None else known.aggregate
+            if before == series.aggregate:
+                continue
+            if self._is_kept(process, self._names.processes.put, series):
+                number = self._names.series(process, series)
+                added = added_row(before, series.aggregate)
+                batch.add_part("aggregates", (seq, number, *added), len(added[-1]))
+
+    def _add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
+        read: dict[ProcessImage, list[ThreadTime]] = {}
+        for time in activity.times:
+            read.setdefault(time.process, []).append(time)
+        for image, times in read.items():
+            process = self._names.follow(image)
+            compared = compare(process.read, times)
+            changed = {time.kind: time for time in compared.changed}
+            # Time moves from one reason to another when a stack becomes known.
+            for kind in {time.kind for time in compared.gone} - changed.keys():
+                if kind in process.times:
+                    none = process.times[kind]._replace(time_ns=0, count=0, ended_ns=0)
+                    changed[kind] = none
+            for kind, time in changed.items():
+                known = process.times.get(kind)
+                before, now = _NOTHING if known is None else _figures(known), _figures(time)
+                if now == before:
+                    continue
+                if self._is_kept(process, self._names.processes.put_time, time):
+                    process.times_chunk = self._names.chunk
+                    key = (*kind[:3], self._names.wait(time.wait))
+                    row = (seq, process.number, *key, *map(sub, now, before))
+                    batch.add_part("thread_times", row)
+                else:
+                    # It is new in the next one, too.
+                    compared.now.pop(id(time), None)
+            process.read = compared.now
+
+    def end_chunk(self, chunk: int) -> None:
+        """Keep what everything stands at that the chunk added to, and let the next say all counters."""
+        self.counters.clear()
+        keep = self._names.keep
+        for process in self._names.processes.values():
+            for key, referred in process.numbers.items():
+                if referred.chunk == chunk:
+                    total = total_row(process.series[key].aggregate)
+                    keep("aggregate_totals", referred.number, chunk, *total)
+            # All of a process, so that a reader finds them in one place.
+            if process.times_chunk == chunk:
+                for kind, time in process.times.items():
+                    if (figures := _figures(time)) != _NOTHING:
+                        time_key = (*kind[:3], self._names.wait(time.wait))
+                        keep("thread_time_totals", process.number, chunk, *time_key, *figures)
+
+    def _is_kept(
+        self, process: Process, put: Callable[[Process, _Part], bool], part: _Part
+    ) -> bool:
+        if process.is_followed and put(process, part):
+            return True
+        self._lost[TOO_MANY_SERIES if process.is_followed else NOT_FOLLOWED] += 1
+        return False
+
+
+def _figures(time: ThreadTime) -> tuple[int, int, int]:
+    return time.time_ns, time.count, time.ended_ns

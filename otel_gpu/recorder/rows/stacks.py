@@ -1,0 +1,71 @@
+"""
+Stacks of programs as rows, and back.
+
+The document of a stack is the body of its record: one place says what a stack may be, and a
+file from anywhere is checked as a recording from anywhere is.
+"""
+
+from collections.abc import Sequence
+
+from otel_gpu import wire
+from otel_gpu.enrich.identity.identities import CallStack
+from otel_gpu.enrich.stack_table import find_place
+from otel_gpu.enrich.stack_text import cut_frames, describe_place, stack_id_text
+from otel_gpu.recorder.text import clean, to_json
+from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
+from otel_gpu.wire.frames import Frame
+
+# As many as find room: three of the longest names there are do, however they are written.
+_FRAMES = (MAX_FRAMES, 64, 16, 3)
+
+
+def stack_columns(stack: CallStack) -> tuple[str, str, str]:
+    """Return the columns ``id``, ``place`` and ``frames``; a stack that is too large loses its middle."""
+    place = describe_place(stack.place) if stack.place else ""
+    documents = (_document(stack, cut_frames(stack.frames, most)) for most in _FRAMES)
+    document = next((text for text in documents if text is not None), "")
+    return stack_id_text(stack.id), clean(place), document
+
+
+def read_stack(document: str) -> CallStack:
+    """
+    Return the stack of a document; where in it the program was is looked for again.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    try:
+        body = parse_body(wire.RECORD_USER_STACK, document.encode())
+    except TypeError as error:
+        raise ValueError("not a stack") from error
+    frames = tuple(map(Frame._make, body["frames"]))
+    return CallStack(
+        body["stack"],
+        frames,
+        body["complete"],
+        body["native"],
+        body["python"],
+        find_place(frames),
+    )
+
+
+def _document(stack: CallStack, frames: Sequence[Frame]) -> str | None:
+    return to_json(
+        {
+            "stack": stack.id,
+            "complete": stack.complete,
+            "native": stack.native,
+            "python": stack.python,
+            "frames": [
+                (kind, _fit(function), _fit(file), line, _fit(module), address)
+                for kind, function, file, line, module, address in frames
+            ],
+        }
+    )
+
+
+def _fit(text: str) -> str:
+    # Nearly all are as they are to be.
+    if text.isascii() and len(text) <= MAX_FRAME_TEXT:
+        return text
+    return clean(text)[:MAX_FRAME_TEXT]

@@ -1,0 +1,344 @@
+"""
+The tables of events: calls, stalls, gaps, forks, open calls, samples, steps and the like.
+
+Each is described once. The schema, the rows that are written and the activities that are
+played back all follow from that.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import call, itemgetter
+from typing import Any, NamedTuple
+
+from otel_gpu.enrich.activities import (
+    Activity,
+    CallActivity,
+    ContextActivity,
+    DeviceFaultActivity,
+    ForkActivity,
+    GapActivity,
+    OpenCallActivity,
+    SampleActivity,
+    StallActivity,
+)
+from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.enrich.marks import RangeActivity, StepActivity
+from otel_gpu.recorder.rows.events import event_rows
+from otel_gpu.recorder.tables.columns import MAX_INTEGER, S64, TEXT, U64, Column, Row, Table
+from otel_gpu.recorder.tables.fields import (
+    DEVICE,
+    END,
+    PROCESS,
+    SEQ,
+    STACK,
+    START,
+    UNIX,
+    WAITED_FOR,
+    event_columns,
+)
+from otel_gpu.wire.device_faults import DeviceFault
+from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall, ThreadContext
+from otel_gpu.wire.marks import Range, Step
+
+_new_tuple = tuple.__new__
+
+
+def _length(name: str, meaning: str, made_of: str) -> Column:
+    return Column(name, S64, meaning, "ns", made_of=made_of)
+
+
+_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+
+
+class Reference(NamedTuple):
+    """
+    A field that an activity has beside its event, and the column that refers to it.
+
+    ``method`` is that of ``Names``, which gives the number of a thing, and of ``Directory``, which
+    gives the thing back. Empty: the row holds the field as it is.
+    """
+
+    field: str
+    column: Column
+    method: str
+
+
+class EventTable(NamedTuple):
+    """
+    A table of events: ``seq``, the references, when it ended, the fields of the event.
+
+    The other fields of an activity follow from its event: ``…api`` is what the event's field of
+    that name numbers, ``X_unix_ns`` is the moment of ``X_ktime_ns``, and ``…_id`` are the ids.
+
+    Attributes:
+        event: The class of the events, of which the first field is when the event was sent.
+        ids: Gives the ids of an event, in the order of the activity's fields.
+        references: What the row says beside the event.
+        lengths: Columns that are computed from others.
+        end: When the event was sent, in Unix time.
+        elsewhere: Text fields of the activity that another table has; empty until they are read.
+    """
+
+    name: str
+    meaning: str
+    activity: Any
+    event: Any
+    ids: Callable[[SpanIds, Any], tuple[bytes, ...]]
+    references: tuple[Reference, ...]
+    lengths: tuple[Column, ...] = (_DURATION,)
+    end: Column = END
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Table:
+        """The description of the table."""
+        start = f"{self.end.name} + start_ktime_ns - {self.event._fields[0]}"
+        # A moment has no beginning.
+        has_start = "start_ktime_ns" in self.event._fields
+        return Table(
+            self.name,
+            self.meaning,
+            SEQ,
+            *(reference.column for reference in self.references),
+            self.end,
+            *event_columns(self.event),
+            *((START._replace(kind=S64, made_of=start),) if has_start else ()),
+            *self.lengths,
+        )
+
+    @property
+    def end_place(self) -> int:
+        """Where in a row its end is."""
+        return 1 + len(self.references)
+
+    @property
+    def apis(self) -> list[str]:
+        """The fields of the activity that are APIs."""
+        return [name for name in self.activity._fields if name.endswith("api")]
+
+    def row_maker(self, names: Any) -> Callable[[int, Any], Row]:  # noqa: ANN401 -- see Reference
+        """Return what makes the row of a number and an activity; ``names`` gives numbers."""
+        refer = [_method(names, reference) for reference in self.references]
+        place_of = self.activity._fields.index
+        fields = ("event", self.end.name, *(one.field for one in self.references))
+        pick = itemgetter(*map(place_of, fields))
+        apis = [(self.event._fields.index(name), place_of(name)) for name in self.apis]
+        known_apis = names.known_apis
+        flatten, _ = event_rows(self.event)
+
+        def make(seq: int, activity: Any) -> Row:  # noqa: ANN401 -- of this table
+            event, end_unix_ns, *values = pick(activity)
+            for at, place in apis:
+                if event[at] not in known_apis:
+                    names.api(activity[place])
+            # Takes half as long as unpacking both.
+            return (seq, *map(call, refer, values), end_unix_ns) + flatten(event)  # noqa: RUF005
+
+        return make
+
+    def activity_maker(
+        self,
+        directory: Any,  # noqa: ANN401 -- see Reference
+        ids_at: Callable[[int], SpanIds],
+    ) -> Callable[[Row], Activity | None]:
+        """
+        Return what makes the activity of a row; None: what it refers to is not known.
+
+        ``ids_at`` gives what names the spans of the capture that a ``seq`` is in.
+        """
+        find = [_method(directory, reference) for reference in self.references]
+        needed = _getter(
+            [place for place, one in enumerate(self.references) if not one.column.optional]
+        )
+        find_api = directory.api
+        fields, activity, ids_of = self.event._fields, self.activity, self.ids
+        starts = [
+            name for name in activity._fields if name.endswith("_unix_ns") and name != self.end.name
+        ]
+        apis = _getter([fields.index(name) for name in self.apis])
+        ktimes = _getter([fields.index(name.replace("_unix_", "_ktime_")) for name in starts])
+        empty = ("",) * len(self.elsewhere)
+        made = [
+            *("event", self.end.name, *(reference.field for reference in self.references)),
+            *self.elsewhere,
+            *self.apis,
+            *starts,
+            *(name for name in activity._fields if name.endswith("_id")),
+        ]
+        arrange = _getter([made.index(name) for name in activity._fields])
+        _, restore = event_rows(self.event)
+        end = self.end_place
+
+        def make(row: Row) -> Activity | None:
+            found = [*map(call, find, row[1:end])]
+            if None in needed(found):
+                return None
+            end_unix_ns = row[end]
+            event = restore(row[end + 1 :])
+            times = [*map((end_unix_ns - event[0]).__add__, ktimes(event))]
+            if times and (min(times) < 0 or max(times) > MAX_INTEGER):
+                # As ``enrich`` bounds what a broken record says.
+                times = [min(max(0, unix_ns), MAX_INTEGER) for unix_ns in times]
+            values = (
+                event,
+                end_unix_ns,
+                *found,
+                *empty,
+                *map(find_api, apis(event)),
+                *times,
+                *ids_of(ids_at(row[0]), event),
+            )
+            # As activity(…), which takes three times as long.
+            one: Activity = _new_tuple(activity, arrange(values))
+            return one
+
+        return make
+
+
+def _method(owner: object, reference: Reference) -> Callable[[Any], Any]:
+    # Without a method it is text, of which str() makes nothing else.
+    method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else str
+    return method
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    # An itemgetter of one place gives no sequence, and one of no place cannot be made.
+    first = places[0] if places else 0
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
+
+
+def _no_ids(_ids: SpanIds, _event: object) -> tuple[bytes, ...]:
+    return ()
+
+
+_OF_PROCESS = Reference("process", PROCESS, "process")
+_ON_DEVICE = Reference("device", DEVICE, "device")
+_AT_STACK = Reference("stack", STACK, "program_stack")
+_FUNCTIONS = Column("stack", U64, "where in the kernel it was; see stacks. NULL: not known")
+_IN_KERNEL = Reference("functions", _FUNCTIONS, "stack")
+
+EVENT_TABLES: tuple[EventTable, ...] = (
+    EventTable(
+        "calls",
+        "CUDA calls that were chosen to be kept: failed, slow, stalled or sampled ones, with "
+        "their host time. All calls are counted in aggregates.",
+        CallActivity,
+        CudaCall,
+        SpanIds.of_call,
+        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        elsewhere=("kernel",),
+    ),
+    EventTable(
+        "stalls",
+        "Times in which a thread was off the CPU: first blocked, then ready and waiting for a CPU.",
+        StallActivity,
+        Stall,
+        SpanIds.of_stall,
+        (
+            _OF_PROCESS,
+            Reference(
+                "reason",
+                Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
+                "",
+            ),
+            _IN_KERNEL,
+            _AT_STACK,
+            Reference("resource", WAITED_FOR, "resource"),
+        ),
+        (
+            _DURATION,
+            _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
+            _length(
+                "run_queue_ns", "how long it waited for a CPU", "end_ktime_ns - runnable_ktime_ns"
+            ),
+        ),
+    ),
+    EventTable(
+        "gaps",
+        "Times between two outermost CUDA calls of one thread that were chosen to be kept.",
+        GapActivity,
+        Gap,
+        SpanIds.of_gap,
+        (_OF_PROCESS, _ON_DEVICE),
+    ),
+    EventTable(
+        "forks",
+        "Processes that made processes, and how long that took.",
+        ForkActivity,
+        Fork,
+        SpanIds.of_fork,
+        (
+            _OF_PROCESS,
+            Reference("child", Column("child", U64, "the new process; see processes"), "process"),
+        ),
+    ),
+    EventTable(
+        "open_calls",
+        "CUDA calls that had not returned for long when they were looked at.",
+        OpenCallActivity,
+        OpenCall,
+        SpanIds.of_open_call,
+        (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
+        (_length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),),
+        Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
+    ),
+    EventTable(
+        "samples",
+        "Where threads were that were on a CPU when its sampling clock ticked.",
+        SampleActivity,
+        CpuSample,
+        _no_ids,
+        (
+            _OF_PROCESS,
+            _IN_KERNEL._replace(
+                column=_FUNCTIONS._replace(
+                    meaning="where in the kernel it was; see stacks. NULL: in none, or not known"
+                )
+            ),
+            _AT_STACK,
+        ),
+        (),
+        UNIX._replace(meaning="when the clock ticked, in Unix time"),
+    ),
+    EventTable(
+        "steps",
+        "Steps of threads: what they do again and again, as their program says or as was found.",
+        StepActivity,
+        Step,
+        SpanIds.of_step,
+        (_OF_PROCESS,),
+    ),
+    EventTable(
+        "ranges",
+        "Ranges that programs marked with NVTX; tid is the thread that a range ended in.",
+        RangeActivity,
+        Range,
+        SpanIds.of_range,
+        (_OF_PROCESS,),
+    ),
+    EventTable(
+        "thread_contexts",
+        "In which spans of their own application threads were, before the call, gap or fork that was in it.",
+        ContextActivity,
+        ThreadContext,
+        _no_ids,
+        (),
+        (),
+        UNIX,
+    ),
+    EventTable(
+        "device_faults",
+        "Errors of devices (XIDs), as their driver said them.",
+        DeviceFaultActivity,
+        DeviceFault,
+        SpanIds.of_device_fault,
+        (
+            Reference(
+                "process",
+                Column("process", U64, "whose work it was; NULL: nobody's that is watched"),
+                "process",
+            ),
+        ),
+        (),
+        UNIX,
+    ),
+)

@@ -1,0 +1,198 @@
+"""The lookup tables: what the numbers and words in the other tables mean."""
+
+from collections.abc import Mapping
+
+from otel_gpu import wire
+from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
+from otel_gpu.enrich.waits import kernel_reasons
+from otel_gpu.explain.rules import RULES
+from otel_gpu.recorder.tables.columns import S32, TEXT, U8, U16, U32, Column, Table
+from otel_gpu.wire.probe_table import APIS
+
+_STATES = {
+    wire.STATE_ON_CPU: "running",
+    wire.STATE_RUN_QUEUE: "ready to run, waiting for a CPU",
+    wire.STATE_BLOCKED: "waiting for something else; reason says for what",
+}
+_CONTEXTS = {
+    wire.CONTEXT_GAP: "between CUDA calls, of a thread that makes some",
+    wire.CONTEXT_SYNCHRONIZE: "inside a call that waits for the device",
+    wire.CONTEXT_CALL: "inside another CUDA call",
+    wire.CONTEXT_OTHER: "of a thread that made no CUDA call yet",
+}
+_CHOICES = {
+    wire.CHOICE_FAILED: "it failed",
+    wire.CHOICE_SLOW: "it was slow for its series",
+    wire.CHOICE_SAMPLED: "it fell on the sample of one in so many",
+    wire.CHOICE_FULL: "every call of the process is kept",
+    wire.CHOICE_STALLED: "the scheduler kept it waiting",
+    wire.CHOICE_PARENT: "a call inside it was kept",
+    wire.CHOICE_FIRST_USE: "its kernel was found just then, so its code may have been loaded in it",
+}
+_METRICS = {
+    wire.METRIC_CALL_DURATION: ("ns", "host time inside CUDA calls"),
+    wire.METRIC_LAUNCH_GAP: ("ns", "time between two CUDA calls of a thread"),
+    wire.METRIC_OFF_CPU: ("ns", "time that threads were off the CPU, blocked or waiting for one"),
+    wire.METRIC_RUN_QUEUE: ("ns", "time that threads waited for a CPU"),
+    wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
+    wire.METRIC_FORK: ("", "forks; only the count means something"),
+    wire.METRIC_ELAPSED_TIME: ("ns", "time of a device, as the program measured it by events"),
+    wire.METRIC_ASYNC_EVENT: ("", "events of network adapters; only the count means something"),
+}
+_SWITCH_TYPES = {
+    wire.SWITCH_VOLUNTARY: "it gave it up, to wait for something",
+    wire.SWITCH_INVOLUNTARY: "it was taken away",
+}
+_STALL_FLAGS = {
+    wire.STALL_GIL: "the thread waited for the Python interpreter's lock",
+    wire.STALL_FAULT: "not in a system call: a page fault, or stopped",
+    wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
+    wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
+    wire.STALL_STOPPED: "a signal or a debugger had stopped it",
+    wire.STALL_FROZEN: "a freezer of cgroup version 2 wants it stopped; its stack says whether it is",
+    wire.STALL_AGENT: "otel-gpu woke it, as it does those that it stopped to place probes",
+    wire.STALL_PREEMPTED: "it was at work, and its CPU was taken from it",
+}
+_REASONS = {
+    kernel_reasons.UNKNOWN: "not known",
+    kernel_reasons.GIL: "the Python interpreter's lock",
+    kernel_reasons.LOCK: "a lock of the program",
+    kernel_reasons.QUEUE: "work: its queue was empty, or full",
+    kernel_reasons.IO: "a disk or file system",
+    kernel_reasons.IPC: "another thread or process: pipe, socket, event, queue",
+    kernel_reasons.NETWORK: "another host, which this one had connected to",
+    kernel_reasons.SLEEP: "a timer: the program slept",
+    kernel_reasons.PAGE_FAULT: "memory that had to be read or made",
+    kernel_reasons.RECLAIM: "the kernel freeing memory",
+    kernel_reasons.MMAP_LOCK: "the address space, which another thread was changing",
+    kernel_reasons.CHILD_WAIT: "a child process",
+    kernel_reasons.STOPPED: "a signal or a debugger that stopped it",
+    kernel_reasons.FROZEN: "the freezer of its cgroup",
+    kernel_reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
+    kernel_reasons.DRIVER: "the GPU's driver",
+}
+
+
+def _names(enumerators: Mapping[int, str], prefix: str) -> dict[int, str]:
+    return {number: name.removeprefix(prefix) for number, name in enumerators.items()}
+
+
+_FAMILIES = _names(wire.API_FAMILY_NAMES, "family_")
+_FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
+
+
+def family_name(number: int) -> str:
+    """Return the word for a family of APIs."""
+    return _FAMILIES.get(number, _FAMILIES[wire.FAMILY_OTHER])
+
+
+def family_number(name: str) -> int:
+    """Return the family that a word means."""
+    return _FAMILY_NUMBERS.get(name, wire.FAMILY_OTHER)
+
+
+def _words(
+    name: str, meaning: str, key: Column, words: Mapping[int, str], meanings: Mapping[int, str]
+) -> Table:
+    columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
+    rows = [(number, words[number], text) for number, text in meanings.items()]
+    return Table(name, meaning, *columns, rows=rows)
+
+
+LOOKUPS = (
+    Table(
+        "apis",
+        "CUDA APIs.",
+        Column("api", U16, "number of the API"),
+        Column("name", TEXT, "its name"),
+        Column(
+            "layer",
+            TEXT,
+            "runtime (libcudart), driver (libcuda), nccl (libnccl) or verbs (libibverbs)",
+        ),
+        Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
+        rows=[(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
+    ),
+    Table(
+        "errors",
+        "Results of CUDA calls.",
+        Column("layer", TEXT, "as in apis"),
+        Column("status", S32, "the number"),
+        Column("name", TEXT, "its name"),
+        key_length=2,
+        rows=[
+            *(("runtime", status, name) for status, name in RUNTIME_ERRORS.items()),
+            *(("driver", status, name) for status, name in DRIVER_ERRORS.items()),
+            *(("nccl", status, name) for status, name in NCCL_ERRORS.items()),
+        ],
+    ),
+    _words(
+        "states",
+        "What threads do.",
+        Column("state", U8, "number of the state"),
+        _names(wire.THREAD_STATE_NAMES, "state_"),
+        _STATES,
+    ),
+    _words(
+        "contexts",
+        "Where in its work a thread is.",
+        Column("context", U8, "number of the context"),
+        _names(wire.CALL_CONTEXT_NAMES, "context_"),
+        _CONTEXTS,
+    ),
+    _words(
+        "choices",
+        "Why a call or a gap was kept. Its choices are the sum of some of these.",
+        Column("choice", U32, "a power of two"),
+        _names(wire.CHOICE_NAMES, "choice_"),
+        _CHOICES,
+    ),
+    _words(
+        "stall_flags",
+        "What is known of a stall. Its flags are the sum of some of these.",
+        Column("flag", U32, "a power of two"),
+        _names(wire.STALL_FLAG_NAMES, "stall_"),
+        _STALL_FLAGS,
+    ),
+    _words(
+        "switch_types",
+        "How a thread left its CPU.",
+        Column("switch_type", U8, "number of the type"),
+        _names(wire.SWITCH_TYPE_NAMES, "switch_"),
+        _SWITCH_TYPES,
+    ),
+    Table(
+        "copy_kinds",
+        "Directions of copies.",
+        Column("copy_kind", U8, "number"),
+        Column("name", TEXT, "the word for it"),
+        rows=_names(wire.COPY_KIND_NAMES, "copy_").items(),
+    ),
+    Table(
+        "metrics",
+        "What series count.",
+        Column("metric", U16, "number of the metric"),
+        Column("name", TEXT, "the word for it"),
+        Column("unit", TEXT, "of sum, min, max and of the buckets"),
+        Column("meaning", TEXT, "in full"),
+        rows=[
+            (number, name, *_METRICS[number])
+            for number, name in _names(wire.METRIC_NAMES, "metric_").items()
+        ],
+    ),
+    Table(
+        "reasons",
+        "What a thread can be blocked on.",
+        Column("reason", TEXT, "the word"),
+        Column("meaning", TEXT, "in full"),
+        rows=_REASONS.items(),
+    ),
+    Table(
+        "cause_kinds",
+        "Kinds of causes.",
+        Column("kind", TEXT, "the word"),
+        Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
+        Column("advice", TEXT, "what to do about it"),
+        rows=[(rule.kind, rule.fault, rule.advice) for rule in RULES],
+    ),
+)

@@ -1,0 +1,263 @@
+"""
+The tables beside the recorded rows: what those refer to, totals, and the store's books.
+
+Rows that others refer to say the latest chunk that does. When that is gone, so are they.
+"""
+
+from otel_gpu.enrich.identity.identities import Who
+from otel_gpu.recorder.tables.columns import (
+    JSON,
+    PID,
+    REAL,
+    S32,
+    S64,
+    TEXT,
+    U8,
+    U16,
+    U32,
+    U64,
+    Column,
+    Table,
+)
+from otel_gpu.recorder.tables.fields import (
+    DEVICE,
+    INFO,
+    PROCESS,
+    SEQ,
+    START,
+    TIME_KEY,
+    UNIX,
+    WAITED_FOR,
+    who,
+)
+
+_LAST_CHUNK = Column("last_chunk", U64, "the latest chunk with rows that refer to this one")
+_CHUNK = Column("chunk", U64, "number of the chunk; see chunks")
+_SEQS = (
+    Column("first_seq", U64, "number of its first row"),
+    Column("last_seq", U64, "number of its last row"),
+)
+_EXTENT = (
+    Column("start_unix_ns", U64, "the earliest moment in it", "ns"),
+    Column("end_unix_ns", U64, "the latest moment in it", "ns"),
+)
+_IDENTITY = {
+    "pid": "process id",
+    "tid": "thread id; 0: it is about the process",
+    "comm": "the kernel's name",
+    "command": "command line, without what looks like a secret; or its program",
+    "container": "id of its container",
+    "pod": "uid of its Kubernetes pod",
+    "unit": "systemd unit",
+    "owner": "name of its user",
+    "function": "of a thread without a name of its own: what it runs",
+}
+
+NAMES: tuple[Table, ...] = (
+    Table(
+        "captures",
+        "Runs of the agent: each began with one of these.",
+        Column("capture", U64, "number of the capture"),
+        _LAST_CHUNK,
+        SEQ,
+        UNIX,
+        Column("version", TEXT, "of the agent"),
+        Column("host", TEXT, "name of the host"),
+        Column("boot_id", TEXT, "tells boots of the host apart"),
+        INFO,
+    ),
+    Table(
+        "processes",
+        "Process images: programs that ran under a pid.",
+        Column("process", U64, "number of the process image"),
+        _LAST_CHUNK,
+        Column("capture", U64, "see captures"),
+        Column("pid", PID, "process id, in the agent's pid namespace"),
+        Column("image_ktime_ns", U64, "with pid, its key in the capture", "ns"),
+        Column("comm", TEXT, "the kernel's name for it"),
+        START,
+        Column("end_unix_ns", U64, "when it ended. NULL: not yet", "ns"),
+        Column("exit_code", U32, "as wait(2) gives it. NULL: none yet, or unknown"),
+        Column("service_name", TEXT, "its name in backends"),
+        Column("command", TEXT, "its command line; empty: unknown"),
+        Column("container_id", TEXT, "empty: in none"),
+        Column("attributes", JSON, "its OpenTelemetry resource attributes"),
+    ),
+    Table(
+        "devices",
+        "CUDA devices.",
+        Column("cuda_device", U64, "number of the device"),
+        _LAST_CHUNK,
+        Column("cuda_index", S32, "index as the process sees it"),
+        Column("uuid", TEXT, "NULL: not observed"),
+        Column("model", TEXT, "NULL: not observed"),
+    ),
+    Table(
+        "stacks",
+        "Stacks, each kept once.",
+        Column("stack", U64, "number of the stack"),
+        _LAST_CHUNK,
+        Column("kind", TEXT, "kernel or program; launch: the name of a kernel for a device"),
+        Column("id", TEXT, "of a program: otel_gpu.stack.id of its spans; else empty"),
+        Column(
+            "place",
+            TEXT,
+            "of a program: file, line and function of the innermost frame of its own code; "
+            "empty: not known",
+        ),
+        Column(
+            "frames",
+            JSON,
+            "innermost first. Of the kernel, or a launch: functions, a JSON list; of a program: an object "
+            "with stack, complete, native, python and frames, lists of kind, function, file, "
+            "line, module and address",
+        ),
+    ),
+    Table(
+        "waits",
+        "What threads spent time in, and who kept them from going on; each is kept once.",
+        Column("wait", U64, "number of the wait"),
+        _LAST_CHUNK,
+        Column("api", U16, "the outermost open CUDA call, or the one before the gap; 0: none"),
+        *who("who", "who had the CPU, or ended the wait. NULL: nobody, or not known"),
+        *who("end", "the last of those who waited for each other. NULL: not known"),
+        Column("end_state", U8, "what that one did meanwhile; see states. 255: not known"),
+        Column("end_reason", TEXT, "what that one was blocked on; empty: it was not"),
+        WAITED_FOR,
+    ),
+    Table(
+        "identities",
+        "Who processes and threads are that other tables name by numbers; the last word holds. "
+        "Empty: not known.",
+        SEQ,
+        UNIX,
+        *(
+            Column(name, PID if name in ("pid", "tid") else TEXT, _IDENTITY[name])
+            for name in Who._fields
+        ),
+    ),
+    Table(
+        "series",
+        "What is counted: one histogram of the kernel side each.",
+        Column("series", U64, "number of the series"),
+        _LAST_CHUNK,
+        PROCESS,
+        Column("metric", U16, "see metrics"),
+        Column("api", U16, "see apis; of off_cpu and run_queue: see switch_types"),
+        Column("status", S32, "0: the calls that succeeded, else their error; see errors"),
+        Column("device", S32, "device index as the process sees it; -1: unknown"),
+        DEVICE,
+        Column("copy_kind", U8, "direction of copies; see copy_kinds"),
+        Column("nested", U8, "1: calls inside another CUDA call, which counts them too"),
+    ),
+    Table(
+        "probes",
+        "Libraries whose symbols carry probes.",
+        Column("probe", U64, "number of the row"),
+        Column("capture", U64, "see captures"),
+        SEQ,
+        UNIX,
+        INFO,
+    ),
+    Table(
+        "buckets",
+        "What the buckets of aggregates hold.",
+        Column("capture", U64, "see captures"),
+        Column("quantity", TEXT, "duration or size"),
+        Column("bucket", U8, "number of the bucket"),
+        Column(
+            "middle",
+            REAL,
+            "what stands for its values. NULL: there is no upper bound",
+            "ns, or bytes",
+        ),
+        key_length=3,
+    ),
+)
+
+# What every series and account stood at when a chunk ended; a reader of a later chunk
+# begins with these.
+TOTALS: tuple[Table, ...] = (
+    Table(
+        "aggregate_totals",
+        "What a series had counted in all when a chunk ended, where the chunk added to it.",
+        Column("series", U64, "see series"),
+        _CHUNK,
+        Column("sum", U64, "as in aggregates, since the process began", "ns, or bytes"),
+        Column("min", U64, "the smallest; NULL: none", "as sum"),
+        Column("max", U64, "the largest", "as sum"),
+        Column("size_bytes", U64, "bytes of the successful calls", "bytes"),
+        Column("buckets", JSON, "counts by number of the bucket; see buckets"),
+        key_length=2,
+    ),
+    Table(
+        "thread_time_totals",
+        "The time account of a process when a chunk ended, where the chunk added to it.",
+        PROCESS,
+        _CHUNK,
+        *TIME_KEY,
+        Column("time_ns", U64, "since the process began", "ns"),
+        Column("count", U64, "since the process began", "{interval}"),
+        Column("ended_ns", U64, "of waits that ended, since the process began", "ns"),
+        key_length=2 + len(TIME_KEY),
+    ),
+)
+
+BOOKS: tuple[Table, ...] = (
+    Table(
+        "chunks",
+        "Spans of about a minute. The oldest are removed whole when room is needed.",
+        _CHUNK,
+        *_SEQS,
+        *_EXTENT,
+        Column("written_unix_ns", U64, "when the last of it was written", "ns"),
+        Column("rows", U64, "rows that are numbered", "{row}"),
+        Column("bytes", S64, "room that it took in the file, about", "bytes"),
+    ),
+    Table(
+        "batches",
+        "What was written at once, about every second: all of it is in the store, or nothing.",
+        Column("batch", U64, "number of the batch"),
+        _CHUNK,
+        *_SEQS,
+        Column("rows", U64, "rows that are numbered", "{row}"),
+        *_EXTENT,
+    ),
+    Table(
+        "writers",
+        "Programs that wrote here. One without an end is still running, or was killed.",
+        Column("writer", U64, "number of the writer"),
+        _LAST_CHUNK,
+        Column("began_unix_ns", U64, "when it opened the store", "ns"),
+        Column("ended_unix_ns", U64, "when it closed it; NULL: it did not", "ns"),
+        Column(
+            "lost_rows",
+            U64,
+            "most numbered rows that it had in memory when it was killed. NULL: it was not",
+            "{row}",
+        ),
+        Column("version", TEXT, "of the agent"),
+        Column("pid", U32, "process id"),
+    ),
+    Table(
+        "losses",
+        "Rows that did not reach the store, by reason, over its whole life.",
+        Column("reason", TEXT, "why"),
+        Column("rows", U64, "how many", "{row}"),
+    ),
+    Table(
+        "meta",
+        "Facts about the store itself.",
+        Column("key", TEXT, "name of the fact"),
+        Column("value", TEXT, "the fact"),
+    ),
+    Table(
+        "schema_info",
+        "What tables, views and columns mean: this page, as a table.",
+        Column("position", U64, "order of the rows"),
+        Column("table_name", TEXT, "table or view"),
+        Column("column_name", TEXT, "column; empty: the table or view itself"),
+        Column("meaning", TEXT, "what it says"),
+        Column("unit", TEXT, "of numbers that have one"),
+    ),
+)
