@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from otel_gpu.config import Config
-from otel_gpu.importers.tally import Tally
+from otel_gpu.importers.import_counts import Tally
 from otel_gpu.wire.events import Event
 
 

@@ -20,7 +20,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.formatting.units import counted
 from otel_gpu.importers import KINDS, open_capture
-from otel_gpu.importers.tally import Tally
+from otel_gpu.importers.import_counts import Tally
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.json_form import make_document
 from otel_gpu.report.memory.snapshot_readings import AsReadings

@@ -10,8 +10,8 @@ from typing import Any, Final
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.flight_recorder.dump import Dump, Group, read_dump
+from otel_gpu.importers.import_counts import Tally
 from otel_gpu.importers.plain_pickle import UnreadableError
-from otel_gpu.importers.tally import Tally
 from otel_gpu.wire.communicators import Collective, Communicator, CommunicatorKey, Communicators
 from otel_gpu.wire.events import Capture, Clock, Event
 from otel_gpu.wire.histogram_layout import layout_description

@@ -9,9 +9,9 @@ from typing import Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
+from otel_gpu.importers.import_counts import HOST_WORK, Tally
 from otel_gpu.importers.nsys.tables import DEVICE_TABLES, NVTX, RUNTIME, STRINGS, Part, Tables
 from otel_gpu.importers.sqlite_source import SqliteSource, require
-from otel_gpu.importers.tally import HOST_WORK, Tally
 from otel_gpu.wire.device_activity import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
 from otel_gpu.wire.frames import clean

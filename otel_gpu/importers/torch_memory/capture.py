@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
+from otel_gpu.importers.import_counts import Tally
 from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
-from otel_gpu.importers.tally import Tally
 from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
 from otel_gpu.wire.events import Capture, Clock, Event, MemoryRead
 from otel_gpu.wire.frames import clean

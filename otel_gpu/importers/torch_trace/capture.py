@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.tally import HOST_WORK, Tally
+from otel_gpu.importers.import_counts import HOST_WORK, Tally
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
