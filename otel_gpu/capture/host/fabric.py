@@ -31,6 +31,9 @@ ROOT: Final = "/sys/class/infiniband"
 QUIET_INTERVAL_S: Final = 10.0
 """How often a reading is passed on in which nothing but traffic changed."""
 
+# Where there is no adapter.
+_LOOK_FOR_ANY_S = 10.0
+
 _MAX_UNTAKEN = 8
 _MAX_FILE_BYTES = 4096
 _MAX_ENTRIES = 4096
@@ -103,7 +106,8 @@ class Fabric(PatientReader):
             info = self._ports.read()
         with self._lock:
             self._note(Reading(round(self._clock() * 1e9), info))
-        return self._interval_s
+        # Few hosts have any, and one that comes is an event of a day.
+        return self._interval_s if self._last else max(self._interval_s, _LOOK_FOR_ANY_S)
 
     def _note(self, reading: Reading) -> None:
         if self._last is None and not (reading.info["ports"] or reading.info["failed"]):

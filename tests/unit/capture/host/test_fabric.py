@@ -105,6 +105,15 @@ def test_bytes_are_counted_once(tmp_path):
     assert "tx_bytes" not in port["counters"]
 
 
+def test_adapters_are_looked_for_rarely_and_read_often(tmp_path):
+    """A host without any wakes the agent up six times a minute for that."""
+    reader = Fabric(1.5, str(tmp_path))
+    without = reader._turn()
+    write_port(tmp_path)
+
+    assert (without, reader._turn(), reader._turn()) == (10.0, 1.5, 1.5)
+
+
 def test_a_host_without_adapters_has_none(tmp_path):
     """Whether the folder is there or not."""
     assert read(tmp_path)["ports"] == []
