@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "quickstart.md"
 LEFT_OUT = "..."
 SET_UP = "Set up"
 WITHOUT_ROOT = "From a recording, without root"
-ONE_COMMAND = "Round one command"
+ONE_COMMAND = "Watch one command"
 JAEGER = "With Jaeger"
 TIMEOUT_S = 400.0
 
