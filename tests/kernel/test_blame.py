@@ -208,7 +208,7 @@ def assert_device_is_blamed(explained: Explained, kind: str) -> None:
         ("gpu", "gpu-bound", "gpu"),
         ("data", "data-bound", "data"),
         ("cpu", "cpu-bound", "cpu"),
-        ("allocator", "memory-bound", "memory"),
+        ("allocator", "allocation-bound", "memory"),
     ],
 )
 def test_the_verdict_is_what_the_workload_is_bound_by(

@@ -46,7 +46,7 @@ OUTCOMES: Mapping[str, Outcome] = {
     "gpu-wait": Outcome("gpu-bound", ("gpu",), "gpu_wait"),
     "gpu-backpressure": Outcome("gpu-bound", ("gpu",), "gpu_backpressure"),
     "first-call": Outcome("gpu-bound", ("gpu", "memory"), "first_call"),
-    "allocator-churn": Outcome("memory-bound", ("memory", "gpu"), "allocator_churn"),
+    "allocator-churn": Outcome("allocation-bound", ("memory", "gpu"), "allocator_churn"),
     "two-causes": Outcome("mixed", ("gpu", "starved"), "preemption", "hog"),
     "garbage-collection": Outcome("cpu-bound", ("cpu", "gpu"), "host_work"),
     "busy-loader": Outcome("data-bound", ("data",), "host_work", "loader"),
@@ -70,7 +70,7 @@ OUTCOMES: Mapping[str, Outcome] = {
     "memory-fragmentation": Outcome("gpu-bound", ("gpu",), "fragmentation"),
     "memory-exhaustion": Outcome("gpu-bound", ("gpu",), "exhausted"),
     "device-shared": Outcome("gpu-bound", ("gpu",), "other_process"),
-    "empty-cache": Outcome("memory-bound", ("memory", "gpu"), "empty_cache"),
+    "empty-cache": Outcome("allocation-bound", ("memory", "gpu"), "empty_cache"),
     "allocator-bypass": Outcome("gpu-bound", ("gpu",), "allocator_bypass"),
     "healthy-memory": Outcome("gpu-bound", ("gpu",)),
 }

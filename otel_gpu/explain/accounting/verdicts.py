@@ -72,7 +72,7 @@ _VERDICTS: Mapping[str, str] = {
     CPU: "cpu-bound",
     STARVED: "cpu-starved",
     LOCK: "lock-bound",
-    MEMORY: "memory-bound",
+    MEMORY: "allocation-bound",
     # Time inside calls that neither wait nor allocate is the host's work as well.
     API: "cpu-bound",
     # Nothing kept it waiting: it had chosen to do nothing, or was asked to do nothing.

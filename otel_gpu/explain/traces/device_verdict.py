@@ -24,7 +24,7 @@ _VERDICTS: Mapping[str, str] = {
     DATA: "data-bound",
     COMMUNICATION: "communication-bound",
     COPIES: "copy-bound",
-    MEMORY: "memory-bound",
+    MEMORY: "allocation-bound",
     CPU: "cpu-bound",
     OTHER: UNKNOWN,
 }

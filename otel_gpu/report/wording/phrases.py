@@ -367,7 +367,7 @@ VERDICTS: Mapping[str, str] = {
     "communication-bound": "Most of its time it waited for other ranks, which came later to a collective.",
     "data-bound": "Most of its time it waited for data.",
     "lock-bound": "Most of its time it waited for locks that other threads held.",
-    "memory-bound": "Most of its time went to allocating, freeing or paging memory.",
+    "allocation-bound": "Most of its time went to allocating, freeing or paging memory.",
     "idle": "Most of its time it slept, because it chose to, or waited for requests.",
     "stopped": "Most of its time it was stopped, by a signal, a debugger or the freezer of its cgroup.",
     "mixed": "No single thing took clearly most of its time.",

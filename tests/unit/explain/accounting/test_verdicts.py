@@ -100,7 +100,7 @@ def test_threads_that_feed_no_gpu_are_no_part_of_the_budget():
         ([time_of(BLOCKED, CALL, 600, "stopped"), time_of(ON_CPU, SYNC, 200)], "stopped"),
         ([time_of(BLOCKED, CALL, 400, "stopped"), time_of(ON_CPU, SYNC, 500)], "mixed"),
         ([time_of(BLOCKED, GAP, 500, "gil"), time_of(BLOCKED, GAP, 300, "lock")], "lock-bound"),
-        ([time_of(BLOCKED, GAP, 500, "reclaim")], "memory-bound"),
+        ([time_of(BLOCKED, GAP, 500, "reclaim")], "allocation-bound"),
         ([time_of(ON_CPU, CALL, 300), time_of(ON_CPU, GAP, 300)], "cpu-bound"),
         ([time_of(ON_CPU, SYNC, 500), time_of(ON_CPU, GAP, 500)], "mixed"),
         ([time_of(ON_CPU, SYNC, 50)], "unknown"),
@@ -186,14 +186,14 @@ def test_a_verdict_says_its_numbers():
     assert verdict.process is TRAINER
 
 
-def test_a_process_that_allocates_all_the_time_is_memory_bound():
+def test_a_process_that_allocates_all_the_time_is_allocation_bound():
     """The time account knows only calls; the histograms know which."""
     verdict = verdict_of(
         snapshot(19, calls(TRAINER, "cudaMalloc", [8 * MS] * 100)),
         account(20, time_of(ON_CPU, CALL, 600), time_of(BLOCKED, CALL, 250, "sleep")),
     )
 
-    assert verdict.verdict == "memory-bound"
+    assert verdict.verdict == "allocation-bound"
     assert verdict.shares["memory"] == pytest.approx(800 / 850)
     assert verdict.budget_ns["api"] == 600 * MS
 

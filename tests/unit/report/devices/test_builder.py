@@ -200,7 +200,7 @@ def test_causes_are_all_of_the_idle_time(tmp_path, work, around):
         ({"compute": 50, "communication": 20}, {"dependency": 10, "sync": 20}, "mixed"),
         ({"compute": 16, "communication": 15}, {"dependency": 54, "host_op": 15}, "unknown"),
         ({"compute": 50}, {"dependency": 30, "sync": 20}, "unknown"),
-        ({"compute": 50}, {"allocator": 30, "sync": 20}, "memory-bound"),
+        ({"compute": 50}, {"allocator": 30, "sync": 20}, "allocation-bound"),
         ({"compute": 50}, {"sync": 10, "python": 10, "host_op": 3, "launch_latency": 3, "noise": 24}, "cpu-bound"),
         ({"compute": 50, "communication": 25}, {"host_op": 25}, "mixed"),
         ({"compute": 50}, {"host_other": 30, "noise": 20}, "unknown"),
