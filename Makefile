@@ -103,7 +103,7 @@ door: setup ## Generate what preload/calls.c has of the probe table and of histo
 semconv: setup ## Generate the names of spans, metrics and attributes
 	$(PYTHON_VENV) tools/generate_semconv.py
 
-docs: setup ## Generate the pages about configuration and commands, and the dashboards
+docs: setup ## Generate the pages about configuration, commands and bounds, and the dashboards
 	$(PYTHON_VENV) tools/generate_docs.py
 	$(PYTHON_VENV) -m tools.grafana
 

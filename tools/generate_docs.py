@@ -1,11 +1,12 @@
 """
-Generate the pages about options, verbs, the store and support from what code and tests declare.
+Generate the pages about options, verbs, the store, support and bounds from what code and tests declare.
 
 ``--check`` compares instead of writing, and fails on any difference.
 """
 
 import argparse
 import contextlib
+import importlib
 import inspect
 import sqlite3
 import sys
@@ -118,12 +119,20 @@ def schema_page() -> str:
 
 def support_page() -> str:
     """The page about what is supported."""
-    # The tests, which it reads, are found from the root only.
+    return _page_of("support_page")
+
+
+def bounds_page() -> str:
+    """The page about what is bounded."""
+    return _page_of("bounds_page")
+
+
+def _page_of(name: str) -> str:
+    # What these modules read is found from the root only.
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
-    from tools import support_page as support  # noqa: PLC0415 -- as above
-
-    return support.page(_NOTICE)
+    text: str = importlib.import_module(f"tools.{name}").page(_NOTICE)
+    return text
 
 
 def _schema_sections() -> Iterator[str]:
@@ -223,6 +232,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/cli.md": cli_page,
     "docs/store-schema.md": schema_page,
     "docs/support.md": support_page,
+    "docs/internals/bounds.md": bounds_page,
 }
 
 

@@ -21,7 +21,7 @@ from otel_gpu.capture.bpf.loaders import (
     has_kernel_function,
     open_object,
 )
-from otel_gpu.capture.bpf.objects import BpfMap
+from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
 from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.capture.maps.blocks import Blocks, let_blocks_grow
@@ -95,6 +95,35 @@ _MEMORY_IMAGE = struct.Struct("<QQI")
 _logger = logging.getLogger(__name__)
 
 
+def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
+    """
+    Size the maps for a configuration; before ``load``.
+
+    ``can_grow``: large hash maps take memory only for the entries that they have (since Linux 6.1).
+    """
+    capture = config.capture
+    for name, entries in (
+        ("events", capture.ring_buffer_bytes),
+        ("lifecycle", LIFECYCLE_BYTES),
+        ("threads", capture.max_threads),
+        ("processes", capture.max_processes),
+        ("aggregates", capture.max_series),
+        ("thresholds", capture.max_series),
+        ("interpreters", capture.max_processes),
+        ("thread_contexts", capture.max_processes),
+        ("doors", capture.max_processes),
+        ("thread_times", capture.max_times),
+        ("folded_times", capture.max_times // TIMES_PER_FOLDED),
+        ("ended_shares", capture.max_processes),
+    ):
+        bpf.set_max_entries(name, entries)
+    if can_grow:
+        bpf.let_grow("threads")
+        let_blocks_grow(bpf)
+        let_communicators_grow(bpf)
+    limit_rhythms(bpf, are_wanted=config.steps.find)
+
+
 class Programs:
     """
     The kernel side of one capture.
@@ -141,26 +170,7 @@ class Programs:
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
         self.bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=watch_all))
-        for name, entries in (
-            ("events", capture.ring_buffer_bytes),
-            ("lifecycle", LIFECYCLE_BYTES),
-            ("threads", capture.max_threads),
-            ("processes", capture.max_processes),
-            ("aggregates", capture.max_series),
-            ("thresholds", capture.max_series),
-            ("interpreters", capture.max_processes),
-            ("thread_contexts", capture.max_processes),
-            ("doors", capture.max_processes),
-            ("thread_times", capture.max_times),
-            ("folded_times", capture.max_times // TIMES_PER_FOLDED),
-            ("ended_shares", capture.max_processes),
-        ):
-            self.bpf.set_max_entries(name, entries)
-        if has_kernel_function(KernelFunction.ALLOCATES):
-            self.bpf.let_grow("threads")
-            let_blocks_grow(self.bpf)
-            let_communicators_grow(self.bpf)
-        limit_rhythms(self.bpf, are_wanted=config.steps.find)
+        size_maps(self.bpf, config, can_grow=has_kernel_function(KernelFunction.ALLOCATES))
         self.bpf.leave_out(_SWITCHES[not in_place])
         self._tracepoints = [*_TRACEPOINTS, self.switch_program]
         # The other object has no such program.

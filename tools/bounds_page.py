@@ -1,0 +1,228 @@
+"""The page about what is bounded: read from the compiled BPF object, and from where caches are made."""
+
+import ast
+import dataclasses
+import importlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from otel_gpu.capture.bpf.objects import BpfObject
+from otel_gpu.capture.bpf.programs import size_maps
+from otel_gpu.config import Config
+from tools.generate_wire import Types
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "otel_gpu"
+OBJECT: Final = PACKAGE / "_bpf" / f"otel_gpu.{platform.machine()}.bpf.o"
+
+_ABOUT: Final = """\
+A host runs programs for days, and can run a million short ones while the agent watches. So each map and each cache has a bound.
+What does not fit is counted as a loss, or the entry that was used least recently is evicted. What belongs to a process is freed after its
+end, at the same record in a capture and in its replay. `tests/unit/test_many_processes.py`,
+`tests/unit/explain/test_short_programs.py` and `tests/soak/test_process_storm.py` test that.
+"""
+
+_MAPS: Final = """\
+## BPF maps
+
+From the compiled object, with the default configuration and a kernel since 6.1. *Bytes* are those of the keys and values of a full map.
+A map that *grows* takes memory for the entries that it has, and no more. A *percpu* map has its entries once for each CPU; here they
+are counted once. An *lru* map evicts. What does not fit into any other map is counted.
+
+| map | type | key | entries | bytes | set by |
+| --- | --- | --- | ---: | ---: | --- |
+"""
+
+_CACHES: Final = """\
+## Caches of the agent
+
+*At most* is the bound of a `Recent` or of a function that remembers results, in entries; for other caches, the limits that their module
+defines. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
+*shrinks* evicts a quarter of its entries, until the sum fits (`limits/caches.py`).
+
+| module | cache | name | at most | |
+| --- | --- | --- | ---: | --- |
+"""
+
+# enum bpf_map_type of <linux/bpf.h>
+_MAP_TYPES: Final = {
+    1: "hash",
+    2: "array",
+    5: "percpu hash",
+    6: "percpu array",
+    9: "lru hash",
+    27: "ring buffer",
+}
+_SIZES: Final = ("ring_buffer_bytes", "max_threads", "max_processes", "max_series", "max_times")
+
+
+def page(notice: str) -> str:
+    """Return the page."""
+    cache_bytes = f"{Config().capture.cache_bytes >> 20} MiB"
+    maps, caches = "\n".join(_map_rows()), "\n".join(_cache_rows())
+    about = f"# What is bounded\n\n{notice}\n\n{_ABOUT}"
+    return f"{about}\n{_MAPS}{maps}\n\n{_CACHES.format(cache_bytes=cache_bytes)}{caches}\n"
+
+
+class _MapSizes:
+    # Takes the place of an object whose maps are sized.
+    def __init__(self, config: Config) -> None:
+        self.entries: dict[str, int] = {}
+        self.grown: set[str] = set()
+        size_maps(cast("BpfObject", self), config, can_grow=True)
+
+    def set_max_entries(self, name: str, entries: int) -> None:
+        self.entries[name] = entries
+
+    def let_grow(self, name: str) -> None:
+        self.grown.add(name)
+
+
+def _map_rows() -> Iterator[str]:
+    # It is in a folder that not every user's PATH has.
+    bpftool = shutil.which("bpftool", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "bpftool"
+    command = [bpftool, "-j", "btf", "dump", "file", str(OBJECT)]
+    entries = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["types"]
+    types, by_id = Types(entries), {entry["id"]: entry for entry in entries}
+    sizes, options = _MapSizes(Config()), _options()
+    (section,) = (e for e in entries if e["kind"] == "DATASEC" and e["name"] == ".maps")
+    variables = (by_id[variable["type_id"]] for variable in section["vars"])
+    for variable in sorted(variables, key=lambda variable: str(variable["name"])):
+        name = variable["name"]
+        # Each field is a pointer, to a type or to an array that is as long as a number.
+        fields = {
+            field["name"]: by_id[by_id[field["type_id"]]["type_id"]]
+            for field in types.strip(variable["type_id"])["members"]
+        }
+        kind = _MAP_TYPES[fields["type"]["nr_elems"]]
+        most = sizes.entries.get(name, fields["max_entries"]["nr_elems"])
+        entry = [fields[field] for field in ("key", "value") if field in fields]
+        # The entries of a ring are bytes.
+        size_bytes = most * (sum(types.size(one["id"]) for one in entry) or 1)
+        cells = (
+            f"`{name}`",
+            f"{kind}, grows" if name in sizes.grown else kind,
+            f"`{entry[0]['name']}`" if entry else "",
+            f"{most:,}",
+            f"{size_bytes:,}",
+            f"`capture.{options[name]}`" if name in options else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _options() -> dict[str, str]:
+    """Return the option that sizes a map, by its name: the map is another size if it is doubled."""
+    config = Config()
+    usual = _MapSizes(config).entries
+    found: dict[str, str] = {}
+    for option in _SIZES:
+        twice = {option: 2 * getattr(config.capture, option)}
+        capture = dataclasses.replace(config.capture, **twice)
+        sizes = _MapSizes(dataclasses.replace(config, capture=capture)).entries
+        found |= {name: option for name in sizes if sizes[name] != usual[name]}
+    return found
+
+
+class _Cache(NamedTuple):
+    """``name`` is that of its registration; empty: it is not registered."""
+
+    what: str
+    most: int | str
+    name: str
+    shrinks: bool
+
+
+def _cache_rows() -> Iterator[str]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        is_one = any(word in text for word in ("Recent(", "CACHES.", "@remembered"))
+        if is_one and path.parent.name != "limits":
+            module = path.relative_to(PACKAGE)
+            for cache in _Module(module, ast.parse(text)).caches():
+                most = f"{cache.most:,}" if isinstance(cache.most, int) else cache.most
+                name = cache.name and f"`{cache.name}`"
+                shrinks = "shrinks" if cache.shrinks else ""
+                yield f"| `{module}` | `{cache.what}` | {name} | {most} | {shrinks} |"
+
+
+class _Module:
+    """
+    The caches that a module makes.
+
+    Those are what ``CACHES`` registers, each ``Recent``, and functions that are ``remembered``.
+    """
+
+    def __init__(self, path: Path, tree: ast.Module) -> None:
+        self._tree = tree
+        name = ".".join(("otel_gpu", *path.with_suffix("").parts))
+        self._names = vars(importlib.import_module(name))
+
+    def caches(self) -> Iterator[_Cache]:
+        """Yield them, by class and function."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.ClassDef):
+                yield from self._of_class(node)
+            elif isinstance(node, ast.FunctionDef):
+                for call in node.decorator_list:
+                    if isinstance(call, ast.Call) and _called(call) == "remembered":
+                        name, most, *_ = [*call.args, *(word.value for word in call.keywords)]
+                        yield _Cache(node.name, self._value(most), str(self._value(name)), True)  # noqa: FBT003
+
+    def _of_class(self, node: ast.ClassDef) -> Iterator[_Cache]:
+        bounds: dict[str, int | str] = {}
+        registered: dict[str, tuple[str, bool]] = {}
+        for function in (one for one in node.body if isinstance(one, ast.FunctionDef)):
+            defaults = self._defaults(function)
+            for one in ast.walk(function):
+                if isinstance(one, ast.AnnAssign) and _called(one.value) == "Recent":
+                    most = cast("ast.Call", one.value).args[0]
+                    bounds[cast("ast.Attribute", one.target).attr] = self._value(most, defaults)
+                elif isinstance(one, ast.Call):
+                    registered |= self._registered(one)
+        for attribute in dict.fromkeys([*bounds, *registered]):
+            what = f"{node.name}.{attribute}" if attribute else node.name
+            bound = bounds.get(attribute) or self._limits()
+            yield _Cache(what, bound, *registered.get(attribute, ("", False)))
+
+    def _registered(self, call: ast.Call) -> dict[str, tuple[str, bool]]:
+        """Return the name of what a call registers and whether it shrinks, by its attribute."""
+        if not ast.unparse(call.func).startswith("CACHES.register"):
+            return {}
+        name, method = str(self._value(call.args[0])), _called(call)
+        if method == "register_recent":
+            return {cast("ast.Attribute", one).attr: (name, True) for one in call.args[1:]}
+        attribute = str(self._value(call.args[2])) if call.args[2:] else ""
+        shrinks = {"release"} & {word.arg for word in call.keywords}
+        return {attribute: (name, method == "register_ordered" or bool(shrinks))}
+
+    def _limits(self) -> str:
+        found = []
+        for node in self._tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                name = ast.unparse(target)
+                if name.lstrip("_").startswith("MAX_"):
+                    found.append(f"`{name}` {self._names[name]:,}")
+        return ", ".join(found)
+
+    def _defaults(self, function: ast.FunctionDef) -> dict[str, int | str]:
+        parameters = zip(function.args.args[::-1], function.args.defaults[::-1], strict=False)
+        return {parameter.arg: self._value(default) for parameter, default in parameters}
+
+    def _value(self, node: ast.expr, more: Mapping[str, Any] | None = None) -> int | str:
+        """Return the value of an expression of constants, or the name of a parameter."""
+        try:
+            value: int | str = eval(ast.unparse(node), {**self._names, **(more or {})})  # noqa: S307
+        except NameError:
+            return f"`{ast.unparse(node)}`"
+        return value
+
+
+def _called(node: ast.expr | None) -> str:
+    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
