@@ -1,7 +1,7 @@
 """
 OpenTelemetry for CUDA: every call counted, every slow one accounted for.
 
-``docs/architecture.md`` is the walk through the package.
+``docs/internals/architecture.md`` says which package does what.
 """
 
 __version__ = "0.1.0"
