@@ -6,15 +6,17 @@ import importlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.programs import size_maps
 from otel_gpu.config import Config
+from otel_gpu.explain.settings import Settings
 from tools.generate_wire import Types
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -42,8 +44,8 @@ are counted once. An *lru* map evicts. What does not fit into any other map is c
 _CACHES: Final = """\
 ## Caches of the agent
 
-*At most* is the bound of a `Recent` or of a function that remembers results, in entries; for other caches, the limits that their module
-defines. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
+*At most* is the bound of a `Recent` or of a function that remembers results, in entries; for other caches, the limits that their class
+uses. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
 *shrinks* evicts a quarter of its entries, until the sum fits (`limits/caches.py`).
 
 | module | cache | name | at most | |
@@ -176,18 +178,20 @@ class _Module:
 
     def _of_class(self, node: ast.ClassDef) -> Iterator[_Cache]:
         bounds: dict[str, int | str] = {}
+        made: list[str] = []
         registered: dict[str, tuple[str, bool]] = {}
         for function in (one for one in node.body if isinstance(one, ast.FunctionDef)):
             defaults = self._defaults(function)
             for one in ast.walk(function):
                 if isinstance(one, ast.AnnAssign) and _called(one.value) == "Recent":
                     most = cast("ast.Call", one.value).args[0]
+                    made.append(ast.unparse(most))
                     bounds[cast("ast.Attribute", one.target).attr] = self._value(most, defaults)
                 elif isinstance(one, ast.Call):
                     registered |= self._registered(one)
         for attribute in dict.fromkeys([*bounds, *registered]):
             what = f"{node.name}.{attribute}" if attribute else node.name
-            bound = bounds.get(attribute) or self._limits()
+            bound = bounds.get(attribute) or self._limits(node, made)
             yield _Cache(what, bound, *registered.get(attribute, ("", False)))
 
     def _registered(self, call: ast.Call) -> dict[str, tuple[str, bool]]:
@@ -201,17 +205,30 @@ class _Module:
         shrinks = {"release"} & {word.arg for word in call.keywords}
         return {attribute: (name, method == "register_ordered" or bool(shrinks))}
 
-    def _limits(self) -> str:
-        found = []
-        for node in self._tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                name = ast.unparse(target)
-                if name.lstrip("_").startswith("MAX_"):
-                    found.append(f"`{name}` {self._names[name]:,}")
-        return ", ".join(found)
+    def _limits(self, node: ast.ClassDef, others: Collection[str]) -> str:
+        """Return the limits that a class uses but for other caches: constants, settings and arguments."""
+        found: dict[str, int | None] = {}
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and re.fullmatch(r"_?MAX_\w+(?<!_S)(?<!_NS)", one.id):
+                found[one.id] = self._names[one.id]
+            elif isinstance(one, ast.Attribute) and ast.unparse(one.value).endswith("settings"):
+                if one.attr.startswith("max_"):
+                    found[one.attr] = getattr(Settings(), one.attr)
+            elif isinstance(one, ast.FunctionDef) and one.name == "__init__":
+                defaults = self._defaults(one)
+                names = (argument.arg for argument in one.args.args)
+                found |= {
+                    name: defaults.get(name) for name in names if name.startswith(("max_", "limit"))
+                }
+            elif isinstance(one, ast.AnnAssign) and ast.unparse(one.target).startswith("limit"):
+                found[ast.unparse(one.target)] = None
+        return ", ".join(
+            f"`{name}`" if most is None else f"`{name}` {most:,}"
+            for name, most in found.items()
+            if name not in others
+        )
 
-    def _defaults(self, function: ast.FunctionDef) -> dict[str, int | str]:
+    def _defaults(self, function: ast.FunctionDef) -> dict[str, Any]:
         parameters = zip(function.args.args[::-1], function.args.defaults[::-1], strict=False)
         return {parameter.arg: self._value(default) for parameter, default in parameters}
 

@@ -11,7 +11,7 @@ from otel_gpu.limits.caches import CACHES
 
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
-_MAX_OFFSET = 1 << 20
+_LONGEST_FUNCTION_BYTES = 1 << 20
 # So many names are kept as one string: each for itself all would be 10 MB, and few are ever asked for.
 # Compressed they take a third, which is left for later: it takes as long as to read them.
 _NAMES_AT_ONCE = 256
@@ -52,7 +52,7 @@ class KernelSymbols:
         """Return the function that an address lies in, without an offset."""
         addresses = self._table()
         end = bisect_right(addresses, address)
-        if not end or address - addresses[end - 1] > _MAX_OFFSET:
+        if not end or address - addresses[end - 1] > _LONGEST_FUNCTION_BYTES:
             return hex(address)
         name = self._known.get(end)
         if name is None:
