@@ -62,26 +62,28 @@ _PAGE_PREAMBLE = """# What otel_gpu emits
 <!-- GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit. -->
 
 Durations are in seconds and sizes in bytes. Every metric and span carries the Resource of the
-process that it is about, and the version of otel_gpu as the version of its scope; the scope
-`otel_gpu.agent` carries the agent's own Resource. Stability is *development* unless said otherwise.
+observed process, and the version of otel_gpu as the version of its scope. The scope
+`otel_gpu.agent` carries the agent's own Resource. Stability is *development* unless stated otherwise.
 
-*OBI* marks a name, unit and meaning taken over from OpenTelemetry eBPF Instrumentation, *semconv*
+*OBI* marks a name, unit and meaning from OpenTelemetry eBPF Instrumentation, *semconv*
 one from the OpenTelemetry semantic conventions. Two of OBI's metrics are not emitted,
-`gpu.cuda.kernel.grid.size` and `gpu.cuda.kernel.block.size`: dimensions are on the spans.
+`gpu.cuda.kernel.grid.size` and `gpu.cuda.kernel.block.size`: spans contain the dimensions.
+
+The agent *observes* what happens after the capture began. *Rate-limited* items exceed one of its limits, *dropped* ones
+were not exported, and *lost* ones did not reach it.
 
 ## How to read the metrics
 
-- Everything is counted in the kernel, every call, whatever becomes a span. The scope `otel_gpu.device` is of imported
-  traces, and its points are of the window that was recorded: the device's own time, which no capture sees.
+- The kernel counts every call, whether or not it becomes a span. The scope `otel_gpu.device` comes from imported
+  traces: its points cover the recorded window and contain device time, which a capture does not observe.
 - `histograms.layout` decides the buckets, since the kernel counts in them;
   `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` has no effect.
-- Points are cumulative since the process image began, or deltas where
+- Points are cumulative since the program began, or deltas if
   `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` asks for them. A delta starts where the last
-  export that succeeded ended, so nothing is lost by a failed one. Deltas have no minimum and no
-  maximum: the kernel knows those of the whole life of a process only.
-- Of one metric of one process at most 2000 attribute sets are told apart. The rest is summed under
-  `otel.metric.overflow`.
-- Metrics of a process that ended are exported once more in their final form, and then no longer.
+  successful export ended, so a failed export loses nothing. Deltas have no minimum and no
+  maximum: the kernel keeps those for the whole life of a process only.
+- A metric of a process has at most 2000 attribute sets. The rest is summed under `otel.metric.overflow`.
+- Metrics of an ended process are exported once more in their final form.
 """
 
 _SECTIONS = ("metrics", "spans", "events", "logs", "profiles")
