@@ -80,7 +80,9 @@ def parse_process(data: bytes, folder: Path) -> None:
         )
         list(describe_job(facts["env"]))
     list(executable_mappings(4242, files["maps"].decode("utf-8", "replace")))
-    with mock.patch.object(mounts, "read_file", lambda _path, limit: files["mountinfo"][:limit]):
+    with mock.patch.object(
+        mounts, "read_file", lambda _path, limit, *_: files["mountinfo"][:limit]
+    ):
         mounts.find_mount(4242, 98 << 20, "/mnt/a b/c")
     with mock.patch.object(sockets, "read_file", lambda _path, limit: files["net"][:limit]):
         sockets.listening_ports(4242)
