@@ -216,9 +216,11 @@ class _Module:
                     found[one.attr] = getattr(Settings(), one.attr)
             elif isinstance(one, ast.FunctionDef) and one.name == "__init__":
                 defaults = self._defaults(one)
-                names = (argument.arg for argument in one.args.args)
+                names = (argument.arg for argument in (*one.args.args, *one.args.kwonlyargs))
                 found |= {
-                    name: defaults.get(name) for name in names if name.startswith(("max_", "limit"))
+                    name: defaults.get(name)
+                    for name in names
+                    if name.startswith(("max_", "limit", "most"))
                 }
             elif isinstance(one, ast.AnnAssign) and ast.unparse(one.target).startswith("limit"):
                 found[ast.unparse(one.target)] = None
