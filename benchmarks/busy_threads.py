@@ -25,7 +25,7 @@ from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.config import Config, load
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import open_exports
-from otel_gpu.pipeline import Blame, process
+from otel_gpu.pipeline import ExplainStage, process
 from otel_gpu.procfs.mapped_files import child_pids, mapped_files
 from otel_gpu.stacks.user_stacks import SAMPLE_KINDS, UserStacks
 from otel_gpu.wire.agent_records import clock_record
@@ -149,7 +149,7 @@ def _share(
             time.sleep(max(0.0, start_s + (turn + 1) * TURN_S - time.monotonic()))
 
     with open_exports(config, environment, live=True) as exports:
-        blame = Blame(config, exports)
+        blame = ExplainStage(config, exports)
         process(batches(), Enricher(), [exports, blame], Counter())
     stacks.close()
     (begin_s, used_s, missed), (end_s, all_s, all_missed) = readings

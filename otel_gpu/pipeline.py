@@ -41,7 +41,7 @@ class Keeper(Observer, Protocol):
         """Take an incident, after its chains."""
 
 
-class Blame:
+class ExplainStage:
     """
     Explains activities, and hands what it finds to each of the keepers.
 

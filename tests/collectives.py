@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.wire.communicators import Collective, Communicator, Signature
+from otel_gpu.wire.communicators import Communicator, QueuedCollective, Signature
 from tests.activities import SECOND, T0
 
 FLOAT32, SUM = 7, 0
@@ -14,7 +14,7 @@ def rank_of(
 ):
     """What was read of a communicator that had been called at these seconds, the last 16 of them."""
     numbered = [
-        Collective(number, round(call_s * SECOND), signature)
+        QueuedCollective(number, round(call_s * SECOND), signature)
         for number, call_s in enumerate(calls, start=1)
     ]
     completed_ktime_ns = round(completed_at_s * SECOND) if completed_at_s is not None else 0

@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.wire.communicators import NO_REDUCTION, Collective, Communicator, Signature
+from otel_gpu.wire.communicators import NO_REDUCTION, Communicator, QueuedCollective, Signature
 from tests.activities import SECOND, T0, image
 
 ID = 0x00C0FFEE_12345678
@@ -17,7 +17,9 @@ def ranks(count, first_pid=1000):
 
 def collectives(ktimes_ns, signature=ALL_REDUCE, first=1):
     """Calls at these moments, numbered on from ``first``."""
-    return [Collective(first + n, ktime_ns, signature) for n, ktime_ns in enumerate(ktimes_ns)]
+    return [
+        QueuedCollective(first + n, ktime_ns, signature) for n, ktime_ns in enumerate(ktimes_ns)
+    ]
 
 
 def communicator(calls, *, completed=0, identity=ID, rank=0, rank_count=4, **values):

@@ -282,7 +282,7 @@ def main() -> None:
         patch.object(exports_module, "OtlpFile", Census),
         open_exports(config, {}, live=False) as exports,
     ):
-        blame = pipeline.Blame(config, exports)
+        blame = pipeline.ExplainStage(config, exports)
         observers = [exports.observe, blame.observe, count]
         pipeline.process(short_processes(int(sys.argv[1])), Enricher(), observers, rejected)
         blame.close()

@@ -24,7 +24,7 @@ class Keepers:
         keepers: list[pipeline.Keeper] = []
         keepers += [] if exports is None else [exports]
         keepers += [] if store is None else [store]
-        self._blame = pipeline.Blame(config, *keepers)
+        self._blame = pipeline.ExplainStage(config, *keepers)
         self.observers: list[Observer] = [*keepers, self._blame] if keepers else []
 
     def conclude_import(

@@ -13,7 +13,7 @@ from otel_gpu.importers import open_capture
 from otel_gpu.importers.sqlite_source import SqliteSource
 from otel_gpu.recorder.tables.schema import APPLICATION_ID
 from otel_gpu.report.document import Window
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.source import Observers, Source
 
 # Where a database says what program it is of.
@@ -43,7 +43,7 @@ class ImportSource(Source):
 
     def extent(self) -> tuple[int, int]:
         """Read it once for this."""
-        extent = Extent()
+        extent = CaptureExtent()
         ImportSource(self._path, self.kind, self._config).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 

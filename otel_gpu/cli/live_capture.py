@@ -24,7 +24,7 @@ from otel_gpu.capture.privileges import (
 )
 from otel_gpu.capture.processes.command import Command
 from otel_gpu.capture.processes.inherited import given_environment
-from otel_gpu.capture.processes.stop_guard import Guard
+from otel_gpu.capture.processes.stop_guard import StopGuard
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.capture.session import Session
 from otel_gpu.cli.commands import written_files
@@ -64,7 +64,7 @@ class Started(NamedTuple):
     """The user's command at its gate, and who watches over it; neither without a command."""
 
     command: Command | None
-    guard: Guard | None
+    guard: StopGuard | None
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def start_command(
             environment = given_environment()
             if args.door:
                 environment = with_door(environment)
-            guard = Guard(drops_privileges=config.capture.drop_privileges)
+            guard = StopGuard(drops_privileges=config.capture.drop_privileges)
             stack.callback(guard.dismiss)
             command = Command(args.command, environment)
             stack.callback(command.close)

@@ -12,7 +12,7 @@ from otel_gpu.importers import open_capture
 from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.document import Window
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.wording.formats import count_of, format_time
 
@@ -69,7 +69,7 @@ class RecordingSource(Source):
 
     def extent(self) -> tuple[int, int]:
         """Read the recording once for this: only its end says when that is."""
-        extent = Extent()
+        extent = CaptureExtent()
         RecordingSource(self._path).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 
@@ -95,7 +95,7 @@ class SnapshotSource(Source):
 
     def extent(self) -> tuple[int, int]:
         """When what was recorded began and ended."""
-        extent = Extent()
+        extent = CaptureExtent()
         self.play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 

@@ -30,7 +30,7 @@ MAX_SAMPLES = 4096
 _LAST_UNIX_NS = (1 << 63) - 1
 
 
-class Clock:
+class UnixClock:
     """
     Maps ktime to Unix time by the sample in force.
 

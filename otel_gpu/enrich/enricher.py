@@ -34,7 +34,7 @@ from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_IMAGES, ProcessTabl
 from otel_gpu.enrich.identity.thread_roles import ThreadRoles
 from otel_gpu.enrich.identity.unwatched_processes import who_of_facts
 from otel_gpu.enrich.name_resolver import Glossary
-from otel_gpu.enrich.pending_events import Arrivals, Waiting
+from otel_gpu.enrich.pending_events import PendingEvents, Waiting
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.time_accounts import TimeAccounts
 from otel_gpu.faults import Faults
@@ -103,7 +103,7 @@ class Enricher:
             self._clock, self._forget, max_images=max_images, max_dead=max_dead
         )
         self._settled = self._processes.settled
-        self._arrivals = Arrivals()
+        self._arrivals = PendingEvents()
         # The image whose events wait no longer, while they are handed on.
         self._released: ImageKey | None = None
         # What was held back and need not wait any more.

@@ -23,7 +23,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed, blocks_of
-from otel_gpu.enrich.clock import Clock
+from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.communicators import CommunicatorRead
 from otel_gpu.enrich.identity.devices import DeviceTable
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
@@ -71,7 +71,7 @@ class Glossary:
     """
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = UnixClock()
         self.waits = KernelWaits()
         self.stacks = StackTable()
         self.block_stacks = BlockStacks(self.stacks)

@@ -44,7 +44,7 @@ Waiting = (
 
 
 @dataclass(slots=True)
-class Arrival:
+class PendingProgram:
     """
     What waits for the name of one process image.
 
@@ -58,11 +58,11 @@ class Arrival:
     has_times: bool = False
 
 
-class Arrivals:
+class PendingEvents:
     """Process images of which something waits, those that began to wait first in front."""
 
     def __init__(self) -> None:
-        self._by_image: dict[ImageKey, Arrival] = {}
+        self._by_image: dict[ImageKey, PendingProgram] = {}
         self._held = 0
 
     def __iter__(self) -> Iterator[ImageKey]:
@@ -88,7 +88,7 @@ class Arrivals:
         """Note that the time account of an image is to be said."""
         self._arrival(image, ktime_ns).has_times = True
 
-    def take(self, image: ImageKey) -> Arrival | None:
+    def take(self, image: ImageKey) -> PendingProgram | None:
         """Return what waits for an image, once."""
         arrival = self._by_image.pop(image, None)
         if arrival is not None:
@@ -108,8 +108,8 @@ class Arrivals:
         patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
         return ktime_ns - arrival.since_ktime_ns > patience_ns
 
-    def _arrival(self, image: ImageKey, ktime_ns: int) -> Arrival:
+    def _arrival(self, image: ImageKey, ktime_ns: int) -> PendingProgram:
         arrival = self._by_image.get(image)
         if arrival is None:
-            arrival = self._by_image[image] = Arrival(ktime_ns)
+            arrival = self._by_image[image] = PendingProgram(ktime_ns)
         return arrival

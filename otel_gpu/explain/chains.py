@@ -13,7 +13,7 @@ from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resourc
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 from otel_gpu.state.code_lines import NO_LINES, Lines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
-from otel_gpu.state.memory.snapshot import Holder, Kept
+from otel_gpu.state.memory.snapshot import Kept, LineHolding
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED
 
@@ -277,9 +277,9 @@ class Failure(NamedTuple):
     capacity_bytes: int
     is_expandable: bool | None
     cause: CauseKind
-    holders: tuple[Holder, ...]
+    holders: tuple[LineHolding, ...]
     pins: tuple[Pin, ...]
-    leaks: tuple[Holder, ...]
+    leaks: tuple[LineHolding, ...]
     pool: tuple[int, int] = SHARED
     stream: int = 0
     whole_bytes: int = 0
@@ -382,7 +382,7 @@ class Node(NamedTuple):
         return next((node for node in self.children if node.state == state), None)
 
 
-class Bound(NamedTuple):
+class VerdictClass(NamedTuple):
     """
     A class that a verdict names.
 
@@ -416,4 +416,4 @@ class Verdict(NamedTuple):
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
     lines: Lines = NO_LINES
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[VerdictClass, ...] = ()

@@ -67,10 +67,10 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
-from otel_gpu.state.memory.blocks import Blocks
+from otel_gpu.state.memory.blocks import AllocatorState
 from otel_gpu.state.memory.call_balance import sum_taken, taken_by
 from otel_gpu.state.memory.code_locations import Places
-from otel_gpu.state.memory.history import History, walk_back
+from otel_gpu.state.memory.history import BlockWalk, walk_back
 
 
 class Explainer:
@@ -146,8 +146,8 @@ class Explainer:
         stragglers.places = self._chronic.places
         self._causes.names = self._chronic.names
         self._hung = self._incidents.hung
-        self.blocks = Blocks()
-        self.histories: dict[int, History] = {}
+        self.blocks = AllocatorState()
+        self.histories: dict[int, BlockWalk] = {}
         # Those of which an effect may still settle.
         self._settling = Endings()
         self._pending = PendingEffects(self._effects, self.settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identity.identities import ProcessImage, key_of
 from otel_gpu.explain.accounting.attributed_time import Claims, claimed
-from otel_gpu.explain.accounting.chronic import Chronic, Finding
+from otel_gpu.explain.accounting.chronic import Chronic, ChronicFinding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
     COLLECTIVE,
@@ -120,7 +120,7 @@ class Incidents:
         self._claims.add(effect, chain.causes)
         self._keep_to_limit()
 
-    def add_chronic(self, finding: Finding) -> None:
+    def add_chronic(self, finding: ChronicFinding) -> None:
         """Add the chronic causes of a process in a stretch of time, after the effects in it."""
         claims = self._claims.take(finding.process, finding.end_unix_ns)
         for one in finding.chronic:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity, StallActivity
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.state.reading_history import History
+from otel_gpu.state.reading_history import ReadingHistory
 
 _MAX_READINGS = 64
 
@@ -42,7 +42,7 @@ class Quotas:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._readings: History[dict[str, _Throttled]] = History(_MAX_READINGS)
+        self._readings: ReadingHistory[dict[str, _Throttled]] = ReadingHistory(_MAX_READINGS)
 
     def observe(self, activity: PressureActivity) -> None:
         """Take in one reading of the cgroups; what is not understood in it is left out."""

@@ -13,7 +13,7 @@ from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.state.reading_history import History
+from otel_gpu.state.reading_history import ReadingHistory
 from otel_gpu.wire.events import CudaCall, Stall
 
 Thread = tuple[int, int]
@@ -202,7 +202,7 @@ class Timeline:
         # The latest of all, and of each process.
         self._forks: deque[ForkActivity] = deque()
         self._forks_of: dict[int, deque[ForkActivity]] = {}
-        self._run_queues: OrderedDict[int, History[int]] = OrderedDict()
+        self._run_queues: OrderedDict[int, ReadingHistory[int]] = OrderedDict()
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
         # Most activities are of the process of the one before.
@@ -307,7 +307,9 @@ class Timeline:
                 pid = time.process.pid
                 sums[pid] = sums.get(pid, 0) + time.time_ns
         for pid, time_ns in sums.items():
-            self._run_queues.setdefault(pid, History(_MAX_READINGS)).add(activity.unix_ns, time_ns)
+            self._run_queues.setdefault(pid, ReadingHistory(_MAX_READINGS)).add(
+                activity.unix_ns, time_ns
+            )
             if len(self._run_queues) > self._settings.max_processes:
                 self._run_queues.popitem(last=False)
 

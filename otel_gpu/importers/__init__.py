@@ -43,7 +43,7 @@ class ForeignCapture(Protocol):
         """
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file, the module that reads it, and what it wants to be told beside its name."""
 
     description: str
@@ -51,22 +51,22 @@ class Kind(NamedTuple):
     choices: frozenset[str] = frozenset()
 
 
-KINDS: Mapping[str, Kind] = {
-    "nccl-flight-recorder": Kind(
+KINDS: Mapping[str, FileKind] = {
+    "nccl-flight-recorder": FileKind(
         "dumps of PyTorch's Flight Recorder, one for each rank, or a folder of them",
         "otel_gpu.importers.flight_recorder.capture",
         frozenset({"others"}),
     ),
-    "nsys": Kind(
+    "nsys": FileKind(
         "a SQLite export of Nsight Systems (nsys export --type sqlite)",
         "otel_gpu.importers.nsys.capture",
     ),
-    "torch-memory": Kind(
+    "torch-memory": FileKind(
         "a memory snapshot that PyTorch wrote (torch.cuda.memory._dump_snapshot)",
         "otel_gpu.importers.torch_memory.capture",
         frozenset({"device_bytes"}),
     ),
-    "torch-trace": Kind(
+    "torch-trace": FileKind(
         "a trace that torch.profiler wrote, or a folder with those of several ranks",
         "otel_gpu.importers.torch_trace.capture",
     ),

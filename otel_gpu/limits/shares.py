@@ -15,7 +15,7 @@ from typing import NamedTuple
 from otel_gpu.wire import UNKNOWN_USER, USER_SHARE
 
 
-class Holder(NamedTuple):
+class EntryOwner(NamedTuple):
     """A program that holds entries: its process, and the process's real user (-1: not known)."""
 
     pid: int
@@ -32,10 +32,10 @@ class Shares:
 
     def __init__(self, bound: int) -> None:
         self._free = bound
-        self._of_programs: Counter[Holder] = Counter()
+        self._of_programs: Counter[EntryOwner] = Counter()
         self._of_users: Counter[int] = Counter()
 
-    def take(self, holder: Holder) -> bool:
+    def take(self, holder: EntryOwner) -> bool:
         """Charge one entry to a program; False: it, or its user, has its share already."""
         if (
             self._of_programs[holder] >= self._free
@@ -47,7 +47,7 @@ class Shares:
         self._of_users[holder.uid] += 1
         return True
 
-    def give_back(self, holder: Holder) -> None:
+    def give_back(self, holder: EntryOwner) -> None:
         """Free one entry that was charged to a program."""
         self._free += 1
         self._of_programs[holder] -= 1

@@ -36,7 +36,7 @@ _CHUNKS = (
 _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 
-class Study(NamedTuple):
+class ServedDocument(NamedTuple):
     """A document, what the capture said about itself, and what of it was wrong."""
 
     document: Document
@@ -45,7 +45,7 @@ class Study(NamedTuple):
     error: str
 
 
-class Capture:
+class ServedCapture:
     """
     Answers for one file, or folder of traces; a store may not exist yet.
 
@@ -75,9 +75,9 @@ class Capture:
         self._make_collector = make_collector
         self._make_side = make_side
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[object, ...], Study] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], ServedDocument] = OrderedDict()
 
-    def study(self, asked: Question) -> Study:
+    def study(self, asked: Question) -> ServedDocument:
         """Return the document of a window."""
         with self._lock:
             # Before it is opened: what is kept is never older than what it is kept for.
@@ -182,9 +182,9 @@ class Capture:
 
     def _study(
         self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
-    ) -> Study:
+    ) -> ServedDocument:
         collector = self._make_collector(source.rejected, window, pids)
         health = Health()
         source.play(window, [collector, health])
         document = collector.finish(source.name, [*source.notes, *notes])
-        return Study(document, health, dict(source.rejected), str(source.error or ""))
+        return ServedDocument(document, health, dict(source.rejected), str(source.error or ""))

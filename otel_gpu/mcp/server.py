@@ -31,7 +31,7 @@ from otel_gpu import __version__
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.mcp import instructions
 from otel_gpu.mcp.answers import inert, present, to_json
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tools import TOOLS
 from otel_gpu.mcp.tools.sql import run_sql
 
@@ -48,7 +48,7 @@ _READS = ToolAnnotations(
 )
 
 
-def make_server(capture: Capture) -> Server[Any]:
+def make_server(capture: ServedCapture) -> Server[Any]:
     """Return a server that answers about one capture."""
     # Answers are made one at a time: each may take all of a core. A question in SQL is the client's
     # own, with a limit in time, and keeps no other waiting.
@@ -95,7 +95,7 @@ def make_server(capture: Capture) -> Server[Any]:
     )
 
 
-def answer(capture: Capture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+def answer(capture: ServedCapture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     """Return what a tool says, and whether that is an error; no error ends the server."""
     shown_name = inert(name, _SHOWN)
     if name not in _BY_NAME:

@@ -8,7 +8,7 @@ from pydantic import create_model
 
 from otel_gpu.mcp.answers import Listing, inert, micros, name_of
 from otel_gpu.mcp.arguments import Arguments, Question, read_arguments
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.report.document import Document, ProcessImage
 from otel_gpu.report.wording.formats import format_time, service_of
 
@@ -29,7 +29,7 @@ class Tool(NamedTuple):
     arguments: type[Arguments]
     function: Callable[..., Answer]
 
-    def answer(self, capture: Capture, given: Mapping[str, Any]) -> Answer:
+    def answer(self, capture: ServedCapture, given: Mapping[str, Any]) -> Answer:
         """Check what was given, and answer."""
         asked: Any = read_arguments(self.arguments, given)
         wanted = inspect.signature(self.function).parameters

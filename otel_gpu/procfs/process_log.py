@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from otel_gpu.limits.shares import Holder, Shares, of_user
+from otel_gpu.limits.shares import EntryOwner, Shares, of_user
 from otel_gpu.procfs.users import real_uid, user_name
 
 MAX_LINES: Final = 128
@@ -31,7 +31,7 @@ class ProcessLog:
         self._clock = clock
         self._begun_s = clock()
         self._shares = Shares(MAX_LINES)
-        self._left_out: Counter[Holder] = Counter()
+        self._left_out: Counter[EntryOwner] = Counter()
         self._named: set[int] = set()
 
     def warning(self, logger: logging.Logger, pid: int, text: str, *arguments: object) -> None:
@@ -40,7 +40,7 @@ class ProcessLog:
         if now_s - self._begun_s >= WINDOW_S:
             self._begun_s, self._shares = now_s, Shares(MAX_LINES)
             self._named.clear()
-        holder = Holder(pid, real_uid(pid))
+        holder = EntryOwner(pid, real_uid(pid))
         if self._shares.take(holder):
             logger.warning(text, *arguments)
             return
@@ -52,7 +52,7 @@ class ProcessLog:
                 *(pid, of_user(user_name(holder.uid)), WINDOW_S),
             )
 
-    def left_out(self) -> Mapping[Holder, int]:
+    def left_out(self) -> Mapping[EntryOwner, int]:
         """Return how many lines about each process were left out; those are not returned again."""
         left_out, self._left_out = self._left_out, Counter()
         return left_out

@@ -57,7 +57,7 @@ def find_inode(pid: int, local: Endpoint, remote: Endpoint) -> int:
     return 0
 
 
-class Holders:
+class SocketHolders:
     """
     Which of some processes have a pipe or a socket open; looked at five times a second at most.
 

@@ -15,7 +15,7 @@ from otel_gpu.recorder.tables.tables import NUMBERED
 ROW_BYTES = 120
 
 
-class Extent(NamedTuple):
+class ChunkExtent(NamedTuple):
     """Which numbers, of what time."""
 
     first_seq: int
@@ -105,7 +105,7 @@ def _size_of(row: Row) -> int:
     return _REFERRED_BYTES + sum(len(value) for value in row if isinstance(value, str))
 
 
-class Batch:
+class RowBatch:
     """
     Gathers rows of a chunk.
 
@@ -142,7 +142,9 @@ class Batch:
         self.count += 1
         self.text_bytes += text_bytes
 
-    def add_all(self, table: str, rows: Sequence[Row], extent: Extent, text_bytes: int) -> None:
+    def add_all(
+        self, table: str, rows: Sequence[Row], extent: ChunkExtent, text_bytes: int
+    ) -> None:
         """Add rows that have numbers of their own and are of the same time."""
         self.rows[table] += rows
         self.count += len(rows)
@@ -155,7 +157,7 @@ class Batch:
         self._reached.append((seq, unix_ns))
 
     @cached_property
-    def extent(self) -> Extent:
+    def extent(self) -> ChunkExtent:
         """What the numbers reach over, once all are in; all 0 when none was given."""
         seqs = [seq for seq, _ in self._reached]
         times = [unix_ns for _, unix_ns in self._reached]
@@ -165,7 +167,7 @@ class Batch:
                 seqs += (rows[0][0], rows[-1][0])
                 times += (min(ends), max(ends))
         if not seqs:
-            return Extent(0, 0, 0, 0)
+            return ChunkExtent(0, 0, 0, 0)
         # What ends in three hundred years is from a broken record.
         end_unix_ns = min(max(times), MAX_INTEGER)
-        return Extent(min(seqs), max(seqs), min(*times, end_unix_ns), end_unix_ns)
+        return ChunkExtent(min(seqs), max(seqs), min(*times, end_unix_ns), end_unix_ns)

@@ -17,7 +17,7 @@ from queue import Queue
 from typing import Any
 
 from otel_gpu.faults import Faults
-from otel_gpu.recorder.batch import Batch, PendingRows
+from otel_gpu.recorder.batch import PendingRows, RowBatch
 from otel_gpu.recorder.eviction import Room
 from otel_gpu.recorder.limits import Limits
 from otel_gpu.recorder.lock import Lock
@@ -75,7 +75,7 @@ class Journal:
         """Say whether a batch would be written at once."""
         return True
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: RowBatch) -> None:
         """Write a batch, or count why it could not be written."""
         try:
             if batch.pending is not None:
@@ -116,17 +116,17 @@ class Journal:
         self._lock.close()
         return not self.lost.total()
 
-    def _try(self, batch: Batch) -> None:
+    def _try(self, batch: RowBatch) -> None:
         most_bytes = 2 * self._limits.batch_bytes
         # What piled up goes in pieces: each passes through the log.
         while self._pending.bytes > most_bytes:
-            piece = Batch(batch.chunk)
+            piece = RowBatch(batch.chunk)
             piece.lost = batch.lost
             self._transact(piece, most_bytes)
         self._transact(batch, most_bytes)
         self._room.give_back()
 
-    def _transact(self, batch: Batch, most_bytes: int) -> None:
+    def _transact(self, batch: RowBatch, most_bytes: int) -> None:
         part, part_bytes = self._pending.part(most_bytes)
         self._room.make(batch.bytes + part_bytes, batch.chunk)
         # Whoever catches what goes wrong rolls back.
@@ -143,7 +143,7 @@ class Journal:
         self._connection.execute("COMMIT")
         self._pending.remove(part)
 
-    def _keep_books(self, batch: Batch, grown_bytes: int) -> None:
+    def _keep_books(self, batch: RowBatch, grown_bytes: int) -> None:
         chunk, rows, extent = batch.chunk, batch.count, batch.extent
         execute = self._connection.execute
         execute(_ADD_TO_CHUNK, (chunk, *extent, time.time_ns(), rows, grown_bytes))
@@ -157,7 +157,7 @@ class Journal:
             except FAILURES as error:
                 _logger.debug("%s: %s", self._path, error)
 
-    def _lose(self, batch: Batch, problem: Problem) -> None:
+    def _lose(self, batch: RowBatch, problem: Problem) -> None:
         self.lost[problem.reason] += batch.count
         if problem.reason == DAMAGED:
             # It will not be looked through when it is large, so the next writer has to know.
@@ -177,7 +177,7 @@ class Background(Journal):
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 -- those of Journal
         super().__init__(*arguments)
-        self._batches: Queue[Batch | None] = Queue()
+        self._batches: Queue[RowBatch | None] = Queue()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-store", daemon=True)
         self._thread.start()
 
@@ -185,7 +185,7 @@ class Background(Journal):
         """Say whether the batch before is written."""
         return not self._batches.unfinished_tasks
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: RowBatch) -> None:
         """Take a batch; the thread writes it."""
         self._batches.put(batch)
 

@@ -18,7 +18,7 @@ from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.text import from_json, read_counts
 
 
-class Extent(NamedTuple):
+class StoreExtent(NamedTuple):
     """How far a store reaches: its earliest moment, and the end of what was written last."""
 
     start_unix_ns: int
@@ -55,14 +55,14 @@ class StoreReader:
         """Rows that are not what their table holds, by table; only a damaged store has any."""
         return self._pages.rejected
 
-    def extent(self) -> Extent | None:
+    def extent(self) -> StoreExtent | None:
         """Return how far the store reaches; None: it is empty."""
         chunks = self._pages.where("chunks", "1")
         if not chunks:
             return None
         start = min(row[3] for row in chunks)
         # What was written last, also after a clock was set back: "the last minutes" are those.
-        return Extent(start, chunks[-1][4], sum(row[6] for row in chunks))
+        return StoreExtent(start, chunks[-1][4], sum(row[6] for row in chunks))
 
     def span(self, start_unix_ns: int | None = None, end_unix_ns: int | None = None) -> Span | None:
         """Return which rows a window needs; None: there are none."""

@@ -33,7 +33,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.explain.chains import Cause, Chain, Incident
-from otel_gpu.recorder.batch import ROW_BYTES, Batch, Extent
+from otel_gpu.recorder.batch import ROW_BYTES, ChunkExtent, RowBatch
 from otel_gpu.recorder.journal import Journal
 from otel_gpu.recorder.limits import Limits
 from otel_gpu.recorder.losses import BUSY, CHAINS, TOO_LARGE, TRACE_TOO_LARGE
@@ -83,7 +83,7 @@ class StoreWriter:
         self._lost: Counter[str] = Counter()
         self._names = Names(first, self._lost)
         self._names.begin_chunk(first["chunks"])
-        self._batch = Batch(first["chunks"])
+        self._batch = RowBatch(first["chunks"])
         self._due_s = time.monotonic() + limits.batch_interval_s
         self._chunk_start_unix_ns: int | None = None
         self._chunk_rows = self._chunk_bytes = 0
@@ -178,7 +178,7 @@ class StoreWriter:
 
     def renew(self) -> "StoreWriter":
         """Begin a chunk, after errors: it names everything again, and counts go on from where they were."""
-        self._batch = Batch(self._put_last())
+        self._batch = RowBatch(self._put_last())
         return self
 
     def close(self, timeout_s: float = 10.0) -> bool:
@@ -210,7 +210,7 @@ class StoreWriter:
             ):
                 # What rows refer to is kept: later rows do so too.
                 self._lost[BUSY] += batch.count
-                self._batch = Batch(batch.chunk)
+                self._batch = RowBatch(batch.chunk)
             return
         extent = batch.extent
         if self._chunk_start_unix_ns is None:
@@ -226,7 +226,7 @@ class StoreWriter:
             or self._chunk_bytes >= self._limits.chunk_bytes
         ):
             chunk = self._end_chunk()
-        self._batch = Batch(chunk)
+        self._batch = RowBatch(chunk)
         self._due_s = time.monotonic() + self._limits.batch_interval_s
 
     def _put(self) -> None:
@@ -263,7 +263,7 @@ class StoreWriter:
         if self._chunk_rows:
             chunk = self._end_chunk()
             if not self._batch.count:
-                self._batch = Batch(chunk)
+                self._batch = RowBatch(chunk)
         self._readings.counters.clear()
         self._memory.clear()
         self._ranks.clear()
@@ -292,7 +292,7 @@ class StoreWriter:
 
     def _add_piece(self, piece: Piece, times: tuple[int, int]) -> None:
         last = self._seq + len(piece.rows) - 1
-        extent = Extent(self._seq, last, *times)
+        extent = ChunkExtent(self._seq, last, *times)
         self._batch.add_all(piece.table, piece.rows, extent, piece.text_bytes)
         self._seq = last + 1
         if self._batch.count >= self._batch_rows or self._batch.bytes >= self._batch_bytes:

@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.report.document import (
-    Api,
+    ApiTotals,
     Balance,
     Context,
     EventTime,
@@ -21,7 +21,7 @@ from otel_gpu.state.memory.call_balance import sum_taken, taken_by
 from otel_gpu.wire.readings import Aggregate
 
 
-def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[Api]:
+def api_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> list[ApiTotals]:
     """
     Rows by total time, the longest first.
 
@@ -71,7 +71,7 @@ def off_cpu_rows(figures: Iterable[Figures]) -> list[OffCpu]:
     )
 
 
-def _api_rows(figures: Figures, middles_ns: Sequence[float]) -> Iterator[Api]:
+def _api_rows(figures: Figures, middles_ns: Sequence[float]) -> Iterator[ApiTotals]:
     parts: dict[int, list[Series]] = {}
     for series in figures.calls:
         if series.aggregate.counted:
@@ -80,10 +80,10 @@ def _api_rows(figures: Figures, middles_ns: Sequence[float]) -> Iterator[Api]:
         yield _api_row(figures, merged, middles_ns)
 
 
-def _api_row(figures: Figures, parts: Sequence[Series], middles_ns: Sequence[float]) -> Api:
+def _api_row(figures: Figures, parts: Sequence[Series], middles_ns: Sequence[float]) -> ApiTotals:
     api, aggregates = parts[0].api, [series.aggregate for series in parts]
     assert api is not None  # noqa: S101 -- only call durations are merged here
-    return Api(
+    return ApiTotals(
         figures.process,
         api.name,
         api.layer_name,

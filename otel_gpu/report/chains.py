@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
-from otel_gpu.report.document import Blame
+from otel_gpu.report.document import CulpritTime
 
 MAX_CHAINS = 1_000
 MAX_BLAMES = 10_000
@@ -22,7 +22,7 @@ class ChainRows:
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
         self._hung: dict[tuple[ImageKey, int, int], int] = {}
-        self._blames: dict[tuple[ImageKey, Culprit, str], Blame] = {}
+        self._blames: dict[tuple[ImageKey, Culprit, str], CulpritTime] = {}
         self.left_out = 0
 
     def add(self, chain: Chain) -> int:
@@ -45,7 +45,7 @@ class ChainRows:
         self._leave_out()
         return tuple(sorted(self._chains.values(), key=_chain_order))
 
-    def blames(self) -> tuple[Blame, ...]:
+    def blames(self) -> tuple[CulpritTime, ...]:
         """Return who is to blame, for the longest time first."""
         return tuple(sorted(self._blames.values(), key=_blame_order))
 
@@ -68,7 +68,7 @@ class ChainRows:
             if known is None:
                 if len(self._blames) >= MAX_BLAMES:
                     continue
-                known = Blame(chain.effect.process, culprit, kind, 0, 0)
+                known = CulpritTime(chain.effect.process, culprit, kind, 0, 0)
             self._blames[name] = known._replace(
                 time_ns=known.time_ns + time_ns, effects=known.effects + 1
             )
@@ -91,5 +91,5 @@ def _chain_order(chain: Chain) -> tuple[int, str]:
     return chain.effect.start_unix_ns, chain.id
 
 
-def _blame_order(blame: Blame) -> tuple[int, int, int, int, str]:
+def _blame_order(blame: CulpritTime) -> tuple[int, int, int, int, str]:
     return -blame.time_ns, blame.process.pid, blame.culprit.pid, blame.culprit.tid, blame.kind

@@ -21,7 +21,7 @@ from otel_gpu.enrich.cuda_errors import signal_name
 from otel_gpu.enrich.identity.identities import ProcessImage, Who
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.accounting.bounds import with_bounds
-from otel_gpu.explain.accounting.chronic import Finding, find_chronic
+from otel_gpu.explain.accounting.chronic import ChronicFinding, find_chronic
 from otel_gpu.explain.accounting.time_tree import resources_of
 from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Chain, Failure, Incident
@@ -37,8 +37,8 @@ from otel_gpu.report.chains import ChainRows
 from otel_gpu.report.devices.builder import DeviceRows
 from otel_gpu.report.devices.faults import NobodysFaults
 from otel_gpu.report.document import CROWD_PID, Document, ImageKey, Window, key_of, processes_of
-from otel_gpu.report.extent import Extent
-from otel_gpu.report.memory.live_blocks import Calls, block_notes, block_rows, layer_rows
+from otel_gpu.report.extent import CaptureExtent
+from otel_gpu.report.memory.live_blocks import MemoryCalls, block_notes, block_rows, layer_rows
 from otel_gpu.report.memory.snapshot import memory_rows
 from otel_gpu.report.memory.types import Memory
 from otel_gpu.report.nccl.builder import communicator_rows
@@ -48,10 +48,10 @@ from otel_gpu.report.steps import step_rows
 from otel_gpu.report.time_buckets import Slots, Totals
 from otel_gpu.report.wording.thread_names import program_of, with_one_name
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import Figures, Growth, Ledger
+from otel_gpu.state.capture_state import Figures, Ledger, SeriesDelta
 from otel_gpu.state.memory.allocations import Allocations
-from otel_gpu.state.memory.blocks import Blocks
-from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.memory.blocks import AllocatorState
+from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.pressure import Pressure
 from otel_gpu.state.steps import Steps
 from otel_gpu.state.thread_names import Names
@@ -90,7 +90,7 @@ class Collector:
         self._window = window
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
-        self._extent = Extent()
+        self._extent = CaptureExtent()
         self._slots = Slots(self._extent, window)
         self._allocations = Allocations()
         self._ledger = Ledger(window, follow=self._follow)
@@ -131,7 +131,7 @@ class Collector:
                 MemoryActivity: self._observe_memory,
             }
         if window != Window():
-            self._blocks, self._communicators = Blocks(window), Communicators(window)
+            self._blocks, self._communicators = AllocatorState(window), CommunicatorStates(window)
             self._ways |= dict.fromkeys((BlocksActivity, OutOfMemoryActivity), self._blocks.observe)
             self._ways[CommunicatorActivity] = self._communicators.observe
 
@@ -150,7 +150,7 @@ class Collector:
             way(activity)
         self._take(self._explainer.push(activity))
 
-    def _follow(self, growth: Growth) -> None:
+    def _follow(self, growth: SeriesDelta) -> None:
         self._slots.follow(growth)
         self._allocations.origin_unix_ns = self._window.start_unix_ns or self._extent.start_unix_ns
         self._allocations.follow(growth, self._ledger.middles_ns)
@@ -254,7 +254,7 @@ class Collector:
             if incident.causes and incident.causes[0].kind in CHURN_KINDS
             for process in incident.processes
         }
-        calls = Calls(self._allocations, churn, end_unix_ns)
+        calls = MemoryCalls(self._allocations, churn, end_unix_ns)
         layers = layer_rows(figures, calls, self._failures, known)
         pauses = self._agent.status.get("blocks", {})
         return (*rows, *blocks, *layers), (*notes, *block_notes(devices, pauses))
@@ -369,7 +369,7 @@ class Collector:
                     *find_chronic(one, *times, settings, self._places, resources, self._names),
                     *find_stragglers(one, around.get, lags, times, settings, self._places),
                 ]
-                self._incidents.add_chronic(Finding(one.process, end_unix_ns, tuple(found)))
+                self._incidents.add_chronic(ChronicFinding(one.process, end_unix_ns, tuple(found)))
 
 
 def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:

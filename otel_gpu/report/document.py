@@ -15,7 +15,6 @@ from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImag
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,
-    Bound,
     Cause,
     CauseKind,
     Chain,
@@ -28,12 +27,13 @@ from otel_gpu.explain.chains import (
     Node,
     Severity,
     Verdict,
+    VerdictClass,
     Where,
     stack_of_cause,
 )
 from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.memory.types import Memory
-from otel_gpu.report.nccl.types import Communicator
+from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.steps import Steps
 from otel_gpu.state.code_lines import NO_LINES, Line, Lines
 from otel_gpu.state.pressure import Load, Throttled
@@ -47,17 +47,16 @@ __all__ = [
     "NATIVE",
     "OWN_TIME",
     "Advice",
-    "Api",
+    "ApiTotals",
     "Balance",
-    "Blame",
-    "Bound",
     "CallStack",
     "Cause",
     "CauseKind",
     "Chain",
-    "Communicator",
+    "CommunicatorReport",
     "Context",
     "Culprit",
+    "CulpritTime",
     "DeviceReport",
     "Document",
     "Effect",
@@ -81,6 +80,7 @@ __all__ = [
     "Steps",
     "ThreadState",
     "Throttled",
+    "VerdictClass",
     "Where",
     "Who",
     "Window",
@@ -155,10 +155,10 @@ class Process(NamedTuple):
     budget_ns: Mapping[str, int]
     time_tree: Node | None = None
     lines: Lines = NO_LINES
-    verdict_bounds: tuple[Bound, ...] = ()
+    verdict_bounds: tuple[VerdictClass, ...] = ()
 
 
-class Api(NamedTuple):
+class ApiTotals(NamedTuple):
     """
     All calls of one API by one process image, also those inside other calls.
 
@@ -220,7 +220,7 @@ class OffCpu(NamedTuple):
     times: int
 
 
-class Blame(NamedTuple):
+class CulpritTime(NamedTuple):
     """Time that one culprit cost the effects of one process, in one way."""
 
     process: ProcessImage
@@ -264,11 +264,11 @@ class Document(NamedTuple):
     source: str
     window: Window
     processes: tuple[Process, ...] = ()
-    apis: tuple[Api, ...] = ()
+    apis: tuple[ApiTotals, ...] = ()
     balances: tuple[Balance, ...] = ()
     incidents: tuple[Incident, ...] = ()
     chains: tuple[Chain, ...] = ()
-    blames: tuple[Blame, ...] = ()
+    blames: tuple[CulpritTime, ...] = ()
     off_cpu: tuple[OffCpu, ...] = ()
     slots: tuple[Slot, ...] = ()
     load: Load | None = None
@@ -278,7 +278,7 @@ class Document(NamedTuple):
     devices: tuple[DeviceReport, ...] = ()
     advice: tuple[Advice, ...] = ()
     event_times: tuple[EventTime, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
+    communicators: tuple[CommunicatorReport, ...] = ()
     steps: tuple[Steps, ...] = ()
     uncovered: tuple[Window, ...] = ()
 
@@ -337,7 +337,9 @@ class Document(NamedTuple):
         """Return the part that is about one process; host, losses and notes are of all."""
         key = key_of(process)
 
-        def is_its(row: "Process | Api | EventTime | Balance | Blame | OffCpu | Steps") -> bool:
+        def is_its(
+            row: "Process | ApiTotals | EventTime | Balance | CulpritTime | OffCpu | Steps",
+        ) -> bool:
             return key_of(row.process) == key
 
         def lost(chain: Chain) -> bool:
@@ -402,7 +404,7 @@ def processes_of(
         )
 
 
-def _named(verdict: Verdict, names: Callable[[Who], Who] | None) -> Iterator[Bound]:
+def _named(verdict: Verdict, names: Callable[[Who], Who] | None) -> Iterator[VerdictClass]:
     for one in verdict.bounds:
         yield one._replace(
             path=tuple(with_names(node, names) if names else node for node in one.path)

@@ -8,7 +8,7 @@ from otel_gpu.state.window import Window
 _SHORTEST_GAP_NS = 1_000_000
 
 
-class Extent:
+class CaptureExtent:
     """
     Watches activities, and knows when each capture began and when its last activity ended.
 

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.report.document import ImageKey, Slot, Window, key_of
-from otel_gpu.report.extent import Extent
-from otel_gpu.state.capture_state import Growth
+from otel_gpu.report.extent import CaptureExtent
+from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import grown
 
 MAX_SLOTS = 512
@@ -58,7 +58,7 @@ class Slots:
         window: What is shown. What was counted partly in it is in it, as in the ledger's figures.
     """
 
-    def __init__(self, extent: Extent, window: Window = Window()) -> None:  # noqa: B008 -- immutable
+    def __init__(self, extent: CaptureExtent, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self.width_ns = _FIRST_WIDTH_NS
         self._extent = extent
         self._start_unix_ns = window.start_unix_ns or 0
@@ -66,7 +66,7 @@ class Slots:
         # By capture, and the number of the stretch from its begin on.
         self._sums: defaultdict[int, dict[int, dict[ImageKey, Totals]]] = defaultdict(dict)
 
-    def follow(self, growth: Growth) -> None:
+    def follow(self, growth: SeriesDelta) -> None:
         """Add what a reading of a series of the latest capture added to the one before."""
         totals = _totals(growth)
         if totals is not None:
@@ -229,7 +229,7 @@ def _shares(start: int, end: int, width: int) -> Iterator[tuple[int, float]]:
         yield number, inside / (end - start)
 
 
-def _totals(growth: Growth) -> Totals | None:
+def _totals(growth: SeriesDelta) -> Totals | None:
     (_, key, api, _, now), before = growth.series, growth.before
     sum_ns = grown(now.sum, before.sum if before else 0)
     if key.metric == wire.METRIC_RUN_QUEUE:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.report.document import Bound, CauseKind, Node
+from otel_gpu.report.document import CauseKind, Node, VerdictClass
 from otel_gpu.report.wording.formats import (
     count_of,
     describe_resource,
@@ -45,7 +45,7 @@ def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterat
         yield from _rows(tree, 0, "", least_share, with_lines=True)
 
 
-def say_bound(bound: Bound) -> Sentence:
+def say_bound(bound: VerdictClass) -> Sentence:
     """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
     said: list[Part] = []
     above = Node("all", 0, 1.0)

@@ -76,7 +76,7 @@ class Figures(NamedTuple):
         return (one for one in self.series if one.key.metric == wire.METRIC_ELAPSED_TIME)
 
 
-class Growth(NamedTuple):
+class SeriesDelta(NamedTuple):
     """
     What one reading of a series added to the one before in the same capture.
 
@@ -126,7 +126,7 @@ class Ledger:
         metrics: AbstractSet[int] = COUNTED,
         max_series: int | None = None,
         max_ended: int | None = None,
-        follow: Callable[[Growth], None] | None = None,
+        follow: Callable[[SeriesDelta], None] | None = None,
     ) -> None:
         self.window = window
         self._metrics = metrics
@@ -282,7 +282,7 @@ class Ledger:
             # Nothing was added where no time was: no call takes no time.
             before = None if known is None else known.aggregate
             if follow and (before is None or before.sum != series.aggregate.sum):
-                follow(Growth(series, before, self._since_unix_ns, unix_ns))
+                follow(SeriesDelta(series, before, self._since_unix_ns, unix_ns))
         self._leave_out(unix_ns, (series.process for series in activity.series))
 
     def _observe_times(self, activity: TimesActivity) -> None:

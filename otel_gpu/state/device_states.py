@@ -13,7 +13,7 @@ from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
 from otel_gpu.limits.recent import Recent
-from otel_gpu.state.reading_history import History, Reading
+from otel_gpu.state.reading_history import Reading, ReadingHistory
 from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS
 
 _MAX_READINGS = 64
@@ -54,7 +54,7 @@ class DeviceStates:
     """Keeps the latest readings and faults; bounded, as a reading has so many devices at most."""
 
     def __init__(self) -> None:
-        self._states: Recent[str, History[State]] = Recent(MAX_DEVICES)
+        self._states: Recent[str, ReadingHistory[State]] = Recent(MAX_DEVICES)
         self._faults: deque[DeviceFaultActivity] = deque(maxlen=_MAX_FAULTS)
         # By what else names a device: the uuids of its parts, where it is, and who uses it.
         self._parents: Recent[str, str] = Recent(MAX_DEVICES * MAX_PARTS)
@@ -79,7 +79,7 @@ class DeviceStates:
                 continue
             history = self._states.use(uuid)
             if history is None:
-                history = self._states[uuid] = History(_MAX_READINGS)
+                history = self._states[uuid] = ReadingHistory(_MAX_READINGS)
             history.add(activity.unix_ns, _state_of(gpu))
             self._learn(uuid, gpu)
 

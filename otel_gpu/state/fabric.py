@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.limits.recent import Recent
-from otel_gpu.state.reading_history import History
+from otel_gpu.state.reading_history import ReadingHistory
 from otel_gpu.wire.fabric_bodies import MAX_PORTS
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC
 
@@ -76,7 +76,7 @@ class _Seen(NamedTuple):
     is_up: bool
 
 
-class Fabric:
+class FabricState:
     """
     Keeps the ports, and their latest readings; bounded.
 
@@ -89,7 +89,7 @@ class Fabric:
     def __init__(self) -> None:
         # Names of adapters are few, unless somebody makes them up.
         self._ports: Recent[PortKey, Port] = Recent(2 * MAX_PORTS)
-        self._readings: History[dict[PortKey, _Seen]] = History(_MAX_READINGS)
+        self._readings: ReadingHistory[dict[PortKey, _Seen]] = ReadingHistory(_MAX_READINGS)
         self.late = 0
         self.is_late = False
         self.failed: Mapping[str, int] = {}

@@ -12,7 +12,7 @@ class Reading(NamedTuple, Generic[_T]):
     value: _T
 
 
-class History(Generic[_T]):
+class ReadingHistory(Generic[_T]):
     """Keeps the latest readings, at most so many, in their order."""
 
     def __init__(self, most: int) -> None:

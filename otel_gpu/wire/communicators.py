@@ -69,7 +69,7 @@ class Signature(NamedTuple):
     root: int
 
 
-class Collective(NamedTuple):
+class QueuedCollective(NamedTuple):
     """
     The call that queued the collective of a number, and when that was.
 
@@ -131,7 +131,7 @@ class Communicator(NamedTuple):
     async_error: int
     flags: int
     operations: dict[int, tuple[int, int]]
-    recent: tuple[Collective, ...]
+    recent: tuple[QueuedCollective, ...]
     name: str = ""
 
     @property
@@ -180,10 +180,10 @@ def communicator_of(values: tuple[Any, ...]) -> Communicator:
     return Communicator._make((identity, *scalars, known, latest, ""))
 
 
-def _recent(recent: bytes, called: int) -> Iterator[Collective]:
+def _recent(recent: bytes, called: int) -> Iterator[QueuedCollective]:
     rows = wire.COLLECTIVE.iter_unpack(recent)
     for number, elements, ktime_ns, root, operation, datatype, reduction in rows:
         # One that is being written is not yet among the called.
         if 0 < number <= called:
             asked = operation, min(elements, _INT64_MAX), datatype, reduction, root
-            yield Collective(number, ktime_ns, Signature._make(asked))
+            yield QueuedCollective(number, ktime_ns, Signature._make(asked))

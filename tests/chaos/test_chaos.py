@@ -193,8 +193,8 @@ class Chaos(RuleBasedStateMachine):
         self.blame = Isolated(
             self.faults,
             "explain",
-            pipeline.Blame(config, *keepers),
-            lambda _: pipeline.Blame(config, *keepers),
+            pipeline.ExplainStage(config, *keepers),
+            lambda _: pipeline.ExplainStage(config, *keepers),
         )
         self.parts = [*keepers, self.blame, Isolated(self.faults, "witness", self.witness)]
         self.enricher = Enricher()

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 from otel_gpu import config
 from otel_gpu.errors import ConfigError, OtelGpuError, StoreError
 from otel_gpu.export.otlp.signals import LOGS, SPANS
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.connections import Connection
 from otel_gpu.mcp.http import Address, HttpError, make_app, parse_address
 from otel_gpu.mcp.server import answer, make_server
@@ -90,7 +90,7 @@ def _sql_seeds() -> Iterator[bytes]:
 
 
 @functools.cache
-def _captures() -> tuple[Capture, Capture]:
+def _captures() -> tuple[ServedCapture, ServedCapture]:
     return served.capture_of(served.TRAINING), served.capture_of(None, _store())
 
 

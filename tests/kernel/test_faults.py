@@ -139,7 +139,7 @@ def test_errors_now_and_then_are_counted_where_they_were(
     places = (
         "otel_gpu.capture.processes.watchlist:Watchlist.discover@0/3,"
         "otel_gpu.capture.processes.discovery:Introductions.make_some@0/3,"
-        "otel_gpu.pipeline:Blame.observe@7/5,"
+        "otel_gpu.pipeline:ExplainStage.observe@7/5,"
         "otel_gpu.stacks.user_stacks:UserStacks.resolve@3"
     )
     command = [workload("exact"), stubs.runtime, str(CALLS), "2", "7"]
@@ -166,7 +166,7 @@ def test_a_part_that_stays_broken_makes_the_exit_code_1(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """After a thousand errors it is switched off; a capture without a command ends with 1."""
-    place = "otel_gpu.pipeline:Blame.observe"
+    place = "otel_gpu.pipeline:ExplainStage.observe"
     with (
         subprocess.Popen(
             [workload("steady"), stubs.runtime, "1000", "60"],

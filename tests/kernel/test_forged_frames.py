@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.stacks.python.layouts import Layout
+from otel_gpu.stacks.python.layouts import InterpreterLayout
 from tests.kernel.sampling import PYTHON_WORKLOAD, Capture, Observed, Sample, Subject
 from tests.pythons.interpreters import interpreter
 
 pytestmark = pytest.mark.kernel
 
-LAYOUT = Layout(
+LAYOUT = InterpreterLayout(
     version=0x030B,
     runtime_interpreters=0,
     interpreter_next=0,
@@ -82,7 +82,7 @@ class Forged:
         """Whether a walk has ended in a frame that could not be."""
         return self._observed.has_lost_python
 
-    def sample(self, layout: Layout = LAYOUT, runtime: int | None = None) -> Sample:
+    def sample(self, layout: InterpreterLayout = LAYOUT, runtime: int | None = None) -> Sample:
         """Return the sample of a call when this is the interpreter."""
         observed = self._observed
         image_ktime_ns = observed.capture.programs.processes.image(observed.subject.pid)
@@ -217,7 +217,7 @@ def test_offsets_beyond_the_room_are_not_followed_out_of_it(forged: Forged) -> N
     """Each offset in turn is 4 GiB less one: something else is read, or nothing is."""
     forged.frames([1, None])
 
-    for field in Layout._fields[1:]:
+    for field in InterpreterLayout._fields[1:]:
         sample = forged.sample(LAYOUT._replace(**{field: (1 << 32) - 1}))
 
         assert sample.status in range(5)

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.capture.bpf.bcc.kernel_headers import find_headers, install_hint
-from otel_gpu.cli.doctor.host import Host, check_loader
+from otel_gpu.cli.doctor.host import CheckedHost, check_loader
 
 RELEASE = "6.1.0-56-amd64"
 
@@ -18,7 +18,7 @@ def host(tmp_path):
     """A Debian host whose kernel has no BTF, without headers."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text('ID=debian\nPRETTY_NAME="Debian 12"\n')
-    return Host(release=RELEASE, machine="x86_64", sys=tmp_path / "sys", root=tmp_path)
+    return CheckedHost(release=RELEASE, machine="x86_64", sys=tmp_path / "sys", root=tmp_path)
 
 
 def add_btf(host):

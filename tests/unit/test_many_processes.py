@@ -101,7 +101,7 @@ def test_late_records_leave_a_process_one_resource(random, late_by):
         path = Path(folder) / "otlp.jsonl"
         config = Config(export=ExportConfig(otlp_file=str(path)))
         with open_exports(config, {}, live=False) as exports:
-            blame = pipeline.Blame(config, exports)
+            blame = pipeline.ExplainStage(config, exports)
             pipeline.process(stream, Enricher(), [exports.observe, blame.observe], Counter())
             blame.close()
         found = resources_by_pid(path)

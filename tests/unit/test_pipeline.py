@@ -47,7 +47,7 @@ def play(faults, *parts):
 def undisturbed():
     """What the recording holds."""
     seen = Collected()
-    blame = pipeline.Blame(Config(), seen)
+    blame = pipeline.ExplainStage(Config(), seen)
     play(None, seen, blame.observe)
     blame.close()
     assert seen.activities
@@ -64,7 +64,7 @@ def test_what_one_observer_fails_at_the_others_have(undisturbed):
     turn = iter(range(1_000_000))
     bad, good = Collected(lambda _: next(turn) % 2 == 0), Collected()
     keepers = [Isolated(faults, "bad", bad), Isolated(faults, "good", good)]
-    blame = pipeline.Blame(Config(), *keepers)
+    blame = pipeline.ExplainStage(Config(), *keepers)
     play(faults, *keepers, Isolated(faults, "explain", blame))
     blame.close()
 
@@ -124,11 +124,11 @@ def test_an_explainer_that_fails_is_begun_anew(undisturbed, monkeypatch):
     seen = Collected()
 
     def explain(_=None):
-        return pipeline.Blame(Config(), seen)
+        return pipeline.ExplainStage(Config(), seen)
 
     part = Isolated(faults, "explain", first := explain(), explain)
     play(faults, seen, part)
-    part.call(pipeline.Blame.close)
+    part.call(pipeline.ExplainStage.close)
 
     assert part.part is not first
     assert faults.status()["errors"] == {"explain": 10}

@@ -15,7 +15,7 @@ from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
-from otel_gpu.limits.shares import Holder
+from otel_gpu.limits.shares import EntryOwner
 
 ENDS_WITH_PROGRAMS: Final = (wire.SHARE_SERIES, wire.SHARE_TIMES, wire.SHARE_FOLDED_TIMES)
 """Shares of the maps whose entries are freed at once when their program has ended."""
@@ -97,7 +97,7 @@ class KernelShares:
         # By user.
         self._corrected: dict[int, list[int]] = {}
 
-    def take(self, kind: int, holder: Holder, entries: int = 1) -> int:
+    def take(self, kind: int, holder: EntryOwner, entries: int = 1) -> int:
         """
         Charge entries that the agent adds to a user.
 
@@ -164,14 +164,14 @@ class KernelShares:
                 ],
             )
 
-    def refused(self) -> Iterator[tuple[str, Holder, int, str]]:
+    def refused(self) -> Iterator[tuple[str, EntryOwner, int, str]]:
         """Yield what was refused to programs that live: (bound, holder, count, name of the process)."""
         for key, raw in self._processes.entries():
             fields = wire.PROCESS.unpack(raw)
-            holder = Holder(int.from_bytes(key, "little"), fields[_PROCESS_UID])
+            holder = EntryOwner(int.from_bytes(key, "little"), fields[_PROCESS_UID])
             yield from _refusals_of(holder, fields[_PROCESS_HELD + wire.SHARE_COUNT :])
         for key, raw in self._users.entries():
-            holder = Holder(0, int.from_bytes(key, "little"))
+            holder = EntryOwner(0, int.from_bytes(key, "little"))
             yield from _refusals_of(holder, wire.SHARES.unpack(raw)[wire.SHARE_COUNT :])
 
     def _read_processes(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -185,7 +185,9 @@ class KernelShares:
         fields = wire.ENDED_SHARES.unpack(raw)
         uid, name = fields[_ENDED_UID], fields[_COMM].split(b"\0")[0].decode(errors="replace")
         _, pid = wire.PROGRAM_KEY.unpack(key)
-        for bound, holder, count, _ in _refusals_of(Holder(pid, uid), fields[wire.SHARE_COUNT :]):
+        for bound, holder, count, _ in _refusals_of(
+            EntryOwner(pid, uid), fields[wire.SHARE_COUNT :]
+        ):
             self._refusals.add(bound, holder, count, name=name)
         for kind in ENDS_WITH_PROGRAMS:
             self._correct(uid, kind, -fields[kind])
@@ -208,7 +210,9 @@ class KernelShares:
                 self._corrections.update(_UID.pack(uid), wire.SHARE_CORRECTIONS.pack(*corrections))
 
 
-def _refusals_of(holder: Holder, refused: Iterable[int]) -> Iterator[tuple[str, Holder, int, str]]:
+def _refusals_of(
+    holder: EntryOwner, refused: Iterable[int]
+) -> Iterator[tuple[str, EntryOwner, int, str]]:
     for kind, count in zip(range(wire.SHARE_COUNT), refused, strict=False):
         if count:
             yield BOUNDS[kind], holder, count, ""

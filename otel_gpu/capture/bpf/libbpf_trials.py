@@ -32,7 +32,7 @@ _PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
 _MAP_TYPE_RINGBUF = 27
 
 
-class Libbpf(NamedTuple):
+class LibbpfReport(NamedTuple):
     """
     What the loaded libbpf says: its version, and what the kernel let it load; whose it is.
 
@@ -47,7 +47,7 @@ class Libbpf(NamedTuple):
     lacking: tuple[str, ...] = ()
 
 
-def query_libbpf() -> Libbpf | str:
+def query_libbpf() -> LibbpfReport | str:
     """Load libbpf and let it try what a capture needs; a text says why it cannot be."""
     try:
         found = open_libbpf()
@@ -64,4 +64,6 @@ def query_libbpf() -> Libbpf | str:
         for number, name in HELPERS.items()
         if programs and library.libbpf_probe_bpf_helper(_PROG_TYPE_KPROBE, number, None) == 0
     )
-    return Libbpf(found.version, programs, ring_buffers, found.path, found.passed_over, lacking)
+    return LibbpfReport(
+        found.version, programs, ring_buffers, found.path, found.passed_over, lacking
+    )

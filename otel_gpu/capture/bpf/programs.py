@@ -24,8 +24,8 @@ from otel_gpu.capture.bpf.loaders import (
 from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
 from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
-from otel_gpu.capture.maps.blocks import Blocks, let_blocks_grow
-from otel_gpu.capture.maps.communicators import Communicators, let_communicators_grow
+from otel_gpu.capture.maps.blocks import BlockMaps, let_blocks_grow
+from otel_gpu.capture.maps.communicators import CommunicatorMaps, let_communicators_grow
 from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, Looks, can_look, kernel_stack
 from otel_gpu.capture.preload.program import add
 from otel_gpu.capture.preload.programs import Doors
@@ -200,8 +200,8 @@ class Programs:
             self.bpf.map, ("allocations", "captures", "interpreters")
         )
         self._cpu_sampling = self.bpf.map("cpu_sampling")
-        self.blocks = Blocks(self.bpf, config)
-        self.communicators = Communicators(self.bpf)
+        self.blocks = BlockMaps(self.bpf, config)
+        self.communicators = CommunicatorMaps(self.bpf)
         self.rhythms = RhythmMaps(self.bpf)
         self._lost, self.refusals = [0] * wire.COUNTER_COUNT, Refusals()
         self.shares = KernelShares(self.bpf, share_bounds(config), self.refusals)

@@ -60,14 +60,14 @@ _PORT_FACTS = {
 _STATES = frozenset({"state", "physical_state"})
 
 
-class Reading(NamedTuple):
+class PortsReading(NamedTuple):
     """What all ports said at a moment, as RECORD_FABRIC says it."""
 
     ktime_ns: int
     info: dict[str, Any]
 
 
-class Fabric(PatientReader):
+class FabricReader(PatientReader):
     """
     Reads the ports again and again.
 
@@ -86,30 +86,30 @@ class Fabric(PatientReader):
         super().__init__("otel-gpu-fabric", clock)
         self._interval_s = interval_s
         self._ports = Ports(root)
-        self._due: deque[Reading] = deque(maxlen=_MAX_UNTAKEN)
-        self._last: Reading | None = None
+        self._due: deque[PortsReading] = deque(maxlen=_MAX_UNTAKEN)
+        self._last: PortsReading | None = None
         self._is_last_due = True
         self._passed_on_s = 0.0
 
-    def take(self) -> list[Reading]:
+    def take(self) -> list[PortsReading]:
         """Return what is news since the last time, in order; that a reading is late is news too."""
         with self._lock:
             due = list(self._due)
             self._due.clear()
         is_news, lateness = self._lateness()
         if is_news:
-            due.append(Reading(round(self._clock() * 1e9), {}))
-        return [Reading(ktime_ns, {**lateness, **info}) for ktime_ns, info in due]
+            due.append(PortsReading(round(self._clock() * 1e9), {}))
+        return [PortsReading(ktime_ns, {**lateness, **info}) for ktime_ns, info in due]
 
     def _turn(self) -> float:
         with self._asking():
             info = self._ports.read()
         with self._lock:
-            self._note(Reading(round(self._clock() * 1e9), info))
+            self._note(PortsReading(round(self._clock() * 1e9), info))
         # Few hosts have any, and one that comes is an event of a day.
         return self._interval_s if self._last else max(self._interval_s, _LOOK_FOR_ANY_S)
 
-    def _note(self, reading: Reading) -> None:
+    def _note(self, reading: PortsReading) -> None:
         if self._last is None and not (reading.info["ports"] or reading.info["failed"]):
             # A host without such adapters says nothing.
             return

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from otel_gpu import wire
 from otel_gpu.capture.host.device_faults import open_devices
-from otel_gpu.capture.host.fabric import Fabric
+from otel_gpu.capture.host.fabric import FabricReader
 from otel_gpu.capture.host.pressure import Pressure
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
@@ -28,7 +28,7 @@ class Surroundings:
         self._images = images
         self._pressure = Pressure()
         self._devices, self.faults = open_devices(config, images)
-        self._fabric = Fabric(config.fabric.interval_s, config.fabric.root)
+        self._fabric = FabricReader(config.fabric.interval_s, config.fabric.root)
 
     def start(self) -> None:
         """Begin to read what takes its time to answer, each source on a thread of its own."""

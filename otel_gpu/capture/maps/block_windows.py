@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from otel_gpu import wire
-from otel_gpu.capture.maps.blocks import Blocks
+from otel_gpu.capture.maps.blocks import BlockMaps
 from otel_gpu.capture.probes.attachments import Attachments
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import FileId
@@ -42,7 +42,7 @@ class BlockWindows:
 
     def __init__(
         self,
-        blocks: Blocks,
+        blocks: BlockMaps,
         attachments: Attachments,
         config: Config,
         clock: Callable[[], float] = time.monotonic,

@@ -41,7 +41,7 @@ def let_blocks_grow(bpf: BpfObject) -> None:
     bpf.let_grow("freed_memory")
 
 
-class Blocks:
+class BlockMaps:
     """
     The kernel side's maps of blocks.
 

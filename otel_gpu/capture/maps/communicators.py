@@ -22,7 +22,7 @@ def let_communicators_grow(bpf: BpfObject) -> None:
         bpf.let_grow(name)
 
 
-class Communicators:
+class CommunicatorMaps:
     """
     The kernel side's maps of communicators.
 

@@ -9,7 +9,13 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mounts import find_mount, is_remote
-from otel_gpu.procfs.sockets import Endpoint, Holders, address_text, find_inode, listening_ports
+from otel_gpu.procfs.sockets import (
+    Endpoint,
+    SocketHolders,
+    address_text,
+    find_inode,
+    listening_ports,
+)
 from otel_gpu.wire.agent_records import json_record
 
 MAX_TOLD: Final = 8192
@@ -31,7 +37,7 @@ class Resources:
 
     def __init__(self, programs: Programs, watched: Callable[[], Iterable[int]]) -> None:
         self._programs = programs
-        self._holders = Holders(watched)
+        self._holders = SocketHolders(watched)
         # By id, with how many retransmits of a connection were told.
         self._told: OrderedDict[int, int] = OrderedDict()
 

@@ -11,7 +11,7 @@ from operator import le, sub
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.capture.steps.period import Calls
+from otel_gpu.capture.steps.period import CallSequence
 from otel_gpu.capture.steps.period_maps import RhythmMemory, Round
 from otel_gpu.limits.work_budget import WorkBudget
 from otel_gpu.procfs import kernel_clock
@@ -19,7 +19,7 @@ from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import Image
 
-_NO_CALLS: Final = Calls((), (), (), {})
+_NO_CALLS: Final = CallSequence((), (), (), {})
 _ROUNDS_MADE = wire.DOOR_RHYTHM.offset_of("rounds_made")
 _ROUNDS = wire.DOOR_RHYTHM.offset_of("rounds")
 _CALLS = wire.DOOR_RHYTHM.offset_of("calls")
@@ -156,7 +156,7 @@ class DoorRhythms(RhythmMemory):
             "last_return_ktime_ns": last_ktime_ns,
         }
 
-    def calls(self, index: int) -> Calls:
+    def calls(self, index: int) -> CallSequence:
         """Return the calls that are kept; none, if they cannot have been made."""
         calls = super().calls(index)
         starts_ns = [self._by_index[index].image[1], *calls.starts_ns]

@@ -36,7 +36,7 @@ from otel_gpu.capture.probes.missed_starts import MissedStart
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.errors import BpfError
 from otel_gpu.limits.recent import Recent
-from otel_gpu.limits.shares import Holder, Shares, of_user
+from otel_gpu.limits.shares import EntryOwner, Shares, of_user
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import find_waits, waits_for_server
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, file_of, program_path
@@ -83,7 +83,7 @@ _logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _File:
     # Whose share it is of: the first program that mapped it.
-    holder: Holder
+    holder: EntryOwner
     path: str
     is_program: bool = False
     is_cuda: bool = False
@@ -111,7 +111,7 @@ class _File:
         return [*self.links, *self.hot_links, *self.report_links]
 
 
-class Arrival(NamedTuple):
+class NewLibrary(NamedTuple):
     """
     A library with calls to see, in a process that was not known to map it.
 
@@ -180,7 +180,7 @@ class Attachments:
         has_door: bool = False,
         lived_before: bool = False,
         root: int | None = None,
-        note: Callable[[Arrival], None] = lambda _arrival: None,
+        note: Callable[[NewLibrary], None] = lambda _arrival: None,
     ) -> Iterator[dict[str, Any]]:
         """
         Put probes into everything that a process maps and that wants them.
@@ -196,7 +196,7 @@ class Attachments:
         executable = program_path(pid)
         had = {key for key, file in self._files.items() if pid in file.users}
         self.forget(pid)
-        holder, refused = Holder(pid, real_uid(pid)), 0
+        holder, refused = EntryOwner(pid, real_uid(pid)), 0
         for mapped in files:
             known = self._files.get(mapped.file)
             problem = None
@@ -221,7 +221,7 @@ class Attachments:
             if mapped.file not in had and (known.is_cuda or mapped.is_cuda_library):
                 is_refused = bool(known.said) and not known.is_cuda
                 note(
-                    Arrival(
+                    NewLibrary(
                         mapped,
                         known.probed_ktime_ns,
                         MissedStart.REFUSED if is_refused else problem,
@@ -273,7 +273,7 @@ class Attachments:
         return True
 
     def examine_path(
-        self, pid: int, path: str, note: Callable[[Arrival], None]
+        self, pid: int, path: str, note: Callable[[NewLibrary], None]
     ) -> Iterator[dict[str, Any]]:
         """
         Put probes into a library of a process that has ended, for those that come after it.

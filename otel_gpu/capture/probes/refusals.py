@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.limits.recent import Recent
-from otel_gpu.limits.shares import Holder, of_user
+from otel_gpu.limits.shares import EntryOwner, of_user
 from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.procfs.users import user_name
 
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     """Entries of a bound that were refused to a program, or, with pid 0, to the programs of a user."""
 
     bound: str
-    holder: Holder
+    holder: EntryOwner
 
 
 class Refusals:
@@ -43,20 +43,20 @@ class Refusals:
         self.named: list[dict[str, Any]] = []
         self.are_new = False
 
-    def add(self, bound: str, holder: Holder, count: int = 1, *, name: str = "") -> None:
+    def add(self, bound: str, holder: EntryOwner, count: int = 1, *, name: str = "") -> None:
         """Count entries that were refused; ``name``: that of the process, if it is known."""
         self._counts[self._place(Refusal(bound, holder))] += count
         self._learn_name(holder.pid, name)
         self.are_new = True
 
-    def add_at_least(self, bound: str, holder: Holder, count: int) -> None:
+    def add_at_least(self, bound: str, holder: EntryOwner, count: int) -> None:
         """Note how many entries are refused now, which may have been refused before."""
         refusal = self._place(Refusal(bound, holder))
         self._counts[refusal] = max(self._counts[refusal], count)
         self._learn_name(holder.pid, "")
         self.are_new = True
 
-    def describe(self, others: Iterable[tuple[str, Holder, int, str]]) -> None:
+    def describe(self, others: Iterable[tuple[str, EntryOwner, int, str]]) -> None:
         """
         Find out what ``named`` returns: the largest counts. The first time, each is logged.
 
@@ -92,7 +92,7 @@ class Refusals:
         # Those of many programs of a user are counted together.
         if refusal in self._counts or len(self._counts) < _MAX_REMEMBERED:
             return refusal
-        return Refusal(refusal.bound, Holder(0, refusal.holder.uid))
+        return Refusal(refusal.bound, EntryOwner(0, refusal.holder.uid))
 
     def _learn_name(self, pid: int, name: str) -> None:
         if not pid or self._names.get(pid, ""):

@@ -23,7 +23,7 @@ from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.process_memory import memory_of
 from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.stacks.python.interpreter_memory import check
-from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, Layout, layout_of
+from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, InterpreterLayout, layout_of
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.samples import Image
 
@@ -58,7 +58,7 @@ class _Place(NamedTuple):
 
     distances: Mapping[int, int]
     size_bytes: int
-    layout: Layout
+    layout: InterpreterLayout
     reason: str
 
 
@@ -88,7 +88,7 @@ class _Interpreter(NamedTuple):
     file: FileId
     start: int
     end: int
-    layout: Layout
+    layout: InterpreterLayout
     is_settled: bool
     reason: str
     failures: int = 0
@@ -323,7 +323,7 @@ def _start(place: _Place, mapped: MappedFile) -> int | None:
     return None
 
 
-def _read_layout(stream: BinaryIO, symbols: ElfSymbols, name: str) -> tuple[Layout, str]:
+def _read_layout(stream: BinaryIO, symbols: ElfSymbols, name: str) -> tuple[InterpreterLayout, str]:
     version_hex = int.from_bytes(_read(stream, symbols, _VERSION_SYMBOL, _VERSION_BYTES), "little")
     found = _HOLDS_INTERPRETER.match(name)
     if not version_hex and found and any(part.startswith("3.10") for part in found.groups("")):

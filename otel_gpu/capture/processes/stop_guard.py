@@ -36,7 +36,7 @@ _LOOK_S = 0.02
 _PID = struct.Struct("<I")
 
 
-class Guard:
+class StopGuard:
     """
     The agent's side of the guard.
 

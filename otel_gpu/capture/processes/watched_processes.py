@@ -8,7 +8,7 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.kernel_shares import KernelShares
 from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.errors import MapFullError
-from otel_gpu.limits.shares import Holder
+from otel_gpu.limits.shares import EntryOwner
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import is_exiting, start_boot_ns
@@ -49,7 +49,7 @@ class WatchedProcesses:
             The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
             there is no room for it, which is counted.
         """
-        holder = Holder(pid, real_uid(pid))
+        holder = EntryOwner(pid, real_uid(pid))
         image_ktime_ns = self.image(pid)
         is_new = not image_ktime_ns
         if is_new:
@@ -73,7 +73,7 @@ class WatchedProcesses:
         Threads that there is no room for are counted. Says whether any of them lives.
         """
         tids = thread_ids(pid)
-        holder = Holder(pid, real_uid(pid))
+        holder = EntryOwner(pid, real_uid(pid))
         unknown = [tid for tid in tids if self._threads.lookup(_PID.pack(tid)) is None]
         room = self._shares.take(wire.SHARE_THREADS, holder, len(unknown))
         self._lost[wire.COUNTER_LOST_THREADS_FULL] += len(unknown) - room
@@ -95,7 +95,7 @@ class WatchedProcesses:
             self.forget_thread(tid)
         return len(ended) < len(tids)
 
-    def _add_process(self, holder: Holder, process: bytes) -> bool:
+    def _add_process(self, holder: EntryOwner, process: bytes) -> bool:
         """Say whether a process is watched now that was not before."""
         if not self._shares.take(wire.SHARE_PROCESSES, holder):
             return False

@@ -18,7 +18,7 @@ from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.bpf.settings import process_flags
 from otel_gpu.capture.ending import Ending
 from otel_gpu.capture.maps.block_windows import BlockWindows
-from otel_gpu.capture.probes.attachments import Arrival, Attachments
+from otel_gpu.capture.probes.attachments import Attachments, NewLibrary
 from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.capture.probes.missed_starts import MissedStart, MissedStarts
 from otel_gpu.capture.processes.discovery import Introductions
@@ -372,9 +372,9 @@ class Watchlist:
 
     def _follow(self, pid: int, path: str, loaded_ktime_ns: int) -> Iterator[bytes]:
         """Place probes for a process that did not stop for them when it had loaded a library."""
-        found: list[Arrival] = []
+        found: list[NewLibrary] = []
 
-        def note(arrival: Arrival) -> None:
+        def note(arrival: NewLibrary) -> None:
             found.append(arrival)
             if arrival.problem or arrival.probed_ktime_ns > loaded_ktime_ns:
                 reason = arrival.problem or MissedStart.LIBRARY_LATE
@@ -392,10 +392,12 @@ class Watchlist:
             except OSError:
                 self._miss(pid, MissedStart.LIBRARY_GONE, path)
 
-    def _standing_still(self, record: Mapping[str, Any], hold: Hold) -> Callable[[Arrival], None]:
+    def _standing_still(
+        self, record: Mapping[str, Any], hold: Hold
+    ) -> Callable[[NewLibrary], None]:
         """Return what notes the libraries of a process that stands still until they are probed."""
 
-        def note(arrival: Arrival) -> None:
+        def note(arrival: NewLibrary) -> None:
             problem = arrival.problem
             is_new = arrival.probed_ktime_ns > record["ktime_ns"]
             if not problem and is_new and not hold.lasts():
@@ -405,7 +407,7 @@ class Watchlist:
 
         return note
 
-    def _in_doubt(self, arrival: Arrival) -> None:
+    def _in_doubt(self, arrival: NewLibrary) -> None:
         pid, path = arrival.mapped.pid, arrival.mapped.path
         if arrival.problem:
             self._miss(pid, arrival.problem, path)
@@ -421,7 +423,9 @@ class Watchlist:
     def _miss(self, pid: int, reason: MissedStart, file: str = "") -> None:
         self._missed_starts.add(pid, self._images.get(pid, 0), reason, file=file)
 
-    def _probes(self, pid: int, note: Callable[[Arrival], None] | None = None) -> Iterator[bytes]:
+    def _probes(
+        self, pid: int, note: Callable[[NewLibrary], None] | None = None
+    ) -> Iterator[bytes]:
         # Many may stand still, and each takes milliseconds: at the end they go on as they are.
         if self._ending.is_over:
             self._ending.unread += 1
@@ -433,12 +437,12 @@ class Watchlist:
         with self._faults.at("probes"):
             yield from self._place_probes(pid, note or self._in_doubt)
 
-    def _place_probes(self, pid: int, note: Callable[[Arrival], None]) -> Iterator[bytes]:
+    def _place_probes(self, pid: int, note: Callable[[NewLibrary], None]) -> Iterator[bytes]:
         with root_of(pid) as root:
             yield from self._examine(pid, root, note)
 
     def _examine(
-        self, pid: int, root: int | None, note: Callable[[Arrival], None]
+        self, pid: int, root: int | None, note: Callable[[NewLibrary], None]
     ) -> Iterator[bytes]:
         # Its interpreter and its stacks only once it is watched: who begins to watch a process
         # whose libraries were seen already asks again. The files are listed once for all three, as

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.steps.period import Calls, Rhythm, turns_of
+from otel_gpu.capture.steps.period import CallSequence, Rhythm, turns_of
 from otel_gpu.capture.steps.period_maps import RhythmMemory
 from otel_gpu.capture.steps.period_search import Reason, find_rhythm
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -338,7 +338,7 @@ class FoundSteps:
         self._threads.pop(index, None)
 
 
-def _steps_of(rhythm: Rhythm, calls: Calls, last_ktime_ns: int = 0) -> Iterator[_Step]:
+def _steps_of(rhythm: Rhythm, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
     """Yield the steps among calls; of the last one of all, it has to be said when it returned."""
     starts_ns, gaps_ns = calls.starts_ns, calls.gaps_ns
     for turn in turns_of(rhythm, calls.symbols):

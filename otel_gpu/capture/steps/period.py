@@ -25,7 +25,7 @@ class Role(enum.Enum):
     OTHER = enum.auto()
 
 
-class Calls(NamedTuple):
+class CallSequence(NamedTuple):
     """
     Outermost calls of one thread, in order.
 
@@ -41,12 +41,12 @@ class Calls(NamedTuple):
     gaps_ns: Sequence[int]
     roles: Mapping[int, Role]
 
-    def folded(self) -> "Calls":
+    def folded(self) -> "CallSequence":
         """Return these calls without those that are made again at once."""
         symbols = self.symbols
         kept = [at for at in range(len(symbols)) if not at or symbols[at] != symbols[at - 1]]
         symbols, starts_ns, gaps_ns = ([column[at] for at in kept] for column in self[:3])
-        return Calls(symbols, starts_ns, gaps_ns, self.roles)
+        return CallSequence(symbols, starts_ns, gaps_ns, self.roles)
 
 
 class Rhythm(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
-from otel_gpu.capture.steps.period import Calls, Rhythm, Role
+from otel_gpu.capture.steps.period import CallSequence, Rhythm, Role
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
@@ -86,7 +86,7 @@ class RhythmMemory(ABC):
         """Return ``struct rhythm``, as it is now."""
         return wire.RHYTHM.named(self._read(index, 0, wire.RHYTHM.size))
 
-    def calls(self, index: int) -> Calls:
+    def calls(self, index: int) -> CallSequence:
         """Return the calls that are kept."""
         words = array("Q", self._kept(index))
         roles: dict[int, Role] = {}
@@ -97,7 +97,7 @@ class RhythmMemory(ABC):
             if symbol not in roles:
                 roles[symbol] = _role(what >> 48 & 0xFF, what >> 56)
         gaps_ns = array("I", (what & 0xFFFFFFFF for what in words[1::2]))
-        return Calls(symbols, words[::2], gaps_ns, roles)
+        return CallSequence(symbols, words[::2], gaps_ns, roles)
 
     def follow(self, index: int, rhythm: Rhythm) -> None:
         """Have the rounds of a rhythm reported; the one that goes on is also one of it."""

@@ -22,7 +22,14 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from otel_gpu.capture.steps.period import HISTORY_CALLS, Calls, Rhythm, Role, history_of, turns_of
+from otel_gpu.capture.steps.period import (
+    HISTORY_CALLS,
+    CallSequence,
+    Rhythm,
+    Role,
+    history_of,
+    turns_of,
+)
 
 LEAST_STEPS: Final = 8
 """Of a rhythm, before it is one."""
@@ -59,7 +66,7 @@ class Reason(enum.StrEnum):
     UNSURE = "unsure"
 
 
-def find_rhythm(calls: Calls) -> Rhythm | Reason:
+def find_rhythm(calls: CallSequence) -> Rhythm | Reason:
     """Return the rhythm of a thread, or why none is known."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS
@@ -199,7 +206,7 @@ def _part(
     return found
 
 
-def _find(calls: Calls, unfolded: Sequence[int], *, folds: bool) -> Rhythm | Reason:
+def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Rhythm | Reason:
     text = _Text(calls.symbols, calls.roles)
     best, certainty = _where_they_meet(text), 1.0
     if best is None:
@@ -331,7 +338,7 @@ def _alike(words: Iterable[Sequence[int]]) -> int:
     return next((at for at, ones in enumerate(zip(*words, strict=False)) if len(set(ones)) > 1), 0)
 
 
-def _by_edges(calls: Calls, division: _Division, *, folds: bool) -> Iterator[Rhythm]:
+def _by_edges(calls: CallSequence, division: _Division, *, folds: bool) -> Iterator[Rhythm]:
     """Yield how steps may be told by their first and last calls; by few of them first."""
     steps = [calls.symbols[slice(*division.examples[word])] for word in division.words]
     lengths = [len(step) for step in steps]

@@ -12,8 +12,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from otel_gpu.cli.commands import JSON_HELP, Output, add_pids
-from otel_gpu.cli.doctor.checks import Finding, can_capture, named, to_json
-from otel_gpu.cli.doctor.host import Host, check_loader, examine_host
+from otel_gpu.cli.doctor.checks import CheckResult, can_capture, named, to_json
+from otel_gpu.cli.doctor.host import CheckedHost, check_loader, examine_host
 from otel_gpu.cli.doctor.visibility import examine_process, examine_processes
 from otel_gpu.cli.service.systemd import examine_service
 from otel_gpu.config import Config
@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Check the host and the named processes."""
-    host = Host(release=platform.release(), machine=platform.machine())
+    host = CheckedHost(release=platform.release(), machine=platform.machine())
     findings = [
         *examine_host(host, os.environ, kernel_log=config.devices.kernel_log),
         *named(
@@ -49,7 +49,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     return 0 if can_capture([*findings, *processes]) else 1
 
 
-def _table(findings: Iterable[Finding]) -> Table:
+def _table(findings: Iterable[CheckResult]) -> Table:
     columns = (Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"))
     table = Table(*columns, box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
@@ -61,7 +61,7 @@ def _table(findings: Iterable[Finding]) -> Table:
     return table
 
 
-def _verdict(findings: list[Finding], processes: list[Finding]) -> str:
+def _verdict(findings: list[CheckResult], processes: list[CheckResult]) -> str:
     if missing := [finding.name for finding in findings if finding.status == "missing"]:
         return f"This host cannot capture: {', '.join(missing)}."
     if not can_capture(processes):

@@ -23,7 +23,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError
 
 if TYPE_CHECKING:
-    from otel_gpu.mcp.captures import Capture
+    from otel_gpu.mcp.captures import ServedCapture
 
 CONFIG_FLAGS = ("store.path",)
 
@@ -80,8 +80,8 @@ def _check_packages() -> None:
         raise OtelGpuError(missing, hint="pip install 'otel-gpu[mcp]'") from error
 
 
-def _find_capture(args: Namespace, config: Config) -> "Capture":
-    from otel_gpu.mcp.captures import Capture  # noqa: PLC0415 -- as above
+def _find_capture(args: Namespace, config: Config) -> "ServedCapture":
+    from otel_gpu.mcp.captures import ServedCapture  # noqa: PLC0415 -- as above
 
     kind = StoreSource.kind
     for path in filter(None, (args.baseline, args.recording)):
@@ -90,7 +90,7 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
             kind = source.kind
     collect = partial(make_collector, config)
     is_default = args.recording is None
-    return Capture(
+    return ServedCapture(
         store_path(config) if is_default else args.recording,
         kind=StoreSource.kind if is_default else kind,
         open_source=lambda path: (
@@ -106,7 +106,7 @@ def _find_capture(args: Namespace, config: Config) -> "Capture":
     )
 
 
-def _serve_stdio(capture: "Capture") -> None:
+def _serve_stdio(capture: "ServedCapture") -> None:
     import anyio  # noqa: PLC0415 -- an extra
 
     from otel_gpu.mcp.server import make_server, serve_stdio  # noqa: PLC0415 -- as above
@@ -116,7 +116,7 @@ def _serve_stdio(capture: "Capture") -> None:
     anyio.run(serve_stdio, make_server(capture))
 
 
-def _serve_http(capture: "Capture", args: Namespace, out: Output) -> None:
+def _serve_http(capture: "ServedCapture", args: Namespace, out: Output) -> None:
     from otel_gpu.mcp import http, tokens  # noqa: PLC0415 -- an extra
     from otel_gpu.mcp.server import make_server  # noqa: PLC0415 -- as above
 

@@ -31,7 +31,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.limits.shares import Holder
+from otel_gpu.limits.shares import EntryOwner
 from otel_gpu.procfs.users import user_number
 
 CONFIG_FLAGS = ("spans.mode", "stacks.mode", "export.otlp_file", "store.path")
@@ -86,8 +86,8 @@ def _capture(
         if store is not None:
             keepers.append(store)
 
-        def explain(_: pipeline.Blame | None = None) -> pipeline.Blame:
-            return pipeline.Blame(config, *keepers)
+        def explain(_: pipeline.ExplainStage | None = None) -> pipeline.ExplainStage:
+            return pipeline.ExplainStage(config, *keepers)
 
         blame = Isolated(faults, "explain", explain(), explain)
         parts = [*keepers, blame, Isolated(faults, "hang_log", _HangLog())]
@@ -101,7 +101,7 @@ def _capture(
 
         with open_session(args, config, programs, started, status, faults) as batches:
             pipeline.process(batches, Enricher(), parts, rejected, faults)
-            blame.call(pipeline.Blame.close)
+            blame.call(pipeline.ExplainStage.close)
             if not exports.shutdown(config.export.shutdown_timeout_s):
                 _logger.warning("not everything could be exported before the time was over")
     if summary is not None:
@@ -116,7 +116,7 @@ def _name_programs(
 ) -> None:
     for process, count in counts.items():
         if process is not None:
-            holder = Holder(process.pid, user_number(process.user))
+            holder = EntryOwner(process.pid, user_number(process.user))
             refusals.add(bound, holder, count, name=process.comm)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_gpu.cli.commands import JSON_HELP, Output, UsageError
 from otel_gpu.cli.flight_recorder import store_path
-from otel_gpu.cli.service.files import UNIT, Action, Layout
+from otel_gpu.cli.service.files import UNIT, Action, ServiceLayout
 from otel_gpu.cli.service.systemd import State, state_of_service
 from otel_gpu.cli.service.trust import parts_of_program, untrusted
 from otel_gpu.config import Config
@@ -67,7 +67,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if args.json:
         raise UsageError("--json goes with status")
     root, own_program = args.root.absolute(), Path(sys.prefix) / "bin" / "otel-gpu"
-    layout = Layout(root, args.program or own_program)
+    layout = ServiceLayout(root, args.program or own_program)
     words: tuple[str, ...] = _NEXT
     if args.action == "install":
         if root == Path("/"):

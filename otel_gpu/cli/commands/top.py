@@ -30,7 +30,7 @@ from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.faults import Faults, Isolated, Observer
 from otel_gpu.report.document import Window
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.render.text.summary import is_live
 from otel_gpu.report.top.model import Board
 
@@ -130,7 +130,7 @@ class _Pace:
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self._extent = Extent()
+        self._extent = CaptureExtent()
         self._reached_unix_ns = 0
         self._due_s = self._ticked_s = time.monotonic()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 Status = Literal["ok", "warning", "missing"]
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """
     What one check found; scripts may look for its name in ``doctor --json``.
 
@@ -20,18 +20,18 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-ok = partial(Finding, "", "ok")
-warning = partial(Finding, "", "warning")
-missing = partial(Finding, "", "missing")
+ok = partial(CheckResult, "", "ok")
+warning = partial(CheckResult, "", "warning")
+missing = partial(CheckResult, "", "missing")
 
 
-def named(**findings: Finding) -> Iterator[Finding]:
+def named(**findings: CheckResult) -> Iterator[CheckResult]:
     """Give findings the names of what was checked."""
     for name, finding in findings.items():
         yield finding._replace(name=name)
 
 
-def to_json(findings: list[Finding], processes: list[Finding]) -> dict[str, Any]:
+def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[str, Any]:
     """The document of ``doctor --json``."""
     everything = [*findings, *processes]
     return {
@@ -42,6 +42,6 @@ def to_json(findings: list[Finding], processes: list[Finding]) -> dict[str, Any]
     }
 
 
-def can_capture(findings: list[Finding]) -> bool:
+def can_capture(findings: list[CheckResult]) -> bool:
     """Nothing that is indispensable is missing."""
     return all(finding.status != "missing" for finding in findings)

@@ -16,10 +16,10 @@ import otel_gpu
 from otel_gpu.capture.bpf.bcc.kernel_headers import find_bcc, find_headers, install_hint
 from otel_gpu.capture.bpf.libbpf import Libbpf as CLibbpf
 from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
-from otel_gpu.capture.bpf.libbpf_trials import Libbpf, query_libbpf
+from otel_gpu.capture.bpf.libbpf_trials import LibbpfReport, query_libbpf
 from otel_gpu.capture.bpf.loaders import choose_loader
 from otel_gpu.capture.host.kernel_log import PATH
-from otel_gpu.cli.doctor.checks import Finding, missing, named, ok, warning
+from otel_gpu.cli.doctor.checks import CheckResult, missing, named, ok, warning
 from otel_gpu.cli.doctor.reachability import check_endpoints
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.capabilities import names_in
@@ -34,7 +34,7 @@ _SHOWN_ADAPTERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class CheckedHost:
     """The machine as the checks see it; tests give one of their own."""
 
     release: str
@@ -46,13 +46,13 @@ class Host:
 
 
 def examine_host(
-    host: Host,
+    host: CheckedHost,
     environ: Mapping[str, str],
     *,
-    load_libbpf: Callable[[], Libbpf | str] | None = None,
+    load_libbpf: Callable[[], LibbpfReport | str] | None = None,
     open_clock: Callable[[], int] | None = None,
     kernel_log: str = PATH,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Check everything that a capture started now would need, in that order."""
     libbpf = (load_libbpf or query_libbpf)()
     yield from named(
@@ -78,7 +78,7 @@ def examine_host(
     yield from check_endpoints(environ)
 
 
-def _check_kernel(host: Host, libbpf: Libbpf | str) -> Finding:
+def _check_kernel(host: CheckedHost, libbpf: LibbpfReport | str) -> CheckResult:
     name = f"Linux {host.release} on {host.machine}"
     if isinstance(libbpf, str) or not libbpf.can_load_programs:
         return ok(f"{name}; what its BPF can do could not be tried")
@@ -91,7 +91,7 @@ def _check_kernel(host: Host, libbpf: Libbpf | str) -> Finding:
     return ok(f"{name}; it has all that the programs call")
 
 
-def _check_btf(host: Host) -> Finding:
+def _check_btf(host: CheckedHost) -> CheckResult:
     path = _btf(host)
     if path.exists():
         return ok(str(path))
@@ -101,7 +101,9 @@ def _check_btf(host: Host) -> Finding:
     )
 
 
-def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = find_bcc) -> Finding:
+def check_loader(
+    host: CheckedHost, wanted: str, *, find: Callable[[], str | None] = find_bcc
+) -> CheckResult:
     """The programs can be fitted to this kernel, by the loader that a capture would take."""
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
@@ -120,7 +122,7 @@ def check_loader(host: Host, wanted: str, *, find: Callable[[], str | None] = fi
     return missing(f"bcc, without {' and without '.join(lacking)}", hint)
 
 
-def _check_capabilities(host: Host) -> Finding:
+def _check_capabilities(host: CheckedHost) -> CheckResult:
     held = capabilities(host)
     if held is None:
         return warning("/proc/self/status cannot be read")
@@ -145,7 +147,7 @@ def _check_capabilities(host: Host) -> Finding:
     return ok(", ".join(f"CAP_{name}" for name in sorted(held)))
 
 
-def _check_lockdown(host: Host) -> Finding:
+def _check_lockdown(host: CheckedHost) -> CheckResult:
     path = host.sys / "kernel" / "security" / "lockdown"
     if (text := _read(path)) is None:
         return ok("this kernel has no lockdown")
@@ -159,11 +161,11 @@ def _check_lockdown(host: Host) -> Finding:
     return ok(mode)
 
 
-def _shows_processes_only(host: Host) -> bool:
+def _shows_processes_only(host: CheckedHost) -> bool:
     return not (host.proc / "sys").exists() and (host.proc / "self").exists()
 
 
-def _check_proc(host: Host) -> Finding:
+def _check_proc(host: CheckedHost) -> CheckResult:
     if _shows_processes_only(host):
         return warning(
             "only processes are shown (subset=pid): the kernel's functions in which threads wait, "
@@ -175,7 +177,7 @@ def _check_proc(host: Host) -> Finding:
     return ok("all of it is shown")
 
 
-def _check_perf_event_paranoid(host: Host) -> Finding:
+def _check_perf_event_paranoid(host: CheckedHost) -> CheckResult:
     level = _read(host.proc / "sys" / "kernel" / "perf_event_paranoid")
     if level is None and _shows_processes_only(host):
         level = _HIDDEN
@@ -205,7 +207,7 @@ def try_clock() -> int:
     return 0
 
 
-def _check_sampling_clock(host: Host, error: int) -> Finding:
+def _check_sampling_clock(host: CheckedHost, error: int) -> CheckResult:
     if error < 0:
         return warning("without libbpf this could not be checked")
     if not error:
@@ -225,7 +227,7 @@ def _check_sampling_clock(host: Host, error: int) -> Finding:
     )
 
 
-def _check_unprivileged_bpf(host: Host) -> Finding:
+def _check_unprivileged_bpf(host: CheckedHost) -> CheckResult:
     value = _read(host.proc / "sys" / "kernel" / "unprivileged_bpf_disabled")
     if value is None and _shows_processes_only(host):
         value = _HIDDEN
@@ -234,7 +236,7 @@ def _check_unprivileged_bpf(host: Host) -> Finding:
     return ok(f"{value}; the agent is privileged and not concerned")
 
 
-def _check_uprobes(host: Host) -> Finding:
+def _check_uprobes(host: CheckedHost) -> CheckResult:
     path = host.sys / "bus" / "event_source" / "devices" / "uprobe"
     if path.exists():
         return ok(str(path))
@@ -243,7 +245,7 @@ def _check_uprobes(host: Host) -> Finding:
     return missing(f"there is no {path}", "use a kernel built with CONFIG_UPROBE_EVENTS=y")
 
 
-def _check_libbpf(found: Libbpf | str) -> Finding:
+def _check_libbpf(found: LibbpfReport | str) -> CheckResult:
     if isinstance(found, str):
         needed = ".".join(map(str, MINIMUM_VERSION))
         return missing(
@@ -263,7 +265,7 @@ def _check_libbpf(found: Libbpf | str) -> Finding:
     return ok(f"{version}; the kernel accepted a program and a ring buffer")
 
 
-def _check_object(host: Host) -> Finding:
+def _check_object(host: CheckedHost) -> CheckResult:
     variant = "" if _btf(host).exists() else ".nobtf"
     path = host.objects / f"otel_gpu.{host.machine}{variant}.bpf.o"
     try:
@@ -279,7 +281,7 @@ def _check_object(host: Host) -> Finding:
     return ok(str(path))
 
 
-def _check_pid_namespace(host: Host) -> Finding:
+def _check_pid_namespace(host: CheckedHost) -> CheckResult:
     try:
         inode = (host.proc / "self" / "ns" / "pid").stat().st_ino
     except OSError as error:
@@ -292,7 +294,7 @@ def _check_pid_namespace(host: Host) -> Finding:
     )
 
 
-def _check_tracefs(host: Host) -> Finding:
+def _check_tracefs(host: CheckedHost) -> CheckResult:
     folder = host.sys / "kernel" / "tracing"
     try:
         state = "mounted" if any(folder.iterdir()) else "not mounted"
@@ -303,13 +305,13 @@ def _check_tracefs(host: Host) -> Finding:
     return ok(f"{state}; not needed")
 
 
-def _check_bpf_stats(host: Host) -> Finding:
+def _check_bpf_stats(host: CheckedHost) -> CheckResult:
     value = _read(host.proc / "sys" / "kernel" / "bpf_stats_enabled")
     state = {"0": "off", "1": "on: every probe costs a little more"}.get(value or "", "not known")
     return ok(state)
 
 
-def _check_protobuf() -> Finding:
+def _check_protobuf() -> CheckResult:
     from google.protobuf.internal import api_implementation  # noqa: PLC0415 -- 30 ms
 
     kind = api_implementation.Type()
@@ -321,7 +323,7 @@ def _check_protobuf() -> Finding:
     )
 
 
-def _check_nvml() -> Finding:
+def _check_nvml() -> CheckResult:
     # The library itself is not asked: where a device fell off its bus, that takes long.
     try:
         version = importlib.metadata.version("nvidia-ml-py")
@@ -330,7 +332,7 @@ def _check_nvml() -> Finding:
     return ok(f"nvidia-ml-py {version}")
 
 
-def _check_kernel_log(host: Host, path: str) -> Finding:
+def _check_kernel_log(host: CheckedHost, path: str) -> CheckResult:
     if not path:
         return ok("devices.kernel_log is empty: it is not read")
     lost = "errors of devices (XIDs) are read from NVML, which does not say whose work it was"
@@ -347,7 +349,7 @@ def _check_kernel_log(host: Host, path: str) -> Finding:
     return ok(path)
 
 
-def _check_rdma(host: Host) -> Finding:
+def _check_rdma(host: CheckedHost) -> CheckResult:
     # Counters themselves are not read: an adapter that hangs is waited for.
     root = host.sys / "class" / "infiniband"
     try:
@@ -364,7 +366,7 @@ def _check_rdma(host: Host) -> Finding:
     return ok(f"counters of {', '.join(adapters[:_SHOWN_ADAPTERS])}{more} in {root}")
 
 
-def capabilities(host: Host) -> frozenset[str] | None:
+def capabilities(host: CheckedHost) -> frozenset[str] | None:
     """Names of the capabilities, among those that matter, that this process holds."""
     match = re.search(
         r"^CapEff:\s*([0-9a-f]+)", _read(host.proc / "self" / "status") or "", re.MULTILINE
@@ -374,7 +376,7 @@ def capabilities(host: Host) -> frozenset[str] | None:
     return names_in(int(match[1], 16)) & _CAPABILITIES
 
 
-def _btf(host: Host) -> Path:
+def _btf(host: CheckedHost) -> Path:
     return host.sys / "kernel" / "btf" / "vmlinux"
 
 

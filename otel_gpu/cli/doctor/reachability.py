@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
-from otel_gpu.cli.doctor.checks import Finding
+from otel_gpu.cli.doctor.checks import CheckResult
 
 _CONNECT_TIMEOUT_S = 1.0
-_ok = partial(Finding, "endpoint", "ok")
-_warning = partial(Finding, "endpoint", "warning")
+_ok = partial(CheckResult, "endpoint", "ok")
+_warning = partial(CheckResult, "endpoint", "warning")
 
 
-def check_endpoints(environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_endpoints(environ: Mapping[str, str]) -> Iterator[CheckResult]:
     """Each configured OTLP endpoint takes a TCP connection."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         yield _warning("OTEL_SDK_DISABLED is true: nothing is sent", "unset it")
@@ -31,7 +31,7 @@ def check_endpoints(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield _check_endpoint(url, signals, environ)
 
 
-def _check_endpoint(url: str, signals: list[str], environ: Mapping[str, str]) -> Finding:
+def _check_endpoint(url: str, signals: list[str], environ: Mapping[str, str]) -> CheckResult:
     where = f"{url} ({', '.join(signals)})"
     protocol = environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     try:

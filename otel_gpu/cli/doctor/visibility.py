@@ -16,7 +16,7 @@ from otel_gpu.capture.probes.elf_exports import ElfSymbols, exported_functions
 from otel_gpu.capture.probes.library_sites import LibrarySites
 from otel_gpu.capture.probes.probe_sites import SiteClass
 from otel_gpu.capture.processes.interpreters import diagnose
-from otel_gpu.cli.doctor.checks import Finding, missing, named, ok, warning
+from otel_gpu.cli.doctor.checks import CheckResult, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
@@ -44,7 +44,7 @@ _PYTHON_HINTS = {
 }
 
 
-def examine_processes(pids: Iterable[int] | None = None) -> Finding:
+def examine_processes(pids: Iterable[int] | None = None) -> CheckResult:
     """Say which CUDA libraries are mapped now, and by how many processes."""
     users: dict[FileId, list[int]] = {}
     paths: dict[FileId, str] = {}
@@ -61,7 +61,7 @@ def examine_processes(pids: Iterable[int] | None = None) -> Finding:
     return ok((listed or "no process uses CUDA now") + blind)
 
 
-def examine_process(pid: int) -> Iterator[Finding]:
+def examine_process(pid: int) -> Iterator[CheckResult]:
     """Say what will be seen of one process, and what cannot be; ``HostError`` without it."""
     home = Path("/proc") / str(pid)
     if not home.exists():
@@ -91,7 +91,7 @@ def examine_process(pid: int) -> Iterator[Finding]:
     )
 
 
-def check_program(pid: int, home: Path) -> Finding:
+def check_program(pid: int, home: Path) -> CheckResult:
     """The process runs a program whose calls can be probed."""
     try:
         with (home / "exe").open("rb") as program:
@@ -106,7 +106,7 @@ def check_program(pid: int, home: Path) -> Finding:
     return ok(f"{pid} runs {path}")
 
 
-def check_mount_namespace(home: Path) -> Finding:
+def check_mount_namespace(home: Path) -> CheckResult:
     """Whether the process's paths mean the same to the agent."""
     try:
         if (home / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
@@ -116,7 +116,7 @@ def check_mount_namespace(home: Path) -> Finding:
     return ok(f"another one; its files are read through {home}/map_files and {home}/root")
 
 
-def check_library(library: MappedFile) -> Finding:
+def check_library(library: MappedFile) -> CheckResult:
     """How much of the probe table a mapped CUDA library exports."""
     layer = layer_of_library(library.name)
     total = sum(api.layer == layer for api in COUNTED_APIS)
@@ -144,7 +144,7 @@ def check_library(library: MappedFile) -> Finding:
     return ok(detail)
 
 
-def check_probe_sites(library: MappedFile) -> Finding | None:
+def check_probe_sites(library: MappedFile) -> CheckResult | None:
     """Say at which instructions the probes of a library are, and of which class; None: it has none."""
     try:
         with stream_of(library.open()) as stream:
@@ -179,7 +179,7 @@ def _some(symbols: list[str]) -> str:
     )
 
 
-def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
+def check_static_runtime(files: Iterable[MappedFile]) -> CheckResult:
     """Whether a CUDA runtime hides where no probe sits."""
     names = {mapped.name for mapped in files if mapped.is_cuda_library}
     inside = _files_with(_RUNTIME_TEXT, files)
@@ -199,7 +199,7 @@ def check_static_runtime(files: Iterable[MappedFile]) -> Finding:
     return ok("no file holds a CUDA runtime of its own")
 
 
-def check_static_nccl(files: Iterable[MappedFile]) -> Finding:
+def check_static_nccl(files: Iterable[MappedFile]) -> CheckResult:
     """Whether NCCL hides where no probe sits."""
     inside = _files_with(_NCCL_TEXT, files)
     if inside:
@@ -210,7 +210,7 @@ def check_static_nccl(files: Iterable[MappedFile]) -> Finding:
     return ok("no file holds NCCL of its own")
 
 
-def check_python_frames(pid: int, files: Iterable[MappedFile]) -> Finding:
+def check_python_frames(pid: int, files: Iterable[MappedFile]) -> CheckResult:
     """Whether stacks of the process have its lines of Python."""
     found = diagnose(pid, files)
     if found is None:

@@ -49,7 +49,7 @@ FILES = (
 )
 
 
-class Step(NamedTuple):
+class FileChange(NamedTuple):
     """
     What is done with one file: ``data`` is what is written, else empty.
 
@@ -62,7 +62,7 @@ class Step(NamedTuple):
     mode: int = 0o644
 
 
-class Layout:
+class ServiceLayout:
     """
     The service's files below one root, which may be an image, and the program that they run.
 
@@ -78,16 +78,16 @@ class Layout:
         self._root = root
         self._program = program
 
-    def plan_install(self) -> list[Step]:
+    def plan_install(self) -> list[FileChange]:
         """Return what an installation would do; nothing is written."""
         recorded = self._recorded()
         return [self._install(file, recorded) for file in FILES]
 
-    def plan_uninstall(self) -> list[Step]:
+    def plan_uninstall(self) -> list[FileChange]:
         """Return what a removal would do, for the files that are there."""
         return [*self._removals(self._recorded())]
 
-    def install(self, steps: list[Step]) -> None:
+    def install(self, steps: list[FileChange]) -> None:
         """Do the steps of an installation, and remember what was written."""
         recorded = dict(self._recorded())
         for step in steps:
@@ -98,7 +98,7 @@ class Layout:
         text = json.dumps(recorded, indent=2, sort_keys=True) + "\n"
         _write(self._root / _RECORD, text.encode(), 0o644)
 
-    def uninstall(self, steps: list[Step]) -> None:
+    def uninstall(self, steps: list[FileChange]) -> None:
         """Do the steps of a removal."""
         removed = [step.path for step in steps if step.action == "remove"]
         if not any(step.action == "keep" for step in steps):
@@ -109,30 +109,30 @@ class Layout:
         with contextlib.suppress(OSError):  # something else is in it
             (self._root / _RECORD).parent.rmdir()
 
-    def _install(self, file: ServiceFile, recorded: Mapping[str, str]) -> Step:
+    def _install(self, file: ServiceFile, recorded: Mapping[str, str]) -> FileChange:
         path, data = self._root / file.place, self._shipped(file)
         present = _read(path)
         if present is None:
-            return Step("write", path, data, file.mode)
+            return FileChange("write", path, data, file.mode)
         if present == data:
-            return Step("unchanged", path)
+            return FileChange("unchanged", path)
         if _digest(present) == recorded.get(self._key(path)):
-            return Step("replace", path, data, file.mode)
+            return FileChange("replace", path, data, file.mode)
         beside = path.with_name(path.name + ".new")
         if _read(beside) == data:
-            return Step("unchanged", beside)
-        return Step("beside", beside, data, file.mode)
+            return FileChange("unchanged", beside)
+        return FileChange("beside", beside, data, file.mode)
 
-    def _removals(self, recorded: Mapping[str, str]) -> Iterator[Step]:
+    def _removals(self, recorded: Mapping[str, str]) -> Iterator[FileChange]:
         for file in FILES:
             path, data = self._root / file.place, self._shipped(file)
             present = _read(path)
             if present is not None:
                 ours = present == data or _digest(present) == recorded.get(self._key(path))
-                yield Step("remove" if ours else "keep", path)
+                yield FileChange("remove" if ours else "keep", path)
             beside = path.with_name(path.name + ".new")
             if _read(beside) is not None:
-                yield Step("remove", beside)
+                yield FileChange("remove", beside)
 
     def _shipped(self, file: ServiceFile) -> bytes:
         for folder in _SOURCES:

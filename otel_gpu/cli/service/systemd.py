@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.cli.doctor.checks import Finding
+from otel_gpu.cli.doctor.checks import CheckResult
 from otel_gpu.cli.service.files import UNIT
 from otel_gpu.cli.service.notify import CAPTURING
 from otel_gpu.errors import HostError
@@ -95,7 +95,7 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
     )
 
 
-def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
+def examine_service(ask: Ask = ask_systemctl) -> Iterator[CheckResult]:
     """Say whether the agent has errors that runs as a service; nothing without one."""
     with contextlib.suppress(HostError):
         state = state_of_service(ask)
@@ -103,9 +103,9 @@ def examine_service(ask: Ask = ask_systemctl) -> Iterator[Finding]:
             said = f"process {state.pid}: {state.word or 'running'}"
             hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
             if state.has_errors:
-                yield Finding("service", "warning", said, hint)
+                yield CheckResult("service", "warning", said, hint)
             else:
-                yield Finding("service", "ok", said)
+                yield CheckResult("service", "ok", said)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_gpu.enrich.clock import Clock
+from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of, host_of
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.limits.caches import CACHES
@@ -45,7 +45,7 @@ class ProcessTable:
 
     def __init__(
         self,
-        clock: Clock,
+        clock: UnixClock,
         forget: Callable[[ImageKey], object],
         *,
         max_images: int = MAX_IMAGES,

@@ -90,7 +90,7 @@ class Chronic(NamedTuple):
         )
 
 
-class Finding(NamedTuple):
+class ChronicFinding(NamedTuple):
     """All chronic causes of one process image in one stretch of time; there may be none."""
 
     process: ProcessImage
@@ -286,7 +286,7 @@ class ChronicCauses:
         self._begin: Mark = {}
         self._begin_unix_ns: int | None = None
         self._read_unix_ns = 0
-        self._found: deque[Finding] = deque()
+        self._found: deque[ChronicFinding] = deque()
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: no stretch reaches from one into another."""
@@ -317,7 +317,7 @@ class ChronicCauses:
         if self._begin_unix_ns is not None and self._read_unix_ns > self._begin_unix_ns:
             self._end_stretch()
 
-    def take(self, unix_ns: int | None) -> Iterator[Finding]:
+    def take(self, unix_ns: int | None) -> Iterator[ChronicFinding]:
         """Yield what was found in the stretches that ended by then, each once; None: in all."""
         while self._found and (unix_ns is None or self._found[0].end_unix_ns <= unix_ns):
             yield self._found.popleft()
@@ -345,7 +345,7 @@ class ChronicCauses:
             if self._late:
                 chronic += tuple(self._late.find(one, figures_of, self._begin_unix_ns, end_unix_ns))
             if one.times or chronic:
-                self._found.append(Finding(one.process, end_unix_ns, chronic))
+                self._found.append(ChronicFinding(one.process, end_unix_ns, chronic))
 
     def _figures_of(self, image: ImageKey) -> Figures | None:
         """Return what an image did in this stretch, also of one that ended in it."""

@@ -19,7 +19,7 @@ from otel_gpu.enrich.identity.identities import ImageKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.time_states import STATES, budget_of, state_of
 from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
-from otel_gpu.explain.chains import Bound, Node, Verdict
+from otel_gpu.explain.chains import Node, Verdict, VerdictClass
 from otel_gpu.explain.code_locations import Places
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Figures
@@ -145,7 +145,7 @@ def find_verdict(
     shares = _shares_of(figures, tree.time_ns, idle.time_ns if idle else 0, lag_ns)
     is_enough = tree.time_ns >= settings.minimum_budget_ns
     verdict, named = _judge(shares) if is_enough else (UNKNOWN, ())
-    bounds = tuple(Bound(name, shares[name]) for name in named)
+    bounds = tuple(VerdictClass(name, shares[name]) for name in named)
     return Verdict(figures.process, verdict, shares, budget_of(figures.times), tree, bounds=bounds)
 
 

@@ -14,7 +14,7 @@ from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
 from otel_gpu.limits.recent import Recent
-from otel_gpu.state.fabric import Counted, Fabric
+from otel_gpu.state.fabric import Counted, FabricState
 from otel_gpu.wire.port_counters import COUNTERS, Meaning
 from otel_gpu.wire.probe_table import Api
 
@@ -33,7 +33,7 @@ class FabricCauses:
     """Keeps who uses RDMA, and what the adapters count; bounded."""
 
     def __init__(self, max_images: int) -> None:
-        self._fabric = Fabric()
+        self._fabric = FabricState()
         self._users: Recent[ImageKey, None] = Recent(max_images)
 
     def observe(self, activity: FabricActivity) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.explain.chains import CauseKind, Failure, Pin
-from otel_gpu.state.memory.snapshot import Holder, Hole, Kept, holes_of, split_of
+from otel_gpu.state.memory.snapshot import Hole, Kept, LineHolding, holes_of, split_of
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment
 
@@ -20,7 +20,7 @@ _MAX_HOLDERS = 3
 # What an allocator does while it tries a request.
 _MAX_TRIED = 4_096
 
-Holders = tuple[Holder, ...]
+Holders = tuple[LineHolding, ...]
 Key = tuple[tuple[int, int], int, bool]
 """The pool and the stream of segments, and whether they serve small requests."""
 Groups = Mapping[Key, Sequence[Segment]]

@@ -51,9 +51,16 @@ from otel_gpu.explain.memory.causes import (
 from otel_gpu.procfs.process_facts import ALLOCATOR_VARIABLES
 from otel_gpu.state.memory.blocks import By, DeviceBlocks
 from otel_gpu.state.memory.code_locations import find_allocating_place
-from otel_gpu.state.memory.history import History, growing, holders_of, live_before, phase_ends
+from otel_gpu.state.memory.history import BlockWalk, growing, holders_of, live_before, phase_ends
 from otel_gpu.state.memory.layout import segments_before
-from otel_gpu.state.memory.snapshot import NOT_SAMPLED, NOWHERE, Holder, holes_of, rank, split_of
+from otel_gpu.state.memory.snapshot import (
+    NOT_SAMPLED,
+    NOWHERE,
+    LineHolding,
+    holes_of,
+    rank,
+    split_of,
+)
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import (
     NO_STACK,
@@ -80,7 +87,7 @@ _ALLOCATORS = ("libc10.so", "libc10_cuda.so")
 
 
 def find_failures(
-    snapshot: MemorySnapshot, history: History, place_of: Callable[[int], Frame]
+    snapshot: MemorySnapshot, history: BlockWalk, place_of: Callable[[int], Frame]
 ) -> tuple[Failure, ...]:
     """Return the last requests that failed in a snapshot, in order."""
     actions = snapshot.operations.actions
@@ -89,7 +96,7 @@ def find_failures(
 
 
 def _recorded(
-    snapshot: MemorySnapshot, history: History, at: int, place_of: Callable[[int], Frame]
+    snapshot: MemorySnapshot, history: BlockWalk, at: int, place_of: Callable[[int], Frame]
 ) -> Failure:
     operations = snapshot.operations
     device_free = operations.addresses[at]
@@ -264,13 +271,13 @@ def can_expand(attributes: Mapping[str, object]) -> bool:
     return any((name, value) == ("expandable_segments", "True") for name, _, value in options)
 
 
-def _leaks(held: DeviceBlocks | None) -> tuple[Holder, ...]:
+def _leaks(held: DeviceBlocks | None) -> tuple[LineHolding, ...]:
     if held is None:
         return ()
     now = {holder.place: holder for holder in held.holders(By.IN_USE, named=True)}
     found = [
         # As many of its blocks as grew, if all are as large.
-        Holder(
+        LineHolding(
             trend.place,
             trend.grown_bytes,
             round(now[trend.place].blocks * trend.grown_bytes / now[trend.place].size_bytes),
@@ -281,14 +288,16 @@ def _leaks(held: DeviceBlocks | None) -> tuple[Holder, ...]:
     return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
 
-def _live_holders(activity: OutOfMemoryActivity, held: DeviceBlocks | None) -> tuple[Holder, ...]:
+def _live_holders(
+    activity: OutOfMemoryActivity, held: DeviceBlocks | None
+) -> tuple[LineHolding, ...]:
     if activity.map is None:
         return held.holders(By.IN_USE) if held else ()
     place_of = _Places(activity)
     found = list(rank(_known_sizes(activity), place_of))
     known = sum(one.size_bytes for one in found)
     if (left := activity.event.allocated_bytes - known) > 0:
-        found.append(Holder(NOT_SAMPLED, left, 0))
+        found.append(LineHolding(NOT_SAMPLED, left, 0))
     return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
 
@@ -361,7 +370,7 @@ def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator
 
 
 def _outside(
-    snapshot: MemorySnapshot, history: History, device_free: int, reserved: int
+    snapshot: MemorySnapshot, history: BlockWalk, device_free: int, reserved: int
 ) -> int | None:
     """Return what others hold: of a device of unknown size, what they took since the peak."""
     if snapshot.capacity_bytes:

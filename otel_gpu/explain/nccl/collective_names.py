@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 from otel_gpu import wire
 from otel_gpu.state.nccl.rank_calls import Member
-from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.nccl.rank_positions import Standing, State
 from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
     OPERATIONS,
     REDUCTIONS,
-    Collective,
+    QueuedCollective,
     Signature,
 )
 
@@ -39,20 +39,20 @@ def signature_text(signature: Signature) -> str:
     return f"{operation_name(signature.operation)} of {said}{root}"
 
 
-def communicator_name(group: Group) -> str:
+def communicator_name(group: RankGroup) -> str:
     """Return what a communicator is called."""
     if name := group.name:
         return f"communicator {name}"
     return f"communicator {group.id:016x}" if group.id else "a communicator"
 
 
-def rank_name(group: Group, member: Member) -> str:
+def rank_name(group: RankGroup, member: Member) -> str:
     """Return what a rank is called: its number, or its process where that is not known."""
     rank = group.rank_of(member)
     return f"rank {rank}" if rank >= 0 else f"process {member.process.pid}"
 
 
-def ranks_text(group: Group, members: Iterable[Member]) -> str:
+def ranks_text(group: RankGroup, members: Iterable[Member]) -> str:
     """Return several ranks, as ``rank 0, rank 1``; of many all numbers, as ``ranks 0-5, 8``."""
     members = tuple(members)
     numbers = sorted(map(group.rank_of, members))
@@ -74,7 +74,7 @@ def late_name(identity: int, rank: int) -> str:
     return f"communicator {identity:016x}, {f'rank {rank}' if rank >= 0 else 'one rank'} last"
 
 
-def standing_text(group: Group, standing: Standing) -> str:
+def standing_text(group: RankGroup, standing: Standing) -> str:
     """Return who waits for whom in which collective; empty: nobody does, as far as is known."""
     asked = standing.signatures
     operation = operation_name(asked[0][0].operation) if asked else "collective"
@@ -90,7 +90,7 @@ def standing_text(group: Group, standing: Standing) -> str:
             return ""
 
 
-def absence_text(group: Group, standing: Standing) -> str:
+def absence_text(group: RankGroup, standing: Standing) -> str:
     """Return how many wait for a rank that is missing, and whether it can still come; else empty."""
     if standing.state != State.RANK_MISSING:
         return ""
@@ -99,7 +99,7 @@ def absence_text(group: Group, standing: Standing) -> str:
     return f"; {len(standing.waiting):,} on this host called it and wait{left}"
 
 
-def _disagreement(group: Group, standing: Standing) -> str:
+def _disagreement(group: RankGroup, standing: Standing) -> str:
     if standing.unmatched:
         return _mismatch(group, standing)
     parts = []
@@ -110,7 +110,7 @@ def _disagreement(group: Group, standing: Standing) -> str:
     return ", ".join(parts)
 
 
-def _mismatch(group: Group, standing: Standing) -> str:
+def _mismatch(group: RankGroup, standing: Standing) -> str:
     parts = []
     for sender, receiver, sent, expected in standing.unmatched[:_MOST_PAIRS]:
         if sender is None or receiver is None:
@@ -123,7 +123,7 @@ def _mismatch(group: Group, standing: Standing) -> str:
     return "; ".join(parts) + (f"; {more:,} more pairs of ranks disagree" if more > 0 else "")
 
 
-def _queued(group: Group, standing: Standing) -> str:
+def _queued(group: RankGroup, standing: Standing) -> str:
     count = len(group.members)
     if group.absent:
         return (
@@ -143,6 +143,6 @@ def _queued(group: Group, standing: Standing) -> str:
     return f"{all_of} called it, and none knows it to be done: {_STUCK}"
 
 
-def _is_compared(call: Collective, count: int) -> bool:
+def _is_compared(call: QueuedCollective, count: int) -> bool:
     """Say whether it was known of a call what it sends to each rank, so that it would have been told."""
     return len(call.sends) == len(call.receives) == count or bool(call.signature.elements)

@@ -31,9 +31,9 @@ from otel_gpu.explain.nccl.collective_names import (
 )
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import Timeline
-from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member
-from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.nccl.rank_positions import Standing, State
 
 # The last one may have queued its part some time before its call returned.
@@ -66,7 +66,7 @@ class Hang(NamedTuple):
     effect: Effect
     start_ktime_ns: int
     duration_ns: int
-    group: Group
+    group: RankGroup
     member: Member
     number: int
 
@@ -91,7 +91,7 @@ class Collectives:
     """
 
     def __init__(self, timeline: Timeline, settings: Settings) -> None:
-        self.communicators = Communicators()
+        self.communicators = CommunicatorStates()
         self.has_no_calls = False
         self._timeline = timeline
         self._settings = settings
@@ -159,7 +159,7 @@ class Collectives:
         return kept
 
     def _delays_in(
-        self, group: Group, member: Member, start: int, end: int, *, is_open: bool
+        self, group: RankGroup, member: Member, start: int, end: int, *, is_open: bool
     ) -> Iterator[Delay]:
         standing = group.standing() if is_open else Standing(State.RUNNING)
         is_waiting = member in standing.waiting
@@ -189,7 +189,7 @@ class Collectives:
         window: tuple[int, int],
         late: Sequence[Member],
         name: str,
-        group: Group,
+        group: RankGroup,
     ) -> Delay:
         pids = {one.process.pid: one.process.comm for one in late}
         culprits = tuple(
@@ -240,7 +240,7 @@ class Collectives:
         longest_ns = max((one.longest_ns for one in standing.waiting), default=0)
         return max(self._settings.collective_stuck_ns, _LONGEST_FACTOR * longest_ns)
 
-    def _hang(self, group: Group, standing: Standing, member: Member, now: int) -> Hang:
+    def _hang(self, group: RankGroup, standing: Standing, member: Member, now: int) -> Hang:
         process, number = member.process, standing.number
         start = min(now, max(member.called_at_most_ktime_ns(number), standing.since_ktime_ns))
         asked = standing.signatures

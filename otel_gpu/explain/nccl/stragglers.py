@@ -20,7 +20,7 @@ from otel_gpu.explain.ranking import CauseSums, rank, scaled
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, fault_ns
 from otel_gpu.state.capture_state import Figures
-from otel_gpu.state.nccl.communicators import Communicators, Lags
+from otel_gpu.state.nccl.communicators import CommunicatorStates, Lags
 
 _MAX_CAUSES = 32
 _GPU_WAIT = "gpu_wait"
@@ -173,7 +173,7 @@ class Stragglers:
         places: Where threads were, since the stretch began.
     """
 
-    def __init__(self, communicators: Communicators, settings: Settings) -> None:
+    def __init__(self, communicators: CommunicatorStates, settings: Settings) -> None:
         self._communicators = communicators
         self._settings = settings
         self.places: Places | None = None

@@ -8,10 +8,10 @@ from itertools import compress, count
 from typing import Final, NamedTuple
 
 from otel_gpu.explain.traces.device_verdict import DeviceVerdict, find_device_verdict
-from otel_gpu.explain.traces.idle_causes import Gap, Gaps, IdleCause, find_gaps
+from otel_gpu.explain.traces.idle_causes import IdleCause, IdleGap, IdleGaps, find_gaps
 from otel_gpu.explain.traces.trace_health import (
-    Finding,
     Lost,
+    TraceProblem,
     can_judge,
     examine_health,
     has_times,
@@ -20,7 +20,7 @@ from otel_gpu.explain.traces.trace_health import (
 )
 from otel_gpu.state.traces.algorithm_searches import Searches, find_searches
 from otel_gpu.state.traces.collectives import Key, collectives_of
-from otel_gpu.state.traces.critical_path import Bound, CriticalPath, find_critical_path
+from otel_gpu.state.traces.critical_path import CriticalPath, PathBound, find_critical_path
 from otel_gpu.state.traces.device_steps import Step, counted, find_steps, host_spans, over_steps
 from otel_gpu.state.traces.device_time import Phases, Timeline, timelines
 from otel_gpu.state.traces.device_work import DeviceWork, find_work
@@ -101,12 +101,12 @@ class DeviceUse(NamedTuple):
     gaps: tuple[NamedGap, ...]
     launches: Launches
     work: DeviceWork
-    health: tuple[Finding, ...]
+    health: tuple[TraceProblem, ...]
     verdict: DeviceVerdict
     collectives: Mapping[Key, int]
     timeline: Timeline
     kinds: Sequence[KernelKind]
-    every_gap: Gaps
+    every_gap: IdleGaps
     regions: Mapping[Region, RegionUse]
     searches: Searches
     critical: tuple[str, CriticalPath] | None
@@ -203,7 +203,7 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
 
 
 def _is_known(path: CriticalPath) -> bool:
-    unknown_ns = sum(part.time_ns for part in path.parts if part.bound is Bound.UNKNOWN)
+    unknown_ns = sum(part.time_ns for part in path.parts if part.bound is PathBound.UNKNOWN)
     return unknown_ns <= _UNKNOWN * (path.end_ns - path.start_ns)
 
 
@@ -241,7 +241,7 @@ def _regions(
 
 
 def _places(
-    trace: DeviceTrace, gaps: Gaps
+    trace: DeviceTrace, gaps: IdleGaps
 ) -> tuple[tuple[tuple[IdlePlace, int], ...], tuple[NamedGap, ...]]:
     totals: Counter[IdlePlace] = Counter()
     names = trace.names
@@ -254,7 +254,7 @@ def _places(
     return tuple(totals.most_common()), tuple(named)
 
 
-def place_of(trace: DeviceTrace, gap: Gap) -> IdlePlace:
+def place_of(trace: DeviceTrace, gap: IdleGap) -> IdlePlace:
     """Return what a gap was due to."""
     return IdlePlace(gap.cause, _name(trace, gap.named), _name(trace, gap.python))
 

@@ -76,7 +76,7 @@ _OF_DOING: Mapping[int, IdleCause] = {
 _NO_ROWS: Final = array("i", (NO_ROW,)) * 256
 
 
-class Gap(NamedTuple):
+class IdleGap(NamedTuple):
     """
     A stretch in which a device did nothing, with what most of it went to.
 
@@ -96,8 +96,8 @@ class Gap(NamedTuple):
         return self.end_ns - self.start_ns
 
 
-class Gaps:
-    """The gaps of one device as columns, in order; iterating yields each as a ``Gap``."""
+class IdleGaps:
+    """The gaps of one device as columns, in order; iterating yields each as a ``IdleGap``."""
 
     __slots__ = (
         "_causes", "_ends_ns", "_launches", "_loads", "_named", "_names", "_pythons", "_starts_ns", "_totals",
@@ -118,11 +118,11 @@ class Gaps:
     def __len__(self) -> int:
         return len(self._starts_ns)
 
-    def __iter__(self) -> Iterator[Gap]:
+    def __iter__(self) -> Iterator[IdleGap]:
         # There is room for more in the last two.
         columns = (self._starts_ns, self._ends_ns, self._causes, self._named, self._pythons)
         for start_ns, end_ns, cause, named, python in zip(*columns, strict=False):
-            yield Gap(start_ns, end_ns, _CAUSES[cause], named, python)
+            yield IdleGap(start_ns, end_ns, _CAUSES[cause], named, python)
 
     def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
         """Add one; returns its number."""
@@ -164,14 +164,14 @@ class Gaps:
         """
         return {(_CAUSES[key[0]], *key[1:]): time_ns for key, time_ns in self._totals.items()}
 
-    def longest(self, count: int) -> list[Gap]:
+    def longest(self, count: int) -> list[IdleGap]:
         """Return the longest ones, the longest first."""
         lengths = map(sub, self._ends_ns, self._starts_ns)
         found = nlargest(count, ((length, -number) for number, length in enumerate(lengths)))
         return [self[-number] for _, number in found]
 
-    def __getitem__(self, number: int) -> Gap:
-        return Gap(
+    def __getitem__(self, number: int) -> IdleGap:
+        return IdleGap(
             self._starts_ns[number],
             self._ends_ns[number],
             _CAUSES[self._causes[number]],
@@ -209,7 +209,7 @@ def find_gaps(
     lost: Sequence[int],
     host_time: HostTime,
     thread: int = 0,
-) -> Gaps:
+) -> IdleGaps:
     """
     Return the gaps of one device, and what their time went to.
 
@@ -221,7 +221,7 @@ def find_gaps(
         host_time: What threads did; they are walked through.
         thread: Whose steps the window is, if it is steps.
     """
-    host, gaps = trace.host, Gaps(trace)
+    host, gaps = trace.host, IdleGaps(trace)
     questions: dict[int, list[_Question]] = {}
     lost_ns = sorted(host.starts_ns[row] for row in lost)
     calls = _calls(trace, timeline, links)
@@ -309,7 +309,7 @@ def _was_lost(
     return at < len(lost_ns) and lost_ns[at] < called_ns
 
 
-def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps: Gaps) -> None:
+def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps: IdleGaps) -> None:
     for thread in host_time.threads:
         _answer(host_time, thread, questions.pop(thread, []), gaps)
     # Of other threads nothing was recorded.
@@ -317,7 +317,9 @@ def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps
         _settle(asked, {}, gaps)
 
 
-def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: Gaps) -> None:
+def _answer(
+    host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: IdleGaps
+) -> None:
     """Walk through a thread, and settle the gaps that it ended."""
     waiting = iter(questions)
     asked = next(waiting, _NO_QUESTION)
@@ -345,7 +347,7 @@ def _answer(host_time: HostTime, thread: int, questions: Sequence[_Question], ga
         asked, spent = next(waiting, _NO_QUESTION), {}
 
 
-def _settle(asked: _Question, spent: Spent, gaps: Gaps) -> None:
+def _settle(asked: _Question, spent: Spent, gaps: IdleGaps) -> None:
     start_ns, end_ns, rest_ns, call, gap = asked
     nothing_ns = end_ns - start_ns - sum(spent.values())
     for (doing, named, python), time_ns in spent.items():

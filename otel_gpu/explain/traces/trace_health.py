@@ -63,7 +63,7 @@ _HIDES_WORK = frozenset(
 _KEEPS_CAUSES = frozenset({Fault.LITTLE_WORK})
 
 
-class Finding(NamedTuple):
+class TraceProblem(NamedTuple):
     """
     One thing that is wrong: how often or how long, and of how much.
 
@@ -103,7 +103,7 @@ def examine_health(
     idle_ns: Mapping[IdleCause, int],
     steps: int,
     devices: int,
-) -> tuple[Finding, ...]:
+) -> tuple[TraceProblem, ...]:
     """Return what is wrong with what a trace says of one device; what is fatal comes first."""
     found = [
         *_of_order(timeline.order),
@@ -116,77 +116,81 @@ def examine_health(
     return tuple(sorted(found, key=lambda one: not one.is_fatal))
 
 
-def _of_file(trace: DeviceTrace, devices: int) -> Iterator[Finding]:
+def _of_file(trace: DeviceTrace, devices: int) -> Iterator[TraceProblem]:
     rejected = sum(trace.rejected.values())
     read = len(trace.activities) + len(trace.host)
     if rejected:
         is_fatal = rejected > UNRELIABLE * (rejected + read)
-        yield Finding(Fault.REJECTED, rejected, rejected + read, is_fatal)
+        yield TraceProblem(Fault.REJECTED, rejected, rejected + read, is_fatal)
     if trace.has_stacks:
-        yield Finding(Fault.STACKS, 1, 1)
+        yield TraceProblem(Fault.STACKS, 1, 1)
     if trace.overhead_ns:
-        yield Finding(Fault.OVERHEAD, trace.overhead_ns, 0)
+        yield TraceProblem(Fault.OVERHEAD, trace.overhead_ns, 0)
     if devices > 1:
-        yield Finding(Fault.SEVERAL_DEVICES, devices, devices)
+        yield TraceProblem(Fault.SEVERAL_DEVICES, devices, devices)
 
 
-def _of_order(order: StreamOrder) -> Iterator[Finding]:
+def _of_order(order: StreamOrder) -> Iterator[TraceProblem]:
     if order.has_wrong_durations:
-        yield Finding(Fault.WRONG_DURATIONS, len(order.overlong), order.run_over, is_fatal=True)
+        yield TraceProblem(
+            Fault.WRONG_DURATIONS, len(order.overlong), order.run_over, is_fatal=True
+        )
     elif order.overlapping:
-        yield Finding(Fault.OVERLAPPING, order.overlap_ns, order.taken_ns)
+        yield TraceProblem(Fault.OVERLAPPING, order.overlap_ns, order.taken_ns)
     if order.early:
-        yield Finding(Fault.DISORDERED, order.early, order.launches, is_fatal=order.is_disordered)
+        yield TraceProblem(
+            Fault.DISORDERED, order.early, order.launches, is_fatal=order.is_disordered
+        )
 
 
 def _of_launches(
     timeline: Timeline, launches: Launches, lost: Lost, idle_ns: Mapping[IdleCause, int]
-) -> Iterator[Finding]:
+) -> Iterator[TraceProblem]:
     activities, window_ns = len(timeline.rows), max(1, timeline.end_ns - timeline.start_ns)
     if timeline.left_out:
-        yield Finding(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
+        yield TraceProblem(Fault.LAUNCHED_BEFORE, timeline.left_out, timeline.left_out + activities)
     if timeline.outside:
-        yield Finding(Fault.OUTSIDE_STEPS, timeline.outside, timeline.outside + activities)
+        yield TraceProblem(Fault.OUTSIDE_STEPS, timeline.outside, timeline.outside + activities)
     if timeline.migrations:
-        yield Finding(Fault.MIGRATIONS, timeline.migrations, activities)
+        yield TraceProblem(Fault.MIGRATIONS, timeline.migrations, activities)
     if lost.graphs:
-        yield Finding(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
+        yield TraceProblem(Fault.LOST_GRAPHS, lost.graphs, lost.calls, is_fatal=True)
     is_much = lost.launches > UNRELIABLE * lost.calls
     if lost.launches:
-        yield Finding(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_much)
+        yield TraceProblem(Fault.LOST_LAUNCHES, lost.launches, lost.calls, is_much)
     if activities > timeline.migrations and not launches.linked:
-        yield Finding(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
+        yield TraceProblem(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
     # If work is missing, it is not known to be idle.
     is_idle = launches.linked and not (is_much or lost.graphs)
     if is_idle and unexplained_ns > UNEXPLAINED * window_ns:
-        yield Finding(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
+        yield TraceProblem(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
     if launches.early > _EARLY * launches.linked:
-        yield Finding(Fault.CLOCKS, launches.early, launches.linked)
+        yield TraceProblem(Fault.CLOCKS, launches.early, launches.linked)
 
 
-def _of_work(timeline: Timeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[Finding]:
+def _of_work(timeline: Timeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[TraceProblem]:
     window_ns = timeline.end_ns - timeline.start_ns
     busy_ns = window_ns - sum(idle_ns.values())
     if busy_ns < LEAST_BUSY_NS:
-        yield Finding(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
+        yield TraceProblem(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
 
 
-def _of_window(trace: DeviceTrace, timeline: Timeline, steps: int) -> Iterator[Finding]:
+def _of_window(trace: DeviceTrace, timeline: Timeline, steps: int) -> Iterator[TraceProblem]:
     host, window_ns = trace.host, timeline.end_ns - timeline.start_ns
     if steps or not len(host):
         return
     first_ns, last_ns = min(host.starts_ns), max(map(add, host.starts_ns, host.durations_ns))
     recorded_ns = max(timeline.end_ns, last_ns) - min(timeline.start_ns, first_ns)
     if window_ns < LEAST_WINDOW * recorded_ns:
-        yield Finding(Fault.SHORT_WINDOW, window_ns, recorded_ns, is_fatal=True)
+        yield TraceProblem(Fault.SHORT_WINDOW, window_ns, recorded_ns, is_fatal=True)
 
 
-def _of_steps(steps: int) -> Iterator[Finding]:
+def _of_steps(steps: int) -> Iterator[TraceProblem]:
     if not steps:
-        yield Finding(Fault.NO_STEPS, 0, 0)
+        yield TraceProblem(Fault.NO_STEPS, 0, 0)
     elif steps < _WHOLE_STEPS:
-        yield Finding(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
+        yield TraceProblem(Fault.FEW_STEPS, steps, _WHOLE_STEPS)
 
 
 def has_times(order: StreamOrder) -> bool:
@@ -194,16 +198,16 @@ def has_times(order: StreamOrder) -> bool:
     return not (order.has_wrong_durations or order.is_disordered)
 
 
-def knows_idle(findings: Sequence[Finding]) -> bool:
+def knows_idle(findings: Sequence[TraceProblem]) -> bool:
     """Say whether all that a device did is known, so that the rest is idle time."""
     return not any(one.is_fatal and one.fault in _HIDES_WORK for one in findings)
 
 
-def is_reliable(findings: Sequence[Finding]) -> bool:
+def is_reliable(findings: Sequence[TraceProblem]) -> bool:
     """Say whether causes of idle time can be believed."""
     return not any(one.hides_causes for one in findings)
 
 
-def can_judge(findings: Sequence[Finding]) -> bool:
+def can_judge(findings: Sequence[TraceProblem]) -> bool:
     """Say whether a verdict can be believed."""
     return not any(one.is_fatal for one in findings)

@@ -22,8 +22,8 @@ from otel_gpu.wire.communicators import (
     NO_REDUCTION,
     OPERATIONS,
     REDUCTIONS,
-    Collective,
     Communicator,
+    QueuedCollective,
     name_of,
 )
 
@@ -41,7 +41,7 @@ class Pending(NamedTuple):
 
     number: int
     called_unix_ns: int
-    call: Collective | None
+    call: QueuedCollective | None
 
 
 def is_ended(communicator: Communicator) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from otel_gpu.enrich.activities import FabricActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
-from otel_gpu.state.fabric import Fabric, Port, PortKey
+from otel_gpu.state.fabric import FabricState, Port, PortKey
 from otel_gpu.wire.port_counters import COUNTERS, Meaning
 
 _NETWORK = ((semconv.HW_TYPE, "network"),)
@@ -35,7 +35,7 @@ class HostFabric:
     """The latest that each port said; of one that is gone, only that it is not up."""
 
     def __init__(self) -> None:
-        self._fabric = Fabric()
+        self._fabric = FabricState()
 
     def observe(self, activity: FabricActivity) -> None:
         """Take in a newer reading."""

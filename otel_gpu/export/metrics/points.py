@@ -58,7 +58,7 @@ class Given(NamedTuple):
     unix_ns: int
 
 
-class Layout(NamedTuple):
+class HistogramLayout(NamedTuple):
     """
     Bounds of one kind of histogram, in nanoseconds or bytes; None: it is exponential.
     """
@@ -68,7 +68,7 @@ class Layout(NamedTuple):
     bounds: tuple[int, ...] | None
 
 
-def read_layouts(capture: CaptureActivity) -> Mapping[str, Layout]:
+def read_layouts(capture: CaptureActivity) -> Mapping[str, HistogramLayout]:
     """Return the layouts of RECORD_CAPTURE by unit; ``wire/histogram_layout.py`` writes them."""
     layout = capture.info["layout"]
     return {
@@ -77,14 +77,14 @@ def read_layouts(capture: CaptureActivity) -> Mapping[str, Layout]:
     }
 
 
-def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> Layout:
+def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> HistogramLayout:
     if layout["kind"] == "explicit":
-        return Layout(0, 0, tuple(layout[bounds_field]))
-    return Layout(layout["scale"], layout["offset"], None)
+        return HistogramLayout(0, 0, tuple(layout[bounds_field]))
+    return HistogramLayout(layout["scale"], layout["offset"], None)
 
 
 @dataclass(slots=True, eq=False)
-class Cell:
+class PointAccumulator:
     """A point in the making: what measurements of one instrument and attribute set add up to."""
 
     instrument: Instrument
@@ -135,7 +135,7 @@ class Cell:
 
     def point(
         self,
-        layouts: Mapping[str, Layout],
+        layouts: Mapping[str, HistogramLayout],
         times_unix_ns: tuple[int, int],
         exemplars: Sequence[Exemplar],
     ) -> sdk.DataPointT:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, DataPointT
 from otel_gpu.enrich.identity.identities import ImageKey
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.metric_store import MetricStore
-from otel_gpu.export.metrics.points import Attributes, Cell, Given, Measurement
+from otel_gpu.export.metrics.points import Attributes, Given, Measurement, PointAccumulator
 from otel_gpu.export.metrics.snapshots import Snapshot
 from otel_gpu.export.semconv import Instrument
 
@@ -102,7 +102,7 @@ class MetricProducer:
     def _points(self, snapshot: Snapshot) -> Iterator[Point]:
         """Yield one point per instrument and attribute set, instruments together."""
         given = self._given.get(snapshot.key) or _GivenImage()
-        cells: dict[Instrument, dict[Attributes, Cell]] = {}
+        cells: dict[Instrument, dict[Attributes, PointAccumulator]] = {}
         for measurement in snapshot.measurements:
             instrument, attributes, source, _ = measurement
             by_attributes = cells.setdefault(instrument, {})
@@ -111,7 +111,9 @@ class MetricProducer:
                 if len(by_attributes) >= CARDINALITY_LIMIT - 1:
                     attributes = _OVERFLOW
                 is_delta = self._temporality_of(instrument) is AggregationTemporality.DELTA
-                cell = by_attributes.setdefault(attributes, Cell(instrument, attributes, is_delta))
+                cell = by_attributes.setdefault(
+                    attributes, PointAccumulator(instrument, attributes, is_delta)
+                )
             cell.add(measurement, given.values.get((instrument.name, source)))
         for cell in (cell for by_attributes in cells.values() for cell in by_attributes.values()):
             start_unix_ns = snapshot.start_unix_ns

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
 from otel_gpu.enrich.identity.identities import DeviceIdentity, ImageKey
-from otel_gpu.export.metrics.points import Attributes, Layout, Measurement
+from otel_gpu.export.metrics.points import Attributes, HistogramLayout, Measurement
 
 
 class Agent(NamedTuple):
@@ -15,7 +15,7 @@ class Agent(NamedTuple):
 
     resource: Resource
     version: str
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, HistogramLayout]
     start_unix_ns: int
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.export import semconv
-from otel_gpu.export.metrics.points import Layout, Measurement
+from otel_gpu.export.metrics.points import HistogramLayout, Measurement
 from otel_gpu.export.spans.descriptions import Pairs, add_thread
 from otel_gpu.state.steps import SlowStep, duration_of
 from otel_gpu.wire.readings import Aggregate
@@ -35,7 +35,7 @@ class StepHistograms:
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], _Totals] = {}
 
-    def add(self, activity: StepActivity, layout: Layout) -> None:
+    def add(self, activity: StepActivity, layout: HistogramLayout) -> None:
         """Count a step; ``layout`` is that of durations."""
         event, duration_ns = activity.event, duration_of(activity)
         names = _KINDS.get(event.kind, _UNKNOWN), _SOURCES.get(event.source, _UNKNOWN)
@@ -56,7 +56,7 @@ class StepHistograms:
             )
 
 
-def bucket_of(duration_ns: int, layout: Layout) -> int:
+def bucket_of(duration_ns: int, layout: HistogramLayout) -> int:
     """Return the bucket of a duration; beside a bound of an exponential layout it may be the next one."""
     if layout.bounds is not None:
         return min(bisect_left(layout.bounds, duration_ns), wire.MAX_BUCKETS - 1)

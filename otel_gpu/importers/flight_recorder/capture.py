@@ -9,10 +9,15 @@ from typing import Any, Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.flight_recorder.dump import Dump, Group, read_dump
+from otel_gpu.importers.flight_recorder.dump import Dump, ProcessGroup, read_dump
 from otel_gpu.importers.import_counts import Tally
 from otel_gpu.importers.plain_pickle import UnreadableError
-from otel_gpu.wire.communicators import Collective, Communicator, CommunicatorKey, Communicators
+from otel_gpu.wire.communicators import (
+    Communicator,
+    CommunicatorKey,
+    Communicators,
+    QueuedCollective,
+)
 from otel_gpu.wire.events import Capture, Clock, Event
 from otel_gpu.wire.histogram_layout import layout_description
 from otel_gpu.wire.readings import Aggregates
@@ -216,11 +221,11 @@ def _made_unix_ns(dump: Dump) -> int:
     return max(dump.last_unix_ns, dump.timeout_unix_ns)
 
 
-def _communicator(rank: int, key: str, group: Group, start_ns: int) -> Communicator:
+def _communicator(rank: int, key: str, group: ProcessGroup, start_ns: int) -> Communicator:
     # Groups of one name in different parts of a job have different ranks.
     identity = blake2b(f"{key}\0{group.ranks}".encode(), digest_size=8).digest()
     recent = (
-        Collective(
+        QueuedCollective(
             call.number,
             call.created_unix_ns,
             call.signature,

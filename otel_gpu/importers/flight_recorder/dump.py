@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
 
 @dataclass(slots=True)
-class Group:
+class ProcessGroup:
     """
     A process group, as one rank sees it.
 
@@ -103,7 +103,7 @@ class Dump:
 
     version: str = ""
     nccl_version: str = ""
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
     group_ranks: dict[str, set[int]] = field(default_factory=dict)
     entries: int = 0
     is_cut: bool = False
@@ -169,7 +169,7 @@ class _Reader:
             _shorten(group)
         return dump
 
-    def _configured(self) -> Iterator[tuple[str, Group]]:
+    def _configured(self) -> Iterator[tuple[str, ProcessGroup]]:
         config = self._body.get("pg_config")
         if config is None:
             return
@@ -179,7 +179,7 @@ class _Reader:
             if type(said) is not dict:
                 self._dump.rejected["groups that are no dictionary"] += 1
                 continue
-            yield _text(key), Group(_name(said.get("name"), said.get("desc")), _ranks(said))
+            yield _text(key), ProcessGroup(_name(said.get("name"), said.get("desc")), _ranks(said))
 
     def _take(self, entry: object, oldest: dict[str, int]) -> None:
         if type(entry) is not dict:
@@ -228,7 +228,7 @@ class _Reader:
         )
         self._add(group, call, is_whole=request.is_whole)
 
-    def _add(self, group: Group, call: Call, *, is_whole: bool) -> None:
+    def _add(self, group: ProcessGroup, call: Call, *, is_whole: bool) -> None:
         number, known = call.number, group.calls.get(call.number)
         if known is not None:
             # Several that were called at once have one number: what they ask for is one thing.
@@ -246,7 +246,7 @@ class _Reader:
             )
         group.calls[number] = call
 
-    def _group(self, entry: Mapping[str, Any]) -> tuple[str, Group]:
+    def _group(self, entry: Mapping[str, Any]) -> tuple[str, ProcessGroup]:
         said, number = entry.get("process_group"), entry.get("pg_id")
         pair = said if isinstance(said, list | tuple) and len(said) == 2 else (said, "")  # noqa: PLR2004 -- name and purpose
         key = pair[0] if type(pair[0]) is str else str(_integer(number))
@@ -256,7 +256,7 @@ class _Reader:
         if group is None:
             if len(groups) >= MAX_GROUPS:
                 raise UnreadableError(f"it has more than {MAX_GROUPS:,} groups")
-            group = groups[key] = Group(_name(key, pair[1]))
+            group = groups[key] = ProcessGroup(_name(key, pair[1]))
         if type(number) in (int, str) and len(self._numbers) < MAX_GROUPS:
             self._numbers[_text(str(number)[:_MAX_DIGITS])] = key
         return key, group
@@ -309,7 +309,7 @@ class _Reader:
         return frame
 
 
-def _shorten(group: Group) -> None:
+def _shorten(group: ProcessGroup) -> None:
     numbers = sorted(group.calls)
     first = next((at for at, one in enumerate(numbers) if one > group.completed), len(numbers))
     kept = numbers[max(0, first - DONE_KEPT) : first + PENDING_KEPT]
@@ -319,7 +319,7 @@ def _shorten(group: Group) -> None:
     _shorten_splits(group)
 
 
-def _shorten_splits(group: Group) -> None:
+def _shorten_splits(group: ProcessGroup) -> None:
     """Let go of what calls exchange with each rank, but of the first ones that are not done."""
     room = MAX_SPLITS_KEPT
     for number, call in group.calls.items():

@@ -78,7 +78,7 @@ class Event:
     """Stands for an event in the list that it is in."""
 
 
-class History(NamedTuple):
+class BlockHistory(NamedTuple):
     """What torch 2.0 says of a block: what was asked for, and where."""
 
     requested_bytes: int
@@ -236,7 +236,7 @@ class Shapes:
             if history is not None:
                 # The first is of what is in the block; those behind it were there before.
                 first = history[0] if type(history) is list and history else None
-                if type(first) is History and found is not BlockState.FREE:
+                if type(first) is BlockHistory and found is not BlockState.FREE:
                     requested = first.requested_bytes if requested is None else requested
                     stack = stack or first.stack
             if requested is not None and found is not BlockState.FREE and requested > size:
@@ -257,7 +257,7 @@ class Shapes:
         def make(values: list[Any]) -> tuple[object, bool]:
             self._count()
             size, frames = get(values)
-            return History(_size("real size", size), self._stack_number(frames)), False
+            return BlockHistory(_size("real size", size), self._stack_number(frames)), False
 
         return make
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.torch_trace.trace_event import NO_TEXT, Arguments, TraceEvent
+from otel_gpu.importers.torch_trace.trace_event import NO_TEXT, EventArguments, TraceEvent
 from otel_gpu.wire.device_activity import (
     MAX_CORRELATION,
     UNKNOWN_COLLECTIVE,
@@ -210,9 +210,13 @@ class Rows:
             correlation = shape = 0
             arguments = event.args
             if is_call:
-                if type(arguments) is Arguments and arguments.correlation is not None:
+                if type(arguments) is EventArguments and arguments.correlation is not None:
                     correlation = _correlation(arguments)
-            elif is_operation and type(arguments) is Arguments and arguments.shape is not NO_TEXT:
+            elif (
+                is_operation
+                and type(arguments) is EventArguments
+                and arguments.shape is not NO_TEXT
+            ):
                 shape = self._shape(arguments)
             if (name := known_name(event.name)) is None:
                 name = number(event.name)
@@ -232,7 +236,7 @@ class Rows:
 
         return take
 
-    def _shape(self, arguments: Arguments) -> int:
+    def _shape(self, arguments: EventArguments) -> int:
         key = bytes(arguments.shape), bytes(arguments.types)
         found = self._shapes.get(key)
         if found is None:
@@ -299,7 +303,7 @@ class Rows:
             self.left_out["gpu_user_annotation"] += 1
             return
         start_ns, duration_ns = self._times(event)
-        device = event.args.device if type(event.args) is Arguments else None
+        device = event.args.device if type(event.args) is EventArguments else None
         device = _integer(event.pid if device is None else device)
         if duration_ns >= 0 and len(self.device_steps) < _MAX_DEVICE_STEPS:
             name = clean(event.name)
@@ -339,7 +343,7 @@ class Rows:
             self._threads[known] = len(self._threads)
         return self._threads.get(known, 0)
 
-    def _collective(self, arguments: Arguments) -> int:
+    def _collective(self, arguments: EventArguments) -> int:
         older = arguments.older_sequence
         made = Collective(
             clean(str(arguments.collective)),
@@ -381,7 +385,7 @@ def _thread_key(pid: object, tid: object) -> tuple[int, int]:
 
 
 def _correlation(arguments: object) -> int:
-    value = arguments.correlation if type(arguments) is Arguments else 0
+    value = arguments.correlation if type(arguments) is EventArguments else 0
     return value if type(value) is int and 0 < value <= MAX_CORRELATION else 0
 
 

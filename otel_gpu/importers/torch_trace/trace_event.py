@@ -31,7 +31,7 @@ _NAMES = {
 NO_TEXT: Final = Raw(b"null")
 
 
-class Arguments(Struct, gc=False, rename=_NAMES):
+class EventArguments(Struct, gc=False, rename=_NAMES):
     """
     What some events say; any value may stand in any place, and null is as if nothing stood there.
 
@@ -67,7 +67,7 @@ class TraceEvent(Struct, gc=False):
     tid: Any = None
     ts: Any = None
     dur: Any = None
-    args: Arguments | str | float | list[Any] | None = None
+    args: EventArguments | str | float | list[Any] | None = None
 
 
 decode: Callable[[str], list[TraceEvent]] = Decoder(list[TraceEvent]).decode
@@ -78,8 +78,8 @@ def event_of(parsed: Mapping[str, Any]) -> TraceEvent:
     event = TraceEvent(*map(parsed.get, TraceEvent.__struct_encode_fields__))
     said = parsed.get("args")
     if type(said) is dict:
-        values: list[Any] = [said.get(name) for name in Arguments.__struct_encode_fields__]
-        event.args = arguments = Arguments(*values)
+        values: list[Any] = [said.get(name) for name in EventArguments.__struct_encode_fields__]
+        event.args = arguments = EventArguments(*values)
         arguments.shape, arguments.types = _text_of(arguments.shape), _text_of(arguments.types)
     return event
 

@@ -27,7 +27,7 @@ class Request(NamedTuple):
         return self.prefill_tokens + self.decode_tokens
 
 
-class Batch(NamedTuple):
+class EngineBatch(NamedTuple):
     """All that is run at once, in the step of an engine that has this number."""
 
     number: int

@@ -13,7 +13,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Guard:
+class ErrorGuard:
     """
     Calls what is ours; what it raises ends here, is logged once, and no step is begun after it.
 

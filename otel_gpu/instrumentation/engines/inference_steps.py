@@ -11,7 +11,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, Status, StatusCode
 
 from otel_gpu import __version__, wire
 from otel_gpu.instrumentation.context import Identity
-from otel_gpu.instrumentation.engines.batch import Batch
+from otel_gpu.instrumentation.engines.batch import EngineBatch
 from otel_gpu.instrumentation.marks import mark_step, prepare_marks
 from otel_gpu.instrumentation.published import identity_of, publish_context
 
@@ -81,7 +81,7 @@ class InferenceSteps:
         prepare_marks()
         return Step(span, identity, began_ns, labels, number)
 
-    def describe(self, step: Step, batch: Batch) -> None:
+    def describe(self, step: Step, batch: EngineBatch) -> None:
         """
         Say which batch a step runs.
 

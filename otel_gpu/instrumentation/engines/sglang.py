@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import wrapt
 
-from otel_gpu.instrumentation.engines.batch import Batch, Request, context_of
-from otel_gpu.instrumentation.engines.guard import Guard
+from otel_gpu.instrumentation.engines.batch import EngineBatch, Request, context_of
+from otel_gpu.instrumentation.engines.guard import ErrorGuard
 from otel_gpu.instrumentation.engines.inference_steps import InferenceSteps, Step, is_wanted
 from otel_gpu.instrumentation.published import surrounded_by
 
@@ -22,14 +22,14 @@ _SCHEDULER: Final = "sglang.srt.managers.scheduler"
 
 def watch() -> None:
     """Watch the scheduler from when it is imported in this process."""
-    guard = Guard("SGLang")
+    guard = ErrorGuard("SGLang")
     guard.watch(_Schedulers(guard).see, _SCHEDULER)
 
 
 class _Schedulers:
     """Wraps the batches of the scheduler of this process."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._steps = InferenceSteps("sglang")
         self._number = 0
@@ -63,7 +63,7 @@ class _Schedulers:
         finally:
             self._guard.run(self._end, step, batch, error)
 
-    def _begin(self, batch: Any) -> tuple[Step, Batch] | None:  # noqa: ANN401 - of the engine
+    def _begin(self, batch: Any) -> tuple[Step, EngineBatch] | None:  # noqa: ANN401 - of the engine
         # It runs empty batches to keep in step with other ranks, and such as others have run.
         if self._guard.has_failed or not is_wanted() or not batch.reqs:
             return None
@@ -77,17 +77,17 @@ class _Schedulers:
         step = self._steps.begin(self._number, began_ns)
         return None if step is None else (step, read)
 
-    def _end(self, step: Step, batch: Batch, error: BaseException | None) -> None:
+    def _end(self, step: Step, batch: EngineBatch, error: BaseException | None) -> None:
         now_ns = time.time_ns()
         self._steps.describe(step, batch)
         self._steps.end(step, error, now_ns)
 
 
-def _read(batch: Any, number: int) -> Batch:  # noqa: ANN401 - of the engine
+def _read(batch: Any, number: int) -> EngineBatch:  # noqa: ANN401 - of the engine
     if batch.forward_mode.is_decode():
-        return Batch(number, [Request(0, 1, _context_of(request)) for request in batch.reqs])
+        return EngineBatch(number, [Request(0, 1, _context_of(request)) for request in batch.reqs])
     decoded = {id(request) for request in batch.decoding_reqs or ()}
-    return Batch(
+    return EngineBatch(
         number,
         [
             Request(0, tokens, _context_of(request))

@@ -17,8 +17,8 @@ from typing import Any, Final
 import wrapt
 
 from otel_gpu.instrumentation.context import Identity
-from otel_gpu.instrumentation.engines.batch import Batch, Request, context_of_headers
-from otel_gpu.instrumentation.engines.guard import Guard
+from otel_gpu.instrumentation.engines.batch import EngineBatch, Request, context_of_headers
+from otel_gpu.instrumentation.engines.guard import ErrorGuard
 from otel_gpu.instrumentation.engines.inference_steps import InferenceSteps, Step, is_wanted
 from otel_gpu.instrumentation.published import publish_context, publish_span, surrounded_by
 
@@ -38,7 +38,7 @@ _Call = Callable[..., Any]
 
 def watch() -> None:
     """Watch the engine from when it is imported, whichever of its processes this is."""
-    guard = Guard("vLLM")
+    guard = ErrorGuard("vLLM")
     guard.watch(_Cores(guard).see, _CORE)
     guard.watch(_Workers(guard).see, _WORKER)
 
@@ -46,7 +46,7 @@ def watch() -> None:
 class _Cores:
     """Wraps the steps of all engine cores of this process."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._steps = InferenceSteps("vllm")
         self._cores: weakref.WeakKeyDictionary[object, _Core] = weakref.WeakKeyDictionary()
@@ -98,7 +98,7 @@ class _Core:
         guard: Of what is done here.
     """
 
-    def __init__(self, engine: Any, steps: InferenceSteps, guard: Guard) -> None:  # noqa: ANN401
+    def __init__(self, engine: Any, steps: InferenceSteps, guard: ErrorGuard) -> None:  # noqa: ANN401
         scheduler, executor = engine.scheduler, engine.model_executor
         self._requests = scheduler.requests
         self._steps = steps
@@ -191,7 +191,7 @@ class _Core:
 class _Workers:
     """Publishes in the workers of this process which step they run."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._run: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 
@@ -235,11 +235,11 @@ def _output_of(given: tuple[Any, ...], named: dict[str, Any]) -> object:
     return given[0] if given else named.get("scheduler_output")
 
 
-def _read(output: Any, requests: Any, number: int) -> Batch:  # noqa: ANN401 - of the engine
+def _read(output: Any, requests: Any, number: int) -> EngineBatch:  # noqa: ANN401 - of the engine
     computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     computed |= zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-    return Batch(
+    return EngineBatch(
         number,
         [
             _request(requests[name], computed[name], tokens)

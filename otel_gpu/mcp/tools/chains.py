@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.mcp.arguments import LAST_ID, Question, rows
-from otel_gpu.mcp.captures import Capture, Study
+from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.code_locations import code_of, lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, tool
 from otel_gpu.report.causes import (
@@ -53,7 +53,7 @@ _WHOLE = "all, since nothing slow was found"
 
 @tool("Incidents and causal chains")
 def get_causal_chains(
-    study: Study,
+    study: ServedDocument,
     id: Annotated[  # noqa: A002 -- as the argument is called
         str, Field(max_length=200, description="One incident or chain, in full.")
     ] = "",
@@ -203,7 +203,7 @@ def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
 
 @tool("Timeline")
 def get_timeline(
-    capture: Capture,
+    capture: ServedCapture,
     asked: Question,
     tid: Annotated[int, Field(ge=0, le=LAST_ID, description="Only this thread; 0: all.")] = 0,
     min_us: Annotated[float, Field(ge=0, le=1e12, description="Nothing shorter than this.")] = 0.0,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from otel_gpu.mcp.answers import first_of, inert, micros, name_of
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Capture, Study
+from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.tool import Answer, noun, since, tool
 from otel_gpu.report.document import Document, ImageKey, Process, key_of
 from otel_gpu.report.health import Health
@@ -19,7 +19,7 @@ _COMMAND = 300
 
 
 @tool("Health of the capture")
-def get_check(capture: Capture, study: Study) -> Answer:
+def get_check(capture: ServedCapture, study: ServedDocument) -> Answer:
     """
     How far the capture can be trusted, to be read first: what was lost, what is not known, how
     many calls were counted and how many kept one by one, which libraries carry probes, what the
@@ -43,7 +43,7 @@ def get_check(capture: Capture, study: Study) -> Answer:
     }
 
 
-def _not_known(study: Study) -> list[str]:
+def _not_known(study: ServedDocument) -> list[str]:
     notes = [*study.document.notes]
     if study.health.is_foreign:
         notes.append("The capture was made by another tool: what that lost is not known.")
@@ -118,7 +118,9 @@ def _number(value: Any) -> int:  # noqa: ANN401 -- whatever JSON held
 
 
 @tool("Processes")
-def get_processes(study: Study, limit: Annotated[int, rows(500, "processes")] = 50) -> Answer:
+def get_processes(
+    study: ServedDocument, limit: Annotated[int, rows(500, "processes")] = 50
+) -> Answer:
     """
     Which processes were watched, those with most CUDA calls first: name, command line, container,
     number of calls, time lost, verdict. A process that makes no calls (a data loader's worker) is
@@ -146,7 +148,7 @@ def get_processes(study: Study, limit: Annotated[int, rows(500, "processes")] = 
     return {"processes": first_of(shown, limit)}
 
 
-def _identity(process: Process, study: Study) -> dict[str, Any]:
+def _identity(process: Process, study: ServedDocument) -> dict[str, Any]:
     health = study.health
     # Another tool does not say when what it found running began.
     has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns

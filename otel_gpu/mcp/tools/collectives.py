@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from otel_gpu.mcp.answers import inert, present
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.tool import Answer, table, tool
-from otel_gpu.report.nccl.types import Communicator, Rank
+from otel_gpu.report.nccl.types import CommunicatorReport, Rank
 from otel_gpu.report.wording.formats import describe_where
 
 _MAX_COMMUNICATORS = 6
@@ -21,7 +21,7 @@ _NOTHING = "No communicator of NCCL was seen: nothing in this capture says how f
 
 @tool("Collectives")
 def get_collectives(
-    study: Study, limit: Annotated[int, rows(100, "ranks of each communicator")] = 16
+    study: ServedDocument, limit: Annotated[int, rows(100, "ranks of each communicator")] = 16
 ) -> Answer:
     """
     How far the ranks on this host are with their collectives of NCCL, those that hang first. The
@@ -45,7 +45,7 @@ def get_collectives(
     }
 
 
-def _communicator(row: Communicator, limit: int) -> dict[str, Any]:
+def _communicator(row: CommunicatorReport, limit: int) -> dict[str, Any]:
     return {
         **{name: getattr(row, name) for name in _FIGURES},
         "state": row.state.value,

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from otel_gpu.mcp.answers import first_of, micros, name_of
 from otel_gpu.mcp.arguments import Moment, Question, rows
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tool import Answer, share, tool
-from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, Kind, Side
+from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, DeltaKind, Side
 
 _MAX_DEVICES = 8
 _COLUMNS = ("kind", "what", "before", "after", "change", "unit")
@@ -16,7 +16,7 @@ _COLUMNS = ("kind", "what", "before", "after", "change", "unit")
 
 @tool("Comparison")
 def get_comparison(
-    capture: Capture,
+    capture: ServedCapture,
     asked: Question,
     before_from: Annotated[
         Moment, Field(description="Compare with what happened from then on; as from.")
@@ -51,7 +51,7 @@ def get_comparison(
         "basis": str(found.a.basis),
         "change": None if found.change is None else share(found.change),
         "noise": None if found.noise is None else share(found.noise),
-        "changes": first_of(_changes(found, limit), limit * len(Kind), _COLUMNS),
+        "changes": first_of(_changes(found, limit), limit * len(DeltaKind), _COLUMNS),
     }
 
 
@@ -69,14 +69,14 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _changes(found: Comparison, limit: int) -> list[list[object]]:
-    of_kind = ([one for one in found.of(kind) if one.change][:limit] for kind in Kind)
+    of_kind = ([one for one in found.of(kind) if one.change][:limit] for kind in DeltaKind)
     return [_row(one) for ranked in of_kind for one in ranked]
 
 
 def _row(delta: Delta) -> list[object]:
     figures = (delta.a, delta.b, delta.change)
     named = [str(delta.kind), name_of(delta.what)]
-    if delta.kind is Kind.SHARE:
+    if delta.kind is DeltaKind.SHARE:
         return [*named, *map(share, figures), "share"]
     if delta.kind in BYTES:
         return [*named, *map(round, figures), "bytes"]

@@ -9,7 +9,7 @@ from pydantic import Field
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.tool import Answer, noun, share, since, table, tool
 from otel_gpu.report.devices.types import DeviceReport
 from otel_gpu.report.document import Document
@@ -41,7 +41,7 @@ _NOTHING = (
 
 @tool("Device time")
 def get_device_time(
-    study: Study,
+    study: ServedDocument,
     device: Annotated[
         str, Field(max_length=_MAX_ID, description="Only the device with this id, in full.")
     ] = "",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from otel_gpu.mcp.answers import Listing, first_of, micros, name_of
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
 from otel_gpu.report.document import Document, Process, ProcessImage, Slot
@@ -27,7 +27,9 @@ _LEAST = 3
 
 
 @tool("Calls per API")
-def get_trace_stats(study: Study, limit: Annotated[int, rows(500, "rows of APIs")] = 30) -> Answer:
+def get_trace_stats(
+    study: ServedDocument, limit: Annotated[int, rows(500, "rows of APIs")] = 30
+) -> Answer:
     """
     How a run went: for each process and CUDA API the number of calls and errors (exact, also of
     calls that were not kept one by one), median, 99th percentile, maximum and sum of host time in
@@ -73,7 +75,7 @@ def _allocating_mean_us(slot: Slot) -> float | None:
 
 @tool("Time budget and verdict")
 def get_time_budget(
-    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 25
+    study: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 25
 ) -> Answer:
     """
     Why the GPU is not busy. time_tree: all of the time of the threads that feed it, of the
@@ -149,7 +151,7 @@ def _chronic(document: Document) -> Iterator[dict[str, Any]]:
             }
 
 
-def _notes(study: Study) -> Iterator[str]:
+def _notes(study: ServedDocument) -> Iterator[str]:
     if not study.document.judged:
         yield (
             "No process has a verdict: there is no account of its threads' time. in_calls says how "
@@ -187,7 +189,7 @@ def _verdict(judged: Process) -> dict[str, Any]:
 
 @tool("Device memory balance")
 def get_memory_balance(
-    study: Study, limit: Annotated[int, rows(200, "rows of each list")] = 30
+    study: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 30
 ) -> Answer:
     """
     Allocations against frees of device memory, per process: successful calls, bytes, and what is

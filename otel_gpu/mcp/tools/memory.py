@@ -5,12 +5,19 @@ from typing import Annotated, Any
 
 from otel_gpu.mcp.answers import Listing, inert, micros, present
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import MAX_FUNCTION
 from otel_gpu.mcp.tool import Answer, since, tool
 from otel_gpu.report.document import Document
 from otel_gpu.report.memory.snapshot import kept_for, place_text
-from otel_gpu.report.memory.types import Growth, Holding, KeptMemory, Memory, OutOfMemory, PinnedBy
+from otel_gpu.report.memory.types import (
+    GrowingLine,
+    Holding,
+    KeptMemory,
+    Memory,
+    OutOfMemory,
+    PinnedBy,
+)
 
 # Their lists shrink to make room, but not what is beside those.
 _MAX_DEVICES, _MAX_FAILURES, _MAX_ADVICE = 4, 2, 4
@@ -40,7 +47,7 @@ _NOTHING = (
 
 @tool("Device memory")
 def get_device_memory(
-    study: Study, limit: Annotated[int, rows(100, "lines in each list")] = 10
+    study: ServedDocument, limit: Annotated[int, rows(100, "lines in each list")] = 10
 ) -> Answer:
     """
     Who holds the memory of each device, as the allocator of each process says it (PyTorch's): in
@@ -110,15 +117,15 @@ def _kept(one: KeptMemory) -> dict[str, Any]:
     }
 
 
-def _line(row: Holding | PinnedBy | Growth | OutOfMemory) -> dict[str, Any]:
+def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> dict[str, Any]:
     names = {name: inert(getattr(row, name), MAX_FUNCTION) for name in ("function", "file")}
     return {**names, "line": row.line or None}
 
 
 def _table(
-    found: Sequence[Holding | PinnedBy | Growth], columns: tuple[str, ...], limit: int
+    found: Sequence[Holding | PinnedBy | GrowingLine], columns: tuple[str, ...], limit: int
 ) -> Listing:
-    def values(row: Holding | PinnedBy | Growth) -> Iterator[object]:
+    def values(row: Holding | PinnedBy | GrowingLine) -> Iterator[object]:
         line = _line(row)
         for name in columns:
             value = getattr(row, "size_bytes" if name == "bytes" else name)
@@ -155,7 +162,7 @@ def _advice(row: Memory) -> list[str]:
 
 def _without_names(text: str, row: Memory) -> str:
     # A name that a program chose is never a part of a sentence here.
-    named: list[Holding | PinnedBy | Growth | OutOfMemory] = [*row.growth, *row.leaks[:1]]
+    named: list[Holding | PinnedBy | GrowingLine | OutOfMemory] = [*row.growth, *row.leaks[:1]]
     named += row.end_holders[:1]
     for oom in row.ooms:
         named += (oom, *oom.holders[:1], *oom.leaks[:1])

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from otel_gpu.mcp.answers import Listing, inert, name_of
 from otel_gpu.mcp.arguments import rows
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tool import Answer, tool
 from otel_gpu.recorder.queries import QueryError, QueryLimits
 
@@ -21,7 +21,7 @@ _MAX_SQL = 10_000
 
 @tool("SQL")
 def run_sql(
-    capture: Capture,
+    capture: ServedCapture,
     sql: Annotated[str, Field(max_length=_MAX_SQL, description="The statement.")] = "",
     limit: Annotated[int, rows(1_000, "rows")] = 100,
 ) -> Answer:
@@ -44,7 +44,7 @@ def run_sql(
     return {"answer": Listing(answered, columns), "cut": inert(found.cut)}
 
 
-def _schema(capture: Capture) -> Answer:
+def _schema(capture: ServedCapture) -> Answer:
     described = capture.describe()
     tables = [[name, meaning] for name, column, meaning, _ in described if not column]
     columns: dict[str, list[str]] = {}

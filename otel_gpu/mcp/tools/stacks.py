@@ -9,7 +9,7 @@ from pydantic import Field
 
 from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
 from otel_gpu.mcp.arguments import ArgumentError, Question, rows
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.code_locations import FRAME, describe_stack, names_of
 from otel_gpu.mcp.tool import Answer, about, noun, share, table, tool
 from otel_gpu.report.causes import Interval, find_intervals
@@ -59,7 +59,7 @@ _NOTHING = "Nothing of this kind was kept one by one in this window."
 
 @tool("Stacks")
 def get_stacks(
-    capture: Capture,
+    capture: ServedCapture,
     asked: Question,
     *,
     of: Annotated[
@@ -157,7 +157,7 @@ def _own(kind: str) -> dict[str, Callable[[StackRow], object]]:
     return {_NAMES[kind]: lambda row: row.name, kind: lambda row: row.calls}
 
 
-def _in_full(capture: Capture, asked: Question, wanted: str) -> dict[str, Any]:
+def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, Any]:
     if not _ID.fullmatch(wanted):
         raise ArgumentError(f"{inert(repr(wanted))} is not an id: 16 digits, 0 to 9 and a to f")
     window = capture.resolve(asked)

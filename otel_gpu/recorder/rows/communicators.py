@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.recorder.batch import Batch
+from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Directory
 from otel_gpu.recorder.losses import NOT_FOLLOWED
 from otel_gpu.recorder.names import Names
 from otel_gpu.recorder.rows.events import WORDS, signed
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.text import from_json, to_json
-from otel_gpu.wire.communicators import MAX_SPLITS, Collective, Communicator, Signature
+from otel_gpu.wire.communicators import MAX_SPLITS, Communicator, QueuedCollective, Signature
 
 MAX_PROCESSES: Final = 1_024
 """Of which it is kept what they stand at."""
@@ -47,7 +47,7 @@ class CommunicatorRows:
         self._touched.clear()
         self._written.clear()
 
-    def add(self, batch: Batch, seq: int, activity: CommunicatorActivity) -> None:
+    def add(self, batch: RowBatch, seq: int, activity: CommunicatorActivity) -> None:
         """Add a reading."""
         process = self._names.follow(activity.process).number
         handle, unix_ns = activity.handle, activity.unix_ns
@@ -105,7 +105,9 @@ class RankReader:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._calls: OrderedDict[tuple[int, _Handle], list[tuple[Collective, int]]] = OrderedDict()
+        self._calls: OrderedDict[tuple[int, _Handle], list[tuple[QueuedCollective, int]]] = (
+            OrderedDict()
+        )
 
     def read(self, row: Row) -> CommunicatorActivity | None:
         """Return the reading of a row of ``communicator_readings``; None: it is none."""
@@ -166,7 +168,7 @@ def _handle(handle: _Handle) -> _Handle:
     return signed(handle[0]), handle[1]
 
 
-def _calls(calls: Sequence[tuple[Collective, int]], kept: int) -> dict[str, Any]:
+def _calls(calls: Sequence[tuple[QueuedCollective, int]], kept: int) -> dict[str, Any]:
     """Return calls so that many that ask for the same take little room; ``kept``: of how many latest."""
     if not calls:
         return {}
@@ -190,7 +192,7 @@ def _calls(calls: Sequence[tuple[Collective, int]], kept: int) -> dict[str, Any]
     }
 
 
-def _read_calls(written: Mapping[str, Any]) -> Iterator[tuple[Collective, int]]:
+def _read_calls(written: Mapping[str, Any]) -> Iterator[tuple[QueuedCollective, int]]:
     if not written:
         return
     offset_ns = _integer(written["offset_ns"], -MAX_INTEGER)
@@ -200,7 +202,7 @@ def _read_calls(written: Mapping[str, Any]) -> Iterator[tuple[Collective, int]]:
     for number, ktime_ns, signature, *more in written["calls"][-MAX_CALLS:]:
         asked = signatures[_integer(signature)]
         splits = [tuple(map(_integer, one[:MAX_SPLITS])) for one in more[1:3]]
-        made = Collective(
+        made = QueuedCollective(
             _integer(number), _integer(ktime_ns), asked, _integer(more[0]) if more else 0, *splits
         )
         yield made, made.called_ktime_ns + offset_ns

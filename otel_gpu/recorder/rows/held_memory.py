@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.recorder.batch import Batch
+from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Directory
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
 from otel_gpu.recorder.names import Names
@@ -53,7 +53,7 @@ class HeldMemory:
         self._touched.clear()
         self._count = 0
 
-    def add(self, batch: Batch, seq: int, activity: BlocksActivity) -> None:
+    def add(self, batch: RowBatch, seq: int, activity: BlocksActivity) -> None:
         """Add a reading and its holders."""
         process = self._names.follow(activity.process).number
         number = activity.number
@@ -75,7 +75,7 @@ class HeldMemory:
                 self._count += 1
             known.holders[name] = held[1:]
 
-    def add_failure(self, batch: Batch, seq: int, activity: OutOfMemoryActivity) -> None:
+    def add_failure(self, batch: RowBatch, seq: int, activity: OutOfMemoryActivity) -> None:
         """Add a request that failed, and the stacks of its map."""
         names = self._names
         if activity.api is not None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.recorder.batch import Batch
+from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_MANY_SERIES
 from otel_gpu.recorder.names import Names
 from otel_gpu.recorder.processes import Process
@@ -38,7 +38,7 @@ class Readings:
         self._lost = lost
         self.counters: dict[str, int] = {}
 
-    def add(self, batch: Batch, seq: int, activity: Reading) -> None:
+    def add(self, batch: RowBatch, seq: int, activity: Reading) -> None:
         """Add the parts of a reading."""
         match activity:
             case AggregatesActivity():
@@ -48,14 +48,14 @@ class Readings:
             case TimesActivity():
                 self._add_times(batch, seq, activity)
 
-    def _add_counters(self, batch: Batch, seq: int, activity: CountersActivity) -> None:
+    def _add_counters(self, batch: RowBatch, seq: int, activity: CountersActivity) -> None:
         for name, value in activity.values.items():
             if self.counters.get(name) != value:
                 if name in self.counters or len(self.counters) < MAX_COUNTERS:
                     self.counters[name] = value
                 batch.add_part("counters", (seq, clean(name), value))
 
-    def _add_aggregates(self, batch: Batch, seq: int, activity: AggregatesActivity) -> None:
+    def _add_aggregates(self, batch: RowBatch, seq: int, activity: AggregatesActivity) -> None:
         process: Process | None = None
         for series in activity.series:
             # Those of one process come together.
@@ -70,7 +70,7 @@ class Readings:
                 added = added_row(before, series.aggregate)
                 batch.add_part("aggregates", (seq, number, *added), len(added[-1]))
 
-    def _add_times(self, batch: Batch, seq: int, activity: TimesActivity) -> None:
+    def _add_times(self, batch: RowBatch, seq: int, activity: TimesActivity) -> None:
         read: dict[ProcessImage, list[ThreadTime]] = {}
         for time in activity.times:
             read.setdefault(time.process, []).append(time)

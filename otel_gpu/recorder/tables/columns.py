@@ -19,7 +19,7 @@ MAX_INTEGER = (1 << 63) - 1
 """SQLite's integers are signed."""
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """What a column may hold: a type of SQLite, and bounds; of text, ``most`` is its length."""
 
     sql: str
@@ -27,21 +27,21 @@ class Kind(NamedTuple):
     most: int | None = None
 
 
-U64 = Kind("INTEGER", 0, MAX_INTEGER)
-U32 = Kind("INTEGER", 0, (1 << 32) - 1)
-U16 = Kind("INTEGER", 0, (1 << 16) - 1)
-U8 = Kind("INTEGER", 0, (1 << 8) - 1)
+U64 = ColumnKind("INTEGER", 0, MAX_INTEGER)
+U32 = ColumnKind("INTEGER", 0, (1 << 32) - 1)
+U16 = ColumnKind("INTEGER", 0, (1 << 16) - 1)
+U8 = ColumnKind("INTEGER", 0, (1 << 8) - 1)
 # Of a process or thread; negative: of an import that does not say it.
-PID = Kind("INTEGER", -(1 << 31), (1 << 32) - 1)
-S64 = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
-S32 = Kind("INTEGER", -(1 << 31), (1 << 31) - 1)
+PID = ColumnKind("INTEGER", -(1 << 31), (1 << 32) - 1)
+S64 = ColumnKind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
+S32 = ColumnKind("INTEGER", -(1 << 31), (1 << 31) - 1)
 # 64 bits that mean an address, a handle or an id: shown as a signed number.
-WORD = Kind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
-REAL = Kind("REAL")
-TEXT = Kind("TEXT", 0, MAX_TEXT)
-JSON = Kind("TEXT", 0, MAX_JSON)
+WORD = ColumnKind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
+REAL = ColumnKind("REAL")
+TEXT = ColumnKind("TEXT", 0, MAX_TEXT)
+JSON = ColumnKind("TEXT", 0, MAX_JSON)
 # A trace id has 16 bytes, a span id 8.
-SPAN_ID = Kind("BLOB", 0, 16)
+SPAN_ID = ColumnKind("BLOB", 0, 16)
 
 
 class Column(NamedTuple):
@@ -56,7 +56,7 @@ class Column(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str
     unit: str = ""
     made_of: str = ""

@@ -16,7 +16,7 @@ from otel_gpu.recorder.tables.columns import (
     U32,
     U64,
     Column,
-    Kind,
+    ColumnKind,
     Table,
 )
 from otel_gpu.recorder.tables.fields import END, SEQ, START
@@ -26,8 +26,8 @@ MAX_TIME_NS = 1 << 62
 MAX_DURATION_NS = 10 * 86_400 * 10**9
 """The longest that an importer takes for a duration."""
 
-_TIME = Kind("INTEGER", 0, MAX_TIME_NS)
-_DURATION = Kind("INTEGER", 0, MAX_DURATION_NS)
+_TIME = ColumnKind("INTEGER", 0, MAX_TIME_NS)
+_DURATION = ColumnKind("INTEGER", 0, MAX_DURATION_NS)
 _TRACE = Column("trace", U64, "see device_traces.seq")
 _STARTED = Column("start_ns", _TIME, "when it began, after base_unix_ns of its trace", "ns")
 _TOOK = Column("duration_ns", _DURATION, "how long it took", "ns")
@@ -38,13 +38,13 @@ _CORRELATION = Column(
 )
 
 
-def _kinds(work: type[Work | HostWork]) -> tuple[Kind, str]:
-    return Kind("INTEGER", 0, len(work) - 1), ", ".join(
+def _kinds(work: type[Work | HostWork]) -> tuple[ColumnKind, str]:
+    return ColumnKind("INTEGER", 0, len(work) - 1), ", ".join(
         f"{one}: {one.name.lower()}" for one in work
     )
 
 
-def _ns(name: str, meaning: str, kind: Kind = U64) -> Column:
+def _ns(name: str, meaning: str, kind: ColumnKind = U64) -> Column:
     return Column(name, kind, meaning, "ns")
 
 

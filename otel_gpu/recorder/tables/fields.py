@@ -21,7 +21,7 @@ from otel_gpu.recorder.tables.columns import (
     U64,
     WORD,
     Column,
-    Kind,
+    ColumnKind,
 )
 
 SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
@@ -42,7 +42,7 @@ INFO = Column("info", JSON, "all that was read, as a JSON object")
 DIMENSIONS = ("grid", "block")
 
 # By name; a name means the same wherever it is.
-_FIELDS: Mapping[str, tuple[Kind, str, str]] = {
+_FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
     "end_ktime_ns": (U64, "when it ended, on CLOCK_MONOTONIC", "ns"),
     "ktime_ns": (U64, "when it was looked at, on CLOCK_MONOTONIC", "ns"),
     "image_ktime_ns": (U64, "with pid, the key of the process image", "ns"),

@@ -49,7 +49,7 @@ class Outcome(StrEnum):
     NOT_COMPARABLE = "not_comparable"
 
 
-class Kind(StrEnum):
+class DeltaKind(StrEnum):
     """
     What a delta is of; those of one kind are parts of one whole, but for lines and operations.
 
@@ -70,11 +70,11 @@ class Kind(StrEnum):
     SHARE = "share"
 
 
-BYTES: Final = frozenset({Kind.MEMORY, Kind.MEMORY_LINE, Kind.MEMORY_FILE})
+BYTES: Final = frozenset({DeltaKind.MEMORY, DeltaKind.MEMORY_LINE, DeltaKind.MEMORY_FILE})
 T = TypeVar("T")
 Sized = TypeVar("Sized", tuple[str, str], tuple[str, float])
 Grids = Mapping[tuple[str, float], float]
-Figures = Mapping[tuple[Kind, str], float]
+Figures = Mapping[tuple[DeltaKind, str], float]
 
 
 class Side(NamedTuple):
@@ -138,7 +138,7 @@ class Side(NamedTuple):
 class Delta(NamedTuple):
     """What one thing took in both, per step, window or call; bytes or a share where ``kind`` says so."""
 
-    kind: Kind
+    kind: DeltaKind
     what: str
     a: float
     b: float
@@ -174,7 +174,7 @@ class Comparison(NamedTuple):
         a, b = self.a.mean_ns, self.b.mean_ns
         return None if not self.comparable or not a or b is None else (b - a) / a
 
-    def of(self, kind: Kind) -> tuple[Delta, ...]:
+    def of(self, kind: DeltaKind) -> tuple[Delta, ...]:
         """Return the deltas of one kind."""
         return tuple(delta for delta in self.deltas if delta.kind is kind)
 
@@ -307,7 +307,7 @@ def _noise(a: Side, b: Side) -> float:
 
 def _deltas(a: Side, b: Side) -> Iterator[Delta]:
     keys = a.figures.keys() | b.figures.keys()
-    for kind in Kind:
+    for kind in DeltaKind:
         found = [
             Delta(kind, what, a.figures.get((kind, what), 0.0), b.figures.get((kind, what), 0.0))
             for of, what in keys
@@ -317,7 +317,7 @@ def _deltas(a: Side, b: Side) -> Iterator[Delta]:
 
 
 def _shares(a: Side, b: Side) -> Iterator[Delta]:
-    for kind in (Kind.PHASE, Kind.STATE):
+    for kind in (DeltaKind.PHASE, DeltaKind.STATE):
         sides = [
             {what: value for (of, what), value in side.figures.items() if of is kind}
             for side in (a, b)
@@ -327,7 +327,7 @@ def _shares(a: Side, b: Side) -> Iterator[Delta]:
             continue
         found = [
             Delta(
-                Kind.SHARE,
+                DeltaKind.SHARE,
                 what,
                 *(one.get(what, 0.0) / whole for one, whole in zip(sides, wholes, strict=True)),
             )

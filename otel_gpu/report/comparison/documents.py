@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from otel_gpu.report.comparison.comparison import Basis, Figures, Kind, Side
+from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Figures, Side
 from otel_gpu.report.document import CROWD_PID, Document, Node, Process, Who
 from otel_gpu.report.wording.formats import describe_place, describe_where, printable
 from otel_gpu.report.wording.phrases import PHRASES
@@ -30,7 +30,7 @@ def side_of(source: str, document: Document) -> Side:
     for row in rows:
         calls[row.api] += row.calls
     total = sum(calls.values())
-    figures: dict[tuple[Kind, str], float] = dict(_memory(document))
+    figures: dict[tuple[DeltaKind, str], float] = dict(_memory(document))
     if total < _FEWEST_CALLS or not judged:
         return Side(source, _TOOL, figures=figures, faults=_faults(document, total, judged))
     for key, time_ns in _times(judged).items():
@@ -79,26 +79,26 @@ def _paces(document: Document, judged: Sequence[Process], calls: int) -> Iterato
 
 
 def _times(judged: Sequence[Process]) -> Figures:
-    found: Counter[tuple[Kind, str]] = Counter()
+    found: Counter[tuple[DeltaKind, str]] = Counter()
     for process in judged:
         for state, time_ns in process.budget_ns.items():
-            found[Kind.STATE, state.replace("_", " ")] += time_ns
+            found[DeltaKind.STATE, state.replace("_", " ")] += time_ns
         if process.time_tree is not None:
             for node in process.time_tree.children:
                 _add_node(node, found, 0)
     return found
 
 
-def _add_node(node: Node, found: Counter[tuple[Kind, str]], depth: int) -> None:
+def _add_node(node: Node, found: Counter[tuple[DeltaKind, str]], depth: int) -> None:
     if node.where is not None and (node.state == _LINE or not node.children):
-        found[Kind.LINE, describe_where(node.where)] += node.time_ns
+        found[DeltaKind.LINE, describe_where(node.where)] += node.time_ns
     if depth and node.state != _LINE:
         # Whom it was waited for, without numbers: no other run has them.
         phrase = PHRASES.get(node.state)
         name = phrase.name if phrase else node.state.replace("_", " ")
         if depth == 1:
             who = f": {_who(node.who)}" if node.who else ""
-            found[Kind.CAUSE, f"{name}{who}"] += node.time_ns
+            found[DeltaKind.CAUSE, f"{name}{who}"] += node.time_ns
     for child in node.children:
         _add_node(child, found, depth + 1)
 
@@ -108,7 +108,7 @@ def _who(who: Who) -> str:
     return printable(f"{_NUMBER.sub('', who.comm) or '?'}{function}")
 
 
-def _memory(document: Document) -> Iterator[tuple[tuple[Kind, str], float]]:
+def _memory(document: Document) -> Iterator[tuple[tuple[DeltaKind, str], float]]:
     for row in document.memory:
         of = f"device {row.device}"
         parts: Mapping[str, int | None] = {
@@ -122,20 +122,20 @@ def _memory(document: Document) -> Iterator[tuple[tuple[Kind, str], float]]:
         }
         for name, size in parts.items():
             if size is not None:
-                yield (Kind.MEMORY, f"{of}: {name}"), size
+                yield (DeltaKind.MEMORY, f"{of}: {name}"), size
         sizes: Counter[str] = Counter()
         for one in row.holders:
             frame = Frame(PYTHON, one.function, one.file, one.line)
             sizes[describe_place(frame)] += one.size_bytes
         for where, size in sizes.items():
-            yield (Kind.MEMORY_LINE, f"{of}: {where}"), size
+            yield (DeltaKind.MEMORY_LINE, f"{of}: {where}"), size
         files: Counter[str] = Counter()
         for one in row.end_holders:
             if one.file:
                 files[printable(one.file)] += one.size_bytes
         for name, size in files.items():
-            yield (Kind.MEMORY_FILE, f"{of}: {name}"), size
+            yield (DeltaKind.MEMORY_FILE, f"{of}: {name}"), size
     for balance in document.balances:
         held = balance.allocated_bytes - balance.freed_bytes
         name = printable(balance.process.comm)
-        yield (Kind.MEMORY, f"{name}: allocated and not freed"), held
+        yield (DeltaKind.MEMORY, f"{name}: allocated and not freed"), held

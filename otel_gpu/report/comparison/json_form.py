@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, Kind, Side
+from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, DeltaKind, Side
 
 SCHEMA_VERSION = 1
 
@@ -42,7 +42,7 @@ def _side(side: Side) -> dict[str, Any]:
 
 def _delta(delta: Delta) -> dict[str, Any]:
     written: dict[str, Any] = {"what": delta.what, "kind": str(delta.kind)}
-    if delta.kind is Kind.SHARE:
+    if delta.kind is DeltaKind.SHARE:
         a, b = _rounded_share(delta.a), _rounded_share(delta.b)
         return written | {"a": a, "b": b, "unit": "share", "change_ns": None, "change_bytes": None}
     change, is_memory = round(delta.change), delta.kind in BYTES

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from otel_gpu.explain.traces.device_use import DeviceUse, examine
 from otel_gpu.explain.traces.trace_health import Fault
-from otel_gpu.report.comparison.comparison import Basis, Figures, Kind, Side
+from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Figures, Side
 from otel_gpu.state.traces.device_steps import PROFILER_STEP, counted
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
@@ -132,25 +132,25 @@ class _Use:
     def figures(self, basis: Basis) -> Figures:
         """Return what took how long."""
         per = self._per(basis)
-        found: dict[tuple[Kind, str], float] = {
-            (Kind.PART, name): time_ns
+        found: dict[tuple[DeltaKind, str], float] = {
+            (DeltaKind.PART, name): time_ns
             for name, time_ns in self._parts.items()
             if basis is Basis.STEP
         }
         for kind, figures in (
-            (Kind.PHASE, self._phases),
-            (Kind.CAUSE, self._causes),
-            (Kind.LINE, self._places),
+            (DeltaKind.PHASE, self._phases),
+            (DeltaKind.CAUSE, self._causes),
+            (DeltaKind.LINE, self._places),
         ):
             found |= {(kind, name): time_ns / per for name, time_ns in figures.items()}
-        sums: Counter[tuple[Kind, str]] = Counter()
+        sums: Counter[tuple[DeltaKind, str]] = Counter()
         for kernel in self._kernels:
-            sums[Kind.KERNEL_KIND, kernel.kind.replace("_", " ")] += kernel.total_ns
-            sums[Kind.KERNEL, kernel.name] += kernel.total_ns
+            sums[DeltaKind.KERNEL_KIND, kernel.kind.replace("_", " ")] += kernel.total_ns
+            sums[DeltaKind.KERNEL, kernel.name] += kernel.total_ns
         for operation in self._operations:
             # Old versions write steps as operators.
             if not PROFILER_STEP.fullmatch(operation.name):
-                sums[Kind.OPERATION, operation.name] += operation.host_ns
+                sums[DeltaKind.OPERATION, operation.name] += operation.host_ns
         return found | {key: time_ns / per for key, time_ns in sums.items()}
 
     def _per(self, basis: Basis) -> int:

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from otel_gpu.explain.traces.device_use import launches_of
-from otel_gpu.explain.traces.trace_health import Fault, Finding
+from otel_gpu.explain.traces.trace_health import Fault, TraceProblem
 from otel_gpu.formatting.units import counted
 from otel_gpu.report.wording.formats import format_duration, format_share
 from otel_gpu.wire.device_activity import DeviceTrace
 
 
-def gate_line(trace: DeviceTrace, one: Finding) -> str:
+def gate_line(trace: DeviceTrace, one: TraceProblem) -> str:
     """Return what is wrong with a trace, and what is not known for that."""
     duration = format_duration(one.amount)
     share = format_share(one.share)

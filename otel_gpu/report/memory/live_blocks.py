@@ -9,7 +9,7 @@ from otel_gpu.explain.memory.advice import advise, keep_cache
 from otel_gpu.explain.memory.allocator_churn import Churn
 from otel_gpu.explain.memory.out_of_memory import can_expand
 from otel_gpu.report.memory.snapshot import failure_alarms, holdings, out_of_memory
-from otel_gpu.report.memory.types import Growth, Memory, MemoryReading
+from otel_gpu.report.memory.types import GrowingLine, Memory, MemoryReading
 from otel_gpu.report.wording.formats import count_of, describe_place, format_duration, format_size
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.state.capture_state import Figures
@@ -107,7 +107,7 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memo
         coverage=one.coverage,
         readings=tuple(MemoryReading(*reading) for reading in readings),
         growth=tuple(
-            Growth(
+            GrowingLine(
                 trend.place.function,
                 trend.place.file,
                 trend.place.line,
@@ -121,7 +121,7 @@ def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memo
     )
 
 
-class Calls(NamedTuple):
+class MemoryCalls(NamedTuple):
     """
     What is known of calls that allocate and free.
 
@@ -135,7 +135,7 @@ class Calls(NamedTuple):
 
 def layer_rows(
     figures: Iterable[Figures],
-    calls: Calls,
+    calls: MemoryCalls,
     failures: FailuresOf,
     known: frozenset[tuple[int, int, int]],
 ) -> Iterator[Memory]:
@@ -164,7 +164,7 @@ def layer_rows(
                 churn = ()
 
 
-def _over_time(row: Memory, name: AllocationKey, calls: Calls) -> Memory:
+def _over_time(row: Memory, name: AllocationKey, calls: MemoryCalls) -> Memory:
     readings = calls.allocations.readings_of(name)
     most = max(readings, key=lambda one: one.live_bytes, default=None)
     return row._replace(

@@ -7,8 +7,8 @@ from typing import Final
 from otel_gpu.explain.chains import Failure, Pin
 from otel_gpu.explain.memory.advice import advise, grow, keep_cache, pool_name
 from otel_gpu.report.memory.types import (
-    ChurnSize,
-    Growth,
+    ChurnRow,
+    GrowingLine,
     Holding,
     KeptMemory,
     Memory,
@@ -27,7 +27,7 @@ from otel_gpu.report.wording.formats import (
 from otel_gpu.state.memory import sizes as memory_sizes
 from otel_gpu.state.memory.code_locations import Places
 from otel_gpu.state.memory.history import (
-    History,
+    BlockWalk,
     Live,
     churn_of,
     growing,
@@ -36,7 +36,7 @@ from otel_gpu.state.memory.history import (
     phase_ends,
     reading_moments,
 )
-from otel_gpu.state.memory.snapshot import Holder, Layer, split_of
+from otel_gpu.state.memory.snapshot import Layer, LineHolding, split_of
 from otel_gpu.wire.frames import PYTHON, Frame
 from otel_gpu.wire.memory import SHARED, Action, MemorySnapshot, Segment
 
@@ -51,7 +51,7 @@ _STUCK_SHARE, _FULL_SHARE = 0.2, 0.8
 
 
 def memory_rows(
-    snapshots: Iterable[tuple[MemorySnapshot, History, Sequence[Failure]]],
+    snapshots: Iterable[tuple[MemorySnapshot, BlockWalk, Sequence[Failure]]],
 ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
     """
     Return what is to be said of what allocators hold of devices, and what is not known of it.
@@ -67,7 +67,7 @@ def memory_rows(
     return tuple(rows), tuple(notes)
 
 
-def _row(snapshot: MemorySnapshot, history: History, failures: Sequence[Failure]) -> Memory:
+def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failure]) -> Memory:
     operations, place_of = snapshot.operations, Places(snapshot.stacks)
     split = split_of(snapshot.segments)
     count = len(operations)
@@ -126,7 +126,7 @@ def _with_sizes(
         files=memory_sizes.files_of(holders_of(at_end, place_of)),
         largest_blocks=holdings(memory_sizes.largest_blocks(at_end, place_of)),
         churn_sizes=tuple(
-            ChurnSize(
+            ChurnRow(
                 one.block_bytes, one.blocks, one.block_bytes * one.blocks, holdings(one.holders)
             )
             for one in sizes
@@ -150,7 +150,7 @@ def _with_room(row: Memory) -> Memory:
     )
 
 
-def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryReading]:
+def _readings(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[MemoryReading]:
     """Yield what was in use over time; of each stretch the moment of the most."""
     unix_us = snapshot.operations.unix_us
     if not any(unix_us):
@@ -161,7 +161,7 @@ def _readings(snapshot: MemorySnapshot, history: History) -> Iterator[MemoryRead
         yield MemoryReading(unix_ns, history.totals_bytes[at], history.reserved_bytes[at])
 
 
-def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
+def _notes(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[str]:
     device = f"device {snapshot.device}"
     if not len(snapshot.operations):
         yield f"Memory of {device}: nothing was recorded of how it was allocated; the peak is the end."
@@ -177,7 +177,7 @@ def _notes(snapshot: MemorySnapshot, history: History) -> Iterator[str]:
         )
 
 
-def place_text(row: Holding | PinnedBy | Growth | OutOfMemory) -> str:
+def place_text(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> str:
     """Return a line of a program for the middle of a sentence."""
     return describe_place(frame_of(row))
 
@@ -194,12 +194,12 @@ def cause_name(row: OutOfMemory) -> str:
     return row.cause.replace("_", " ")
 
 
-def frame_of(row: Holding | PinnedBy | Growth | OutOfMemory) -> Frame:
+def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> Frame:
     """Return a line of a program as a frame."""
     return Frame(PYTHON, row.function, row.file, row.line)
 
 
-def holdings(holders: Sequence[Holder]) -> tuple[Holding, ...]:
+def holdings(holders: Sequence[LineHolding]) -> tuple[Holding, ...]:
     """Return who holds memory, as a document says it; the last row is of all that find no room."""
     rows = [
         Holding(one.place.function, one.place.file, one.place.line, one.size_bytes, one.blocks)

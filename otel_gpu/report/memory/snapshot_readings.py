@@ -21,7 +21,7 @@ from otel_gpu.enrich.ids import NO_SEED, SpanIds
 from otel_gpu.explain.memory.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer
 from otel_gpu.state.memory.history import (
-    History,
+    BlockWalk,
     Live,
     live_before,
     reading_moments,
@@ -87,7 +87,7 @@ class _Moments:
     """Goes through a snapshot once, from its beginning on."""
 
     def __init__(
-        self, activity: MemoryActivity, process: ProcessImage, ids: SpanIds, history: History
+        self, activity: MemoryActivity, process: ProcessImage, ids: SpanIds, history: BlockWalk
     ) -> None:
         self._activity, self._process, self._ids = activity, process, ids
         self._snapshot: MemorySnapshot = activity.snapshot

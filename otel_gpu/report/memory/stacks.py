@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
 from otel_gpu.report.document import CROWD_PID, Window, key_of
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.memory.blocks import Blocks, MemoryStack
+from otel_gpu.state.memory.blocks import AllocatorState, MemoryStack
 from otel_gpu.state.memory.snapshot import NOT_SAMPLED
 from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
 from otel_gpu.wire.memory import MemorySnapshot
@@ -40,10 +40,10 @@ class MemoryStackCollector:
         self._kind = kind
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
-        self._blocks = Blocks(window)
+        self._blocks = AllocatorState(window)
         self._snapshots: dict[int, MemorySnapshot] = {}
         self._agent = AgentReadings()
-        self._extent = Extent()
+        self._extent = CaptureExtent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""

@@ -43,7 +43,7 @@ class MemoryPool(NamedTuple):
     largest_hole_bytes: int
 
 
-class ChurnSize(NamedTuple):
+class ChurnRow(NamedTuple):
     """How many blocks of one size were allocated; ``holders``: up to 3, who allocated the most."""
 
     block_bytes: int
@@ -107,7 +107,7 @@ class MemoryReading(NamedTuple):
     reserved_bytes: int
 
 
-class Growth(NamedTuple):
+class GrowingLine(NamedTuple):
     """A line whose memory grows steadily; ``full_in_s``: when it will be all, None: not known."""
 
     function: str
@@ -190,11 +190,11 @@ class Memory(NamedTuple):
     unknown_bytes: int | None = None
     coverage: float | None = None
     readings: tuple[MemoryReading, ...] = ()
-    growth: tuple[Growth, ...] = ()
+    growth: tuple[GrowingLine, ...] = ()
     windows: tuple[AllocationWindow, ...] = ()
     files: tuple[FileHolder, ...] = ()
     largest_blocks: tuple[Holding, ...] = ()
-    churn_sizes: tuple[ChurnSize, ...] = ()
+    churn_sizes: tuple[ChurnRow, ...] = ()
     segment_sizes: tuple[SegmentSize, ...] = ()
     holes: tuple[PinnedHole, ...] = ()
     unreserved_bytes: int | None = None

@@ -10,13 +10,13 @@ from otel_gpu.explain.nccl.collective_names import (
     signature_text,
     standing_text,
 )
-from otel_gpu.report.nccl.types import Communicator, Operation, Rank, State
+from otel_gpu.report.nccl.types import CommunicatorReport, Operation, Rank, State
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.memory.code_locations import find_allocating_place
-from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member
-from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_comparison import RankGroup
 
 MAX_COMMUNICATORS: Final = 256
 """In a document: those that hang, then those in which most time was spent."""
@@ -43,8 +43,8 @@ class _Counted(NamedTuple):
 
 
 def communicator_rows(
-    communicators: Communicators, end_unix_ns: int, chosen: Collection[int] = ()
-) -> tuple[tuple[Communicator, ...], tuple[str, ...]]:
+    communicators: CommunicatorStates, end_unix_ns: int, chosen: Collection[int] = ()
+) -> tuple[tuple[CommunicatorReport, ...], tuple[str, ...]]:
     """
     Return what is to be said of communicators, and what is not known of them.
 
@@ -63,10 +63,10 @@ def communicator_rows(
     return tuple(rows[:MAX_COMMUNICATORS]), tuple(_notes(communicators, rows))
 
 
-def _row(group: Group, now: int) -> Communicator:
+def _row(group: RankGroup, now: int) -> CommunicatorReport:
     standing, members = group.standing(), group.ranks
     algorithm, bus = _bandwidths(group)
-    return Communicator(
+    return CommunicatorReport(
         f"{group.id:016x}" if group.id else None,
         group.rank_count or None,
         group.absent if group.rank_count else None,
@@ -79,7 +79,7 @@ def _row(group: Group, now: int) -> Communicator:
     )
 
 
-def _rank(group: Group, member: Member, now: int) -> Rank:
+def _rank(group: RankGroup, member: Member, now: int) -> Rank:
     last, counted = member.last, _counted(member)
     oldest = member.called_at_most_ktime_ns(last.completed + 1) if last.pending else 0
     asked = next((call.signature for call in reversed(member.calls)), None)
@@ -137,7 +137,7 @@ def _counted(member: Member) -> _Counted:
     )
 
 
-def _bandwidths(group: Group) -> tuple[float | None, float | None]:
+def _bandwidths(group: RankGroup) -> tuple[float | None, float | None]:
     """Return bytes in a second, of the algorithm and of the bus, of the rank that waited least."""
     counted = [_counted(one) for one in group.members.values()]
     done = [one for one in counted if one.completions and one.waited_ns and one.called]
@@ -163,7 +163,7 @@ def bus_factor(operation: int, rank_count: int) -> float:
     return 1.0 if operation in _BROADCASTS else (rank_count - 1) / rank_count
 
 
-def _notes(communicators: Communicators, rows: Iterable[Communicator]) -> Iterator[str]:
+def _notes(communicators: CommunicatorStates, rows: Iterable[CommunicatorReport]) -> Iterator[str]:
     rows = tuple(rows)
     if not rows:
         return
@@ -186,7 +186,7 @@ def _notes(communicators: Communicators, rows: Iterable[Communicator]) -> Iterat
         yield f"{count_of(left, 'communicator')} not listed: those in which least time was spent."
 
 
-def _order(row: Communicator) -> tuple[bool, bool, int, int, str]:
+def _order(row: CommunicatorReport) -> tuple[bool, bool, int, int, str]:
     waited_ns = sum(one.waited_for_others_ns for one in row.ranks)
     size_bytes = sum(made.size_bytes for one in row.ranks for made in one.calls)
     return row.state not in _HANGS, row.state != State.QUEUED, -waited_ns, -size_bytes, row.id or ""

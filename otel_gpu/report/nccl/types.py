@@ -6,7 +6,7 @@ from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.nccl.rank_positions import State
 
-__all__ = ["Communicator", "Operation", "Rank", "State"]
+__all__ = ["CommunicatorReport", "Operation", "Rank", "State"]
 
 
 class Operation(NamedTuple):
@@ -70,7 +70,7 @@ class Rank(NamedTuple):
     where: Where | None = None
 
 
-class Communicator(NamedTuple):
+class CommunicatorReport(NamedTuple):
     """
     A communicator, as far as it is on this host; None: not known.
 

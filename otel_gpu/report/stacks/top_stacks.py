@@ -28,7 +28,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import CallStack, Culprit, ProcessImage
 from otel_gpu.report.document import Window, key_of
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.intervals import ON_CPU, Spell, spells_of
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.agent_health import AgentReadings
@@ -172,7 +172,7 @@ class StackCollector:
         self._is_counted = kind in (CALLED, CPU, WALL)
         self._ledger = Ledger(window, metrics=COUNTED if kind == CALLED else frozenset())
         self._agent = AgentReadings()
-        self._extent = Extent()
+        self._extent = CaptureExtent()
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""

@@ -38,7 +38,7 @@ from otel_gpu.report.wording.formats import (
     service_of,
     shorten,
 )
-from otel_gpu.state.capture_state import Growth, Ledger
+from otel_gpu.state.capture_state import Ledger, SeriesDelta
 from otel_gpu.state.differences import grown
 from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
@@ -186,7 +186,7 @@ class ActivityTracks:
                 Slice(track, "run queue", "wait", runnable_ns, activity.end_unix_ns, said)
             )
 
-    def _follow(self, growth: Growth) -> None:
+    def _follow(self, growth: SeriesDelta) -> None:
         (process, key, api, _, now), before = growth.series, growth.before
         if self._pids and process.pid not in self._pids:
             return

@@ -53,7 +53,7 @@ class Row(NamedTuple):
     lanes: tuple[tuple[Item, ...], ...]
 
 
-class Group(NamedTuple):
+class TrackGroup(NamedTuple):
     """The rows of a device or of a process."""
 
     name: str
@@ -79,7 +79,7 @@ class Timeline(NamedTuple):
         left_out: Things for whose rows or lanes there was no room.
     """
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TrackGroup, ...] = ()
     marks: tuple[Mark, ...] = ()
     device_quantum_ns: int = 0
     thread_quantum_ns: int = 0
@@ -160,7 +160,7 @@ class _Pool:
         if self._items > self._max_items:
             self._coarsen()
 
-    def groups(self) -> Iterator[Group]:
+    def groups(self) -> Iterator[TrackGroup]:
         """Yield what is kept."""
         self._keep(MAX_ROWS)
         rows = {track: row.finish() for track, row in self._rows.items()}
@@ -180,7 +180,7 @@ class _Pool:
             (process, name, *_), is_device = next(iter(found)), ordered[0].is_device
             known = is_device or process >= OTHERS or f"({process})" in name
             rows_of = tuple(Row(track, found[track]) for track in ordered)
-            yield Group(name if known else f"{name} ({process})", is_device, rows_of)
+            yield TrackGroup(name if known else f"{name} ({process})", is_device, rows_of)
 
     def _keep(self, most: int) -> None:
         """Keep the rows that did most, in order of that."""

@@ -32,10 +32,10 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.call_counts import api_rows
 from otel_gpu.report.causes import rank_of
-from otel_gpu.report.document import Api, ImageKey, key_of, with_names
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.document import ApiTotals, ImageKey, key_of, with_names
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.top.open_calls import OpenCalls
-from otel_gpu.report.top.screen import Agent, ApiLine, IncidentLine, ProcessLine, View
+from otel_gpu.report.top.screen import AgentUse, ApiLine, IncidentLine, ProcessLine, View
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Ledger, Mark
 from otel_gpu.state.thread_names import Names
@@ -48,7 +48,7 @@ _NEARLY = 0.9
 
 
 class _Figures(NamedTuple):
-    apis: dict[tuple[ImageKey, str], Api]
+    apis: dict[tuple[ImageKey, str], ApiTotals]
     verdicts: dict[ImageKey, Verdict]
     length_ns: int = 0
 
@@ -70,7 +70,7 @@ class Board:
         self._interval_ns = interval_ns
         self._rejected = {} if rejected is None else rejected
         self._explainer = Explainer(settings)
-        self._extent = Extent()
+        self._extent = CaptureExtent()
         self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
@@ -123,7 +123,7 @@ class Board:
             now_unix_ns,
             now_unix_ns - self._extent.start_unix_ns,
             now.length_ns,
-            Agent(self._agent.cpu_share, self._agent.figure("rss_bytes")),
+            AgentUse(self._agent.cpu_share, self._agent.figure("rss_bytes")),
             tuple(self._process_lines(total, now)),
             tuple(_api_line(row, now.apis.get(key), now) for key, row in total.apis.items()),
             tuple(self._incident_lines(now_unix_ns)),
@@ -204,7 +204,7 @@ class Board:
         )
 
 
-def _api_line(total: Api, row: Api | None, now: _Figures) -> ApiLine:
+def _api_line(total: ApiTotals, row: ApiTotals | None, now: _Figures) -> ApiLine:
     length_s = now.length_ns / _NS_PER_S
     if row is None or length_s <= 0:
         return ApiLine(total, row, 0.0, 0.0)

@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.report.call_counts import api_rows
-from otel_gpu.report.document import Api, ImageKey, key_of
+from otel_gpu.report.document import ApiTotals, ImageKey, key_of
 from otel_gpu.report.notes import describe_losses
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Ledger
@@ -57,7 +57,7 @@ class RunningTotals:
             self._start_unix_ns = activity.unix_ns
         return self._ledger.end_unix_ns != before_unix_ns
 
-    def rows(self, most: int) -> list[Api]:
+    def rows(self, most: int) -> list[ApiTotals]:
         """Rows by total time inside calls, the largest first."""
         return api_rows(self._ledger.figures().values(), self._ledger.middles_ns)[:most]
 
@@ -69,7 +69,7 @@ class RunningTotals:
         """Yield what a reader has to know of the losses."""
         return describe_losses(self._agent)
 
-    def rates(self, rows: Sequence[Api]) -> Iterator[float]:
+    def rates(self, rows: Sequence[ApiTotals]) -> Iterator[float]:
         """Yield calls per second of each row, since this was asked for the last time."""
         now: dict[tuple[ImageKey, str], tuple[int, int]] = {}
         now_unix_ns = self._now_unix_ns()
@@ -81,7 +81,7 @@ class RunningTotals:
             yield (row.calls - calls) * 1e9 / elapsed_ns if elapsed_ns > 0 else math.nan
         self._previous = now
 
-    def mean_rates(self, rows: Sequence[Api]) -> Iterator[float]:
+    def mean_rates(self, rows: Sequence[ApiTotals]) -> Iterator[float]:
         """Yield calls per second of each row, over the whole capture."""
         elapsed_s = (self._now_unix_ns() - self._start_unix_ns) / 1e9
         for row in rows:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.explain.chains import Incident
-from otel_gpu.report.document import Api, Node
+from otel_gpu.report.document import ApiTotals, Node
 from otel_gpu.report.top.open_calls import OpenCall
 
 
@@ -17,8 +17,8 @@ class ApiLine(NamedTuple):
     interval.
     """
 
-    total: Api
-    now: Api | None
+    total: ApiTotals
+    now: ApiTotals | None
     calls_per_s: float
     bytes_per_s: float
 
@@ -46,7 +46,7 @@ class IncidentLine(NamedTuple):
     is_forming: bool
 
 
-class Agent(NamedTuple):
+class AgentUse(NamedTuple):
     """What the agent itself uses: a share of one CPU, and memory; None where not known."""
 
     cpu_share: float | None = None
@@ -60,7 +60,7 @@ class View(NamedTuple):
     now_unix_ns: int
     age_ns: int
     interval_ns: int
-    agent: Agent
+    agent: AgentUse
     processes: tuple[ProcessLine, ...]
     apis: tuple[ApiLine, ...]
     incidents: tuple[IncidentLine, ...]

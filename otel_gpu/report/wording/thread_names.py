@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Who
-from otel_gpu.explain.chains import Bound, Cause, Chain, Evidence, Incident, Node
+from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident, Node, VerdictClass
 from otel_gpu.report.causes import walk
-from otel_gpu.report.document import Blame, Document, Process
+from otel_gpu.report.document import CulpritTime, Document, Process
 from otel_gpu.report.steps import Steps
 
 BY_LINK = "exe"
@@ -132,16 +132,16 @@ class _Names:
         who = node.who and self._of_who(node.who)
         return node._replace(who=who, children=tuple(map(self._of_node, node.children)))
 
-    def _of_bound(self, bound: Bound) -> Bound:
+    def _of_bound(self, bound: VerdictClass) -> VerdictClass:
         return bound._replace(path=tuple(map(self._of_node, bound.path)))
 
     def _of_who(self, who: Who) -> Who:
         return who._replace(comm=self.of(Culprit(*who[:3])).comm)
 
 
-def _merged(blames: Iterable[Blame]) -> tuple[Blame, ...]:
+def _merged(blames: Iterable[CulpritTime]) -> tuple[CulpritTime, ...]:
     """Return who is to blame, each once."""
-    merged: dict[tuple[int, Culprit, str], Blame] = {}
+    merged: dict[tuple[int, Culprit, str], CulpritTime] = {}
     for one in blames:
         key = (id(one.process), one.culprit, one.kind)
         known = merged.get(key)

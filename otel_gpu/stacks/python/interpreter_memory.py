@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from otel_gpu.stacks.python.layouts import Layout
+from otel_gpu.stacks.python.layouts import InterpreterLayout
 
 Read = Callable[[int, int], bytes]
 """(address, size in bytes) -> what is there; shorter or empty where it cannot be read."""
@@ -75,7 +75,7 @@ class PythonMemory:
     ValueError. ``runtime`` is the address of ``_PyRuntime``.
     """
 
-    def __init__(self, layout: Layout, runtime: int, read: Read) -> None:
+    def __init__(self, layout: InterpreterLayout, runtime: int, read: Read) -> None:
         self._layout = layout
         self._runtime = runtime
         self._read = read
@@ -207,7 +207,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def check(layout: Layout, runtime: int, read: Read) -> Verdict:
+def check(layout: InterpreterLayout, runtime: int, read: Read) -> Verdict:
     """
     Return whether a layout is true of a running interpreter, by the address of ``_PyRuntime``.
 

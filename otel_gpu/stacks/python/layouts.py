@@ -37,7 +37,7 @@ _MAX_CODE_BYTES: Final = 512
 _MAX_OFFSET: Final = 1 << 20
 
 
-class Layout(NamedTuple):
+class InterpreterLayout(NamedTuple):
     """
     The fields of ``struct interpreter`` that say how its memory is laid out, in its order.
 
@@ -72,7 +72,7 @@ class Layout(NamedTuple):
     bytes_data: int
 
 
-UNKNOWN: Final = Layout(*[0] * len(Layout._fields))
+UNKNOWN: Final = InterpreterLayout(*[0] * len(InterpreterLayout._fields))
 """Frames of an interpreter with this layout are not walked."""
 
 # Of each field: where 3.10, 3.11 and 3.12 have it, and which word of the table in _PyRuntime
@@ -108,7 +108,7 @@ OFFSETS_BYTES: Final = 1024
 """As many bytes from the beginning of ``_PyRuntime`` on hold the table of any version."""
 
 
-def layout_of(version_hex: int, runtime: bytes) -> Layout:
+def layout_of(version_hex: int, runtime: bytes) -> InterpreterLayout:
     """
     Return the layout of an interpreter, by its version as in ``PY_VERSION_HEX``.
 
@@ -148,7 +148,7 @@ def _read_offsets(
     return offsets | {"shim_owner": _SHIM, "text_compact": text_compact}
 
 
-def _complete(version: int, offsets: Mapping[str, int]) -> Layout:
+def _complete(version: int, offsets: Mapping[str, int]) -> InterpreterLayout:
     frame = ("frame_code", "frame_previous", "frame_instruction", "frame_owner")
     frame_bytes = max(map(offsets.__getitem__, frame)) + _POINTER_BYTES
     code = ("code_first_line", "code_file", "code_name", "code_line_table")
@@ -157,4 +157,4 @@ def _complete(version: int, offsets: Mapping[str, int]) -> Layout:
     if too_large or max(offsets.values()) > _MAX_OFFSET:
         raise ValueError("the interpreter states offsets that cannot be")
     sizes = {"version": version, "frame_bytes": frame_bytes, "code_bytes": code_bytes}
-    return Layout(**offsets, **sizes)
+    return InterpreterLayout(**offsets, **sizes)

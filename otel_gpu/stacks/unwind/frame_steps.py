@@ -102,7 +102,7 @@ class StackCopy:
         return saved if mapping is None or mapping.path == mappings.UPROBES else value
 
 
-class Frame(NamedTuple):
+class UnwoundFrame(NamedTuple):
     """
     Where a frame goes on, and its registers by DWARF number as far as they are known.
 
@@ -114,11 +114,13 @@ class Frame(NamedTuple):
     registers: dict[int, int]
 
 
-BEGINNING: Final = Frame(-1, {})
+BEGINNING: Final = UnwoundFrame(-1, {})
 """Instead of the caller of a thread's first function."""
 
 
-def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> Frame | None:
+def caller(
+    architecture: Architecture, row: Row, frame: UnwoundFrame, stack: StackCopy
+) -> UnwoundFrame | None:
     """Return the caller of a frame whose stack pointer is known, by its row; or None."""
     if row.return_register != architecture.return_address:
         return None
@@ -135,7 +137,7 @@ def caller(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy)
     return _going_on(architecture, row, frame, known)
 
 
-def _cfa(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -> int | None:
+def _cfa(architecture: Architecture, row: Row, frame: UnwoundFrame, stack: StackCopy) -> int | None:
     if row.cfa_expression:
         # Stubs ask how far into them it is; on x86-64, where that goes by the same number
         # as the return address.
@@ -146,20 +148,20 @@ def _cfa(architecture: Architecture, row: Row, frame: Frame, stack: StackCopy) -
 
 
 def _going_on(
-    architecture: Architecture, row: Row, frame: Frame, found: dict[int, int]
-) -> Frame | None:
+    architecture: Architecture, row: Row, frame: UnwoundFrame, found: dict[int, int]
+) -> UnwoundFrame | None:
     address = found.pop(architecture.return_address, None)
     stack_pointer = architecture.stack_pointer
     if address is None or stack_pointer not in found:
         return None
     address &= architecture.address_mask
     if row.is_signal_frame:
-        return Frame(address, found)
+        return UnwoundFrame(address, found)
     if not address:
         return BEGINNING
     # A function without a frame of its own leaves the stack pointer as it is (AArch64).
     is_above = found[stack_pointer] >= frame.registers[stack_pointer]
-    return Frame(address - 1, found) if is_above else None
+    return UnwoundFrame(address - 1, found) if is_above else None
 
 
 def _restored(

@@ -37,8 +37,8 @@ from otel_gpu.stacks.unwind.frame_steps import (
     BEGINNING,
     X86_64,
     Architecture,
-    Frame,
     StackCopy,
+    UnwoundFrame,
     caller,
 )
 from otel_gpu.stacks.unwind.rules import (
@@ -331,16 +331,16 @@ class _Walk:
                 break
             frame, address = found, found.lookup + 1
 
-    def _frame(self, registers: Registers, lookup: int, sp: int, fp: int) -> Frame:
+    def _frame(self, registers: Registers, lookup: int, sp: int, fp: int) -> UnwoundFrame:
         architecture = self._architecture
         known = {architecture.stack_pointer: self._stack.origin + 8 * sp}
         if fp != _UNKNOWN:
             known[architecture.frame_pointer] = fp
         if architecture.machine == AARCH64.machine and lookup == registers.instruction_pointer:
             known[architecture.return_address] = registers.link_register
-        return Frame(lookup, known)
+        return UnwoundFrame(lookup, known)
 
-    def _positions(self, frame: Frame) -> tuple[int, int]:
+    def _positions(self, frame: UnwoundFrame) -> tuple[int, int]:
         # A signal may have interrupted a function on another stack: then, beyond this one.
         distance = frame.registers[self._architecture.stack_pointer] - self._stack.origin
         sp, count = distance >> 3, len(self._stack.words)
@@ -349,10 +349,12 @@ class _Walk:
             sp = count
         return sp, frame.registers.get(self._architecture.frame_pointer, _UNKNOWN)
 
-    def _step(self, rules: FileRules | SameRule, place: int, frame: Frame) -> Frame | None:
+    def _step(
+        self, rules: FileRules | SameRule, place: int, frame: UnwoundFrame
+    ) -> UnwoundFrame | None:
         # The caller's frame; None at the end, whether it is complete or not.
         kind = rules[place].kind
-        found: Frame | None = None
+        found: UnwoundFrame | None = None
         self.is_plain &= kind == OUTERMOST
         if kind == OUTERMOST:
             found = BEGINNING
@@ -367,7 +369,7 @@ class _Walk:
         self._is_complete = found is BEGINNING
         return None if self._is_complete else found
 
-    def _recorded(self, frame: Frame) -> Frame | None:
+    def _recorded(self, frame: UnwoundFrame) -> UnwoundFrame | None:
         # By the two words that a frame pointer points to: the caller's, and the return address.
         stack, architecture = self._stack, self._architecture
         fp = frame.registers.get(architecture.frame_pointer)
@@ -388,4 +390,4 @@ class _Walk:
         # Else all that is known is that it is above the record.
         self._knows_stack_pointers &= architecture.record_is_at_top
         known = {architecture.stack_pointer: fp + 16, architecture.frame_pointer: caller_fp}
-        return Frame(address - 1, known)
+        return UnwoundFrame(address - 1, known)

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ImageKey, key_of
-from otel_gpu.state.capture_state import Growth
+from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import aggregate_since
 from otel_gpu.state.memory.blocks import MAX_READINGS, Reading, halve
 
@@ -62,7 +62,7 @@ class Allocations:
         self._sums: dict[AllocationKey, dict[int, _Sums]] = {}
         self._readings: dict[AllocationKey, list[Reading]] = {}
 
-    def follow(self, growth: Growth, middles_ns: Sequence[float]) -> None:
+    def follow(self, growth: SeriesDelta, middles_ns: Sequence[float]) -> None:
         """
         Add what a reading of a series added to the one before.
 

@@ -21,7 +21,7 @@ from otel_gpu.enrich.identity.identities import (
 )
 from otel_gpu.state.memory.code_locations import find_allocating_place
 from otel_gpu.state.memory.growth import Growths, Trend, full_in_s
-from otel_gpu.state.memory.snapshot import BEFORE_ATTACH, NOT_SAMPLED, Holder
+from otel_gpu.state.memory.snapshot import BEFORE_ATTACH, NOT_SAMPLED, LineHolding
 from otel_gpu.state.window import Window
 from otel_gpu.wire.blocks import Holder as Held
 from otel_gpu.wire.blocks import MemoryTotals
@@ -241,7 +241,7 @@ class DeviceBlocks:
         if (left_bytes := whole_bytes - before_bytes - known_bytes) > 0:
             yield MemoryStack(self.process, self.number, None, left_bytes, 0)
 
-    def holders(self, by: By, *, named: bool = False) -> tuple[Holder, ...]:
+    def holders(self, by: By, *, named: bool = False) -> tuple[LineHolding, ...]:
         """Return what each line holds, the most first; ``named``: without what has no place."""
         sums: dict[Frame, list[int]] = {}
         for entry, size_bytes, blocks in self._known(by):
@@ -249,12 +249,12 @@ class DeviceBlocks:
             held = sums.setdefault(entry.place, [0, 0])
             held[0] += size_bytes
             held[1] += blocks
-        found = [Holder(place, *held) for place, held in sums.items()]
+        found = [LineHolding(place, *held) for place, held in sums.items()]
         if not named:
             whole_bytes, before_bytes = self._whole(by)
             left_bytes = whole_bytes - before_bytes - sum(one.size_bytes for one in found)
             for place, size_bytes in ((BEFORE_ATTACH, before_bytes), (NOT_SAMPLED, left_bytes)):
-                found += [Holder(place, size_bytes, 0)] if size_bytes > 0 else []
+                found += [LineHolding(place, size_bytes, 0)] if size_bytes > 0 else []
         return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.place)))
 
     def _known(self, by: By) -> Iterator[tuple[_Entry, int, int]]:
@@ -285,7 +285,7 @@ def halve(readings: list[Reading]) -> Iterator[Reading]:
     yield last
 
 
-class Blocks:
+class AllocatorState:
     """
     Keeps what allocators say of devices, in a window; bounded.
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.state.memory.snapshot import BEFORE, Holder, rank
+from otel_gpu.state.memory.snapshot import BEFORE, LineHolding, rank
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
 
@@ -41,7 +41,7 @@ class Live(NamedTuple):
     since: int = -1
 
 
-class History(NamedTuple):
+class BlockWalk(NamedTuple):
     """
     What a walk back found.
 
@@ -96,7 +96,7 @@ def live_at_end(snapshot: MemorySnapshot, *, requested: bool = False) -> dict[in
     return live
 
 
-def walk_back(snapshot: MemorySnapshot) -> History:
+def walk_back(snapshot: MemorySnapshot) -> BlockWalk:
     """Return how much was in use when."""
     operations = snapshot.operations
     free, is_by_request = frees(operations)
@@ -135,10 +135,10 @@ def walk_back(snapshot: MemorySnapshot) -> History:
             reserved += sizes_bytes[at]
             peak_reserved = max(peak_reserved, reserved)
         totals[at], reservations[at] = total, reserved
-    return History(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
+    return BlockWalk(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
 
 
-def reading_moments(history: History) -> list[int]:
+def reading_moments(history: BlockWalk) -> list[int]:
     """Return before which operations to look, at most ``MAX_READINGS``: in each stretch the most."""
     totals = history.totals_bytes
     count = len(totals) - 1
@@ -173,7 +173,7 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
     return live
 
 
-def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[LineHolding, ...]:
     """Return who holds blocks, the most first."""
     return rank(sizes_by_stack(live), lambda stack: BEFORE if stack == OLDER else place_of(stack))
 
@@ -184,7 +184,7 @@ def sizes_by_stack(live: dict[int, Live]) -> Iterator[tuple[int, int]]:
         yield OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes
 
 
-def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[LineHolding, ...]:
     """Return who allocated how much, also what is free again, the most first."""
     return rank(allocated_by_stack(operations), place_of)
 
@@ -217,7 +217,7 @@ def phase_ends(snapshot: MemorySnapshot, before: int) -> list[int]:
 
 def growing(
     live: dict[int, Live], ends: Sequence[int], place_of: Callable[[int], Frame]
-) -> tuple[Holder, ...]:
+) -> tuple[LineHolding, ...]:
     """
     Return who allocated in each of the repeated phases and did not free it, the most first.
 
@@ -237,7 +237,7 @@ def growing(
         sums[phase] = sums.get(phase, 0) + one.size_bytes
         blocks[place] += 1
     holders = (
-        Holder(place, sum(sums.values()), blocks[place])
+        LineHolding(place, sum(sums.values()), blocks[place])
         for place, sums in kept.items()
         if len(sums) == phases
     )

@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import Final, NamedTuple
 
 from otel_gpu.state.memory.history import Live, allocated_by_stack, holders_of
-from otel_gpu.state.memory.snapshot import Holder, Hole, holes_of, split_of
+from otel_gpu.state.memory.snapshot import Hole, LineHolding, holes_of, split_of
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import BlockState, Operations, Segment
 
@@ -37,7 +37,7 @@ class ChurnSize(NamedTuple):
 
     block_bytes: int
     blocks: int
-    holders: tuple[Holder, ...]
+    holders: tuple[LineHolding, ...]
 
 
 class SegmentSize(NamedTuple):
@@ -57,16 +57,18 @@ class PinnedHole(NamedTuple):
     size_bytes: int
     stuck_bytes: int
     segment_bytes: int
-    holders: tuple[Holder, ...]
+    holders: tuple[LineHolding, ...]
 
 
-def largest_blocks(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+def largest_blocks(
+    live: dict[int, Live], place_of: Callable[[int], Frame]
+) -> tuple[LineHolding, ...]:
     """Return the largest blocks in use, each with where it was allocated."""
     found = nlargest(MAX_BLOCKS, live.items(), key=lambda item: (item[1].size_bytes, -item[0]))
     return tuple(holder for item in found for holder in holders_of(dict([item]), place_of))
 
 
-def files_of(holders: Iterable[Holder]) -> tuple[FileHolder, ...]:
+def files_of(holders: Iterable[LineHolding]) -> tuple[FileHolder, ...]:
     """
     Return which files hold memory, the most first.
 
@@ -75,7 +77,7 @@ def files_of(holders: Iterable[Holder]) -> tuple[FileHolder, ...]:
     Args:
         holders: By line, all of them, the most first.
     """
-    found: dict[tuple[str, str], list[Holder]] = {}
+    found: dict[tuple[str, str], list[LineHolding]] = {}
     for one in holders:
         place = one.place
         found.setdefault((place.file, "" if place.file else place.function), []).append(one)
@@ -87,7 +89,7 @@ def files_of(holders: Iterable[Holder]) -> tuple[FileHolder, ...]:
     return tuple(rows)
 
 
-def _file_holder(file: str, members: Sequence[Holder]) -> FileHolder:
+def _file_holder(file: str, members: Sequence[LineHolding]) -> FileHolder:
     functions: Counter[str] = Counter()
     for one in members:
         functions[one.place.function] += one.size_bytes
@@ -118,9 +120,9 @@ def churn_sizes(operations: Operations, place_of: Callable[[int], Frame]) -> tup
     )
 
 
-def _most(places: Counter[Frame], size_bytes: int) -> Iterator[Holder]:
+def _most(places: Counter[Frame], size_bytes: int) -> Iterator[LineHolding]:
     for place, blocks in sorted(places.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED]:
-        yield Holder(place, blocks * size_bytes, blocks)
+        yield LineHolding(place, blocks * size_bytes, blocks)
 
 
 def segment_sizes(segments: Iterable[Segment]) -> Iterator[SegmentSize]:

@@ -70,7 +70,7 @@ class Hole(NamedTuple):
     whole_bytes: int
 
 
-class Holder(NamedTuple):
+class LineHolding(NamedTuple):
     """What one line of a program holds; ``size_bytes`` in ``blocks``."""
 
     place: Frame
@@ -98,7 +98,7 @@ class Kept(NamedTuple):
     free_bytes: int
     whole_bytes: int
     largest_hole_bytes: int
-    holders: tuple[Holder, ...]
+    holders: tuple[LineHolding, ...]
 
 
 def split_of(segments: Iterable[Segment]) -> Split:
@@ -166,7 +166,9 @@ def _pages(segment: Segment, address: int, size_bytes: int) -> int:
     return max(0, end - first) * page
 
 
-def rank(sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]) -> tuple[Holder, ...]:
+def rank(
+    sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]
+) -> tuple[LineHolding, ...]:
     """
     Return who holds memory, the most first.
 
@@ -184,5 +186,5 @@ def rank(sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]) -> 
         held = places.setdefault(place_of(stack), [0, 0])
         held[0] += size_bytes
         held[1] += counts[stack]
-    holders = (Holder(place, *held) for place, held in places.items())
+    holders = (LineHolding(place, *held) for place, held in places.items())
     return tuple(sorted(holders, key=lambda one: (-one.size_bytes, one.place)))

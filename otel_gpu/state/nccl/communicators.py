@@ -6,16 +6,16 @@ from typing import Final
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
 from otel_gpu.state.nccl.rank_calls import Handle, Member
-from otel_gpu.state.nccl.rank_comparison import Group
+from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.window import Window
 
 MAX_MEMBERS: Final = 4_096
 """Ranks of all communicators, those that were read last."""
 Lags = dict[ImageKey, dict[tuple[ImageKey, int, int], int]]
-"""For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``Group.rank_of`` has it)."""
+"""For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``RankGroup.rank_of`` has it)."""
 
 
-class Communicators:
+class CommunicatorStates:
     """
     The communicators of this host; bounded.
 
@@ -29,9 +29,11 @@ class Communicators:
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self._window = window
-        self._groups: dict[tuple[int, ImageKey | None, Handle | None], Group] = {}
+        self._groups: dict[tuple[int, ImageKey | None, Handle | None], RankGroup] = {}
         # In the order in which they were read.
-        self._members: OrderedDict[tuple[ImageKey, Handle], tuple[Group, Member]] = OrderedDict()
+        self._members: OrderedDict[tuple[ImageKey, Handle], tuple[RankGroup, Member]] = (
+            OrderedDict()
+        )
         self._of: dict[ImageKey, dict[Handle, None]] = {}
         self._images: dict[int, ImageKey] = {}
         self._has_begun = window.start_unix_ns is None
@@ -73,11 +75,11 @@ class Communicators:
 
     def _join(
         self, name: tuple[ImageKey, Handle], activity: CommunicatorActivity
-    ) -> tuple[Group, Member]:
+    ) -> tuple[RankGroup, Member]:
         image, handle = name
         identity = activity.communicator.id
         key = (identity, None, None) if identity else (0, image, handle)
-        group = self._groups.setdefault(key, Group(identity))
+        group = self._groups.setdefault(key, RankGroup(identity))
         member = Member(activity.process, handle, activity.communicator)
         group.members[name] = member
         group.change()
@@ -122,11 +124,11 @@ class Communicators:
         """Say whether a process is a rank of anything."""
         return image in self._of
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[RankGroup]:
         """Return all communicators."""
         return list(self._groups.values())
 
-    def of(self, image: ImageKey) -> list[tuple[Group, Member]]:
+    def of(self, image: ImageKey) -> list[tuple[RankGroup, Member]]:
         """Return what a process is a rank of."""
         return [self._members[image, handle] for handle in self._of.get(image, ())]
 

@@ -8,7 +8,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage
 from otel_gpu.procfs.jobs import RANK
-from otel_gpu.wire.communicators import Collective, Communicator
+from otel_gpu.wire.communicators import Communicator, QueuedCollective
 
 MAX_CALLS: Final = 64
 """Of one rank, the latest: more than two readings have."""
@@ -48,7 +48,7 @@ class Member:
         self.before: Communicator | None = None
         self.read_ktime_ns = 0
         self.has_ended = False
-        self.calls: list[Collective] = []
+        self.calls: list[QueuedCollective] = []
         self.stacks: dict[int, CallStack] = {}
         self.lag_ns = self.late_ns = 0
         self.lag_by_ns: dict[tuple[ImageKey, int], int] = {}
@@ -66,7 +66,7 @@ class Member:
         """Whether its numbers are those of the others."""
         return not self.last.flags & wire.COMMUNICATOR_LATE
 
-    def call_of(self, number: int) -> Collective | None:
+    def call_of(self, number: int) -> QueuedCollective | None:
         """Return the call with a number, if it is known."""
         index = bisect_right(self.calls, number, key=_number) - 1
         found = self.calls[index] if index >= 0 else None

@@ -20,7 +20,7 @@ from otel_gpu.state.nccl.rank_positions import (
     disagreement,
     going_on,
 )
-from otel_gpu.wire.communicators import Collective
+from otel_gpu.wire.communicators import QueuedCollective
 
 MAX_COMPARED: Final = 1_024
 """Ranks of one communicator that are compared with each other; no host has so many devices, but dumps do."""
@@ -31,7 +31,7 @@ _CONTRADICTIONS = 3
 _FEW = 2
 
 
-class Group:
+class RankGroup:
     """
     A communicator, as far as it is on this host.
 
@@ -169,7 +169,9 @@ class Group:
         for one in late:
             one.late_ns += time_ns
 
-    def _close(self, member: Member, last: Member, call: Collective, end_ktime_ns: int) -> None:
+    def _close(
+        self, member: Member, last: Member, call: QueuedCollective, end_ktime_ns: int
+    ) -> None:
         time_ns, member.open_ns = member.open_ns, 0
         # Programs begin at different moments, which is no habit either.
         if end_ktime_ns - call.called_ktime_ns >= HANG_NS or call.number == 1:
@@ -180,7 +182,7 @@ class Group:
 
     def delays(
         self, member: Member, start_ktime_ns: int, end_ktime_ns: int
-    ) -> Iterator[tuple[int, int, tuple[Member, ...], Collective]]:
+    ) -> Iterator[tuple[int, int, tuple[Member, ...], QueuedCollective]]:
         """
         Yield when others had not called in a window what a member had, who they were, and its call.
 

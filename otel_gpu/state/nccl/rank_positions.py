@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from otel_gpu.state.nccl.rank_calls import OUT, Member
-from otel_gpu.wire.communicators import Collective, Signature
+from otel_gpu.wire.communicators import QueuedCollective, Signature
 
 _PAIR = 2
 _MAX_UNMATCHED = 1 << 14
@@ -92,7 +92,7 @@ def disagreement(members: Sequence[Member]) -> Standing | None:
 
 
 def _odd(
-    known: Sequence[tuple[Member, Collective]], asked: Sequence[tuple[Signature, int]]
+    known: Sequence[tuple[Member, QueuedCollective]], asked: Sequence[tuple[Signature, int]]
 ) -> tuple[Member, ...]:
     """Return who asked for something else than more than half of the ranks; none: nobody did."""
     usual, count = asked[0]
@@ -101,7 +101,7 @@ def _odd(
     return tuple(one for one, call in known if call.signature != usual)
 
 
-def _unmatched(known: Sequence[tuple[Member, Collective]]) -> tuple[Unmatched, ...]:
+def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatched, ...]:
     """Return what ranks send each other that is not what the other one expects, pair by pair."""
     by_rank = {one.last.rank: (one, call) for one, call in known if call.sends and call.receives}
     size = max((one.last.rank_count for one, _ in known), default=0)

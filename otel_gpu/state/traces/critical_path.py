@@ -26,7 +26,7 @@ MAX_ROWS: Final = 200_000
 NO_THREAD: Final = -1
 
 
-class Bound(StrEnum):
+class PathBound(StrEnum):
     """What a piece of a path is: time of the host, of a device, or between the two."""
 
     # That of Enum is a function of Python.
@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     the end of the work to that of the call, or all of a call if that work is not known.
     """
 
-    bound: Bound
+    bound: PathBound
     row: int
     start_ns: int
     end_ns: int
@@ -58,7 +58,7 @@ class Piece(NamedTuple):
 class PathPart(NamedTuple):
     """All pieces of one bound and name."""
 
-    bound: Bound
+    bound: PathBound
     name: str
     times: int
     time_ns: int
@@ -84,10 +84,10 @@ def find_critical_path(
     walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
     if walk.rows > MAX_ROWS:
         return None
-    found: dict[tuple[Bound, int], list[int]] = {}
+    found: dict[tuple[PathBound, int], list[int]] = {}
     names_of = {
         bound: trace.activities.names if bound in _OF_DEVICE else trace.host.names
-        for bound in Bound
+        for bound in PathBound
     }
     for bound, row, from_ns, to_ns in walk.pieces():
         key = bound, 0 if row == NO_ROW else names_of[bound][row]
@@ -101,7 +101,7 @@ def find_critical_path(
 
 
 # Looking a member up takes as long as a step of the walk.
-_OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = Bound
+_OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = PathBound
 _CALLED, _ANNOTATED, _COPIED = int(HostWork.CALL), int(HostWork.ANNOTATION), int(Work.COPY)
 _OF_DEVICE = frozenset({_KERNEL, _QUEUE})
 _END_NS: Final = 1 << 63
@@ -294,6 +294,6 @@ class Walk:
         return self._by_end[found] if found >= 0 else NO_ROW
 
 
-_Step = tuple[Bound, int, int]
+_Step = tuple[PathBound, int, int]
 _Steps = tuple[list[_Step], int, int]
 _MARKS = frozenset({HostWork.OPERATION, HostWork.CALL, _ANNOTATED})

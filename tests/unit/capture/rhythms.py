@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.capture.steps.period import Calls, Role
+from otel_gpu.capture.steps.period import CallSequence, Role
 
 US = 1_000
 WAIT, TO_DEVICE, TO_HOST, OTHER = 1, 2, 3, 4
@@ -14,7 +14,7 @@ ROLES = {WAIT: Role.WAIT, TO_DEVICE: Role.TO_DEVICE, TO_HOST: Role.TO_HOST, OTHE
 class Log(NamedTuple):
     """What a program says of its steps: indices of their first and last calls, and the kind."""
 
-    calls: Calls
+    calls: CallSequence
     steps: list[tuple[int, int, str]]
 
 
@@ -38,4 +38,4 @@ def thread(parts: Sequence[tuple[str, Sequence[int]]], *, host_us: int = 300) ->
             gaps_ns.append(gap_ns)
             now_ns += 10 * US
     roles = {symbol: ROLES.get(symbol, Role.LAUNCH) for symbol in symbols}
-    return Log(Calls(symbols, starts_ns, gaps_ns, roles), steps)
+    return Log(CallSequence(symbols, starts_ns, gaps_ns, roles), steps)

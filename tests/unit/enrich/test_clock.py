@@ -1,14 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.enrich.clock import MAX_SAMPLES, Clock
+from otel_gpu.enrich.clock import MAX_SAMPLES, UnixClock
 
 T0 = 1_700_000_000_000_000_000
 
 
 def test_a_moment_between_two_samples_uses_the_earlier():
     """A step of the clock moves only what happened after it was noticed."""
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(1_000, T0 + 1_000)
     clock.add_sample(2_000, T0 + 5_002_000)
 
@@ -19,7 +19,7 @@ def test_a_moment_between_two_samples_uses_the_earlier():
 
 def test_moments_before_the_first_sample_use_the_first():
     """What happened before the first sample is still dated."""
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(1_000, T0 + 1_000)
     clock.add_sample(2_000, T0 + 9_000)
 
@@ -28,12 +28,12 @@ def test_moments_before_the_first_sample_use_the_first():
 
 def test_without_samples_ktime_is_unix_time():
     """A recording without clocks dates to 1970 and does not fail."""
-    assert Clock().to_unix_ns(123) == 123
+    assert UnixClock().to_unix_ns(123) == 123
 
 
 def test_a_clock_may_be_set_back():
     """Unix time may go backwards, as it did on the host."""
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(1_000, T0)
     clock.add_sample(2_000, T0 - 60_000_000_000)
 
@@ -42,7 +42,7 @@ def test_a_clock_may_be_set_back():
 
 def test_offset_is_the_one_in_force():
     """The difference of the clocks can be asked for on its own."""
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(1_000, 51_000)
     clock.add_sample(2_000, 62_000)
 
@@ -55,7 +55,7 @@ def test_offset_is_the_one_in_force():
 )
 def test_a_later_sample_never_changes_an_earlier_moment(samples, moment):
     """Whatever is learnt later, a moment before it keeps its Unix time."""
-    clock = Clock()
+    clock = UnixClock()
     samples.sort()
     earlier = [sample for sample in samples if sample[0] <= moment] or samples[:1]
     for sample in earlier:
@@ -71,7 +71,7 @@ def test_a_later_sample_never_changes_an_earlier_moment(samples, moment):
 
 def test_old_samples_are_dropped():
     """A capture that runs for months keeps a bounded number of samples, the newest."""
-    clock = Clock()
+    clock = UnixClock()
     for ktime in range(3 * MAX_SAMPLES):
         clock.add_sample(ktime, 2 * ktime)
 
@@ -83,11 +83,11 @@ def test_old_samples_are_dropped():
 
 def test_broken_moments_stay_within_what_otlp_carries():
     """A damaged record must not become a number that no exporter can write."""
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(1_000, T0)
     assert clock.to_unix_ns((1 << 64) - 1) == (1 << 63) - 1
 
     clock.add_sample(1_000_000, 0)
     clock.add_sample(2_000_000, 0)
     assert clock.to_unix_ns(1_500_000) == 500_000
-    assert Clock().to_unix_ns(-1) == 0
+    assert UnixClock().to_unix_ns(-1) == 0

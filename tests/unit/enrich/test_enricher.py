@@ -32,7 +32,7 @@ from otel_gpu.enrich.pending_events import MAX_HELD
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
 from otel_gpu.faults import Faults
 from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryTotals, OutOfMemory
-from otel_gpu.wire.communicators import Collective, Communicator, CommunicatorKey, Signature
+from otel_gpu.wire.communicators import Communicator, CommunicatorKey, QueuedCollective, Signature
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import (
     Capture,
@@ -660,7 +660,7 @@ NESTED = {
     "readings": lambda: st.lists(
         st.tuples(any_of(CommunicatorKey), any_of(Communicator)), max_size=2
     ).map(tuple),
-    "recent": lambda: st.lists(any_of(Collective), max_size=2).map(tuple),
+    "recent": lambda: st.lists(any_of(QueuedCollective), max_size=2).map(tuple),
     "signature": lambda: any_of(Signature),
     "trace_id": lambda: st.binary(min_size=16, max_size=16),
     "span_id": lambda: st.binary(min_size=8, max_size=8),

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu.importers import open_capture
 from otel_gpu.options import Config
-from otel_gpu.state.traces.critical_path import Bound, Walk
+from otel_gpu.state.traces.critical_path import PathBound, Walk
 from otel_gpu.state.traces.device_time import timelines
 from otel_gpu.state.traces.host_time import HostTime
 from otel_gpu.state.traces.kernel_kinds import kinds_of
@@ -239,7 +239,7 @@ def test_the_path_goes_through_operators_as_they_lie_in_each_other():
     pieces = [
         (trace.names[trace.host.names[row]], (to_ns - from_ns) // US)
         for bound, row, from_ns, to_ns in Walk(*parts, start_ns, end_ns).pieces()
-        if bound in (Bound.OPERATOR, Bound.CALL)
+        if bound in (PathBound.OPERATOR, PathBound.CALL)
     ][::-1]
 
     nested = [
@@ -259,9 +259,9 @@ def test_the_path_goes_through_a_launch_and_a_queue():
 
     queue, transform, launch = list(Walk(*parts, start_ns, end_ns).pieces())[1:4]
 
-    assert (queue.bound, queue.end_ns - queue.start_ns) == (Bound.QUEUE, 7 * US)
+    assert (queue.bound, queue.end_ns - queue.start_ns) == (PathBound.QUEUE, 7 * US)
     assert trace.names[activities.names[transform.row]].startswith("void fft2d_r2c_32x32")
-    assert (launch.bound, launch.end_ns - launch.start_ns) == (Bound.LAUNCH, 27 * US)
+    assert (launch.bound, launch.end_ns - launch.start_ns) == (PathBound.LAUNCH, 27 * US)
 
 
 @pytest.mark.parametrize("name", [*WORKERS, OWLV2, QWEN, "df_index_resolver.json.gz", "trace_diff_control.json.gz", "nccl_data.json.gz"])  # fmt: skip

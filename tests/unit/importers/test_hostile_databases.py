@@ -42,7 +42,7 @@ def import_all(path):
             open_capture("nsys", path, config) as capture,
             open_exports(config, {}, live=False) as exports,
         ):
-            blame = pipeline.Blame(config, exports)
+            blame = pipeline.ExplainStage(config, exports)
             collector = Collector(Explainer(), rejected=capture.tally.rejected)
             observers = [exports.observe, blame.observe, collector.observe]
             pipeline.process_events(capture.events(), Enricher(), observers)

@@ -19,7 +19,7 @@ from otel_gpu.cli.commands.mcp import _find_capture
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import CallActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.mcp.captures import Capture
+from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.server import answer
 from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.bodies import MAX_FRAME_TEXT
@@ -55,7 +55,7 @@ HOSTILE = (
 
 def capture_of(
     path: Path | None, store: Path | None = None, baseline: Path | None = None
-) -> Capture:
+) -> ServedCapture:
     """What ``otel-gpu mcp`` serves when it is told so."""
     config = Config()
     settings = dataclasses.replace(config.store, path=None if store is None else str(store))
@@ -63,7 +63,7 @@ def capture_of(
     return _find_capture(args, dataclasses.replace(config, store=settings))
 
 
-def ask(capture: Capture, tool: str, **arguments) -> dict:
+def ask(capture: ServedCapture, tool: str, **arguments) -> dict:
     """What a tool says; ``from_`` is from."""
     if "from_" in arguments:
         arguments["from"] = arguments.pop("from_")

@@ -7,7 +7,7 @@ import pytest
 from otel_gpu.enrich.identity.identities import Who
 from otel_gpu.explain.chains import Cause, Culprit, Incident, Verdict
 from otel_gpu.mcp.answers import MAX_BYTES
-from otel_gpu.mcp.captures import Study
+from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.server import answer
 from otel_gpu.report.document import Document, Node, Where, Window, processes_of
 from otel_gpu.report.health import Health
@@ -39,7 +39,7 @@ def ask(monkeypatch):
     capture = served.capture_of(served.DEMO)
 
     def ask(document, tool="get_time_budget", **arguments):
-        monkeypatch.setattr(capture, "study", lambda _: Study(document, Health(), {}, ""))
+        monkeypatch.setattr(capture, "study", lambda _: ServedDocument(document, Health(), {}, ""))
         text, is_error = answer(capture, tool, arguments)
         assert not is_error, text
         return text

@@ -8,7 +8,7 @@ import pytest
 from otel_gpu.procfs import sockets
 from otel_gpu.procfs.sockets import (
     Endpoint,
-    Holders,
+    SocketHolders,
     address_text,
     find_inode,
     listening_ports,
@@ -61,7 +61,7 @@ def test_who_holds_a_pipe_is_looked_up_again_after_a_while():
     """Looking costs a system call for each descriptor, so not for each question."""
     now_s = 0.0
     pids = [os.getpid(), 1 << 22]
-    holders = Holders(lambda: pids, lambda: now_s)
+    holders = SocketHolders(lambda: pids, lambda: now_s)
     read, write = os.pipe()
     inode = os.fstat(read).st_ino
     try:

@@ -13,7 +13,7 @@ from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.json_form import make_document
-from otel_gpu.wire.communicators import Collective, Signature
+from otel_gpu.wire.communicators import QueuedCollective, Signature
 from tests.activities import H100, SECOND, T0, call, capture
 from tests.communicator_activities import ALL_REDUCE, ID, RECENT, collectives, ranks, reading
 from tests.unit.explain.nccl.test_collectives import hanging
@@ -29,7 +29,7 @@ def training(seconds=60, late=3):
     for at_s in range(1, seconds):
         for rank, process in enumerate(WORLD):
             made = [
-                Collective(
+                QueuedCollective(
                     n + 1,
                     SECOND + n * SECOND // 40 + (rank == late) * 5_000_000,
                     OTHER if n % 10 == 9 else ALL_REDUCE,

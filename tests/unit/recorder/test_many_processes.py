@@ -11,7 +11,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.cli import main
-from otel_gpu.recorder.batch import Batch, PendingRows
+from otel_gpu.recorder.batch import PendingRows, RowBatch
 from otel_gpu.recorder.limits import Limits
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.report.other_processes import MAX_NAMED
@@ -100,7 +100,7 @@ _SHARED = (
     FunctionType,
     BuiltinFunctionType,
     sqlite3.Connection,
-    Batch,
+    RowBatch,
     PendingRows,
 )
 

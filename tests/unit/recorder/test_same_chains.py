@@ -33,7 +33,7 @@ def test_what_becomes_a_span_is_in_the_store(tmp_path):
         open_exports(config, {}, live=False) as exports,
         open_writer(store_path, live=False) as writer,
     ):
-        blame = pipeline.Blame(config, exports, writer)
+        blame = pipeline.ExplainStage(config, exports, writer)
         for activity in activities:
             exports.observe(activity)
             writer.observe(activity)

@@ -7,8 +7,8 @@ from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Inc
 from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.memory.allocator_churn import AllocatorChurn
 from otel_gpu.explain.settings import Settings
-from otel_gpu.state.memory.blocks import Blocks
-from otel_gpu.state.nccl.communicators import Communicators
+from otel_gpu.state.memory.blocks import AllocatorState
+from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0, call_stack
 
@@ -165,8 +165,8 @@ class FakeExplainer:
     def __init__(self, *, planned=(), late=(), incidents=(), given_up=()):
         self.settings = Settings()
         self.given_up = dict(given_up)
-        self.blocks, self.histories = Blocks(), {}
-        self.communicators = Communicators()
+        self.blocks, self.histories = AllocatorState(), {}
+        self.communicators = CommunicatorStates()
         self.churn = AllocatorChurn(self.settings)
         self.examples = Examples(None, self.settings.max_processes)
         self.pushed = []

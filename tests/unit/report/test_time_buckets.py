@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import CountersActivity
 from otel_gpu.enrich.identity.identities import ProcessImage
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
-from otel_gpu.report.extent import Extent
+from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.time_buckets import MAX_ROWS, MAX_SLOTS, Slots, Totals
 from otel_gpu.state.capture_state import Ledger
 from tests.activities import (
@@ -34,7 +34,7 @@ WHOLE = Window()
 
 def captured(*times, window=WHOLE):
     """Slots of captures, by their begin and end in nanoseconds."""
-    extent = Extent()
+    extent = CaptureExtent()
     for start_ns, end_ns in times:
         extent.observe(capture(unix_ns=start_ns))
         extent.observe(CountersActivity(end_ns, {}))

@@ -1,12 +1,12 @@
 """What ports counted, over resets, and what of it in a window."""
 
-from otel_gpu.state.fabric import Fabric
+from otel_gpu.state.fabric import FabricState
 from tests.activities import SECOND, T0
 from tests.adapters import fabric, port
 
 
 def kept(*readings):
-    ledger = Fabric()
+    ledger = FabricState()
     for reading in readings:
         ledger.observe(reading)
     return ledger

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.state.reading_history import History
+from otel_gpu.state.reading_history import ReadingHistory
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from otel_gpu.state.reading_history import History
 )
 def test_a_window_lies_between_two_readings(window, found):
     """What was read within it says nothing about it as a whole."""
-    history = History(8)
+    history = ReadingHistory(8)
     for unix_ns in (10, 20, 30):
         history.add(unix_ns, -unix_ns)
 
@@ -22,7 +22,7 @@ def test_a_window_lies_between_two_readings(window, found):
 
 def test_the_oldest_readings_go_first():
     """What is not kept any more cannot be asked about."""
-    history = History(2)
+    history = ReadingHistory(2)
     for unix_ns in (10, 20, 30):
         history.add(unix_ns, 0)
 

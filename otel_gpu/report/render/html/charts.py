@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.report.document import Document, Severity, Slot, Window
 from otel_gpu.report.render.fields import offset_of, phase_text
-from otel_gpu.report.render.html.shapes import WIDTH, Block
+from otel_gpu.report.render.html.shapes import WIDTH, Rectangle
 from otel_gpu.report.wording.formats import format_duration, format_share
 from otel_gpu.report.wording.phases import NO_CAPTURE, PhaseKind, phase_of
 from otel_gpu.report.wording.phrases import API, CPU, GPU, MEMORY, WORK
@@ -66,7 +66,7 @@ class Chart(NamedTuple):
     label: str
     kind: str
     about: str
-    blocks: Sequence[Block]
+    blocks: Sequence[Rectangle]
     tone: str = ""
     note: str = ""
     keys: Sequence[tuple[str, str]] = ()
@@ -124,7 +124,7 @@ def _columns(
     rows: Sequence[Slot | Window],
     values: Sequence[Any],
     draw: Callable[[Any], tuple[str, float, str]],
-) -> list[Block]:
+) -> list[Rectangle]:
     """Draw a column for each row; ``draw`` says of a value its tone, its height and its text."""
     start_unix_ns, length_ns = document.start_unix_ns, max(1, document.length_ns)
     blocks = []
@@ -135,7 +135,7 @@ def _columns(
             width = max(1, (row.end_unix_ns or 0) - (row.start_unix_ns or 0)) / length_ns * WIDTH
             height, title = part * _HEIGHT, f"{offset_of(row, start_unix_ns)}: {text}"
             shown = max(width - _GAP, width / 2)
-            blocks.append(Block(tone, left, shown, _HEIGHT - height, height, title=title))
+            blocks.append(Rectangle(tone, left, shown, _HEIGHT - height, height, title=title))
     return blocks
 
 
@@ -151,7 +151,7 @@ def _incidents(document: Document) -> Chart:
         place = (min(left, WIDTH - _GAP), max(right - left, _GAP), index * height, height * 0.8)
         kind, number = f"mark mark-{known(incident.severity)}", index + 1
         title = f"Incident {number}: {format_duration(incident.lost_ns)} lost"
-        blocks.append(Block("", *place, kind, title, f"#incident-{number}"))
+        blocks.append(Rectangle("", *place, kind, title, f"#incident-{number}"))
     about = f"When the incidents were: {len(shown)} marks"
     note = "the worst" if len(incidents) > len(shown) else ""
     height_px = max(_LEAST_HEIGHT, _MARK_HEIGHT * len(shown))

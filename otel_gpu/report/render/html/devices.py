@@ -7,7 +7,7 @@ from otel_gpu.report.devices.types import Advice, DeviceReport, GapRow
 from otel_gpu.report.document import Document
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.html.shapes import MOST_ROWS, Bar, Part
+from otel_gpu.report.render.html.shapes import MOST_ROWS, Part, ShareBar
 from otel_gpu.report.render.html.tables import Table, table_of
 from otel_gpu.report.render.html.timeline import IDLE_TONES
 from otel_gpu.report.render.text.devices import (
@@ -165,7 +165,7 @@ def _worked(row: DeviceReport) -> Sequence[Any]:
 
 def _bar(tone: fields.Read) -> Field:
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
-        return Cell(Bar(tone(row), row.time_ns), row.time_ns)
+        return Cell(ShareBar(tone(row), row.time_ns), row.time_ns)
 
     return Field("", cell, is_text=True, about="Time, as a share of the largest")
 

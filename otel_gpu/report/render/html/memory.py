@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from otel_gpu.report.document import Document
 from otel_gpu.report.memory.snapshot import frame_of, kept_for
 from otel_gpu.report.memory.types import (
-    ChurnSize,
+    ChurnRow,
     FileHolder,
-    Growth,
+    GrowingLine,
     Holding,
     Memory,
     MemoryReading,
@@ -20,7 +20,7 @@ from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.charts import LOST, Chart
 from otel_gpu.report.render.html.markup import Place
-from otel_gpu.report.render.html.shapes import WIDTH, Bar, Block
+from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, ShareBar
 from otel_gpu.report.render.html.shapes import Part as Share
 from otel_gpu.report.render.html.tables import Table, table_of
 from otel_gpu.report.render.text.memory import file_text, memory_parts, places_text, size_class
@@ -61,7 +61,7 @@ def name_of_memory(row: Memory, document: Document) -> object:
     return (whose, f", d{said}") if whose else f"D{said}"
 
 
-def place_of_holding(row: Holding | PinnedBy | OutOfMemory | Growth) -> object:
+def place_of_holding(row: Holding | PinnedBy | OutOfMemory | GrowingLine) -> object:
     """Name a line of a program, or what stands for one."""
     if not row.file:
         return Name(row.function)
@@ -114,7 +114,7 @@ def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) 
         fields.text("where", place_of_holding),
         fields.figure("bytes", "size_bytes", format_size),
         fields.figure("share", lambda one: one.size_bytes / whole, format_share),
-        Field("", lambda one: Cell(Bar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
+        Field("", lambda one: Cell(ShareBar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
         fields.figure("blocks", "blocks", fields.in_full),
     )
     return table_of(Table(about, columns), rows, most=MOST_HELD)
@@ -125,13 +125,13 @@ def file_table(rows: Sequence[FileHolder]) -> Table:
     columns = (
         fields.text("where", file_text),
         fields.figure("bytes", "size_bytes", format_size),
-        Field("", lambda one: Cell(Bar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
+        Field("", lambda one: Cell(ShareBar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
         fields.figure("blocks", "blocks", fields.in_full),
     )
     return table_of(Table("Files that hold memory in the end", columns), rows, most=MOST_HELD)
 
 
-def churn_table(rows: Sequence[ChurnSize]) -> Table:
+def churn_table(rows: Sequence[ChurnRow]) -> Table:
     """Return of which sizes most was allocated, and who allocated most of them."""
     columns = (
         fields.figure("size", "block_bytes", format_size),
@@ -175,7 +175,7 @@ def pin_table(rows: Sequence[PinnedBy]) -> Table:
     return table_of(Table("Blocks that keep holes apart", columns), rows, most=MOST_HELD)
 
 
-def growth_table(rows: Sequence[Growth]) -> Table:
+def growth_table(rows: Sequence[GrowingLine]) -> Table:
     """Return which lines hold more and more, and how sure that is."""
     columns = (
         fields.text("where", place_of_holding),
@@ -198,7 +198,7 @@ def window_table(row: Memory) -> Table:
         fields.figure("calls", "calls", fields.in_full),
         fields.figure("mean", "mean_ns", format_duration),
         fields.figure("longest", "max_ns", format_duration),
-        Field("", lambda one: Cell(Bar(MEMORY, one.max_ns), one.max_ns), is_text=True),
+        Field("", lambda one: Cell(ShareBar(MEMORY, one.max_ns), one.max_ns), is_text=True),
         fields.figure("bytes", "size_bytes", format_size),
         fields.figure("frees", "frees", fields.in_full),
     )
@@ -238,7 +238,7 @@ def _size(size_bytes: int | None) -> str:
     return "not known" if size_bytes is None else format_size(size_bytes)
 
 
-def _horizon(row: Growth) -> str:
+def _horizon(row: GrowingLine) -> str:
     return "" if row.full_in_s is None else format_duration(row.full_in_s * _NS_PER_S)
 
 
@@ -264,21 +264,21 @@ def _draw(
     columns: Sequence[tuple[float, float, MemoryReading]],
     tone: str,
     parts: Sequence[float],
-) -> Iterator[Block]:
+) -> Iterator[Rectangle]:
     origin_ns = row.readings[0].unix_ns
     for (left, width, one), part in zip(columns, parts, strict=True):
         height = min(1.0, part) * _HEIGHT
         used, reserved = format_size(one.live_bytes), format_size(one.reserved_bytes)
         title = f"{format_offset(one.unix_ns, origin_ns)}: {used} in use, {reserved} reserved"
         if height > 0:
-            yield Block(tone, left, width, _HEIGHT - height, height, title=title)
+            yield Rectangle(tone, left, width, _HEIGHT - height, height, title=title)
 
 
-def _marks(row: Memory) -> Iterator[Block]:
+def _marks(row: Memory) -> Iterator[Rectangle]:
     start_ns, length_ns = row.readings[0].unix_ns, length_of_memory(row)
     for number, oom in enumerate(row.ooms):
         if oom.unix_ns is None or not 0 <= oom.unix_ns - start_ns <= length_ns:
             continue
         left = min((oom.unix_ns - start_ns) / length_ns * WIDTH, WIDTH - _GAP)
         title = f"Request {number + 1}: {format_size(oom.asked_bytes)}, {oom.cause}"
-        yield Block("", left, _GAP, kind="mark mark-high", title=title)
+        yield Rectangle("", left, _GAP, kind="mark mark-high", title=title)

@@ -95,7 +95,7 @@ def make_page(
 
 
 # What the templates ask for is what these modules offer, by its own name.
-ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.Bar)
+ENVIRONMENT.tests["bar"] = lambda value: isinstance(value, shapes.ShareBar)
 ENVIRONMENT.globals |= names_for_templates(
     *(formats, sentences, phrases, causes, stories, shapes, charts, tables, flamegraph),
     *(memory, devices, collectives, timeline),

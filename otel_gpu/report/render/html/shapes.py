@@ -21,7 +21,7 @@ class Part(NamedTuple):
     beside: str = ""
 
 
-class Block(NamedTuple):
+class Rectangle(NamedTuple):
     """A rectangle in a picture 100 wide and 10 high, and what it says when pointed at."""
 
     tone: str
@@ -34,28 +34,28 @@ class Block(NamedTuple):
     href: str = ""
 
 
-class Bar(NamedTuple):
+class ShareBar(NamedTuple):
     """A bar in a cell, as a share of the longest in its column."""
 
     tone: str
     share: float
 
 
-def blocks_of(parts: Iterable[Part]) -> list[Block]:
+def blocks_of(parts: Iterable[Part]) -> list[Rectangle]:
     """Lay parts one after the other; what they do not fill stays empty."""
     blocks = []
     left = 0.0
     for part in parts:
         width = min(max(part.share, 0.0) * WIDTH, WIDTH - left)
         if width > 0:
-            blocks.append(Block(part.tone, left, width))
+            blocks.append(Rectangle(part.tone, left, width))
             left += width
     return blocks
 
 
-def bar_block(tone: str, share: float) -> list[Block]:
+def bar_block(tone: str, share: float) -> list[Rectangle]:
     """Draw one share from the left edge on."""
-    return [Block(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
+    return [Rectangle(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
 
 
 def cause_parts(causes: Iterable[Cause]) -> list[Part]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from otel_gpu.report import causes
 from otel_gpu.report.causes import Step, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.report.document import (
-    Api,
+    ApiTotals,
     Balance,
     CallStack,
     Cause,
@@ -223,7 +223,7 @@ def by_balance(balances: Sequence[Balance]) -> list[Balance]:
     return sorted(balances, key=lambda one: -abs(one.allocated_bytes - one.freed_bytes))
 
 
-def failing(apis: Iterable[Api]) -> tuple[str, int]:
+def failing(apis: Iterable[ApiTotals]) -> tuple[str, int]:
     """Return the API with most errors, and how many those are."""
     errors: Counter[str] = Counter()
     for row in apis:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.report.document import Api, Chain, Incident, OffCpu, Slot, Window
+from otel_gpu.report.document import ApiTotals, Chain, Incident, OffCpu, Slot, Window
 from otel_gpu.report.memory.memory_calls import ROLE_WORDS, ROLES
-from otel_gpu.report.nccl.types import Communicator
+from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.markup import Id, Place, Quiet
-from otel_gpu.report.render.html.shapes import MOST_ROWS, Bar, listed
+from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, listed
 from otel_gpu.report.render.text.collectives import MOST_RANKS, RANKS
 from otel_gpu.report.waits import kind_of_wait
 from otel_gpu.report.wording.formats import format_duration, format_offset
@@ -57,8 +57,10 @@ def table_of(
         longest = max((row[place].value or 0 for row in cells), default=0) or 1
         for row in cells:
             cell = row[place]
-            if isinstance(cell.shown, Bar):
-                row[place] = cell._replace(shown=Bar(cell.shown.tone, cell.shown.share / longest))
+            if isinstance(cell.shown, ShareBar):
+                row[place] = cell._replace(
+                    shown=ShareBar(cell.shown.tone, cell.shown.share / longest)
+                )
     return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
@@ -118,7 +120,7 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
     return table_of(empty, rest, most=len(rest))
 
 
-def rank_table(row: Communicator) -> Table:
+def rank_table(row: CommunicatorReport) -> Table:
     """How far the ranks of a communicator are."""
     return table_of(Table("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
 
@@ -136,12 +138,12 @@ def functions_of(names: Iterable[str]) -> tuple[Part, ...]:
 
 def _bar(name: str, tone: Callable[[Any], str], of: str = "Time") -> Field:
     def cell(row: Any) -> Cell:  # noqa: ANN401 -- any noun
-        return Cell(Bar(tone(row), getattr(row, name)), getattr(row, name))
+        return Cell(ShareBar(tone(row), getattr(row, name)), getattr(row, name))
 
     return Field("", cell, is_text=True, about=f"{of}, as a share of the largest")
 
 
-def _call(row: Api) -> object:
+def _call(row: ApiTotals) -> object:
     return Code(row.api) if row.layer == "runtime" else (Code(row.api), " ", Quiet(row.layer))
 
 

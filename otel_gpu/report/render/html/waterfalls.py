@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
 from otel_gpu.report.document import Chain, Culprit, Effect, Evidence
-from otel_gpu.report.render.html.shapes import WIDTH, Block, listed
+from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, listed
 from otel_gpu.report.render.html.tables import functions_of, place_of
 from otel_gpu.report.wording.formats import count_of, format_duration
 from otel_gpu.report.wording.phrases import tone_of
@@ -27,7 +27,7 @@ class Lane(NamedTuple):
     kind: str
     label: object = ""
     details: tuple[object, ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[Rectangle, ...] = ()
     offset: str = ""
     length: str = ""
     thread: Culprit | None = None
@@ -53,7 +53,7 @@ def waterfall(chain: Chain) -> tuple[list[Lane], list[str]]:
 
 def _lanes(effect: Effect, shown: list[Interval]) -> Iterator[Lane]:
     own = [one for one in shown if one.thread is None]
-    blocks = [Block("whole", 0.0, WIDTH)]
+    blocks = [Rectangle("whole", 0.0, WIDTH)]
     for one in own:
         is_begin = one.evidence.start_unix_ns == effect.start_unix_ns
         is_whole = is_begin and one.evidence.kind in ("call", "gap")
@@ -78,7 +78,7 @@ def _lane(effect: Effect, one: Interval) -> Lane:
     return Lane(kind, label, details, blocks, offset, _micros(one.length_ns))
 
 
-def _block(effect: Effect, interval: Interval) -> Block:
+def _block(effect: Effect, interval: Interval) -> Rectangle:
     whole_ns = max(1, effect.duration_ns)
     start_ns = interval.evidence.start_unix_ns - effect.start_unix_ns
     left = min(max(start_ns / whole_ns, 0.0), 1.0) * WIDTH
@@ -86,7 +86,7 @@ def _block(effect: Effect, interval: Interval) -> Block:
     left = min(left, WIDTH - _LEAST_WIDTH)
     kind = "partial" if _is_partial(effect, interval) else ""
     tone = tone_of(interval.cause.kind)
-    return Block(tone, left, max(right - left, _LEAST_WIDTH), kind=kind)
+    return Rectangle(tone, left, max(right - left, _LEAST_WIDTH), kind=kind)
 
 
 def _details(effect: Effect, interval: Interval) -> Iterator[object]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from otel_gpu.report.nccl.types import Communicator, Rank, State
+from otel_gpu.report.nccl.types import CommunicatorReport, Rank, State
 from otel_gpu.report.render import fields
 from otel_gpu.report.wording.formats import count_of, format_duration, format_size, printable
 
@@ -18,7 +18,7 @@ _STATES = {
 }
 
 
-def headline(row: Communicator) -> str:
+def headline(row: CommunicatorReport) -> str:
     """Say which communicator it is, of how many ranks, how it stands and what it does at least."""
     name = f"communicator {row.id}" if row.id else "a communicator of unknown identity"
     count = count_of(row.rank_count, "rank") if row.rank_count else count_of(len(row.ranks), "rank")
@@ -30,7 +30,7 @@ def headline(row: Communicator) -> str:
     return f"{name}: {count}{absent}; {_STATES[row.state]}{rate}"
 
 
-def is_hanging(row: Communicator) -> bool:
+def is_hanging(row: CommunicatorReport) -> bool:
     """Say whether its ranks cannot go on, as far as is known."""
     return row.state in (State.RANK_MISSING, State.RANKS_DISAGREE)
 

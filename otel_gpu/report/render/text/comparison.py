@@ -12,7 +12,7 @@ from otel_gpu.report.comparison.comparison import (
     Basis,
     Comparison,
     Delta,
-    Kind,
+    DeltaKind,
     Outcome,
     Side,
 )
@@ -30,19 +30,19 @@ _BASES: Mapping[Basis, str] = {
     Basis.CALL: "CUDA call",
     Basis.NOTHING: "",
 }
-_TITLES: Mapping[Kind, str] = {
-    Kind.PART: "who had the time of a {basis} (the first of these that was going on)",
-    Kind.PHASE: "what the device did per {basis}",
-    Kind.CAUSE: "what was waited for per {basis}",
-    Kind.STATE: "where the time of threads that feed a GPU went, per {basis}",
-    Kind.KERNEL_KIND: "kernels, copies and fills by what they do, device time per {basis}",
-    Kind.KERNEL: "kernels, device time per {basis}",
-    Kind.OPERATION: "operators, host time per {basis} without those in them",
-    Kind.LINE: "lines and functions, time per {basis}",
-    Kind.MEMORY: "device memory",
-    Kind.MEMORY_LINE: "who held device memory at the peak",
-    Kind.MEMORY_FILE: "which files held device memory in the end",
-    Kind.SHARE: "shares of the whole time",
+_TITLES: Mapping[DeltaKind, str] = {
+    DeltaKind.PART: "who had the time of a {basis} (the first of these that was going on)",
+    DeltaKind.PHASE: "what the device did per {basis}",
+    DeltaKind.CAUSE: "what was waited for per {basis}",
+    DeltaKind.STATE: "where the time of threads that feed a GPU went, per {basis}",
+    DeltaKind.KERNEL_KIND: "kernels, copies and fills by what they do, device time per {basis}",
+    DeltaKind.KERNEL: "kernels, device time per {basis}",
+    DeltaKind.OPERATION: "operators, host time per {basis} without those in them",
+    DeltaKind.LINE: "lines and functions, time per {basis}",
+    DeltaKind.MEMORY: "device memory",
+    DeltaKind.MEMORY_LINE: "who held device memory at the peak",
+    DeltaKind.MEMORY_FILE: "which files held device memory in the end",
+    DeltaKind.SHARE: "shares of the whole time",
 }
 _COLOURS: Mapping[Outcome, str] = {
     Outcome.SLOWER: "bold red",
@@ -84,7 +84,7 @@ def _parts(found: Comparison) -> Iterator[RenderableType]:
         )
     for note in (*found.a.notes, *found.b.notes):
         yield Text(f"note: {printable(note)}")
-    for kind in Kind:
+    for kind in DeltaKind:
         rows = [one for one in found.of(kind) if _matters(one, found)]
         if rows:
             yield Text()
@@ -95,7 +95,7 @@ def _parts(found: Comparison) -> Iterator[RenderableType]:
 
 
 def _matters(delta: Delta, found: Comparison) -> bool:
-    if delta.kind in BYTES or delta.kind is Kind.SHARE:
+    if delta.kind in BYTES or delta.kind is DeltaKind.SHARE:
         return bool(delta.change)
     return abs(delta.change) >= _LEAST * (found.a.mean_ns or 0) and bool(delta.change)
 
@@ -135,21 +135,21 @@ def _percent(share: float, sign: str = "") -> str:
 
 
 def _what(names: Mapping[str, str], delta: Delta) -> str:
-    name = printable(delta.what.replace("_", " ") if delta.kind is Kind.PART else delta.what)
-    if delta.kind in (Kind.KERNEL, Kind.OPERATION):
+    name = printable(delta.what.replace("_", " ") if delta.kind is DeltaKind.PART else delta.what)
+    if delta.kind in (DeltaKind.KERNEL, DeltaKind.OPERATION):
         new, gone = not delta.a and delta.b, delta.a and not delta.b
         short = names[delta.what]
         return f"{printable(short)}{' (new)' if new else ' (gone)' if gone else ''}"
     return name
 
 
-def _columns(kind: Kind, rows: Sequence[Delta]) -> tuple[Field, ...]:
+def _columns(kind: DeltaKind, rows: Sequence[Delta]) -> tuple[Field, ...]:
     names = short_names(one.what for one in rows)
     form: Callable[[float], str] = _exact
     signed: Callable[[float], str] = _signed
     if kind in BYTES:
         form, signed = format_size, _signed_size
-    elif kind is Kind.SHARE:
+    elif kind is DeltaKind.SHARE:
         form, signed = _percent, partial(_percent, sign="+")
     return (
         fields.text("", partial(_what, names)),

@@ -21,7 +21,7 @@ _GAP = 2
 _MOST_TEXTS = 2
 
 
-class Column(NamedTuple):
+class TextColumn(NamedTuple):
     """
     A column; of those that have to be left out, the one of the highest rank goes first, and of these the last.
 
@@ -44,7 +44,7 @@ class Column(NamedTuple):
         """How narrow it may become."""
         return min(self.size, LEAST_TEXT) if self.is_text and not self.is_whole else self.size
 
-    def fitted(self, size: int) -> "Column":
+    def fitted(self, size: int) -> "TextColumn":
         """Return it with its texts cut to a size; those that differ still do."""
         if size >= self.size:
             return self
@@ -60,10 +60,10 @@ class Column(NamedTuple):
 class FittedTable:
     """A table of columns that takes as much of a line as there is."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TextColumn]) -> None:
         self.columns = tuple(columns)
 
-    def fitted(self, width: int) -> tuple[Column, ...]:
+    def fitted(self, width: int) -> tuple[TextColumn, ...]:
         """Return the columns as they are shown in a width."""
         kept = [*self.columns]
         if _width(column.size for column in kept) > width:
@@ -106,7 +106,7 @@ class FittedTable:
         return Measurement(width, width)
 
 
-def _dispensable(columns: Sequence[Column]) -> int:
+def _dispensable(columns: Sequence[TextColumn]) -> int:
     """Return the place of the column that is left out first; never the first one, which names the row."""
     highest = max(column.rank for column in columns[1:])
     others = [at for at in range(1, len(columns)) if columns[at].rank == highest]

@@ -9,7 +9,7 @@ from rich.text import Text
 from otel_gpu.report.memory.snapshot import cause_name, kept_for, place_text
 from otel_gpu.report.memory.types import (
     FileHolder,
-    Growth,
+    GrowingLine,
     Holding,
     Layer,
     Memory,
@@ -229,7 +229,7 @@ def _peak(row: Memory) -> str:
     return f"{size_bytes:,} bytes ({format_size(size_bytes)}){when}"
 
 
-def _growth(row: Growth) -> Text:
+def _growth(row: GrowingLine) -> Text:
     full = format_duration(row.full_in_s * 1e9) if row.full_in_s is not None else ""
     return Text(
         f"{place_text(row)}: {format_size(row.bytes_per_s)} more in each second (R\N{SUPERSCRIPT TWO} "

@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from otel_gpu.report.document import Api
+from otel_gpu.report.document import ApiTotals
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.text.tables import draw_table
@@ -64,7 +64,7 @@ class Summary:
         rows = self._totals.rows(_FINAL_ROWS)
         self._console.print(self._render(rows, self._totals.mean_rates(rows)))
 
-    def _render(self, rows: Sequence[Api], rates: Iterable[float]) -> Group:
+    def _render(self, rows: Sequence[ApiTotals], rates: Iterable[float]) -> Group:
         table = draw_table(_FIELDS, zip(rows, rates, strict=True))
         return Group(table if rows else Text("No CUDA call was seen."), Text(""), *self._footer())
 

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from otel_gpu.report.document import (
     Balance,
-    Blame,
     CauseKind,
+    CulpritTime,
     Load,
     OffCpu,
     Slot,
@@ -17,7 +17,7 @@ from otel_gpu.report.document import (
 )
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.text.fitting import Column, FittedTable
+from otel_gpu.report.render.text.fitting import FittedTable, TextColumn
 from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
@@ -69,7 +69,7 @@ def draw_table(shown: Sequence[Field], rows: Iterable[Any]) -> FittedTable:
     kept = [*rows]
     return FittedTable(
         [
-            Column(
+            TextColumn(
                 field.heading,
                 [_draw(field.cell(row)) for row in kept],
                 field.is_text,
@@ -97,7 +97,7 @@ def balance_line(row: Balance) -> str:
     return f"{process_name(row.process)}: {allocated}, {freed}{held if kept_bytes else ''}"
 
 
-def _who(row: Blame) -> object:
+def _who(row: CulpritTime) -> object:
     return (row.culprit, " (its own)" if row.culprit.pid == row.process.pid else "")
 
 

@@ -32,7 +32,7 @@ _OTHER_MARK = "?"
 _FUNCTIONS = 3
 
 
-class Bar(NamedTuple):
+class WaterfallBar(NamedTuple):
     """A line; ``offset_ns`` counts from the effect's start, ``drawn`` is what lies inside it."""
 
     offset_ns: int
@@ -41,16 +41,18 @@ class Bar(NamedTuple):
     label: str
 
 
-def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[Bar], int]:
+def draw_waterfall(chain: Chain, *, most: int = MAX_INTERVALS) -> tuple[list[WaterfallBar], int]:
     """Return the bars of an effect in order of time, and how many shorter ones are left out."""
     effect = chain.effect
-    bars = [Bar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
+    bars = [WaterfallBar(0, effect.duration_ns, "-" * BAR_COLUMNS, describe_kind(effect))]
     longest = longest_first(find_intervals(chain))
     for interval in sorted(longest[:most], key=in_order_of_time):
         evidence = interval.evidence
         offset_ns, label = evidence.start_unix_ns - effect.start_unix_ns, _label(interval)
         drawn = _draw(effect, evidence)
-        bars.append(Bar(offset_ns, interval.length_ns, drawn, "<- " * interval.depth + label))
+        bars.append(
+            WaterfallBar(offset_ns, interval.length_ns, drawn, "<- " * interval.depth + label)
+        )
     return bars, max(0, len(longest) - most)
 
 

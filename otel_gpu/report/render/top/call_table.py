@@ -7,7 +7,7 @@ from rich.text import Text
 
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.top.columns import Column, draw_columns
+from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.top.screen import ApiLine
 from otel_gpu.report.wording.formats import (
     format_duration,
@@ -48,9 +48,9 @@ def draw_calls(
     if not lines:
         return []
 
-    def column(field: Field, rank: int, part: str, group: str = "") -> Column:
+    def column(field: Field, rank: int, part: str, group: str = "") -> TopColumn:
         cells = [_draw(field, line, part) for line in lines]
-        return Column(field.heading, rank, cells, field.is_text, group)
+        return TopColumn(field.heading, rank, cells, field.is_text, group)
 
     length_ns = max(1, interval_ns)
     share = Field("time", lambda api: Cell(format_share(api.sum_ns / length_ns)))

@@ -10,7 +10,7 @@ from rich.text import Text
 _GAP = 2
 
 
-class Column(NamedTuple):
+class TopColumn(NamedTuple):
     """A column. The highest ``rank`` is given up first, 0 never; columns may share a ``group``."""
 
     title: str
@@ -20,7 +20,7 @@ class Column(NamedTuple):
     group: str = ""
 
 
-def draw_columns(columns: Sequence[Column], width: int) -> list[Text]:
+def draw_columns(columns: Sequence[TopColumn], width: int) -> list[Text]:
     """Draw groups, titles and rows; the columns of rank 0 may need more than the width."""
     kept = list(columns)
     titled = [(Text(column.title), *column.cells) for column in kept]
@@ -36,7 +36,7 @@ def draw_columns(columns: Sequence[Column], width: int) -> list[Text]:
     return [*lines, *(_line(cells, kept, sizes) for cells in (titles, *rows))]
 
 
-def _line(cells: Sequence[Text], columns: Sequence[Column], sizes: Sequence[int]) -> Text:
+def _line(cells: Sequence[Text], columns: Sequence[TopColumn], sizes: Sequence[int]) -> Text:
     line = Text()
     for number, (cell, column, size) in enumerate(zip(cells, columns, sizes, strict=True)):
         padding = Text(" " * (size - cell.cell_len))
@@ -47,7 +47,7 @@ def _line(cells: Sequence[Text], columns: Sequence[Column], sizes: Sequence[int]
     return line
 
 
-def _groups(columns: Sequence[Column], sizes: Sequence[int]) -> Text:
+def _groups(columns: Sequence[TopColumn], sizes: Sequence[int]) -> Text:
     parts: list[str] = []
     sized = zip(columns, sizes, strict=True)
     for group, members in itertools.groupby(sized, lambda pair: pair[0].group):

@@ -16,7 +16,7 @@ from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.render.text.document import style_of
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.report.render.top.call_table import draw_calls
-from otel_gpu.report.render.top.columns import Column, draw_columns
+from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.time_tree import TimeRow, largest_leaves
 from otel_gpu.report.top.open_calls import OpenCall
 from otel_gpu.report.top.screen import IncidentLine, ProcessLine, View
@@ -144,7 +144,7 @@ def _processes(view: View, controls: Controls, width: int, most: int) -> Iterato
         "then": (6, lambda line: Text(name_shares(line.budget_ns, 3).partition(", ")[2])),
     }
     columns = [
-        Column(title, rank, list(map(draw, lines)), is_left=True)
+        TopColumn(title, rank, list(map(draw, lines)), is_left=True)
         for title, (rank, draw) in shown.items()
     ]
     yield from draw_columns(columns, width)

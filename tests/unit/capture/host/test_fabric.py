@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.host import polling_thread
-from otel_gpu.capture.host.fabric import Fabric, Ports
+from otel_gpu.capture.host.fabric import FabricReader, Ports
 from otel_gpu.wire.bodies import parse_body
 from otel_gpu.wire.fabric_bodies import MAX_PORTS
 from tests.adapters import write_port
@@ -54,7 +54,7 @@ def reading(tmp_path):
     started = []
 
     def start(interval_s=0.001):
-        one = Fabric(interval_s, str(tmp_path))
+        one = FabricReader(interval_s, str(tmp_path))
         started.append(one)
         one.start()
         return one
@@ -107,7 +107,7 @@ def test_bytes_are_counted_once(tmp_path):
 
 def test_adapters_are_looked_for_rarely_and_read_often(tmp_path):
     """A host without any wakes the agent up six times a minute for that."""
-    reader = Fabric(1.5, str(tmp_path))
+    reader = FabricReader(1.5, str(tmp_path))
     without = reader._turn()
     write_port(tmp_path)
 

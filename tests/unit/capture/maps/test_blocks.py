@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.maps import blocks as module
-from otel_gpu.capture.maps.blocks import Blocks
+from otel_gpu.capture.maps.blocks import BlockMaps
 from otel_gpu.config import load
 
 PID, IMAGE_KTIME_NS = 5, 50
@@ -63,7 +63,7 @@ def read(kernel, mode="all", device=0, **options):
     """What is said of a failure."""
     options = {f"memory.{name}": value for name, value in options.items()}
     config = load(None, {}, {"memory.blocks": mode, **options})
-    return Blocks(kernel, config).read_map(IMAGE, device, FAILED_KTIME_NS)
+    return BlockMaps(kernel, config).read_map(IMAGE, device, FAILED_KTIME_NS)
 
 
 def test_what_was_freed_since_is_put_back_and_what_came_since_is_left_out(kernel):
@@ -152,7 +152,7 @@ def test_totals_that_were_read_in_the_middle_of_a_report_are_read_again(kernel):
     answers = [devices[key], whole]
     devices.lookup = lambda _: answers.pop(0)
 
-    [(found, totals)] = Blocks(kernel, load(None, {}, {})).read_totals()
+    [(found, totals)] = BlockMaps(kernel, load(None, {}, {})).read_totals()
 
     assert found == key
     assert wire.MEMORY_TOTALS.named(totals)["allocated_bytes"] == 512
@@ -163,7 +163,7 @@ def test_blocks_of_an_image_are_forgotten(kernel):
     kernel.put_block(0, 512)
     kernel.put_block(0, 512, image=51)
 
-    Blocks(kernel, load(None, {}, {})).forget_blocks([IMAGE])
+    BlockMaps(kernel, load(None, {}, {})).forget_blocks([IMAGE])
 
     [key] = kernel.maps["blocks"]
     assert wire.BLOCK_KEY.named(key)["image_ktime_ns"] == 51

@@ -5,7 +5,7 @@ import os
 
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.capture.processes.unread import Unread
-from otel_gpu.limits.shares import Holder, of_user
+from otel_gpu.limits.shares import EntryOwner, of_user
 from otel_gpu.procfs.process_log import MAX_LINES, ProcessLog
 from otel_gpu.wire import UNKNOWN_USER
 
@@ -14,7 +14,7 @@ GONE = 1 << 30
 
 def test_a_user_that_is_not_known_has_no_number(caplog):
     refusals = Refusals()
-    refusals.add("files", Holder(GONE, UNKNOWN_USER), 11)
+    refusals.add("files", EntryOwner(GONE, UNKNOWN_USER), 11)
     refusals.describe([])
     Unread().add(GONE, -1, "its perf map", "it is gone")
 
@@ -36,9 +36,9 @@ def test_lines_about_a_process_that_is_gone(caplog, monkeypatch):
 
 def test_a_name_that_is_learned_later_is_taken():
     refusals = Refusals()
-    refusals.add("files", Holder(GONE, 7), 11)
-    refusals.add("files", Holder(GONE, 7), 2, name="short")
-    refusals.add("files", Holder(os.getpid(), 7), name="other")
+    refusals.add("files", EntryOwner(GONE, 7), 11)
+    refusals.add("files", EntryOwner(GONE, 7), 2, name="short")
+    refusals.add("files", EntryOwner(os.getpid(), 7), name="other")
     refusals.describe([])
 
     assert refusals.named[0]["name"] == "short"

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.probes.attachments import Arrival
+from otel_gpu.capture.probes.attachments import NewLibrary
 from otel_gpu.capture.probes.missed_starts import MissedStarts
 from otel_gpu.capture.processes.watchlist import Watchlist
 from otel_gpu.config import load
@@ -139,7 +139,9 @@ def test_of_who_has_ended_the_library_is_probed_and_what_was_missed_counted(make
 
     def examine_path(pid, path, note):
         looked_at.append((pid, path))
-        note(Arrival(MappedFile(pid, FileId(1, 2), 0, 0, path), probed_ktime_ns=211, problem=None))
+        note(
+            NewLibrary(MappedFile(pid, FileId(1, 2), 0, 0, path), probed_ktime_ns=211, problem=None)
+        )
         return ()
 
     watchlist._attachments.examine_path = examine_path

@@ -8,7 +8,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.preload.step_detection import DoorRhythms
 from otel_gpu.capture.steps.detector import FoundSteps
-from otel_gpu.capture.steps.period import Calls, Rhythm
+from otel_gpu.capture.steps.period import CallSequence, Rhythm
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
@@ -65,7 +65,7 @@ class Maps:
 
     def take_area(self, index):
         self.rhythms[index]["area"] = 0
-        self.kept[index] = Calls([], [], [], {})
+        self.kept[index] = CallSequence([], [], [], {})
 
     def share_areas(self, wanting):
         for index in wanting:

@@ -6,7 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.capture.steps.period import Calls, Rhythm, Role, turns_of
+from otel_gpu.capture.steps.period import CallSequence, Rhythm, Role, turns_of
 from otel_gpu.capture.steps.period_search import Reason, find_rhythm
 from tests.unit.capture.rhythms import KERNEL, OTHER, TO_DEVICE, TO_HOST, WAIT, thread
 
@@ -193,7 +193,7 @@ def test_of_any_calls_there_is_an_answer(symbols, times):
     """And steps that are found do not overlap."""
     symbols = symbols * times
     roles = {symbol: list(Role)[symbol % 5] for symbol in symbols}
-    calls = Calls(symbols, range(0, 10 * len(symbols), 10), [4] * len(symbols), roles)
+    calls = CallSequence(symbols, range(0, 10 * len(symbols), 10), [4] * len(symbols), roles)
 
     rhythm = find_rhythm(calls)
 

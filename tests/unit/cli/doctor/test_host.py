@@ -10,17 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from otel_gpu.capture.bpf.libbpf_trials import HELPERS, Libbpf, query_libbpf
+from otel_gpu.capture.bpf.libbpf_trials import HELPERS, LibbpfReport, query_libbpf
 from otel_gpu.capture.bpf.objects import object_path
 from otel_gpu.cli.commands import doctor as verb
 from otel_gpu.cli.doctor import host as doctor
-from otel_gpu.cli.doctor.checks import Finding, can_capture, to_json
-from otel_gpu.cli.doctor.host import Host, examine_host
+from otel_gpu.cli.doctor.checks import CheckResult, can_capture, to_json
+from otel_gpu.cli.doctor.host import CheckedHost, examine_host
 from otel_gpu.cli.doctor.reachability import check_endpoints
 from otel_gpu.config import Config
 
 ALL = (1 << 41) - 1
-GOOD_LIBBPF = Libbpf((1, 1), can_load_programs=True, can_make_ring_buffers=True)
+GOOD_LIBBPF = LibbpfReport((1, 1), can_load_programs=True, can_make_ring_buffers=True)
 
 
 def write(path, text=""):
@@ -31,7 +31,7 @@ def write(path, text=""):
 @pytest.fixture
 def host(tmp_path):
     """A host on which everything is as it should be."""
-    host = Host(
+    host = CheckedHost(
         release="6.1.0-18-amd64",
         machine="x86_64",
         proc=tmp_path / "proc",
@@ -139,7 +139,7 @@ def test_network_adapters_that_do_rdma_are_named(host):
 @pytest.mark.parametrize("lacking", [(), ("bpf_get_attach_cookie", "bpf_task_pt_regs")])
 def test_a_kernel_is_told_by_what_it_can_do(host, release, lacking):
     """RHEL 9 calls its kernel 5.14, and has the BPF of younger ones: no version refuses anybody."""
-    host = Host(release=release, machine="x86_64", proc=host.proc, sys=host.sys)
+    host = CheckedHost(release=release, machine="x86_64", proc=host.proc, sys=host.sys)
 
     finding = found(host, "kernel", load_libbpf=lambda: GOOD_LIBBPF._replace(lacking=lacking))
 
@@ -336,7 +336,9 @@ def test_a_missing_object_says_how_to_build_it(host):
 
 def test_an_object_for_another_machine_does_not_count(host):
     """Objects differ by architecture, since arguments lie in different registers."""
-    host = Host(release=host.release, machine="aarch64", proc=host.proc, objects=host.objects)
+    host = CheckedHost(
+        release=host.release, machine="aarch64", proc=host.proc, objects=host.objects
+    )
 
     assert found(host, "bpf_object").status == "missing"
 
@@ -360,7 +362,7 @@ def test_a_pid_namespace_narrows_the_view(host):
 
 def test_a_host_that_shows_nothing_raises_nothing(tmp_path):
     """Unreadable files are findings, never tracebacks."""
-    host = Host(release="", machine="", proc=tmp_path, sys=tmp_path, objects=tmp_path)
+    host = CheckedHost(release="", machine="", proc=tmp_path, sys=tmp_path, objects=tmp_path)
 
     findings = list(examine_host(host, {}, load_libbpf=lambda: "none"))
 
@@ -386,7 +388,9 @@ def test_reachable_endpoints_are_told_from_dead_ones():
     dead = list(check_endpoints(environ))
 
     assert alive == [
-        Finding("endpoint", "ok", f"http://127.0.0.1:{port} (traces, metrics) takes connections")
+        CheckResult(
+            "endpoint", "ok", f"http://127.0.0.1:{port} (traces, metrics) takes connections"
+        )
     ]
     assert [finding.status for finding in dead] == ["warning"]
     assert "Connection refused" in dead[0].detail
@@ -403,10 +407,10 @@ def test_each_signals_own_endpoint_is_checked():
         findings = list(check_endpoints(environ))
 
     assert findings == [
-        Finding(
+        CheckResult(
             "endpoint", "warning", "http://[::bad (traces): not a URL", "write http://HOST:PORT"
         ),
-        Finding("endpoint", "ok", f"127.0.0.1:{port} (metrics) takes connections"),
+        CheckResult("endpoint", "ok", f"127.0.0.1:{port} (metrics) takes connections"),
     ]
 
 
@@ -420,7 +424,7 @@ def test_a_disabled_sdk_is_pointed_out():
 
 def test_the_document_says_whether_a_capture_is_possible():
     """Scripts read one truth value and the list of findings behind it."""
-    good, bad = Finding("a", "ok", "x"), Finding("b", "missing", "y", "z")
+    good, bad = CheckResult("a", "ok", "x"), CheckResult("b", "missing", "y", "z")
 
     assert to_json([good], [])["can_capture"] is True
     assert to_json([good], [bad]) == {
@@ -449,9 +453,9 @@ class Lines:
 def test_the_exit_code_says_whether_a_capture_is_possible(monkeypatch, status, code):
     """Only what is indispensable makes the doctor fail."""
     monkeypatch.setattr(
-        verb, "examine_host", lambda host, environ, **_: [Finding("x", status, "y")]
+        verb, "examine_host", lambda host, environ, **_: [CheckResult("x", status, "y")]
     )
-    monkeypatch.setattr(verb, "examine_processes", lambda: Finding("z", "ok", ""))
+    monkeypatch.setattr(verb, "examine_processes", lambda: CheckResult("z", "ok", ""))
     out = Lines()
 
     assert verb.run(SimpleNamespace(pid=[], json=True), Config(), out) == code
@@ -475,7 +479,7 @@ def test_tracefs_that_cannot_be_seen_stops_nothing(host, monkeypatch, error, sta
 
     monkeypatch.setattr(type(host.sys), "iterdir", refuse)
 
-    assert found(host, "tracefs") == Finding("tracefs", "ok", f"{state}; not needed")
+    assert found(host, "tracefs") == CheckResult("tracefs", "ok", f"{state}; not needed")
 
 
 def test_a_proc_that_shows_only_processes_is_no_obstacle(host):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.cli.service.files import FILES, Layout
+from otel_gpu.cli.service.files import FILES, ServiceLayout
 from otel_gpu.errors import HostError
 
 UNIT = "etc/systemd/system/otel-gpu.service"
@@ -19,14 +19,14 @@ def actions(steps, root):
 
 
 def install(root, program="/opt/otel-gpu/bin/otel-gpu"):
-    layout = Layout(root, Path(program))
+    layout = ServiceLayout(root, Path(program))
     steps = layout.plan_install()
     layout.install(steps)
     return actions(steps, root)
 
 
 def uninstall(root):
-    layout = Layout(root)
+    layout = ServiceLayout(root)
     steps = layout.plan_uninstall()
     layout.uninstall(steps)
     return actions(steps, root)
@@ -66,7 +66,7 @@ def test_the_unit_runs_the_program_that_was_named(tmp_path):
 def test_a_program_that_a_unit_would_read_otherwise_is_refused(tmp_path, program):
     """Spaces, specifiers, variables, quotes and new lines have a meaning in a unit."""
     with pytest.raises(HostError, match="not a path that a unit can run"):
-        Layout(tmp_path, Path(program))
+        ServiceLayout(tmp_path, Path(program))
 
 
 def test_a_second_installation_changes_nothing(tmp_path):

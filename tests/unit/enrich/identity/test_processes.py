@@ -1,6 +1,6 @@
 import pytest
 
-from otel_gpu.enrich.clock import Clock
+from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.identity.processes import ProcessTable
 
 SECOND = 1_000_000_000
@@ -28,7 +28,7 @@ def forgotten():
 
 @pytest.fixture
 def table(forgotten):
-    clock = Clock()
+    clock = UnixClock()
     clock.add_sample(0, T0)
     return ProcessTable(clock, forgotten)
 
@@ -209,7 +209,7 @@ def test_the_dead_are_bounded(forgotten):
     A host that runs short processes by the thousand keeps the latest of them, and those whose last
     figures were not read yet.
     """
-    table = ProcessTable(Clock(), forgotten, max_images=100, max_dead=3)
+    table = ProcessTable(UnixClock(), forgotten, max_images=100, max_dead=3)
     for pid in range(1, 8):
         table.find(pid, 1, "short")
         table.learn_exit(pid, 1, 10, "short")
@@ -226,7 +226,7 @@ def test_the_dead_are_bounded(forgotten):
 
 def test_the_living_are_bounded(forgotten):
     """When exits are lost, the images known longest go; the dead go first."""
-    table = ProcessTable(Clock(), forgotten, max_images=3, max_dead=3)
+    table = ProcessTable(UnixClock(), forgotten, max_images=3, max_dead=3)
     for pid in (1, 2, 3):
         table.find(pid, 1, "long")
     table.learn_exit(2, 1, 10, "long")

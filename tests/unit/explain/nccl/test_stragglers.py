@@ -10,7 +10,7 @@ from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.state import capture_state
-from otel_gpu.wire.communicators import Collective
+from otel_gpu.wire.communicators import QueuedCollective
 from tests.activities import MS, SECOND, T0, capture, ended, image, thread_time, times
 from tests.communicator_activities import ALL_REDUCE, collectives, ranks, reading
 
@@ -44,7 +44,9 @@ def story(late_ns=60 * MS, until_s=32, **given):
     for at_s in range(10, until_s):
         for rank, process in enumerate(WORLD):
             made = [
-                Collective(n + 1, 10 * SECOND + n * STEP_NS + (rank == 3) * late_ns, ALL_REDUCE)
+                QueuedCollective(
+                    n + 1, 10 * SECOND + n * STEP_NS + (rank == 3) * late_ns, ALL_REDUCE
+                )
                 for n in range((at_s - 10) * 10)
             ]
             yield reading(process, at_s, made, rank=rank)
@@ -131,7 +133,7 @@ def test_waits_are_followed_from_communicator_to_communicator():
 
     def calls(until_s, late):
         return [
-            Collective(n + 1, 10 * SECOND + n * STEP_NS + late, ALL_REDUCE)
+            QueuedCollective(n + 1, 10 * SECOND + n * STEP_NS + late, ALL_REDUCE)
             for n in range((until_s - 10) * 10)
         ]
 

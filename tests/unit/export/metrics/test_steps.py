@@ -4,14 +4,14 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.config import Config
-from otel_gpu.export.metrics.points import Layout
+from otel_gpu.export.metrics.points import HistogramLayout
 from otel_gpu.export.metrics.steps import StepHistograms, bucket_of
 from otel_gpu.wire.histogram_layout import DURATION_OFFSET, DURATION_SCALE, duration_bounds_ns
 from tests.activities import MS, SECOND, image, step
 
 TRAINER = image()
-EXPONENTIAL = Layout(DURATION_SCALE, DURATION_OFFSET, None)
-EXPLICIT = Layout(0, 0, (MS, 10 * MS, 100 * MS))
+EXPONENTIAL = HistogramLayout(DURATION_SCALE, DURATION_OFFSET, None)
+EXPLICIT = HistogramLayout(0, 0, (MS, 10 * MS, 100 * MS))
 
 
 @pytest.mark.parametrize("duration_ns", [0, 1, 7, 999, MS, 3_141_592, SECOND + 1, 1 << 62])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.report.comparison.comparison import Basis, Kind, Outcome, Side, alike, compare
+from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Outcome, Side, alike, compare
 
 MS = 1_000_000
 WORK = {"gemm": 10.0, "relu": 5.0}
@@ -81,32 +81,34 @@ def test_the_noise_has_a_floor():
 )
 def test_what_cannot_be_compared_says_why(other, reason):
     """And no time is set against another one."""
-    a = side(figures={(Kind.CAUSE, "sync"): 5.0, (Kind.MEMORY, "peak"): 100.0})
-    b = a._replace(figures={(Kind.CAUSE, "sync"): 9.0, (Kind.MEMORY, "peak"): 300.0}, **other)
+    a = side(figures={(DeltaKind.CAUSE, "sync"): 5.0, (DeltaKind.MEMORY, "peak"): 100.0})
+    b = a._replace(
+        figures={(DeltaKind.CAUSE, "sync"): 9.0, (DeltaKind.MEMORY, "peak"): 300.0}, **other
+    )
 
     found = compare(a, b)
 
     assert (found.comparable, found.outcome) == (False, Outcome.NOT_COMPARABLE)
     assert any(reason in one for one in found.reasons)
     assert found.change is None
-    assert [(one.kind, one.change) for one in found.deltas] == [(Kind.MEMORY, 200)]
+    assert [(one.kind, one.change) for one in found.deltas] == [(DeltaKind.MEMORY, 200)]
 
 
 def test_shares_can_be_compared_on_any_device():
     """A device that is idle for a tenth of its time is so however fast it is."""
-    a = side(figures={(Kind.PHASE, "computing"): 90.0, (Kind.PHASE, "idle"): 10.0})
+    a = side(figures={(DeltaKind.PHASE, "computing"): 90.0, (DeltaKind.PHASE, "idle"): 10.0})
     b = side(
         devices=("A100",),
-        figures={(Kind.PHASE, "computing"): 30.0, (Kind.PHASE, "idle"): 10.0},
+        figures={(DeltaKind.PHASE, "computing"): 30.0, (DeltaKind.PHASE, "idle"): 10.0},
     )
 
     found = compare(a, b)
 
-    assert {one.what: (one.a, one.b) for one in found.of(Kind.SHARE)} == {
+    assert {one.what: (one.a, one.b) for one in found.of(DeltaKind.SHARE)} == {
         "computing": (0.9, 0.75),
         "idle": (0.1, 0.25),
     }
-    assert not found.of(Kind.PHASE)
+    assert not found.of(DeltaKind.PHASE)
     damaged = b._replace(faults=("too much of it is damaged",))
     assert compare(a, damaged).deltas == ()
 
@@ -192,12 +194,12 @@ def test_what_makes_one_doubt_is_said():
 
 def test_deltas_are_in_order_of_what_changed():
     """By kind; what one of them lacks took no time there."""
-    a = side(figures={(Kind.PART, "kernel"): 50.0, (Kind.PART, "data_loader"): 40.0})
-    b = side(figures={(Kind.PART, "kernel"): 51.0, (Kind.PART, "call"): 4.0})
+    a = side(figures={(DeltaKind.PART, "kernel"): 50.0, (DeltaKind.PART, "data_loader"): 40.0})
+    b = side(figures={(DeltaKind.PART, "kernel"): 51.0, (DeltaKind.PART, "call"): 4.0})
 
     found = compare(a, b)
 
-    assert [(one.what, one.change) for one in found.of(Kind.PART)] == [
+    assert [(one.what, one.change) for one in found.of(DeltaKind.PART)] == [
         ("data_loader", -40),
         ("call", 4),
         ("kernel", 1),

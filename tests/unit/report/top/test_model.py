@@ -20,7 +20,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.top import model as module
 from otel_gpu.report.top.model import Board
-from otel_gpu.report.top.screen import Agent
+from otel_gpu.report.top.screen import AgentUse
 from otel_gpu.report.wording.formats import describe_kind
 from tests.activities import (
     SECOND,
@@ -128,7 +128,7 @@ def test_a_shipped_recording_is_shown_to_the_last_figure():
     assert view.interval_ns == readings.end_unix_ns - readings.before_unix_ns > 0
     *_, earlier, latest = (one for one in told if isinstance(one, StatusActivity))
     used_ns = latest.info["cpu_ns"] - earlier.info["cpu_ns"]
-    assert view.agent == Agent(
+    assert view.agent == AgentUse(
         used_ns / (latest.unix_ns - earlier.unix_ns), latest.info["rss_bytes"]
     )
     assert (view.losses, view.open_calls, view.left_out) == ({}, (), 0)
@@ -340,11 +340,11 @@ def test_losses_are_told_by_reason():
 def test_the_agents_cpu_time_is_a_share_of_one_cpu():
     """It takes two figures to know it."""
     board = board_of(capture(), status(1.0, cpu_ns=500 * MS, rss_bytes=64_000_000))
-    assert board.view().agent == Agent(None, 64_000_000)
+    assert board.view().agent == AgentUse(None, 64_000_000)
 
     board.observe(status(3.0, cpu_ns=600 * MS, rss_bytes=65_000_000))
 
-    assert board.view().agent == Agent(0.05, 65_000_000)
+    assert board.view().agent == AgentUse(0.05, 65_000_000)
 
 
 @pytest.mark.parametrize("value", ["much", None, [1], -5, 1.5])
@@ -352,7 +352,7 @@ def test_figures_that_are_none_are_not_known(value):
     """Recordings of strangers may hold anything."""
     board = board_of(capture(), StatusActivity(T0, {"cpu_ns": value, "rss_bytes": value}))
 
-    assert board.view().agent == Agent(None, None)
+    assert board.view().agent == AgentUse(None, None)
 
 
 def test_processes_that_ended_are_forgotten_before_there_is_no_room(monkeypatch):

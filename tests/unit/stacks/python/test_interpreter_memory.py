@@ -14,7 +14,7 @@ from otel_gpu import wire
 from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.procfs.mapped_files import mapped_files
 from otel_gpu.stacks.python.interpreter_memory import PythonMemory, check
-from otel_gpu.stacks.python.layouts import Layout, layout_of
+from otel_gpu.stacks.python.layouts import InterpreterLayout, layout_of
 from otel_gpu.stacks.python.line_tables import decode
 from tests.pythons.interpreters import NAMES, ONE_OF_EACH, interpreter
 
@@ -62,7 +62,9 @@ class Parked:
         Interpreters(told).examine(self.pid, 77, mapped_files(self.pid))
         self.told = told.interpreters[self.pid]
         self.start = self.told["start"]
-        self.layout = Layout._make(self.told[field] for field in Layout._fields)
+        self.layout = InterpreterLayout._make(
+            self.told[field] for field in InterpreterLayout._fields
+        )
 
     def read(self, address, size_bytes):
         try:

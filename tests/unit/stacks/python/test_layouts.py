@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu import wire
-from otel_gpu.stacks.python.layouts import Layout, layout_of
+from otel_gpu.stacks.python.layouts import InterpreterLayout, layout_of
 from tests.pythons.interpreters import NAMES, interpreter
 
 PRINTS_LAYOUT = Path(__file__).resolve().parents[4] / "tools" / "python_layouts.c"
@@ -23,7 +23,7 @@ NUMBERED = struct.pack("<8sQQ96Q", b"xdebugpy", 0x030D00F0, 0, *range(96))
 def test_a_layout_is_what_the_kernel_side_is_told():
     """Its fields are those of struct interpreter behind the addresses."""
     assert wire.INTERPRETER.fields[:3] == ("image_ktime_ns", "start", "end")
-    assert wire.INTERPRETER.fields[3:] == Layout._fields
+    assert wire.INTERPRETER.fields[3:] == InterpreterLayout._fields
 
 
 @pytest.mark.parametrize("kind", ["-DNDEBUG", "-DPy_DEBUG"], ids=["release", "debug"])
@@ -60,7 +60,7 @@ def test_the_table_is_what_the_headers_say(name, kind, tmp_path):
 
 def test_before_3_13_the_layout_comes_from_the_version_alone():
     """That of 3.11, written out."""
-    assert layout_of(0x030B0000 | FINAL, b"") == Layout(
+    assert layout_of(0x030B0000 | FINAL, b"") == InterpreterLayout(
         version=0x030B,
         runtime_interpreters=40,
         interpreter_next=0,
@@ -92,7 +92,7 @@ def test_before_3_13_the_layout_comes_from_the_version_alone():
 
 def test_since_3_13_the_interpreter_says_where_things_are():
     """Each offset is taken from its place in the table that _PyRuntime begins with."""
-    assert layout_of(0x030D00F0, NUMBERED) == Layout(
+    assert layout_of(0x030D00F0, NUMBERED) == InterpreterLayout(
         version=0x030D,
         runtime_interpreters=2,
         interpreter_next=5,

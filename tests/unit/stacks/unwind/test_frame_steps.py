@@ -22,8 +22,8 @@ from otel_gpu.stacks.unwind.frame_steps import (
     AARCH64,
     BEGINNING,
     X86_64,
-    Frame,
     StackCopy,
+    UnwoundFrame,
     caller,
     follows_call,
 )
@@ -31,7 +31,7 @@ from otel_gpu.stacks.unwind.unwinder import Registers, Unwinder
 
 SP = 0x7FFF_0000
 RA = {16: Saved(AT_OFFSET, -8)}
-FRAME = Frame(0x400, {7: SP, 6: SP + 32, 3: 0x33})
+FRAME = UnwoundFrame(0x400, {7: SP, 6: SP + 32, 3: 0x33})
 
 
 def row(register=7, offset=16, saved=RA, expression=b"", number=16, *, signal=False):
@@ -90,7 +90,7 @@ def step(made, *words, frame=FRAME):
 )  # fmt: skip
 def test_each_way_to_find_a_register_of_the_caller(made, registers):
     """What is not known is left out, and never made up."""
-    assert step(made, 11, 0x22) == Frame(0x21, registers)
+    assert step(made, 11, 0x22) == UnwoundFrame(0x21, registers)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_what_a_signal_interrupted_is_looked_up_at_its_own_address():
     """It called nobody; and its stack may be below the signal's."""
     saved = {16: Saved(AT_OFFSET, -8), 7: Saved(AT_OFFSET, -16)}
 
-    assert step(row(saved=saved, signal=True), 0x1000, 0x22) == Frame(
+    assert step(row(saved=saved, signal=True), 0x1000, 0x22) == UnwoundFrame(
         0x22, {7: 0x1000, 6: SP + 32, 3: 0x33}
     )
 
 
 def test_an_expression_may_ask_for_the_address():
     """Which goes by the number of the return address, on x86-64."""
-    assert step(row(expression=b"\x80\x00\x77\x10\x16\x13"), 11, 0x22) == Frame(
+    assert step(row(expression=b"\x80\x00\x77\x10\x16\x13"), 11, 0x22) == UnwoundFrame(
         0x21, {7: SP + 16, 6: SP + 32, 3: 0x33}
     )
 
@@ -180,7 +180,7 @@ SAVED = st.builds(Saved, st.integers(0, 6), VALUES, st.binary(max_size=6))
 def test_no_row_harms(made, words, architecture):
     """Whatever a file says: a caller, the beginning, or none."""
     architecture, register = architecture
-    frame = caller(architecture, made, Frame(0x400, {register: SP}), copy(*words))
+    frame = caller(architecture, made, UnwoundFrame(0x400, {register: SP}), copy(*words))
 
     assert frame is None or frame is BEGINNING or register in frame.registers
 

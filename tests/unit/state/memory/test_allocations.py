@@ -1,6 +1,6 @@
 """Allocations in windows: how many calls, how long, how much; bounded."""
 
-from otel_gpu.state.capture_state import Growth
+from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.memory import allocations as ledger
 from otel_gpu.state.memory.allocations import MAX_WINDOWS, WINDOW_NS, Allocations
 from tests.activities import MS, SECOND, T0, calls, image
@@ -13,7 +13,7 @@ NAME = ((42, TRAINER.image_ktime_ns), -1, "runtime")
 def grown(at_s, durations_ns, before=(), api="cudaMalloc", **key):
     now = calls(TRAINER, api, [*before, *durations_ns], **key)
     then = calls(TRAINER, api, list(before)).aggregate if before else None
-    return Growth(now, then, None, T0 + at_s * SECOND)
+    return SeriesDelta(now, then, None, T0 + at_s * SECOND)
 
 
 def followed(*growths):

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.state.memory import blocks as ledger
-from otel_gpu.state.memory.blocks import MAX_READINGS, Blocks, By
+from otel_gpu.state.memory.blocks import MAX_READINGS, AllocatorState, By
 from otel_gpu.state.memory.snapshot import BEFORE_ATTACH, NOT_SAMPLED
 from otel_gpu.state.window import Window
 from tests.activities import (
@@ -23,7 +23,7 @@ ACTIVATIONS, WEIGHTS = line_stack(40), line_stack(12)
 
 
 def kept(*activities, window=None):
-    keeper = Blocks(window or Window())
+    keeper = AllocatorState(window or Window())
     for activity in activities:
         keeper.observe(activity)
     return keeper

@@ -3,19 +3,19 @@
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.state.nccl.communicators import MAX_MEMBERS, Communicators
+from otel_gpu.state.nccl.communicators import MAX_MEMBERS, CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import MAX_CALLS
 from otel_gpu.state.nccl.rank_comparison import MAX_COMPARED
 from otel_gpu.state.nccl.rank_positions import State
 from otel_gpu.state.window import Window
-from otel_gpu.wire.communicators import Collective
+from otel_gpu.wire.communicators import QueuedCollective
 from tests.activities import MS, SECOND, T0, image
 from tests.communicator_activities import ALL_REDUCE, ID, RECENT, collectives, ranks, reading
 
 
 def kept(*readings, window=Window()):  # noqa: B008 -- immutable
     """What is kept of these readings."""
-    communicators = Communicators(window)
+    communicators = CommunicatorStates(window)
     for one in readings:
         communicators.observe(one)
     return communicators
@@ -28,7 +28,7 @@ def steps(late_ns, *, first, count, step_ns=20 * MS, per_step=1):
     for number in range(1, count + 1):
         at = first + number * step_ns // per_step
         for rank, calls in enumerate(made):
-            calls.append(Collective(number, at + rank * late_ns, ALL_REDUCE))
+            calls.append(QueuedCollective(number, at + rank * late_ns, ALL_REDUCE))
     for at_s in range(first // SECOND + 1, (first + count * step_ns // per_step) // SECOND + 2):
         for rank, process in enumerate(world):
             done = [one for one in made[rank] if one.called_ktime_ns <= at_s * SECOND]
@@ -200,7 +200,10 @@ class TestBounds:
                 reading(
                     process,
                     10 + at_s,
-                    [Collective(most - rank, most - 5 * at_s, odd), Collective(1, 0, odd)],
+                    [
+                        QueuedCollective(most - rank, most - 5 * at_s, odd),
+                        QueuedCollective(1, 0, odd),
+                    ],
                     completed=most,
                     called=most,
                     completed_ktime_ns=most,

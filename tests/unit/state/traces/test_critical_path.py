@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.state.traces import critical_path
-from otel_gpu.state.traces.critical_path import Bound, Walk, find_critical_path
+from otel_gpu.state.traces.critical_path import PathBound, Walk, find_critical_path
 from otel_gpu.state.traces.device_time import timelines
 from otel_gpu.state.traces.host_time import HostTime
 from otel_gpu.state.traces.kernel_kinds import kinds_of
@@ -27,7 +27,7 @@ def path(work, host, start=0, end=100):
     trace, *rest = parts_of(of(work, host))
     found = []
     for bound, row, start_ns, end_ns in Walk(trace, *rest, start * US, end * US).pieces():
-        table = trace.activities if bound in (Bound.KERNEL, Bound.QUEUE) else trace.host
+        table = trace.activities if bound in (PathBound.KERNEL, PathBound.QUEUE) else trace.host
         name = trace.names[table.names[row]] if row >= 0 else ""
         found.append((str(bound), name, start_ns // US, end_ns // US))
     return found[::-1]
@@ -124,8 +124,8 @@ def test_a_thread_that_does_nothing_waits_for_the_one_that_does():
     found = find_critical_path(trace, *rest, 0, 200 * US)
 
     assert {(part.bound, part.name): part.time_ns // US for part in found.parts} == {
-        (Bound.OPERATOR, "forward"): 50, (Bound.OPERATOR, "backward"): 100, (Bound.LAUNCH, "step"): 30,
-        (Bound.KERNEL, "a"): 10, (Bound.UNKNOWN, ""): 10,
+        (PathBound.OPERATOR, "forward"): 50, (PathBound.OPERATOR, "backward"): 100, (PathBound.LAUNCH, "step"): 30,
+        (PathBound.KERNEL, "a"): 10, (PathBound.UNKNOWN, ""): 10,
     }  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from markupsafe import escape
 from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resource, Who
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.report.document import (
-    Api,
+    ApiTotals,
     Balance,
-    Blame,
+    CulpritTime,
     Document,
     Load,
     Node,
@@ -166,13 +166,16 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
         window=Window(T0, T0 + 3 * SECOND),
         processes=tuple(processes_of((process, other), [judged])),
         apis=(
-            Api(process, name, name, 5, 2, 1.0, 2.0, 3.0, 9, 0),
-            Api(process, "cudaMalloc", "runtime", 5, 0, 1.0, float("nan"), 3.0, 9, 4096),
+            ApiTotals(process, name, name, 5, 2, 1.0, 2.0, 3.0, 9, 0),
+            ApiTotals(process, "cudaMalloc", "runtime", 5, 0, 1.0, float("nan"), 3.0, 9, 4096),
         ),
         balances=(Balance(process, 5, 4096, 2, 1024), Balance(other, 0, 0, 1, 8)),
         incidents=incidents,
         chains=chains,
-        blames=(Blame(process, culprit, kind, 5 * MS, 3), Blame(process, worker, "lock", 5, 3)),
+        blames=(
+            CulpritTime(process, culprit, kind, 5 * MS, 3),
+            CulpritTime(process, worker, "lock", 5, 3),
+        ),
         off_cpu=(
             OffCpu(process, "other", "blocked", name, 5, 1),
             OffCpu(process, "9", "run_queue", "", 5, 0),

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.report.document import Document, Window
-from otel_gpu.report.memory.types import Growth, Holding, MemoryReading
+from otel_gpu.report.memory.types import GrowingLine, Holding, MemoryReading
 from otel_gpu.report.render.html.memory import MOST_HELD, memory_charts, memory_shares
 from otel_gpu.report.render.html.page import make_page
 from otel_gpu.state.memory.allocations import AllocationWindow
@@ -98,7 +98,7 @@ def test_what_is_not_known_is_said(row):
     """Of a live capture: older blocks, blocks without a stack, and totals that did not agree."""
     live = row._replace(
         pid=42, blocks="large", before_bytes=7_000_000, unknown_bytes=5_000_000, coverage=0.987,
-        growth=(Growth("step", "/app/train.py", 61, 48e6, 0.998, 30, 90.0),),
+        growth=(GrowingLine("step", "/app/train.py", 61, 48e6, 0.998, 30, 90.0),),
     )  # fmt: skip
     text = Seen(page_with(live)).text
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from otel_gpu.enrich.identity.identities import Who
-from otel_gpu.report.document import Api, Balance, Node, OffCpu, Slot, Where, processes_of
+from otel_gpu.report.document import ApiTotals, Balance, Node, OffCpu, Slot, Where, processes_of
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html import tables
 from otel_gpu.report.render.html.page import MOST_BALANCES
@@ -16,7 +16,7 @@ from tests.unit.report.render.html.pages import Seen, part, report_named, text_o
 from tests.unit.report.samples import MS, verdict
 
 TRAINER, SERVER = image(42, 1), image(77, 1, name="server")
-LAUNCHES = Api(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 2_000_000, 0)
+LAUNCHES = ApiTotals(TRAINER, "cudaLaunchKernel", "runtime", 1_200, 3, 4e3, 9e6, 1e7, 2_000_000, 0)
 
 
 def call_table(rows, **named):

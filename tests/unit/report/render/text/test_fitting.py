@@ -6,7 +6,7 @@ import pytest
 from rich.text import Text
 
 from otel_gpu import cli
-from otel_gpu.report.render.text.fitting import Column, FittedTable
+from otel_gpu.report.render.text.fitting import FittedTable, TextColumn
 from tests.scenarios.more import SCENARIOS
 from tests.unit.importers.traces import call, host, step, trace, write
 from tests.unit.report.devices.test_builder import launched
@@ -19,7 +19,7 @@ WIDTHS = (40, 60, 80, 100)
 def table(*columns):
     return FittedTable(
         [
-            Column(heading, [Text(cell) for cell in cells], is_text, rank)
+            TextColumn(heading, [Text(cell) for cell in cells], is_text, rank)
             for heading, cells, is_text, rank in columns
         ]
     )

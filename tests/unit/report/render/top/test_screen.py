@@ -22,11 +22,11 @@ from otel_gpu.explain.settings import Settings
 from otel_gpu.report.document import Node, Where
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend
 from otel_gpu.report.render.top.call_table import SORTS
-from otel_gpu.report.render.top.columns import Column, draw_columns
+from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.render.top.screen import Controls, draw_screen, key_of
 from otel_gpu.report.top.model import Board
 from otel_gpu.report.top.open_calls import OpenCall
-from otel_gpu.report.top.screen import Agent, IncidentLine
+from otel_gpu.report.top.screen import AgentUse, IncidentLine
 from otel_gpu.wire.frames import PYTHON, Frame
 from tests.activities import (
     SECOND,
@@ -350,7 +350,7 @@ def test_losses_and_states_are_said():
     """What was lost, that the screen stands still, and what the agent itself said."""
     controls = Controls(is_paused=True, has_ended=True, has_keys=True, message="disk\nfull")
     view = crowded()._replace(losses={"ring_full": 7, "no_entry": 1}, left_out=5)
-    view = view._replace(agent=Agent(0.125, None))
+    view = view._replace(agent=AgentUse(0.125, None))
 
     lines = drawn(view, controls, width=120)
 
@@ -388,9 +388,9 @@ def test_a_bar_adds_up():
 def test_a_table_keeps_its_first_column_whatever_happens():
     """A rate of nobody knows what says nothing."""
     columns = [
-        Column("call", 0, [Text("cudaLaunchKernel")], is_left=True),
-        Column("calls/s", 1, [Text("12")]),
-        Column("p50", 2, [Text("1 µs")]),
+        TopColumn("call", 0, [Text("cudaLaunchKernel")], is_left=True),
+        TopColumn("calls/s", 1, [Text("12")]),
+        TopColumn("p50", 2, [Text("1 µs")]),
     ]
 
     assert [line.plain for line in draw_columns(columns, 26)] == [
