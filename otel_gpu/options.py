@@ -1,8 +1,8 @@
 """
 The table of options: each section is a frozen dataclass, each field of it one option.
 
-From this table, and the texts of its docstrings, come the YAML keys, the environment variables,
-the flags and ``docs/configuration.md``. Names end in the unit of the value.
+This table and its docstrings are the source of the YAML keys, the environment variables, the flags
+and ``docs/configuration.md``. Names end in the unit of the value.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Option(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What a value is, in an operator's words."""
+        """The type of a value, as messages and docs name it."""
         if isinstance(self.default, tuple):
             return "list of numbers"
         kinds = {bool: "true or false", int: "integer", float: "number"}
@@ -77,37 +77,36 @@ def _check_bounds(value: tuple[float, ...]) -> str | None:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureConfig:
     """
-    What the kernel side may hold, and how often it is looked at.
+    Limits of the kernel side, and how often the agent reads it.
 
     Attributes:
-        loader: How the programs learn the kernel's types: `libbpf` takes them from its BTF, `bcc`
-            from its headers; `auto` is `libbpf` where there is BTF.
+        loader: Source of the kernel's types: `libbpf` reads the kernel's BTF, `bcc` its headers;
+            `auto` is `libbpf` where there is BTF.
         ring_buffer_bytes: Size of the ring buffer between the kernel and the agent; a power of two.
-        max_threads: Watched threads at one time.
-        max_processes: Watched processes at one time.
-        max_series: Series (histograms) that the kernel side holds; calls beyond them are counted as
-            lost.
-        max_times: Entries of the time account; time that finds no room among them has a state and
-            a context and no details, such as who was waited for.
+        max_threads: Maximum number of watched threads.
+        max_processes: Maximum number of watched processes.
+        max_series: Maximum number of series (histograms) in the kernel; calls beyond them are
+            counted as lost.
+        max_times: Maximum number of entries of thread times; beyond them, time keeps its state and
+            context and loses details, such as the culprit.
         open_call_limit_s: A call that has been open for longer than this is reported while it
             hangs.
         snapshot_interval_s: How often the kernel's counters are read.
-        discovery_interval_s: How often processes are looked through for newly mapped CUDA
-            libraries.
-        cache_bytes: What all caches of the agent may hold together, as estimated; of the largest
-            ones what was not used for longest goes first.
-        environment: Which environment variables of watched processes are read: `all` that
+        discovery_interval_s: How often processes are searched for newly mapped CUDA libraries.
+        cache_bytes: Estimated size limit of all caches of the agent together; the largest ones
+            evict their least recently used entries first.
+        environment: Environment variables of watched processes that are read: `all` that
             docs/security.md lists, `otel` for `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`
-            alone, or `none`.
+            only, or `none`.
         probe_sites: Probe functions at the first instruction that the kernel need not single-step,
-            where that shows the same calls; off: at their entries.
-        foreign_probes: Which functions of other people's libraries are probed on arm64: `safe` are
-            those where the kernel need not single-step, as that has corrupted processes there;
-            `all` are also the others. On x86-64 all are safe.
-        nice: How much higher the nice value of the thread that captures is than the one that the
-            agent was started with, while no process and no full ring buffer waits for it; 0: it stays.
-        drop_privileges: Give up the capabilities that docs/security.md does not list, and the
-            chance to get others; off: a capture as root keeps all of root's.
+            if the same calls pass it; off: at their entries.
+        foreign_probes: Functions of third-party libraries that are probed on arm64: `safe`: only
+            those that the kernel need not single-step, because single-stepping has corrupted
+            processes there; `all`: also the others. On x86-64 all are safe.
+        nice: How much the capturing thread raises its nice value above that of the agent, while no
+            process and no full ring buffer waits for it; 0: not at all.
+        drop_privileges: Drop the capabilities that docs/security.md does not list, and the ability
+            to gain others; off: a capture as root keeps all of root's.
     """
 
     loader: str = _option("auto", choices=("auto", "libbpf", "bcc"))
@@ -134,13 +133,13 @@ class CaptureConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesConfig:
     """
-    What the devices of the host say of themselves, through NVML.
+    State of the host's devices, from NVML.
 
     Attributes:
-        enabled: Read them. That needs the extra: `pip install otel-gpu[nvml]`.
-        interval_s: How often. Reading wakes a device that nobody uses.
-        kernel_log: The kernel's log, in which NVIDIA's driver says which device failed, and whose
-            work it was; empty: it is not read.
+        enabled: Read it. That needs the extra: `pip install otel-gpu[nvml]`.
+        interval_s: How often. Reading wakes an unused device.
+        kernel_log: The kernel's log, in which NVIDIA's driver reports which device failed, and for
+            which process; empty: it is not read.
     """
 
     enabled: bool = _option(default=True)
@@ -156,7 +155,7 @@ class FabricConfig:
     Attributes:
         enabled: Read them. A host without such adapters has none.
         interval_s: How often.
-        root: Where the kernel shows them; in a container, where the host's is mounted.
+        root: Folder in which the kernel shows them; in a container, the mount point of the host's.
     """
 
     enabled: bool = _option(default=True)
@@ -167,16 +166,15 @@ class FabricConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpansConfig:
     """
-    Which calls become spans. All calls are counted in any case.
+    Which calls become spans. Metrics count all calls.
 
     Attributes:
         mode: `chosen`: failed, slow, stalled and sampled calls; `full`: every call; `none`: metrics
             only.
-        slow_floor_us: A call faster than this is never chosen for being slow.
-        sample_one_in: One in this many calls is chosen whatever its duration; 0 turns the sample
-            off.
-        rate_per_process: Most spans per second and process; all processes of a user have eight times as
-            many. What is withheld is counted.
+        slow_floor_us: A call faster than this never becomes a span for being slow.
+        sample_one_in: One in this many calls becomes a span whatever its duration; 0: no sampling.
+        rate_per_process: Maximum spans per second and process; the processes of one user together
+            have eight times as many. Rate-limited spans are counted.
         stall_floor_ms: Shortest scheduler stall outside CUDA calls that becomes a span.
         call_stall_floor_ms: Shortest scheduler stall inside a CUDA call that becomes a span.
     """
@@ -192,13 +190,12 @@ class SpansConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StacksConfig:
     """
-    Where in the program chosen calls were made, and where its threads left the CPU.
+    Stacks of recorded calls, and of threads that leave the CPU.
 
     Attributes:
-        enabled: Whether stacks are captured. They hold names of functions and paths of source
-            files.
-        mode: Where spans have their stack: in an `event`, in an `attribute`, in a `log` record
-            beside the span, or nowhere (`none`).
+        enabled: Capture stacks. They contain names of functions and paths of source files.
+        mode: Place of a span's stack: an `event`, an `attribute`, a `log` record beside the span,
+            or none (`none`).
     """
 
     enabled: bool = _option(default=True)
@@ -208,15 +205,15 @@ class StacksConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesConfig:
     """
-    Which lines of the program its threads work in.
+    Samples of the lines that threads execute.
 
     Attributes:
-        enabled: Whether threads of watched processes are sampled while they are on a CPU; needs
+        enabled: Sample the threads of watched processes while they are on a CPU; needs
             `stacks.enabled`, and a `spans.mode` other than `none`.
-        rate_hz: Samples per second of each CPU that runs such threads, as long as there are not too
-            many.
-        stacks_per_second: Most samples per second of the whole host; then fewer are taken, each for
-            more time. Those withheld are counted.
+        rate_hz: Samples per second of each CPU that runs such threads, below the limit of
+            `stacks_per_second`.
+        stacks_per_second: Maximum samples per second of the whole host; beyond it fewer are taken,
+            each with more weight. Rate-limited samples are counted.
     """
 
     enabled: bool = _option(default=True)
@@ -227,17 +224,17 @@ class SamplesConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
     """
-    Which blocks of device memory are followed that a framework's allocator (PyTorch's) hands out.
+    Tracking of the blocks of device memory that a framework's allocator (PyTorch's) hands out.
 
     Attributes:
-        blocks: `off`: none. `totals`: how much is allocated and reserved. `large`: also where in
-            the program large blocks were allocated, and small ones by sampling. `all`: where each
-            block was allocated.
-        large_bytes: From which size a block is large.
-        sample_bytes: One small block is sampled per so many bytes of them, on average.
-        stacks_per_second: Most stacks of blocks per second that are new; those withheld are counted.
-        blocks_per_second: If a process hands out and takes back more, its blocks are followed in
-            windows only: totals stay right, who holds them is known of the window.
+        blocks: `off`: none. `totals`: allocated and reserved bytes. `large`: also the code that
+            allocated large blocks, and samples of small ones. `all`: the code that allocated each
+            block.
+        large_bytes: Minimum size of a large block.
+        sample_bytes: One small block is sampled per this many bytes of small blocks, on average.
+        stacks_per_second: Maximum new stacks of blocks per second; rate-limited ones are counted.
+        blocks_per_second: Above this rate of allocations and frees, the blocks of a process are
+            tracked in time windows only: totals stay right, holders are known for the window.
     """
 
     blocks: str = _option("large", choices=("off", "totals", "large", "all"))
@@ -253,8 +250,8 @@ class NcclConfig:
     Collectives of NCCL.
 
     Attributes:
-        pending_seconds: A rank that has called nothing more for so long, and does not know what it called
-            to be done, is reported in a log record.
+        pending_seconds: A rank that has called nothing for this long, and does not know its last
+            collective to be complete, is reported in a log record.
     """
 
     pending_seconds: float = _option(2.0, bounds=(0.1, 86_400.0))
@@ -266,8 +263,8 @@ class StepsConfig:
     Steps of training loops and servers.
 
     Attributes:
-        find: Whether steps of programs that do not tell them are found in what their threads call
-            again and again.
+        find: Detect the steps of programs that do not mark them, from the repeating calls of their
+            threads.
     """
 
     find: bool = _option(default=True)
@@ -276,7 +273,7 @@ class StepsConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramsConfig:
     """
-    The buckets that the kernel counts in.
+    Buckets of the kernel's histograms.
 
     Attributes:
         layout: `exponential`: OpenTelemetry exponential histograms; `explicit`: the bounds below.
@@ -294,18 +291,18 @@ class HistogramsConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExportConfig:
     """
-    How telemetry leaves. Endpoints and protocols are the standard `OTEL_*` variables.
+    How telemetry is exported. Endpoints and protocols are the standard `OTEL_*` variables.
 
     Attributes:
-        queue_bytes: Memory for spans that wait for a slow or dead endpoint; the oldest of who has most
-            there are dropped, and counted.
-        batch_bytes: Largest request; receivers refuse more than 4 MiB by default.
-        flush_interval_s: Longest time that a span waits for company.
-        shutdown_timeout_s: Longest time that the end of a run waits for the endpoint.
+        queue_bytes: Memory for spans that wait for a slow or dead endpoint; beyond it, the oldest
+            spans of the user with the most are dropped and counted.
+        batch_bytes: Maximum size of a request; receivers refuse more than 4 MiB by default.
+        flush_interval_s: Maximum time that a span waits for its batch to fill.
+        shutdown_timeout_s: Maximum time that the end of a run waits for the endpoint.
         otlp_file: Also write OTLP/JSON lines to this file; `-` is standard output.
-        profiles: Whether samples of what threads did on CPUs are sent as OTLP profiles, a signal
-            that is in development and that few receivers take.
-        profile_interval_s: Longest time that one profile covers.
+        profiles: Export CPU samples as OTLP profiles, a signal that is in development and that few
+            receivers accept.
+        profile_interval_s: Maximum time that one profile covers.
     """
 
     queue_bytes: int = _option(33_554_432, bounds=(1_048_576, 17_179_869_184))
@@ -320,18 +317,17 @@ class ExportConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainConfig:
     """
-    What is said about causes of slow calls and gaps.
+    Causes of slow calls and gaps.
 
     Attributes:
-        enabled: Whether causes are looked for and exported as `gpu.causal_chain` and `gpu.incident`
-            spans.
-        chains_per_second: Of how many slow or failed calls and gaps of one second `run` and `top` look
-            for the causes: those that lost most time, of each user as many. The others are counted.
-        high_lost_ms: An incident that cost less than this is never of high severity.
-        chronic_share: A cause that takes this share of the time of the threads that feed a GPU is
-            an incident, also if that is usual.
-        chronic_lost_ms: And it has to take so much in each second.
-        chronic_window_s: The stretches of time in which such causes are looked for.
+        enabled: Search for causes, and export them as `gpu.causal_chain` and `gpu.incident` spans.
+        chains_per_second: Maximum slow or failed calls and gaps per second that `run` and `top`
+            explain: those that lost most time, divided evenly among users. The others are counted.
+        high_lost_ms: An incident that cost less than this never has high severity.
+        chronic_share: A cause that takes this share of the time of the launching threads is an
+            incident, even if its calls are not slower than usual.
+        chronic_lost_ms: Minimum time that such a cause takes in each second.
+        chronic_window_s: Length of the windows that are searched for such causes.
     """
 
     enabled: bool = _option(default=True)
@@ -345,15 +341,16 @@ class ExplainConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """
-    The flight recorder: the latest hours, kept in a file.
+    The flight recorder: a file with the last hours.
 
     Attributes:
-        enabled: `auto`: `run` writes it when no endpoint is set, or when a path is; `on`: always;
+        enabled: `auto`: `run` writes it if there is no endpoint, or if a path is set; `on`: always;
             `off`: never.
         path: The file. Default: `$STATE_DIRECTORY/store.db` in a systemd service,
             `/var/lib/otel-gpu/store.db` for root, else `$XDG_STATE_HOME/otel-gpu/store.db`.
-        max_bytes: Largest size of the file and its log together; the oldest minutes make room.
-        max_age_h: What was written longer ago than this, in hours, is removed.
+        max_bytes: Maximum size of the file and its log together; the oldest minutes are removed
+            first.
+        max_age_h: Rows written longer ago than this, in hours, are removed.
     """
 
     enabled: str = _option("auto", choices=("auto", "on", "off"))
@@ -365,10 +362,10 @@ class StoreConfig:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """
-    What the agent says about itself on standard error.
+    The agent's own log on standard error.
 
     Attributes:
-        level: `-v` and `-vv` on the command line mean `info` and `debug`.
+        level: Log level; `-v` and `-vv` on the command line mean `info` and `debug`.
     """
 
     level: str = _option("warning", choices=("error", "warning", "info", "debug"))

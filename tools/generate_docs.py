@@ -30,18 +30,17 @@ _CONFIGURATION = f"""\
 
 {_NOTICE}
 
-Every option has a default; none has to be set. Where one is set in several places, flags win
-over environment variables, and those over the file.
+Every option has a default. Flags override environment variables, and those override the file.
 
-- **File**: YAML, named by `--config FILE` or by `{config.FILE_VARIABLE}`. A key that is not known
-  is an error, and the nearest known one is suggested.
-- **Environment**: `OTEL_GPU_<SECTION>_<KEY>`. An empty value counts as not set. Lists are
-  separated by commas. A name that is not known is warned about.
-- **Flags**: only the options whose table names one have a flag.
+- **File**: YAML, named by `--config FILE` or by `{config.FILE_VARIABLE}`. An unknown key
+  is an error, and the message suggests the nearest known one.
+- **Environment**: `OTEL_GPU_<SECTION>_<KEY>`. An empty value counts as unset. Commas
+  separate the elements of lists. An unknown name causes a warning.
+- **Flags**: only the options with a flag in their table have one.
 
-Where telemetry goes is not configured here: endpoints, protocols, headers, TLS, compression and
-time limits are the standard `OTEL_EXPORTER_OTLP_*` variables, and the other `OTEL_*` variables
-hold as OpenTelemetry specifies them.
+The destination of telemetry is not configured here: endpoints, protocols, headers, TLS, compression
+and time limits are the standard `OTEL_EXPORTER_OTLP_*` variables. The other `OTEL_*` variables
+apply as OpenTelemetry specifies them.
 
 ```yaml
 spans:
@@ -57,37 +56,36 @@ _CLI = f"""\
 
 {_NOTICE}
 
-Results go to standard output. Everything said to a person goes to standard error: messages as
-`otel-gpu: text`, errors as `otel-gpu: error: what` and, where something can be done about them, a
-second line `hint: what to do`.
+Results go to standard output. Messages go to standard error as `otel-gpu: text`, and errors as
+`otel-gpu: error: what is wrong`, often with a second line `hint: what to do`.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | fine |
-| 1 | the verb failed; for `doctor`: this host cannot capture; for a capture: a part of the agent was switched off for its errors |
-| 2 | the command line or the configuration makes no sense |
+| 0 | success |
+| 1 | the verb failed; for `doctor`: this host cannot capture; for a capture: a part of the agent was switched off because of its errors |
+| 2 | the command line or the configuration is invalid |
 | 130 | interrupted by Ctrl-C |
 | 141 | the reader of the output closed it |
 | any | `run -- CMD`: the command's own; 128 + n when signal n ended it; 127 when it was not found, \
 126 when it is not executable |
 
-`otel-gpu --version` prints the version. `otel-gpu VERB --help` says what this page says.
+`otel-gpu --version` prints the version. `otel-gpu VERB --help` prints the text of this page.
 
-## What a command gets
+## The environment of a command
 
 A command after `--` runs as it would without the agent.
 
-- **Signals** that are sent to the agent are passed on to the command, from SIGUSR1 to the real-time ones. Those that a
-  terminal sends to all that it runs, such as Ctrl-C, reach the command once; a signal to a whole process group reaches
-  it twice, as under `timeout`. If it goes on for `export.shutdown_timeout_s` after SIGTERM or SIGHUP, the capture ends
-  without it. What the caller ignores, as `nohup` does, the command ignores, too.
+- **Signals**: the agent forwards its signals to the command, from SIGUSR1 to the real-time ones. Signals of a
+  terminal to all its programs, such as Ctrl-C, reach the command once. A signal to a whole process group reaches
+  it twice, as under `timeout`. If the command still runs `export.shutdown_timeout_s` after SIGTERM or SIGHUP, the capture
+  ends without it. The command ignores the signals that the caller ignores, for example under `nohup`.
 - **Environment**: `PYTHONHOME`, `PYTHONPATH`, `PYTHONINSPECT` and the other `PYTHON*` variables are the command's. `otel-gpu`
-  ignores them. So does `python -m otel_gpu`, where Python itself can start with them.
-- **Standard descriptors** that are closed stay closed for it. Characters that the encoding of the agent's own output does
-  not have are written as `\\u20ac`, also in JSON.
-- **Orphans** that the command leaves behind are reaped where the agent is process 1, as in a container.
-- **Without a command**, SIGINT, SIGTERM and SIGHUP end the capture. SIGINT also does where a script's shell had it ignored,
-  as shells do for commands in the background.
+  ignores them. So does `python -m otel_gpu`, if Python itself can start with them.
+- **Standard descriptors** that are closed stay closed for the command. Characters that the encoding of the agent's own
+  output lacks are written as `\\u20ac`, also in JSON.
+- **Orphans** of the command are reaped if the agent is process 1, as in a container.
+- **Without a command**, SIGINT, SIGTERM and SIGHUP end the capture. SIGINT does so even if a script's shell ignores it,
+  as shells do for background commands.
 """
 
 
@@ -96,9 +94,9 @@ _SCHEMA = f"""\
 
 {_NOTICE}
 
-This is what `otel-gpu query --schema` says, and what the table `schema_info` holds; [store.md](store.md)
-says how to ask. This is version {schema.VERSION}. Times that end in `_unix_ns` are Unix time, those that
-end in `_ktime_ns` are CLOCK_MONOTONIC, both in nanoseconds. A unit in braces counts things.
+`otel-gpu query --schema` and the table `schema_info` contain this page too; [store.md](store.md)
+describes queries. This is schema version {schema.VERSION}. Times that end in `_unix_ns` are Unix time, those that
+end in `_ktime_ns` are CLOCK_MONOTONIC, both in nanoseconds. A unit in braces is a count.
 """
 
 
@@ -140,12 +138,12 @@ def _schema_sections() -> Iterator[str]:
         schema.create(connection, {})
         rows = list(schema.info_rows(connection))
     groups: Sequence[tuple[str, str, Sequence[Table | View]]] = (
-        ("Views", "Names instead of numbers, milliseconds, and text for times.", VIEWS),
-        ("What was recorded", "Each row has its `seq`, a number over all tables.", NUMBERED),
-        ("What rows refer to", "Kept as long as something refers to it.", NAMES),
-        ("What numbers and words mean", "The same in every store.", LOOKUPS),
-        ("Where chunks begin", "For readers that begin in the middle.", TOTALS),
-        ("The books of the store", "What is in it, who wrote it, and what was lost.", BOOKS),
+        ("Views", "Views have names instead of numbers, milliseconds, and text for times.", VIEWS),
+        ("Recorded rows", "Each row has a `seq`, a number over all tables.", NUMBERED),
+        ("Referenced rows", "Kept as long as another row refers to them.", NAMES),
+        ("Lookup tables", "The same in every store.", LOOKUPS),
+        ("Totals at chunk ends", "For readers that start at a later chunk.", TOTALS),
+        ("Contents of the store", "Chunks, batches, writers, losses and metadata.", BOOKS),
     )
     for title, text, parts in groups:
         yield f"## {title}\n"

@@ -67,7 +67,7 @@ def program_parser() -> argparse.ArgumentParser:
         prog=PROGRAM,
         description="Count every CUDA call of unmodified programs with eBPF and export it as OTLP.",
         epilog="Endpoints, headers, TLS and protocols are the standard OTEL_EXPORTER_OTLP_* "
-        f"variables. '{PROGRAM} doctor' says what this host allows.",
+        f"variables. '{PROGRAM} doctor' checks what this host allows.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {otel_gpu.__version__}")
@@ -96,7 +96,7 @@ def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
         )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML configuration file")
     parser.add_argument(
-        "-v", "--verbose", action="count", default=0, help="say more; -vv says everything"
+        "-v", "--verbose", action="count", default=0, help="log more; -vv logs everything"
     )
     return parser
 

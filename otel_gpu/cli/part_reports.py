@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MOMENT_HELP = (
-    "Unix seconds, ISO 8601 (UTC unless it says otherwise), 30s or -30s before the end, or +30s "
+    "Unix seconds, ISO 8601 (UTC unless it has an offset), 30s or -30s before the end, or +30s "
     "after the beginning"
 )
 
@@ -78,9 +78,9 @@ def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = 
     store = f"the store to {verb}; default, where {named}: the one that run writes"
     add_file(parser, "--store", store)
     of = "of a recording or store, " if captures else ""
-    text = f"{of}what happened from then on: {MOMENT_HELP}"
+    text = f"{of}start of the time window: {MOMENT_HELP}"
     parser.add_argument("--from", "--since", dest="begin", metavar="TIME", help=text)
-    parser.add_argument("--to", dest="end", metavar="TIME", help=f"{of}what happened before that")
+    parser.add_argument("--to", dest="end", metavar="TIME", help=f"{of}end of the time window")
 
 
 def find_source(args: Namespace, config: Config) -> Source | None:

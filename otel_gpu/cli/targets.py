@@ -10,7 +10,7 @@ from otel_gpu.cli.commands import UsageError, add_file, add_pids, check_pids
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
     """Add the arguments that say what to watch, and for how long."""
     add_pids(parser, "watch this process and its children", pid_note)
-    text = "watch the processes of this cgroup, also those that join it later"
+    text = "watch the processes of this cgroup, including those that join it later"
     parser.add_argument("--cgroup", type=Path, metavar="FOLDER", help=text)
     parser.add_argument(
         "--all", action="store_true", help="watch every process that uses a CUDA library"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PROGRAM = "otel-gpu"
 JSON_HELP = "print one JSON document"
 PIPE_COLUMNS = 160
-"""How wide text is made where nobody says it: lines of a file are better long than folded."""
+"""Width of text without a terminal: lines of a file are better long than folded."""
 
 # What verbs write, by the names of their arguments.
 _WRITTEN = frozenset(
@@ -43,21 +43,21 @@ _WRITTEN = frozenset(
 )
 
 VERBS: Mapping[str, str] = {
-    "compare": "Say whether a second run was slower, and where.",
+    "compare": "Report whether a second run was slower, and where.",
     "demo": "Run a program that is slow for a known cause, and explain it.",
-    "doctor": "Say what this host allows, and what cannot be seen.",
-    "explain": "Say what was slow, and why.",
+    "doctor": "Check what this host allows, and what cannot be observed.",
+    "explain": "Report what was slow, and why.",
     "export": "Write a timeline for the Perfetto UI.",
-    "import": "Explain and export a capture that another tool made.",
+    "import": "Explain and export a capture of another tool.",
     "mcp": "Let an assistant investigate a capture, over the Model Context Protocol.",
     "parse": "Print a recording as text, one record per line.",
-    "query": "Ask the flight recorder in SQL.",
+    "query": "Query the flight recorder in SQL.",
     "replay": "Export a recording as if it were captured now.",
-    "report": "Write what was slow, and why, as a page for a browser.",
+    "report": "Write the report as a page for a browser.",
     "run": "Capture live, and export.",
-    "service": "Install the agent as a systemd service, remove it, or say how it does.",
-    "stacks": "Say where in their programs CUDA calls are made.",
-    "top": "Show on one screen what CUDA programs do right now, and what is wrong.",
+    "service": "Install the agent as a systemd service, remove it, or show its status.",
+    "stacks": "Show which code makes CUDA calls, uses CPUs, waits, or holds device memory.",
+    "top": "Show live what CUDA programs do, and what is wrong.",
 }
 """All verbs with their lines in ``otel-gpu --help``, which imports none of them."""
 
@@ -69,7 +69,7 @@ def add_file(parser: ArgumentParser, name: str, text: str, **more: Any) -> None:
 
 def add_pids(parser: ArgumentParser, text: str, note: str = "") -> None:
     """Add ``--pid``, whose values are a list."""
-    text = f"{text}; may be repeated{note}"
+    text = f"{text}; repeatable{note}"
     parser.add_argument("--pid", type=int, action="append", default=[], metavar="PID", help=text)
 
 

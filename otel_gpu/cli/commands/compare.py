@@ -1,7 +1,7 @@
 """
-Compare two runs of one program: whether their times can be compared at all, whether the second is
-slower by more than noise, and where the difference is. A and B are recordings, stores, windows FROM..TO
-of the store that --store names, traces of torch.profiler (also folders with those of several ranks),
+Compare two runs of one program. Report whether their times are comparable, whether the second run
+is slower by more than noise, and where the difference is. A and B are recordings, stores, windows
+FROM..TO of the store that --store names, traces of torch.profiler (or a folder with one per rank),
 exports of Nsight Systems or memory snapshots. Needs no privileges and no GPU.
 """
 
@@ -27,12 +27,12 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)
 def add_arguments(parser: ArgumentParser) -> None:
     # "-10m..-5m" is a value here; see add_source_arguments.
     parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
-    parser.add_argument("a", metavar="A", help="what was before")
-    parser.add_argument("b", metavar="B", help="what is to be judged")
-    add_file(parser, "--store", "the store that windows are of; default: the one that run writes")
+    parser.add_argument("a", metavar="A", help="the run before")
+    parser.add_argument("b", metavar="B", help="the run to judge")
+    add_file(parser, "--store", "the store of the windows; default: the one that run writes")
     slower = (
-        "end with 1 if B takes longer by more than this, and by more than noise, or if that cannot "
-        "be told"
+        "exit with 1 if B takes longer by more than this and by more than noise, or if the runs "
+        "are not comparable"
     )
     parser.add_argument("--fail-if-slower", metavar="PERCENT", help=slower)
     json = f"{JSON_HELP}; docs/compare.md describes it"

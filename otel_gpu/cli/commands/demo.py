@@ -1,8 +1,8 @@
 """
 Run a small training loop that one known cause makes slow, capture it, and explain it. Needs root
-and a C compiler, and no GPU: a stand-in for the CUDA library is built. With --synthetic it needs
-nothing: a recording of the scenario is explained. Without a name the scenarios are listed. What is
-captured is also sent to the endpoint of OTEL_EXPORTER_OTLP_*.
+and a C compiler, and no GPU: it builds a stand-in for the CUDA library. With --synthetic it needs
+nothing and explains a recording of the scenario. Without a name it lists the scenarios. The capture
+is also exported to the endpoint of OTEL_EXPORTER_OTLP_*.
 """
 
 import os
@@ -26,10 +26,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "scenario", nargs="?", metavar="SCENARIO", help="the scenario to run; default: list them"
     )
     parser.add_argument(
-        "--synthetic", action="store_true", help="play the recording of it that we come with"
+        "--synthetic", action="store_true", help="explain the recording that is included"
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    add_file(parser, "--record", "keep the recording that is made")
+    add_file(parser, "--record", "keep the recording here")
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
@@ -66,7 +66,7 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
     if result.returncode:
         hint = f"play a recording of it: otel-gpu demo {scenario.name} --synthetic"
         raise DemoError("the scenario could not be run or captured here", hint=hint)
-    out.note("the program says that this was done to it:")
+    out.note("the program reports what was done to it:")
     for line in describe(result.stdout):
         out.note(f"  {line}")
 

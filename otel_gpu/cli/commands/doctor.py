@@ -1,6 +1,6 @@
 """
-Check everything that a capture needs. The exit code is 0 if this host can capture, and 1 if
-something is missing.
+Check the requirements of a capture. The exit code is 0 if this host can capture, and 1 if something
+is missing.
 """
 
 import os
@@ -23,7 +23,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_pids(parser, "also say what can be seen of this process")
+    add_pids(parser, "also check what can be observed of this process")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 

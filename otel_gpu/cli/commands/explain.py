@@ -1,9 +1,9 @@
 """
-Say what bounded each process, which CUDA calls and gaps between them were slow, and whose doing
-that was, with times. Explains a recording or a store, which needs no privileges and no GPU; or
-captures live what is named by --pid, --cgroup, --all or a command after --, until that ends, the
-time is over or Ctrl-C is pressed, and explains that. With a command, its exit code is ours, and the
-report goes to standard error; --json goes to standard output.
+Report what bounded each process, which CUDA calls and gaps between them were slow, and what caused
+that, with times. Explains a recording or a store, which needs no privileges and no GPU. With --pid,
+--cgroup, --all or a command after --, it captures live until that ends, the duration is over or
+Ctrl-C is pressed, and explains the capture. With a command, it exits with the command's exit code,
+and the report goes to standard error; --json goes to standard output.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -27,7 +27,7 @@ TAKES_COMMAND = True
 def add_arguments(parser: ArgumentParser) -> None:
     add_source_arguments(parser, "explain", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, report only this process")
-    parser.add_argument("--per-process", action="store_true", help="one part for each process")
+    parser.add_argument("--per-process", action="store_true", help="report each process separately")
     json = f"{JSON_HELP}; docs/explain.md describes it"
     parser.add_argument("--json", action="store_true", help=json)
     add_file(parser, "--output", "write the report here instead of printing it")

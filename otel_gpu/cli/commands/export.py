@@ -1,8 +1,8 @@
 """
-Write what a recording, a store or a capture of another tool holds as a timeline that the Perfetto UI
-(https://ui.perfetto.dev) opens: threads with their calls and waits, what devices did, who kept whom
-waiting as arrows, incidents and counters. A name that ends in .gz is compressed. Needs no privileges,
-no GPU and no connection.
+Write a recording, a store or a capture of another tool as a timeline for the Perfetto UI
+(https://ui.perfetto.dev): threads with their calls and waits, device activity, arrows from culprits
+to waiting threads, incidents and counters. A name that ends in .gz is compressed. Needs no
+privileges, no GPU and no connection.
 """
 
 import gzip

@@ -1,9 +1,8 @@
 """
-Read a capture that another tool made, say what of it could be taken over and what could not, and
-explain it as a recording is explained. With --otlp, also send its spans and metrics, with their
-original times, to the endpoint of OTEL_EXPORTER_OTLP_*; with --store, also keep it for query and
-explain. What the other tool did not record stays unknown, and what it concluded is not taken over.
-The file is not changed.
+Read a capture of another tool, list what was imported and what was not, and explain it like a
+recording. With --otlp, also send its spans and metrics, with their original times, to the endpoint
+of OTEL_EXPORTER_OTLP_*. With --store, also keep it for query and explain. What the other tool did
+not record stays unknown, and its own conclusions are not imported. The file is not changed.
 """
 
 import os
@@ -39,9 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     kinds = "; ".join(f"{name}: {kind.description}" for name, kind in KINDS.items())
     parser.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=kinds)
     add_file(parser, "file", "the capture to import")
-    more = "others that belong to it: of a Flight Recorder, those of the other ranks"
+    more = "further files of the same capture: of a Flight Recorder, those of the other ranks"
     add_file(parser, "others", more, nargs="*")
-    memory = "the memory of the device in GiB, which a memory snapshot does not say"
+    memory = "the memory of the device in GiB, which a memory snapshot does not contain"
     parser.add_argument("--device-gib", type=float, default=0.0, metavar="GIB", help=memory)
     json = f"{JSON_HELP}: what was imported, and the report that explain prints"
     parser.add_argument("--json", action="store_true", help=json)

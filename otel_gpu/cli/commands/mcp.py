@@ -1,8 +1,8 @@
 """
 Serve a recording, a store or a capture of another tool to an assistant over the Model Context
-Protocol: thirteen tools that only read, and a prompt. On standard input and output, for a client that starts us; with --http on a
-socket of this host, for clients that know the token. docs/mcp.md says how to connect one. Needs no
-privileges and no GPU.
+Protocol: thirteen tools, all read-only, and a prompt. Uses standard input and output, for a client that
+starts it; with --http a socket of this host, for clients that have the token. docs/mcp.md describes
+how to connect one. Needs no privileges and no GPU.
 """
 
 import logging
@@ -36,20 +36,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         "them) or an export of Nsight Systems; default: the store that run writes"
     )
     add_file(parser, "recording", recording, nargs="?")
-    add_file(parser, "--baseline", "what it is compared with, of any of these kinds")
+    add_file(parser, "--baseline", "the capture to compare with, of any of these kinds")
     parser.add_argument(
         "--http",
         nargs="?",
         const=_DEFAULT_ADDRESS,
         metavar="HOST:PORT",
-        help=f"serve HTTP there instead, with a token; default address: {_DEFAULT_ADDRESS}. "
-        "Port 0 is any that is free",
+        help=f"serve HTTP on this address instead, with a token; default: {_DEFAULT_ADDRESS}. "
+        "Port 0 selects a free one",
     )
     add_file(
         parser,
         "--token-file",
-        "the token is in this file, which no other user may read; default: in "
-        "OTEL_GPU_MCP_TOKEN, else a new one that is written to standard error",
+        "read the token from this file, which other users must not be able to read; default: "
+        "OTEL_GPU_MCP_TOKEN, else a new token, written to standard error",
     )
 
 

@@ -18,7 +18,7 @@ _SHOWN_BYTES = 64
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_file(parser, "recording", "the recording to print")
-    text = f"print only these kinds; may be repeated: {', '.join(_KINDS)}"
+    text = f"print only these kinds; repeatable: {', '.join(_KINDS)}"
     parser.add_argument("--kind", action="append", choices=_KINDS, metavar="KIND", help=text)
 
 

@@ -1,9 +1,8 @@
 """
-Answer a question in SQL about what run kept: one SELECT statement, which can read and cannot write,
-whatever it says. Without one, the tables and views are listed with what they mean; --schema adds
-their columns. Views, whose names begin with v_, have names instead of numbers. Control characters
-are shown escaped, in CSV too, where text that a spreadsheet would compute begins with an
-apostrophe; --json gives what is there.
+Run an SQL query on the flight recorder: one SELECT statement, which cannot write. Without one, list
+the tables and views with their meaning; --schema adds their columns. Views, whose names begin with
+v_, have names instead of numbers. Control characters are escaped, also in CSV, where text that a
+spreadsheet would compute begins with an apostrophe; --json prints the values unchanged.
 """
 
 import csv
@@ -32,26 +31,26 @@ _FORMULA = ("=", "+", "-", "@")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the verb's own arguments."""
-    parser.add_argument("sql", nargs="?", metavar="SQL", help="the question; one statement")
+    parser.add_argument("sql", nargs="?", metavar="SQL", help="the query: one SELECT statement")
     parser.add_argument(
         "--schema", action="store_true", help="list tables, views and their columns"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
-    form.add_argument("--csv", action="store_true", help="print CSV, with a line of names first")
+    form.add_argument("--csv", action="store_true", help="print CSV, with a header line")
     parser.add_argument(
         "--time-limit-s",
         type=float,
         default=_DEFAULTS.time_s,
         metavar="SECONDS",
-        help="give up after this long; default %(default)s",
+        help="stop the query after this long; default %(default)s",
     )
     parser.add_argument(
         "--row-limit",
         type=int,
         default=_DEFAULTS.rows,
         metavar="ROWS",
-        help="print no more rows than this; default %(default)s",
+        help="print at most this many rows; default %(default)s",
     )
 
 

@@ -1,7 +1,7 @@
 """
-Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, or to a
-file, or into a store for query and explain. Needs no privileges and no GPU. The same recording
-gives the same output, byte for byte.
+Export a recording as if it were captured now: to the endpoint of OTEL_EXPORTER_OTLP_*, to a file,
+or into a store for query and explain. Needs no privileges and no GPU. The same recording gives the
+same output, byte for byte.
 """
 
 import os

@@ -1,7 +1,8 @@
 """
-Write what explain says of a recording, a store or a capture of another tool as one HTML file that is
-complete in itself: it loads nothing, and can be sent to others. What happened when is drawn on a timeline
-that one can zoom. Needs no privileges and no GPU. The same recording gives the same page, byte for byte.
+Write the report of explain about a recording, a store or a capture of another tool as one
+self-contained HTML file. It loads nothing and can be sent to others. A timeline that can be zoomed
+shows when things happened. Needs no privileges and no GPU. The same recording gives the same page,
+byte for byte.
 """
 
 from argparse import ArgumentParser, Namespace

@@ -1,8 +1,8 @@
 """
-Capture the CUDA calls, scheduler stalls and forks of programs as they are, and send them to the
-endpoint of OTEL_EXPORTER_OTLP_*. Name what to watch: a command after --, --pid, --cgroup or --all.
-With a command, its input and output are its own, and its exit code is ours. Without an endpoint, or
-with --store, what is captured is kept in a file that explain and query read.
+Capture the CUDA calls, scheduler stalls and forks of unmodified programs, and send them to the
+endpoint of OTEL_EXPORTER_OTLP_*. Select what to watch with a command after --, --pid, --cgroup or
+--all. A command keeps its input and output, and this verb exits with its exit code. Without an
+endpoint, or with --store, the capture is kept in a file that explain and query read.
 """
 
 import logging
@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--summary",
         choices=("auto", "always", "never"),
         default="auto",
-        help="show what is found on standard error: live on a terminal, and at the end",
+        help="print the findings to standard error: live on a terminal, and at the end",
     )
 
 

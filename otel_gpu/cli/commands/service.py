@@ -1,7 +1,7 @@
 """
-install writes the unit, its environment file and its configuration, and says what to do next; it
-starts nothing, and leaves what was changed as it is. uninstall removes what was not changed. status
-says whether the service runs, what it costs and what was lost; its exit code is 0 when it runs.
+install writes the unit, its environment file and its configuration, and prints the next steps. It
+starts nothing, and leaves files that were changed as they are. uninstall removes unchanged files.
+status shows whether the service runs, its cost and its losses; its exit code is 0 when it runs.
 """
 
 import json
@@ -38,7 +38,7 @@ _SAID: dict[Action, tuple[str, str, str]] = {
 }
 _NEXT = (
     "next:",
-    "  1. say where telemetry goes in /etc/otel-gpu/otel-gpu.env; without, it stays on this host",
+    "  1. set the endpoint in /etc/otel-gpu/otel-gpu.env; without one, telemetry stays on this host",
     "  2. systemctl daemon-reload",
     "  3. systemctl enable --now otel-gpu",
     "  4. otel-gpu service status; journalctl -u otel-gpu",
@@ -48,11 +48,11 @@ _STAYS = "the flight recorder stays: /var/lib/otel-gpu"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=_ACTIONS, help="what to do")
-    root = "install below this folder, or uninstall from there: an image, or a package"
+    root = "root folder to install into or uninstall from, such as that of an image or a package"
     parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help=root)
-    program = "what the unit runs; default: the otel-gpu that is running now"
+    program = "program of the unit; default: this otel-gpu"
     parser.add_argument("--program", type=Path, metavar="PATH", help=program)
-    dry = "say what would be done, and do nothing"
+    dry = "print what would be done, and do nothing"
     parser.add_argument("--dry-run", action="store_true", help=dry)
     parser.add_argument("--json", action="store_true", help=f"status: {JSON_HELP}")
 

@@ -1,10 +1,11 @@
 """
 Add up the stacks of CUDA calls that became spans, of threads on CPUs, of waits, and of device
-memory: Python, C++, CUDA and the kernel in one, by calls, time or bytes. --diff compares two of
-them. Reads a recording, a store or a memory snapshot of PyTorch, which needs no privileges and no GPU; or captures live what is named by --pid, --cgroup,
---all or a command after --, until that ends, the time is over or Ctrl-C is pressed. Sampled calls
-count as often as they were sampled from; --spans full gives every call a stack. With a command, its
-exit code is ours, and the text goes to standard error; --json and --folded go to standard output.
+memory, by calls, time or bytes. Stacks contain Python, C++, CUDA and the kernel. --diff compares
+two of them. Reads a recording, a store or a memory snapshot of PyTorch, which needs no privileges
+and no GPU. With --pid, --cgroup, --all or a command after --, it captures live until that ends, the
+duration is over or Ctrl-C is pressed. Each sampled call counts for the calls that it represents;
+--spans full gives every call a stack. With a command, it exits with the command's exit code, and
+the text goes to standard error; --json and --folded go to standard output.
 """
 
 import json
@@ -50,27 +51,27 @@ TAKES_COMMAND = True
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_source_arguments(parser, "look at", captures=True)
+    add_source_arguments(parser, "read", captures=True)
     add_target_arguments(parser, pid_note="; of a recording or store, only this process")
     by = (
-        "what counts: of CUDA calls their time, number or bytes; of threads their time on CPUs (from "
-        "samples), off them (in waits that became spans), or both; of device memory what was in use "
-        "in the end or at its peak, or was allocated; default: %(default)s"
+        "what to add up: of CUDA calls their time, number or bytes; of threads their time on CPUs "
+        "(from samples), off them (in waits that became spans), or both; of device memory the bytes in "
+        "use at the end, at the peak, or ever allocated; default: %(default)s"
     )
     parser.add_argument("--by", choices=(*MEASURES, *GRAPHS, *MEMORY), default=MEASURES[0], help=by)
-    api = "only calls of this CUDA API, also those inside other calls; may be repeated"
+    api = "only calls of this CUDA API, also inside other calls; repeatable"
     parser.add_argument("--api", action="append", default=[], metavar="API", help=api)
-    thread = "only threads of this number or name, which may have * in it, each for itself; may be repeated"
+    thread = "only threads with this id or name, each separately; a name can contain *; repeatable"
     parser.add_argument("--thread", action="append", default=[], metavar="THREAD", help=thread)
     diff = (
-        "compare two recordings or stores, or two windows FROM..TO of the one that is named: which "
-        "frames have another share of the whole in B"
+        "compare two recordings or stores, or two windows FROM..TO of one: list the frames whose "
+        "share of the total differs in B"
     )
     parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help=diff)
     parser.add_argument(
         "--waits",
         action="store_true",
-        help="where threads were blocked instead, by what they waited for",
+        help="add up the waits of threads instead, by what they waited for",
     )
     parser.add_argument(
         "--limit",
@@ -79,7 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="list this many stacks, in text and JSON; default: %(default)s",
     )
-    now = "where all threads of the processes that --pid names are, right now; none is stopped"
+    now = "dump the stacks of all threads of the processes of --pid, without stopping them"
     parser.add_argument("--now", action="store_true", help=now)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

@@ -1,11 +1,11 @@
 """
-Show what bounds each process, where the time of the threads that feed the GPU goes, its CUDA calls,
-incidents while they form, and calls that do not return: live, of what is named by --pid, --cgroup,
---all or a command after --, or of a recording, at its own pace. On a terminal: q quits, p pauses, s
-changes what calls are sorted by, and the arrows or j and k choose a process. Elsewhere, screens are
-written one below the other as plain text. With a command, its input and output are its own, there
-are no keys, and the exit code is the command's; the screen goes to standard error, and is redrawn
-in place where standard output is not that terminal.
+Show what bounds each process, the time of the launching threads by state, CUDA calls, incidents as
+they form, and calls that do not return. Captures live with --pid, --cgroup, --all or a command
+after --, or plays a recording at its own pace. On a terminal, q quits, p pauses, s changes the sort
+order of calls, and the arrows or j and k select a process. Elsewhere, screens are written one below
+the other as plain text. With a command, its input and output are its own, there are no keys, and
+the exit code is the command's; the screen goes to standard error, and is redrawn in place where
+standard output is not that terminal.
 """
 
 import signal
@@ -51,13 +51,13 @@ class _Quit(Exception):  # noqa: N818 -- nothing went wrong
 def add_arguments(parser: ArgumentParser) -> None:
     add_file(parser, "recording", "the recording to play", nargs="?")
     add_target_arguments(parser)
-    text = "from one screen to the next; default: 2"
+    text = "time from one screen to the next; default: 2"
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=text)
     parser.add_argument(
         "--once",
         action="store_true",
-        help="write one screen and end: after one interval or --duration, when the command ends, "
-        "or what the end of a recording shows",
+        help="write one screen and exit: after one interval or --duration, when the command ends, "
+        "or at the end of the recording",
     )
 
 
