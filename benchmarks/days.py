@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from otel_gpu import wire
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, PressureActivity, Series
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.wire.histogram_layout import duration_bounds_ns
 from otel_gpu.wire.readings import Aggregate
@@ -48,7 +48,7 @@ class Trainer:
     """One process, and what the kernel has counted of it so far."""
 
     def __init__(self, number: int) -> None:
-        self.image: ProcessImage = image(1_000 + number, (number + 1) * MS, f"train-{number}.py")
+        self.image: Program = image(1_000 + number, (number + 1) * MS, f"train-{number}.py")
         self._buckets = [[0] * wire.MAX_BUCKETS for _ in APIS]
         self._sums = [0] * len(APIS)
         self._account = [0, 0, 0]
@@ -133,7 +133,7 @@ _PRESSURE = {
 
 
 def _kept(
-    chance: random.Random, process: ProcessImage, now: int, *, is_slow: bool
+    chance: random.Random, process: Program, now: int, *, is_slow: bool
 ) -> Iterator[Activity]:
     tid = process.pid + chance.randrange(3)
     place = chance.randrange(len(APIS))

@@ -9,7 +9,7 @@ from benchmarks.peak_memory import own_peak_mib
 from benchmarks.result import Result
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Activity, PressureActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
 from tests.activities import (
@@ -122,9 +122,7 @@ def stream(count: int) -> Iterator[Activity]:
         yield one(chance, chance.choice(alive), alive, now)
 
 
-def one(
-    chance: random.Random, process: ProcessImage, alive: list[ProcessImage], now: int
-) -> Activity:
+def one(chance: random.Random, process: Program, alive: list[Program], now: int) -> Activity:
     """Return what a thread of a process did last; one in five is slow."""
     tid = 100 * process.pid + chance.randrange(THREADS)
     duration = chance.randrange(10, 100) * (MS if chance.random() < 0.2 else US)
@@ -147,8 +145,8 @@ def one(
 
 def stall_of(
     chance: random.Random,
-    process: ProcessImage,
-    other: ProcessImage,
+    process: Program,
+    other: Program,
     tid: int,
     now: int,
     duration: int,
@@ -170,7 +168,7 @@ def stall_of(
     )
 
 
-def readings(chance: random.Random, alive: list[ProcessImage], now: int) -> Iterator[Activity]:
+def readings(chance: random.Random, alive: list[Program], now: int) -> Iterator[Activity]:
     """Yield what the agent reads now and then: histograms, the time account, the load."""
     at_s = now / SECOND
     counted = [

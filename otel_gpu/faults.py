@@ -117,7 +117,7 @@ class Faults:
         return bool(self._off)
 
 
-class Part(Generic[T]):
+class Stage(Generic[T]):
     """Something that is given items; its errors are raised, as they should be where a tool runs once."""
 
     def __init__(self, part: T) -> None:
@@ -133,7 +133,7 @@ class Part(Generic[T]):
         raise error
 
 
-class Isolated(Part[T]):
+class Isolated(Stage[T]):
     """
     A part whose errors neither end the capture nor reach other parts.
 

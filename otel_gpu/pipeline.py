@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import Activity, CallActivity, DeviceTraceActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.budget import ChainBudget, Decision
 from otel_gpu.explain.chains import Chain, Incident
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
-from otel_gpu.faults import Faults, Observer, Part
+from otel_gpu.faults import Faults, Observer, Stage
 from otel_gpu.wire.events import Event
 
 _NS_PER_MS = 1_000_000
@@ -49,7 +49,7 @@ class ExplainStage:
     so that the span of an effect comes before its chain.
     """
 
-    def __init__(self, config: Config, *keepers: Part[Any] | Keeper) -> None:
+    def __init__(self, config: Config, *keepers: Stage[Any] | Keeper) -> None:
         settings = bounded_settings(config)
         wanted = config.explain.enabled
         self._explainer = Explainer(settings, keeps_closed=False) if wanted else None
@@ -79,7 +79,7 @@ class ExplainStage:
             self._count_left_out(self._explainer)
             self._hand_on_incidents(self._explainer)
 
-    def take_cut(self) -> Counter[ProcessImage | None]:
+    def take_cut(self) -> Counter[Program | None]:
         """Return how many effects of each program are not explained for those of other users, since it was last asked."""
         cut = self._budget.cut.take()
         return cut + self._explainer.take_cut() if self._explainer is not None else cut
@@ -127,7 +127,7 @@ def bounded_settings(config: Config) -> Settings:
     )
 
 
-AnyObserver = Part[Any] | Observer | Callable[[Activity], object]
+AnyObserver = Stage[Any] | Observer | Callable[[Activity], object]
 
 
 def process(
@@ -160,7 +160,7 @@ def process_events(
     """Take events from anywhere through enrich, and on as ``process`` does."""
     parts = [_as_part(observer) for observer in observers]
     # Most activities are calls, of which some observers want to know nothing.
-    wanting: dict[type, list[Part[Any]]] = {}
+    wanting: dict[type, list[Stage[Any]]] = {}
     for activity in enricher.enrich(events, faults):
         kind = type(activity)
         if kind not in wanting:
@@ -185,7 +185,7 @@ class _Plain:
         self.observe = observe
 
 
-def _as_part(observer: AnyObserver) -> Part[Any]:
-    if isinstance(observer, Part):
+def _as_part(observer: AnyObserver) -> Stage[Any]:
+    if isinstance(observer, Stage):
         return observer
-    return Part(_Plain(observer) if callable(observer) else observer)
+    return Stage(_Plain(observer) if callable(observer) else observer)

@@ -24,7 +24,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
     TimesActivity,
 )
-from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Program
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.known_work import Work
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
@@ -67,7 +67,7 @@ def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
     }
     if parent_pid is not None:
         attributes["process.parent_pid"] = parent_pid
-    return ProcessImage(pid, image_ktime_ns, name, T0 + image_ktime_ns, attributes)
+    return Program(pid, image_ktime_ns, name, T0 + image_ktime_ns, attributes)
 
 
 def capture(config=EXPONENTIAL, unix_ns=T0):

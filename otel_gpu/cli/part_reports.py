@@ -35,7 +35,7 @@ _NS_PER_S = 10**9
 _FIRST_UNIX_S = 10**8
 
 
-class Moment(NamedTuple):
+class TimePoint(NamedTuple):
     """A point in time; ``origin`` is ``unix``, ``begin`` or ``end`` of a capture."""
 
     origin: str
@@ -47,17 +47,17 @@ class Moment(NamedTuple):
         return max(0, origins[self.origin] + self.offset_ns)
 
 
-def parse_moment(text: str) -> Moment:
+def parse_time_point(text: str) -> TimePoint:
     """Read a moment; ``UsageError`` where the text is not one."""
     if found := _RELATIVE.fullmatch(text):
         sign, amount, unit = found.groups()
         offset_ns = round(float(amount) * _UNITS_NS[unit])
-        return Moment("begin", offset_ns) if sign == "+" else Moment("end", -offset_ns)
+        return TimePoint("begin", offset_ns) if sign == "+" else TimePoint("end", -offset_ns)
     if _NUMBER.fullmatch(text):
         whole, _, part = text.partition(".")
         if int(whole) < _FIRST_UNIX_S:
             raise UsageError(f"{text} lacks a unit", hint=f"write {text}s for seconds")
-        return Moment("unix", int(whole) * _NS_PER_S + int(f"{part:0<9.9}"))
+        return TimePoint("unix", int(whole) * _NS_PER_S + int(f"{part:0<9.9}"))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -65,7 +65,7 @@ def parse_moment(text: str) -> Moment:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since_1970 = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return Moment("unix", since_1970 // timedelta(microseconds=1) * 1_000)
+    return TimePoint("unix", since_1970 // timedelta(microseconds=1) * 1_000)
 
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
@@ -106,7 +106,7 @@ def part_of(source: Source, args: Namespace) -> Iterator[Window]:
 
 def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
     """Return the window of a source that words name; ``UsageError`` where they make no sense."""
-    named = [None if text is None else parse_moment(text) for text in (begin, end)]
+    named = [None if text is None else parse_time_point(text) for text in (begin, end)]
     extent = (0, 0)
     if any(moment is not None and moment.origin != "unix" for moment in named):
         extent = source.extent()

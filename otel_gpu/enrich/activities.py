@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args
 from otel_gpu.enrich.identity.identities import (
     CallStack,
     DeviceIdentity,
-    ProcessImage,
+    Program,
     Resource,
     Who,
 )
@@ -35,7 +35,7 @@ from otel_gpu.wire.readings import Aggregate, SeriesKey
 class CallActivity(NamedTuple):
     """A chosen CUDA call; ``stack`` is where it was made, ``kernel`` what it launched, if known."""
 
-    process: ProcessImage
+    process: Program
     event: CudaCall
     api: Api
     start_unix_ns: int
@@ -59,7 +59,7 @@ class StallActivity(NamedTuple):
     there was no such time, the id is empty.
     """
 
-    process: ProcessImage
+    process: Program
     event: Stall
     start_unix_ns: int
     runnable_unix_ns: int
@@ -77,7 +77,7 @@ class StallActivity(NamedTuple):
 class GapActivity(NamedTuple):
     """A chosen gap between two CUDA calls of a thread."""
 
-    process: ProcessImage
+    process: Program
     event: Gap
     previous_api: Api
     next_api: Api
@@ -97,7 +97,7 @@ class SampleActivity(NamedTuple):
     innermost first, empty if it was in user space, and ``stack`` where in the program it was.
     """
 
-    process: ProcessImage
+    process: Program
     event: CpuSample
     unix_ns: int
     functions: tuple[str, ...]
@@ -151,7 +151,7 @@ class DeviceFaultActivity(NamedTuple):
     """An error of a device; ``process`` is the watched one whose work it was, if it is known."""
 
     unix_ns: int
-    process: ProcessImage | None
+    process: Program | None
     event: DeviceFault
     trace_id: bytes
     span_id: bytes
@@ -180,7 +180,7 @@ class BlocksActivity(NamedTuple):
     """
 
     unix_ns: int
-    process: ProcessImage
+    process: Program
     number: int
     device: DeviceIdentity | None
     totals: MemoryTotals | None
@@ -197,7 +197,7 @@ class CommunicatorActivity(NamedTuple):
     """
 
     unix_ns: int
-    process: ProcessImage
+    process: Program
     handle: tuple[int, int]
     device: DeviceIdentity | None
     communicator: Communicator
@@ -215,7 +215,7 @@ class OutOfMemoryActivity(NamedTuple):
     """
 
     unix_ns: int
-    process: ProcessImage
+    process: Program
     event: OutOfMemory
     device: DeviceIdentity | None
     api: Api | None
@@ -237,9 +237,9 @@ class DeviceTraceActivity(NamedTuple):
 class ForkActivity(NamedTuple):
     """A fork; ``process`` is the parent."""
 
-    process: ProcessImage
+    process: Program
     event: Fork
-    child: ProcessImage
+    child: Program
     start_unix_ns: int
     end_unix_ns: int
     trace_id: bytes
@@ -254,7 +254,7 @@ class OpenCallActivity(NamedTuple):
     ``stack`` is where its thread last left the CPU.
     """
 
-    process: ProcessImage
+    process: Program
     event: OpenCall
     api: Api
     start_unix_ns: int
@@ -269,7 +269,7 @@ class OpenCallActivity(NamedTuple):
 class Series(NamedTuple):
     """One kernel-side histogram with the names of what it counts."""
 
-    process: ProcessImage
+    process: Program
     key: SeriesKey
     api: Api | None
     device: DeviceIdentity | None
@@ -329,7 +329,7 @@ class ExitActivity(NamedTuple):
     that its process lives on, and runs another program.
     """
 
-    process: ProcessImage
+    process: Program
     end_unix_ns: int
     exit_code: int | None
     is_replaced: bool = False

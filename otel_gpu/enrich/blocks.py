@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import CallStack, ImageKey
+from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.wire.blocks import (
     BlockStack,
@@ -30,7 +30,7 @@ class BlockStacks:
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
-        self._known: OrderedDict[tuple[ImageKey, int], CallStack] = OrderedDict()
+        self._known: OrderedDict[tuple[ProcessKey, int], CallStack] = OrderedDict()
 
     def learn(self, event: BlockStack) -> None:
         """Remember where a key was, if that is known."""
@@ -40,7 +40,7 @@ class BlockStacks:
             if len(self._known) > MAX_BLOCK_STACKS:
                 self._known.popitem(last=False)
 
-    def find(self, image: ImageKey, key: int) -> CallStack | None:
+    def find(self, image: ProcessKey, key: int) -> CallStack | None:
         """Return where a key was; None: that is not known."""
         return self._known.get((image, key))
 

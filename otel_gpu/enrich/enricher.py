@@ -29,7 +29,7 @@ from otel_gpu.enrich.blocks import (
     split_reading,
 )
 from otel_gpu.enrich.communicators import CommunicatorRead, split_communicators
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, Who
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, Who
 from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.identity.thread_roles import ThreadRoles
 from otel_gpu.enrich.identity.unwatched_processes import who_of_facts
@@ -105,7 +105,7 @@ class Enricher:
         self._settled = self._processes.settled
         self._arrivals = PendingEvents()
         # The image whose events wait no longer, while they are handed on.
-        self._released: ImageKey | None = None
+        self._released: ProcessKey | None = None
         # What was held back and need not wait any more.
         self._ready: list[Activity] = []
         self._ktime_ns = 0
@@ -221,7 +221,7 @@ class Enricher:
             if self._arrivals.is_overdue(self._processes.find(*image, ""), ktime_ns):
                 self._release(image)
 
-    def _release(self, image: ImageKey) -> None:
+    def _release(self, image: ProcessKey) -> None:
         """Let an image have the names that it has, and hand on what waited for them."""
         self._processes.settle(*image)
         arrival = self._arrivals.take(image)
@@ -255,7 +255,7 @@ class Enricher:
         ready, self._ready = self._ready, []
         return ready
 
-    def _forget(self, image: ImageKey) -> None:
+    def _forget(self, image: ProcessKey) -> None:
         self._glossary.devices.forget(image)
         self._times.forget(image)
 
@@ -283,7 +283,7 @@ class Enricher:
         self._processes.find(event.pid, event.image_ktime_ns, "")
         self._glossary.learn_device(event)
 
-    def _find_process(self, event: Waiting) -> ProcessImage | None:
+    def _find_process(self, event: Waiting) -> Program | None:
         """Return the process of an event; None: it has no name yet, and the event waits."""
         image = (event.pid, event.image_ktime_ns)
         process = self._processes.find(*image, event.comm)
@@ -294,12 +294,12 @@ class Enricher:
         self._make_room()
         return None
 
-    def _must_wait(self, image: ImageKey) -> bool:
+    def _must_wait(self, image: ProcessKey) -> bool:
         # In a full table an image may be gone of which something waits: what follows comes after it.
         return self._processes.may_improve(image) or image in self._arrivals
 
     def _of_process(
-        self, make: Callable[[Any, ProcessImage], Activity]
+        self, make: Callable[[Any, Program], Activity]
     ) -> Callable[[Any], Activity | None]:
         """Return what makes an activity of an event, once its process has a name."""
 
@@ -353,7 +353,7 @@ class Enricher:
         times = [time for image in sorted(images - waiting) for time in self._times_of(image)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
-    def _times_of(self, image: ImageKey) -> Iterator[ThreadTime]:
+    def _times_of(self, image: ProcessKey) -> Iterator[ThreadTime]:
         return self._times.times(self._processes.find(*image, ""))
 
     def _split_reading(self, event: Memory | Holders | Communicators) -> None:

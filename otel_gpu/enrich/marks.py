@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.wire.marks import Range, Step
 
 
@@ -13,7 +13,7 @@ class StepActivity(NamedTuple):
     ``trace_id`` and ``span_id`` are those of the program's own span, as far as the event has them.
     """
 
-    process: ProcessImage
+    process: Program
     event: Step
     start_unix_ns: int
     end_unix_ns: int
@@ -25,7 +25,7 @@ class StepActivity(NamedTuple):
 class RangeActivity(NamedTuple):
     """A range that a program marked with NVTX."""
 
-    process: ProcessImage
+    process: Program
     event: Range
     start_unix_ns: int
     end_unix_ns: int

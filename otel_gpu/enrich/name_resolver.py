@@ -26,7 +26,7 @@ from otel_gpu.enrich.blocks import BlocksRead, BlockStacks, Failed, blocks_of
 from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.communicators import CommunicatorRead
 from otel_gpu.enrich.identity.devices import DeviceTable
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import StackTable
@@ -78,7 +78,7 @@ class Glossary:
         self.resources = ResourceTable()
         self.devices = DeviceTable()
         self._ids = SpanIds(NO_SEED)
-        self._kernels: Recent[tuple[ImageKey, int], str] = Recent(MAX_KERNELS)
+        self._kernels: Recent[tuple[ProcessKey, int], str] = Recent(MAX_KERNELS)
 
     def begin(self, event: Capture) -> None:
         """Forget what held in an earlier capture."""
@@ -126,14 +126,14 @@ class Glossary:
         """Return the counters by name."""
         return CountersActivity(self.clock.to_unix_ns(event.ktime_ns), event.by_name())
 
-    def series(self, process: ProcessImage, key: SeriesKey, aggregate: Aggregate) -> Series:
+    def series(self, process: Program, key: SeriesKey, aggregate: Aggregate) -> Series:
         """Return a series with the names of what it counts."""
         # Other metrics keep a switch type, or nothing, where calls keep their API.
         api = _api(key.api) if key.metric == wire.METRIC_CALL_DURATION else None
         device = self.devices.find((key.pid, key.image_ktime_ns), key.device)
         return Series(process, key, api, device, aggregate)
 
-    def call(self, event: CudaCall, process: ProcessImage) -> CallActivity:
+    def call(self, event: CudaCall, process: Program) -> CallActivity:
         """Return a call with its names."""
         image = (event.pid, event.image_ktime_ns)
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
@@ -151,7 +151,7 @@ class Glossary:
         # As CallActivity(…), which takes three times as long.
         return _new_tuple(CallActivity, values)
 
-    def open_call(self, event: OpenCall, process: ProcessImage) -> OpenCallActivity:
+    def open_call(self, event: OpenCall, process: Program) -> OpenCallActivity:
         """Return a call that has not returned, with its names."""
         seen_unix_ns, start_unix_ns = self.clock.date(event.ktime_ns, event.start_ktime_ns)
         return OpenCallActivity(
@@ -165,7 +165,7 @@ class Glossary:
             *self._ids.of_open_call(event),
         )
 
-    def gap(self, event: Gap, process: ProcessImage) -> GapActivity:
+    def gap(self, event: Gap, process: Program) -> GapActivity:
         """Return a gap with its names."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return GapActivity(
@@ -179,7 +179,7 @@ class Glossary:
             *self._ids.of_gap(event),
         )
 
-    def stall(self, event: Stall, process: ProcessImage) -> StallActivity:
+    def stall(self, event: Stall, process: Program) -> StallActivity:
         """Return a stall, with what it was about."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         _, runnable_unix_ns = self.clock.date(event.end_ktime_ns, event.runnable_ktime_ns)
@@ -203,7 +203,7 @@ class Glossary:
             resource,
         )
 
-    def sample(self, event: CpuSample, process: ProcessImage) -> SampleActivity:
+    def sample(self, event: CpuSample, process: Program) -> SampleActivity:
         """Return where a thread was that had a CPU."""
         return SampleActivity(
             process,
@@ -213,30 +213,30 @@ class Glossary:
             self.stacks.find(event.user_stack),
         )
 
-    def step(self, event: Step, process: ProcessImage) -> StepActivity:
+    def step(self, event: Step, process: Program) -> StepActivity:
         """Return a step of a thread."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return StepActivity(process, event, start_unix_ns, end_unix_ns, *self._ids.of_step(event))
 
-    def marked_range(self, event: Range, process: ProcessImage) -> RangeActivity:
+    def marked_range(self, event: Range, process: Program) -> RangeActivity:
         """Return a range that a program marked."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         ids = self._ids.of_range(event)
         return RangeActivity(process, event, start_unix_ns, end_unix_ns, *ids)
 
-    def fork(self, event: Fork, parent: ProcessImage, child: ProcessImage) -> ForkActivity:
+    def fork(self, event: Fork, parent: Program, child: Program) -> ForkActivity:
         """Return a fork with both processes."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         return ForkActivity(
             parent, event, child, start_unix_ns, end_unix_ns, *self._ids.of_fork(event)
         )
 
-    def device_fault(self, event: DeviceFault, process: ProcessImage | None) -> DeviceFaultActivity:
+    def device_fault(self, event: DeviceFault, process: Program | None) -> DeviceFaultActivity:
         """Return an error of a device."""
         unix_ns = self.clock.to_unix_ns(event.ktime_ns)
         return DeviceFaultActivity(unix_ns, process, event, *self._ids.of_device_fault(event))
 
-    def blocks(self, event: BlocksRead, process: ProcessImage) -> BlocksActivity:
+    def blocks(self, event: BlocksRead, process: Program) -> BlocksActivity:
         """Return what an allocator holds, and where that was allocated."""
         image = event.pid, event.image_ktime_ns
         return BlocksActivity(
@@ -250,7 +250,7 @@ class Glossary:
             ),
         )
 
-    def communicator(self, event: CommunicatorRead, process: ProcessImage) -> CommunicatorActivity:
+    def communicator(self, event: CommunicatorRead, process: Program) -> CommunicatorActivity:
         """Return how far a rank is."""
         communicator, date = event.communicator, self.clock.to_unix_ns
         completed_ktime_ns = communicator.completed_ktime_ns
@@ -265,7 +265,7 @@ class Glossary:
             tuple(self.stacks.find(one.stack) for one in communicator.recent),
         )
 
-    def out_of_memory(self, failed: Failed, process: ProcessImage) -> OutOfMemoryActivity:
+    def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:
         """Return a request that failed, and what was where at that moment."""
         event, image = failed.event, (failed.pid, failed.image_ktime_ns)
         keys = {block[2] for block in blocks_of(failed.map)}

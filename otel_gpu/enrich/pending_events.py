@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from otel_gpu.enrich.blocks import BlocksRead, Failed
 from otel_gpu.enrich.communicators import CommunicatorRead
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.identity.services import UNKNOWN_SERVICE
 from otel_gpu.wire.device_faults import DeviceFault
 from otel_gpu.wire.events import CpuSample, CudaCall, Fork, Gap, OpenCall, Stall
@@ -62,44 +62,44 @@ class PendingEvents:
     """Process images of which something waits, those that began to wait first in front."""
 
     def __init__(self) -> None:
-        self._by_image: dict[ImageKey, PendingProgram] = {}
+        self._by_image: dict[ProcessKey, PendingProgram] = {}
         self._held = 0
 
-    def __iter__(self) -> Iterator[ImageKey]:
+    def __iter__(self) -> Iterator[ProcessKey]:
         return iter(tuple(self._by_image))
 
-    def __contains__(self, image: ImageKey) -> bool:
+    def __contains__(self, image: ProcessKey) -> bool:
         return image in self._by_image
 
-    def hold(self, image: ImageKey, event: Waiting, ktime_ns: int) -> None:
+    def hold(self, image: ProcessKey, event: Waiting, ktime_ns: int) -> None:
         """Hold an event back, which came at some time of the stream."""
         self._arrival(image, ktime_ns).events.append(event)
         self._held += 1
 
     def hold_series(
-        self, image: ImageKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
+        self, image: ProcessKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
     ) -> None:
         """Hold a series back; it takes the place of its earlier value."""
         series = self._arrival(image, ktime_ns).series
         self._held += key not in series
         series[key] = aggregate
 
-    def hold_times(self, image: ImageKey, ktime_ns: int) -> None:
+    def hold_times(self, image: ProcessKey, ktime_ns: int) -> None:
         """Note that the time account of an image is to be said."""
         self._arrival(image, ktime_ns).has_times = True
 
-    def take(self, image: ImageKey) -> PendingProgram | None:
+    def take(self, image: ProcessKey) -> PendingProgram | None:
         """Return what waits for an image, once."""
         arrival = self._by_image.pop(image, None)
         if arrival is not None:
             self._held -= len(arrival.events) + len(arrival.series)
         return arrival
 
-    def in_excess(self) -> ImageKey | None:
+    def in_excess(self) -> ProcessKey | None:
         """Return the image that waits longest, if more is held than there is room for."""
         return next(iter(self._by_image)) if self._held > MAX_HELD else None
 
-    def is_overdue(self, process: ProcessImage, ktime_ns: int) -> bool:
+    def is_overdue(self, process: Program, ktime_ns: int) -> bool:
         """Say whether an image has waited for long enough."""
         arrival = self._by_image.get(key_of(process))
         if arrival is None:
@@ -108,7 +108,7 @@ class PendingEvents:
         patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
         return ktime_ns - arrival.since_ktime_ns > patience_ns
 
-    def _arrival(self, image: ImageKey, ktime_ns: int) -> PendingProgram:
+    def _arrival(self, image: ProcessKey, ktime_ns: int) -> PendingProgram:
         arrival = self._by_image.get(image)
         if arrival is None:
             arrival = self._by_image[image] = PendingProgram(ktime_ns)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Resource
+from otel_gpu.enrich.identity.identities import Culprit, Program, Resource
 
 
 class Wait(NamedTuple):
@@ -59,7 +59,7 @@ class ThreadTime(NamedTuple):
     one state, context and reason, ``time_ns`` is ahead by what has not ended yet.
     """
 
-    process: ProcessImage
+    process: Program
     state: int
     context: int
     reason: str

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import Culprit, ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import Culprit, ProcessKey, Program, key_of
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
 from otel_gpu.enrich.waits.kernel_reasons import CAPTURE, STOPPED
 from otel_gpu.enrich.waits.kernel_waits import KernelWaits
@@ -52,7 +52,7 @@ class _Sum:
         self.count -= entry.count
         self.ended_ns -= entry.ended_ns
 
-    def make(self, process: ProcessImage, figures: _Figures) -> ThreadTime:
+    def make(self, process: Program, figures: _Figures) -> ThreadTime:
         """Return all of it: the same object as before, if it is the same."""
         made = self.made
         if made is None or made.process is not process or made[4:7] != figures:
@@ -115,7 +115,7 @@ class TimeAccounts:
     def __init__(self, waits: KernelWaits, resources: ResourceTable) -> None:
         self._waits = waits
         self._resources = resources
-        self._accounts: dict[ImageKey, _Account] = {}
+        self._accounts: dict[ProcessKey, _Account] = {}
         self._size = 0
         self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS)
         CACHES.register_recent("waits", self._known_waits)
@@ -125,10 +125,10 @@ class TimeAccounts:
     def _size_bytes(self) -> int:
         return _ENTRY_BYTES * self._size
 
-    def __contains__(self, image: ImageKey) -> bool:
+    def __contains__(self, image: ProcessKey) -> bool:
         return image in self._accounts
 
-    def take(self, entries: Sequence[TimesEntry]) -> set[ImageKey]:
+    def take(self, entries: Sequence[TimesEntry]) -> set[ProcessKey]:
         """Take in a reading; the images of which something was kept."""
         images = set()
         for entry in entries:
@@ -150,7 +150,7 @@ class TimeAccounts:
             images.add(image)
         return images
 
-    def times(self, process: ProcessImage) -> Iterator[ThreadTime]:
+    def times(self, process: Program) -> Iterator[ThreadTime]:
         """Yield what the entries of each kind are together; what is as it was is the same object."""
         account = self._accounts.get(key_of(process))
         if account is None:
@@ -166,7 +166,7 @@ class TimeAccounts:
             if figures is not None:
                 yield one.make(process, figures)
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Keep nothing more of an image."""
         account = self._accounts.pop(image, None)
         self._size -= len(account.entries) if account else 0

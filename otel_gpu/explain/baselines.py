@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import AggregatesActivity, CaptureActivity, Series
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
@@ -78,9 +78,9 @@ class Baselines:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
-        self._images: OrderedDict[ImageKey, _Image] = OrderedDict()
+        self._images: OrderedDict[ProcessKey, _Image] = OrderedDict()
         # The first reading that had calls of an API.
-        self._counted_unix_ns: dict[ImageKey, dict[int, int]] = {}
+        self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 
     def learn_layout(self, capture: CaptureActivity) -> None:
         """Take in where the buckets of this capture begin and end."""
@@ -104,7 +104,7 @@ class Baselines:
         if image in noted or len(noted) < self._settings.max_processes:
             noted.setdefault(image, {}).setdefault(series.key.api, unix_ns)
 
-    def _observe_image(self, key: ImageKey) -> None:
+    def _observe_image(self, key: ProcessKey) -> None:
         image = self._images.get(key)
         if image is not None:
             image.medians_ns.clear()
@@ -165,13 +165,13 @@ class Baselines:
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Let go of an image that ended: its pid and its ktime."""
         self.ledger.forget(image)
         self._images.pop(image, None)
         self._counted_unix_ns.pop(image, None)
 
-    def _learn(self, key: ImageKey) -> _Image:
+    def _learn(self, key: ProcessKey) -> _Image:
         image = self._images.get(key)
         if image is not None:
             self._images.move_to_end(key)
@@ -181,7 +181,7 @@ class Baselines:
         image = self._images[key] = _Image()
         return image
 
-    def _successes(self, image: ImageKey) -> Iterator[Series]:
+    def _successes(self, image: ProcessKey) -> Iterator[Series]:
         account = self.ledger.accounts.get(image)
         for key, series in account.series.items() if account else ():
             if not key.status:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, StallActivity
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import DeviceIdentity, Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.recent_times import RecentTimes
@@ -37,7 +37,13 @@ from otel_gpu.explain.accounting.waited_for import account_pieces
 from otel_gpu.explain.accounting.waits import AccountWaits
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.devices.device_causes import DeviceCauses
-from otel_gpu.explain.intervals import Piece, clear_cause, complete_culprits, is_run_queue, key_of
+from otel_gpu.explain.intervals import (
+    CauseInterval,
+    clear_cause,
+    complete_culprits,
+    is_run_queue,
+    key_of,
+)
 from otel_gpu.explain.nccl.collectives import Collectives
 from otel_gpu.explain.nccl.rank_waits import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
 from otel_gpu.explain.off_cpu_split import Sweep, ThreadWindow
@@ -48,7 +54,7 @@ from otel_gpu.explain.timeline import Timeline
 from otel_gpu.state.code_lines import NO_LINES, merge
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 # Of many ranks that did not call a collective.
@@ -77,7 +83,7 @@ class Subject(NamedTuple):
     image_ktime_ns: int = 0
     is_open: bool = False
     is_polling: bool = False
-    process: ProcessImage | None = None
+    process: Program | None = None
     device: DeviceIdentity | None = None
 
 
@@ -107,7 +113,7 @@ class Causes:
         collectives: Collectives | None = None,
         recent: RecentTimes | None = None,
     ) -> None:
-        self.names = Names()
+        self.names = ThreadNames()
         self._devices = devices or DeviceCauses(DeviceStates())
         self._timeline = timeline
         self._samples = Samples() if samples is None else samples
@@ -146,8 +152,8 @@ class Causes:
         return rank(causes, subject.usual_ns), unexplained_ns
 
     def _find_rest(
-        self, subject: Subject, off_cpu: list[Piece], duration_ns: int
-    ) -> Iterable[Piece]:
+        self, subject: Subject, off_cpu: list[CauseInterval], duration_ns: int
+    ) -> Iterable[CauseInterval]:
         """Yield what the kept intervals do not cover: the totals know its state."""
         kept_run_queue = [piece for piece in off_cpu if is_run_queue(piece)]
         kept_blocked = [piece for piece in off_cpu if not is_run_queue(piece)]
@@ -160,7 +166,7 @@ class Causes:
         left_ns -= blocked_ns
         if run_queue_ns:
             kind, culprit = clear_cause(kept_run_queue) or ("run_queue", None)
-            yield Piece(kind, run_queue_ns, culprit, subject.span)
+            yield CauseInterval(kind, run_queue_ns, culprit, subject.span)
         known = clear_cause(kept_blocked)
         if blocked_ns and known is None:
             where = subject.pid, subject.place, subject.span
@@ -170,7 +176,7 @@ class Causes:
         if blocked_ns:
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
             alike = [piece for piece in kept_blocked if piece.kind == kind]
-            yield Piece(
+            yield CauseInterval(
                 kind,
                 blocked_ns,
                 culprit,
@@ -181,11 +187,11 @@ class Causes:
         if left_ns:
             yield from self._cut_on_cpu(subject, left_ns)
 
-    def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[Piece]:
+    def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[CauseInterval]:
         place = subject.place
         if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
             # A launch that was seen to burn a CPU found its queue full: here none was seen to.
-            yield Piece("unexplained", on_cpu_ns, None, subject.span)
+            yield CauseInterval("unexplained", on_cpu_ns, None, subject.span)
             return
         if place == rules.LAUNCH and on_cpu_ns > max(
             self._settings.slow_factor * subject.usual_ns, self._settings.slow_floor_ns
@@ -199,25 +205,25 @@ class Causes:
                 forked_ns = min(on_cpu_ns, forked_ns)
                 if event.tid == subject.tid and forked_ns > 0:
                     culprit = Culprit(event.pid, event.tid, event.comm)
-                    yield Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
+                    yield CauseInterval("fork", forked_ns, culprit, evidence.of_fork(fork))
                     on_cpu_ns -= forked_ns
         kind = rules.on_cpu_kind(place)
         lines = NO_LINES
         if kind == "host_work":
             thread = (subject.pid, subject.tid)
             lines = self._samples.of(*thread, subject.start_ktime_ns, subject.end_ktime_ns)
-        yield Piece(kind, on_cpu_ns, None, subject.span, lines=lines)
+        yield CauseInterval(kind, on_cpu_ns, None, subject.span, lines=lines)
 
     def _group(
         self,
-        pieces: list[Piece],
+        pieces: list[CauseInterval],
         duration_ns: int,
         waiter: _Waiter,
         depth: int,
         path: frozenset[int],
     ) -> list[Cause]:
         """Make one cause of all pieces of a process with the same kind and culprit."""
-        groups: dict[tuple[str, int, int], list[Piece]] = {}
+        groups: dict[tuple[str, int, int], list[CauseInterval]] = {}
         for piece in complete_culprits(pieces):
             if piece.time_ns > 0:
                 groups.setdefault(key_of(piece), []).append(piece)
@@ -249,7 +255,7 @@ class Causes:
 
     def _find_via(
         self,
-        group: list[Piece],
+        group: list[CauseInterval],
         duration_ns: int,
         waiter: _Waiter,
         depth: int,
@@ -258,7 +264,7 @@ class Causes:
         """Follow whoever ended these waits of a process through the time of each."""
         if depth >= self._settings.max_depth:
             return ()
-        pieces: list[Piece] = []
+        pieces: list[CauseInterval] = []
         tids = set(path)
         for piece in group:
             culprits = [
@@ -282,7 +288,7 @@ class Causes:
         follower = _Waiter(first.pid)
         return rank(self._group(pieces, duration_ns, follower, depth + 1, frozenset(tids)), 0)
 
-    def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+    def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         """Yield what a thread was doing in a window, and what its device is to blame for."""
         window = ((other.pid, other.tid), start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
@@ -291,7 +297,7 @@ class Causes:
         did += self._timeline.stalls(*window)
         return self._devices.split_of(other, span, did, list(self._see_rank(other, start, end)))
 
-    def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+    def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         """Yield what a thread was doing in a window, in which its rank may have waited for another one."""
         pieces = list(self._see(other, start, end))
         image = self._collectives.communicators.image_of(other.pid)
@@ -301,7 +307,7 @@ class Causes:
         delays = self._collectives.delays(image, start, end, is_open=True)
         return cut_delays(pieces, delays, WHILE_IT_HANGS if hangs else FOR_THE_DEVICE)
 
-    def _see(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+    def _see(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         """Yield what a thread was doing in a window."""
         seen = list(self._seen(other, start, end))
         yield from seen
@@ -322,7 +328,7 @@ class Causes:
         if left_ns > 0:
             # Off the CPU for too short a time to be sent; or on it, where no account tells.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
-            yield Piece("unexplained", left_ns, None, span, lines=lines)
+            yield CauseInterval("unexplained", left_ns, None, span, lines=lines)
 
     def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
         """Return what the account says that a thread, or all that feed the GPU of its rank, did in a window."""
@@ -335,7 +341,7 @@ class Causes:
         is_enough = 2 * sum(time.time_ns for time in others) >= window_ns
         return others if is_rank and is_enough else found
 
-    def _seen(self, other: Culprit, start: int, end: int) -> Iterable[Piece]:
+    def _seen(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         """Yield what was seen of a thread in a window, interval by interval, or is counted of itself."""
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
@@ -363,14 +369,14 @@ class Causes:
                 kind = rules.on_cpu_kind(rules.place_of(call.api.family))
                 span = evidence.of_whole(call, call.end_unix_ns)
                 culprit = None if kind == "unexplained" else other
-                yield Piece(kind, time_ns, culprit, span._replace(culprit=other))
+                yield CauseInterval(kind, time_ns, culprit, span._replace(culprit=other))
         start_unix_ns = start + self._timeline.unix_offset_ns
         unseen_ns = self._timeline.unseen_run_queue_ns(thread, start_unix_ns, end - start)
         if unseen_ns and left_ns > 0:
             queued_ns = min(left_ns, unseen_ns)
             left_ns -= queued_ns
             span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
-            yield Piece("run_queue", queued_ns, None, span)
+            yield CauseInterval("run_queue", queued_ns, None, span)
 
 
 def _asks(time: ThreadTime) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resource, Who, key_of
+from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who, key_of
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
 from otel_gpu.state.code_lines import NO_LINES, Lines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
@@ -211,7 +211,7 @@ class Effect(NamedTuple):
     """
 
     kind: str
-    process: ProcessImage
+    process: Program
     api: str
     tid: int
     comm: str
@@ -334,19 +334,19 @@ class Incident(NamedTuple):
     chains: tuple[Chain, ...]
     effects: int = 0
     chronic: bool = False
-    process: ProcessImage | None = None
+    process: Program | None = None
     examples: tuple[Chain, ...] = ()
     severity_reason: str = ""
 
     @property
-    def processes(self) -> tuple[ProcessImage, ...]:
+    def processes(self) -> tuple[Program, ...]:
         """Whose time it was, each once."""
         found = [chain.effect.process for chain in self.chains]
         found += [self.process] if self.process else []
         return tuple({key_of(image): image for image in found}.values())
 
 
-class Node(NamedTuple):
+class TimeNode(NamedTuple):
     """
     A part of the time of feeder threads.
 
@@ -372,12 +372,12 @@ class Node(NamedTuple):
     who: Who | None = None
     where: Where | None = None
     samples: int = 0
-    children: tuple["Node", ...] = ()
+    children: tuple["TimeNode", ...] = ()
     resource: Resource | None = None
     note: str = ""
     work: str = ""
 
-    def child(self, state: str) -> "Node | None":
+    def child(self, state: str) -> "TimeNode | None":
         """Return the largest child with a state."""
         return next((node for node in self.children if node.state == state), None)
 
@@ -396,7 +396,7 @@ class VerdictClass(NamedTuple):
 
     name: str
     share: float
-    path: tuple[Node, ...] = ()
+    path: tuple[TimeNode, ...] = ()
 
 
 class Verdict(NamedTuple):
@@ -410,10 +410,10 @@ class Verdict(NamedTuple):
     that work was that the first of ``bounds`` is due to: their own, or that of whom they waited for.
     """
 
-    process: ProcessImage
+    process: Program
     verdict: str
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
-    time_tree: Node | None = None
+    time_tree: TimeNode | None = None
     lines: Lines = NO_LINES
     bounds: tuple[VerdictClass, ...] = ()

@@ -83,7 +83,7 @@ _Keys = dict[_Key, dict[int, Seen]]
 _Processes = OrderedDict[int, _Keys]
 
 
-class Places:
+class CodeLocations:
     """
     Watches activities; bounded.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
 from otel_gpu.explain.effects import Candidate
@@ -64,7 +64,7 @@ class Examples:
 
     def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
         self._explain = explain
-        self._images: Recent[ImageKey, _OfImage] = Recent(max_processes)
+        self._images: Recent[ProcessKey, _OfImage] = Recent(max_processes)
         self.window = Window()
         CACHES.register_recent("examples", self._images)
 
@@ -110,11 +110,11 @@ class Examples:
         shown.sort(key=lambda one: (one[0], -one[1].time_ns, one[1].chain.id))
         yield from [one.chain for _, one in shown[:MAX_EXAMPLES]]
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Begin anew with an image: what comes of it is of another stretch of time, or it ended."""
         self._images.pop(image, None)
 
-    def _of(self, image: ImageKey) -> _OfImage:
+    def _of(self, image: ProcessKey) -> _OfImage:
         known = self._images.use(image)
         if known is None:
             known = self._images[image] = _OfImage()

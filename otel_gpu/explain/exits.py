@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from otel_gpu.enrich.identity.identities import ImageKey
+from otel_gpu.enrich.identity.identities import ProcessKey
 
 _MAX_ENDED = 4096
 
@@ -12,21 +12,21 @@ class Endings:
     """Process images that ended, in the order of the stream; bounded."""
 
     def __init__(self) -> None:
-        self._ended: OrderedDict[ImageKey, tuple[int, int]] = OrderedDict()
+        self._ended: OrderedDict[ProcessKey, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._ended)
 
-    def add(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int) -> None:
+    def add(self, image: ProcessKey, start_unix_ns: int, end_unix_ns: int) -> None:
         """Take in that an image has ended."""
         self._ended[image] = start_unix_ns, end_unix_ns
 
-    def life_ns(self, image: ImageKey) -> int | None:
+    def life_ns(self, image: ProcessKey) -> int | None:
         """Return how long an image lived that ended lately; None: it lives, or ended long ago."""
         ended = self._ended.get(image)
         return None if ended is None else ended[1] - ended[0]
 
-    def take_over(self, unix_ns: int) -> Iterator[ImageKey]:
+    def take_over(self, unix_ns: int) -> Iterator[ProcessKey]:
         """Yield the images that ended by then, each once; the oldest also when they are many."""
         while self._ended:
             image, (_, end_unix_ns) = next(iter(self._ended.items()))

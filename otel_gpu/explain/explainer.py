@@ -33,7 +33,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.cuda_errors import killed_by
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import ChronicCauses
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.baselines import Baselines, of_calls
@@ -69,7 +69,7 @@ from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
 from otel_gpu.state.memory.blocks import AllocatorState
 from otel_gpu.state.memory.call_balance import sum_taken, taken_by
-from otel_gpu.state.memory.code_locations import Places
+from otel_gpu.state.memory.code_locations import StackLocations
 from otel_gpu.state.memory.history import BlockWalk, walk_back
 
 
@@ -218,7 +218,7 @@ class Explainer:
         self._pending.left_out = Counter()
         return +left_out
 
-    def take_cut(self) -> Counter[ProcessImage | None]:
+    def take_cut(self) -> Counter[Program | None]:
         """Return how many of them each program had for those of other users."""
         return self._pending.cut.take()
 
@@ -378,7 +378,7 @@ class Explainer:
         snapshot = activity.snapshot
         history = self.histories[snapshot.device] = walk_back(snapshot)
         for number, failure in enumerate(
-            find_failures(snapshot, history, Places(snapshot.stacks)), 1
+            find_failures(snapshot, history, StackLocations(snapshot.stacks)), 1
         ):
             self._add(recorded_chain(failure, number))
 
@@ -403,7 +403,7 @@ class Explainer:
             self._add(failure_chain(failure, activity))
         self._advance(activity.unix_ns)
 
-    def _taken_bytes(self, image: ImageKey) -> int:
+    def _taken_bytes(self, image: ProcessKey) -> int:
         account = self._baselines.ledger.accounts.get(image)
         taken = taken_by(account.series.values()) if account else {}
         return sum_taken(taken.values()).live_bytes if taken else 0

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from otel_gpu.enrich.identity.identities import ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import Program, key_of
 from otel_gpu.explain.accounting.attributed_time import Claims, claimed
 from otel_gpu.explain.accounting.chronic import Chronic, ChronicFinding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
@@ -83,7 +83,7 @@ class _Group:
     account_ns: int = 0
     feeders_ns: int = 0
     most: str = LOW
-    process: ProcessImage | None = None
+    process: Program | None = None
     examples: dict[str, Chain] = field(default_factory=dict)
 
 

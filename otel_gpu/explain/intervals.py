@@ -12,7 +12,7 @@ from otel_gpu.state.code_lines import NO_LINES, Lines
 _CLEAR_SHARE = 0.75
 
 
-class Piece(NamedTuple):
+class CauseInterval(NamedTuple):
     """
     Time with one cause; the window is what to follow the culprit through, and may be longer.
 
@@ -39,12 +39,12 @@ class Piece(NamedTuple):
         return 0 < self.time_ns == self.end_ktime_ns - self.start_ktime_ns
 
 
-def is_run_queue(piece: Piece) -> bool:
+def is_run_queue(piece: CauseInterval) -> bool:
     """Say whether a thread was ready to run."""
     return piece.evidence.kind == "run_queue"
 
 
-def key_of(piece: Piece) -> tuple[str, int, int]:
+def key_of(piece: CauseInterval) -> tuple[str, int, int]:
     """Return what pieces of one cause have in common."""
     # Threads of one process that have the CPU in turn are one hog; a lock has one holder.
     culprit = piece.culprit
@@ -55,7 +55,7 @@ def key_of(piece: Piece) -> tuple[str, int, int]:
     return piece.kind, culprit.pid, culprit.tid
 
 
-def clear_cause(pieces: list[Piece]) -> tuple[str, Culprit | None] | None:
+def clear_cause(pieces: list[CauseInterval]) -> tuple[str, Culprit | None] | None:
     """Return the cause that most of the kept time has, if one clearly has it."""
     kept_ns = sum(piece.time_ns for piece in pieces)
     times: dict[tuple[str, int, int], int] = {}
@@ -71,7 +71,7 @@ def clear_cause(pieces: list[Piece]) -> tuple[str, Culprit | None] | None:
     return None
 
 
-def complete_culprits(pieces: list[Piece]) -> Iterable[Piece]:
+def complete_culprits(pieces: list[CauseInterval]) -> Iterable[CauseInterval]:
     """Say of waits that a timer ended who was waited for, if it can only be one."""
     for kind in rules.REPEATED_KINDS:
         repeated = [piece for piece in pieces if piece.kind == kind and piece.is_repeated]

@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain import evidence, rules
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
@@ -36,9 +36,9 @@ class Sweep:
         self._samples = samples
         self._wakers = Wakers(timeline)
 
-    def cut(self, window: ThreadWindow, stalls: Iterable[StallActivity]) -> list[Piece]:
+    def cut(self, window: ThreadWindow, stalls: Iterable[StallActivity]) -> list[CauseInterval]:
         """Cut the stalls in a window into pieces; no moment is in two of them."""
-        pieces: list[Piece] = []
+        pieces: list[CauseInterval] = []
         cursor = window.start_ktime_ns
         for stall in stalls:
             event = stall.event
@@ -56,7 +56,7 @@ class Sweep:
 
     def _cut_blocked(
         self, stall: StallActivity, start: int, end: int, place: str
-    ) -> Iterable[Piece]:
+    ) -> Iterable[CauseInterval]:
         event, reason = stall.event, stall.reason
         kind = rules.blocked_kind(reason, place)
         # An older store has but the flag.
@@ -70,7 +70,7 @@ class Sweep:
                 yield fork
                 forked_ns = fork.time_ns
                 if end - start > forked_ns:
-                    yield Piece(kind, end - start - forked_ns, None, blocked)
+                    yield CauseInterval(kind, end - start - forked_ns, None, blocked)
                 return
         # A wait for the device is over when the device says so, whoever passes that on.
         is_followed = (
@@ -86,7 +86,7 @@ class Sweep:
         if kind == "gil" and culprit is None:
             # Who had it is not known: one of those that worked meanwhile.
             lines = self._samples.of_others(event.pid, event.tid, start, end)
-        yield Piece(
+        yield CauseInterval(
             kind,
             end - start,
             culprit,
@@ -99,20 +99,20 @@ class Sweep:
             lines,
         )
 
-    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> Piece:
+    def _cut_run_queue(self, stall: StallActivity, start: int, end: int) -> CauseInterval:
         event = stall.event
         culprit = evidence.culprit_of(stall)
         is_preempted = event.switch_type == wire.SWITCH_INVOLUNTARY
         kind = "preemption" if is_preempted and culprit is not None else "run_queue"
         if self._quotas.is_throttled(stall):
             kind, culprit = "cpu_quota", None
-        piece = Piece(kind, end - start, culprit, evidence.of_run_queue(stall), start, end)
+        piece = CauseInterval(kind, end - start, culprit, evidence.of_run_queue(stall), start, end)
         if culprit is None or not self._timeline.is_watched(culprit.pid):
             return piece
         # Threads of one process that have the CPU in turn are one hog.
         return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
 
-    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> Piece | None:
+    def _fork_meanwhile(self, event: Stall, start: int, end: int) -> CauseInterval | None:
         for fork in self._timeline.forks(event.pid, start, end):
             other = fork.event
             if other.tid == event.tid:
@@ -122,7 +122,7 @@ class Sweep:
                 forked_ns = min(end, other.end_ktime_ns) - max(start, other.start_ktime_ns)
             if forked_ns > 0:
                 culprit = Culprit(other.pid, other.tid, other.comm)
-                return Piece("fork", forked_ns, culprit, evidence.of_fork(fork))
+                return CauseInterval("fork", forked_ns, culprit, evidence.of_fork(fork))
         return None
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, GapActivity
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.baselines import Baseline
 from otel_gpu.explain.budget import CHAINS_PER_TRACE, WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.effects import Candidate, Effects, baseline_of
@@ -208,7 +208,7 @@ class PendingEffects:
 
     def _rank(
         self, kinds: dict[_Key, _Series], chosen: list[tuple[int, Candidate]]
-    ) -> tuple[list[_Ranked], Counter[ProcessImage]]:
+    ) -> tuple[list[_Ranked], Counter[Program]]:
         """
         Tell effects from what is usual, which is chosen as an example of that.
 
@@ -216,7 +216,7 @@ class PendingEffects:
             The effects, and how many more of each program there are than can be explained at all.
         """
         ranked: list[_Ranked] = []
-        others: Counter[ProcessImage] = Counter()
+        others: Counter[Program] = Counter()
         for key, series in kinds.items():
             self._size -= len(series.longest)
             worst = max(series.longest)

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
+from otel_gpu.enrich.identity.identities import Culprit, ProcessKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.state.steps import SlowStep
 
-ThreadChains = dict[tuple[ImageKey, int], list[Chain]]
+ThreadChains = dict[tuple[ProcessKey, int], list[Chain]]
 
 
 class StepCauses(NamedTuple):

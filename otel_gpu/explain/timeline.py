@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity, TimesActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.state.reading_history import ReadingHistory
@@ -206,10 +206,10 @@ class Timeline:
         # With the pid of their parent; 0 if that is not known.
         self._watched: OrderedDict[int, int] = OrderedDict()
         # Most activities are of the process of the one before.
-        self._latest: ProcessImage | None = None
+        self._latest: Program | None = None
         self.unix_offset_ns = 0
 
-    def know(self, process: ProcessImage) -> None:
+    def know(self, process: Program) -> None:
         """Remember that a process is watched, so that its threads' stalls are seen."""
         if process is self._latest:
             return

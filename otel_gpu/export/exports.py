@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import (
     DevicesActivity,
     DeviceTraceActivity,
 )
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import RangeActivity
 from otel_gpu.errors import ConfigError
 from otel_gpu.explain.chains import Chain, Culprit, Evidence, Incident
@@ -292,9 +292,9 @@ class Exports:
             total[NOT_SAMPLED] = self._not_sampled
         return dict(total)
 
-    def take_cut(self) -> Counter[ProcessImage | None]:
+    def take_cut(self) -> Counter[Program | None]:
         """Return how much each program had dropped for others since it was asked before; None: of no program."""
-        cut: Counter[ProcessImage | None] = Counter()
+        cut: Counter[Program | None] = Counter()
         senders: list[Sender[Any]] = [*self._sinks, *self._logs, *self._profile_sinks]
         for sender in senders:
             cut += sender.take_cut()

@@ -19,7 +19,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu import __version__
 from otel_gpu.enrich.activities import CaptureActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.limits.caches import CACHES
@@ -63,12 +63,12 @@ _Made = TypeVar("_Made")
 class _ByImage(Generic[_Made]):
     """Makes something of each process image once, and keeps the latest of them."""
 
-    def __init__(self, make: Callable[[ProcessImage], _Made]) -> None:
+    def __init__(self, make: Callable[[Program], _Made]) -> None:
         self._make = make
-        self._kept: dict[ProcessImage, _Made] = {}
+        self._kept: dict[Program, _Made] = {}
         CACHES.register_ordered("resources", self, "_kept")
 
-    def of(self, image: ProcessImage) -> _Made:
+    def of(self, image: Program) -> _Made:
         """Return what belongs to an image."""
         made = self._kept.get(image)
         if made is None:
@@ -77,7 +77,7 @@ class _ByImage(Generic[_Made]):
             made = self._kept[image] = self._make(image)
         return made
 
-    def forget(self, image: ProcessImage) -> None:
+    def forget(self, image: Program) -> None:
         """Let go of an image that ended."""
         self._kept.pop(image, None)
 
@@ -100,7 +100,7 @@ class Origins(_ByImage[Mapping[str, Origin]]):
         )
         self._resources = resources
 
-    def forget(self, image: ProcessImage) -> None:
+    def forget(self, image: Program) -> None:
         """Let go of an image that ended, and of its Resource."""
         super().forget(image)
         self._resources.forget(image)

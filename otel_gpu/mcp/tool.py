@@ -9,7 +9,7 @@ from pydantic import create_model
 from otel_gpu.mcp.answers import Listing, inert, micros, name_of
 from otel_gpu.mcp.arguments import Arguments, Question, read_arguments
 from otel_gpu.mcp.captures import ServedCapture
-from otel_gpu.report.document import Document, ProcessImage
+from otel_gpu.report.document import Document, Program
 from otel_gpu.report.wording.formats import format_time, service_of
 
 Answer = Mapping[str, Any]
@@ -108,7 +108,7 @@ def about(document: Document) -> dict[str, Any]:
     }
 
 
-def service(process: ProcessImage) -> str:
+def service(process: Program) -> str:
     """Return the name of a process in backends."""
     return name_of(service_of(process))
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Program
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.rows.resource_text import read_resource
@@ -65,13 +65,13 @@ class Directory:
             ahead.update((row[0], row) for row in rows)
         return ahead.pop(number, None)
 
-    def _read_process(self, number: int) -> ProcessImage | None:
+    def _read_process(self, number: int) -> Program | None:
         row = self._one("processes", number)
         if row is None:
             return None
         _, _, _, pid, image_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
         attributes = {**_attributes(text), "service.name": service}
-        return ProcessImage(pid, image_ktime_ns, comm, start_unix_ns, attributes)
+        return Program(pid, image_ktime_ns, comm, start_unix_ns, attributes)
 
     def _read_device(self, number: int | None) -> DeviceIdentity | None:
         row = self._one("devices", number)

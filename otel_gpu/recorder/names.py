@@ -17,14 +17,14 @@ from otel_gpu.enrich.activities import CaptureActivity, Series
 from otel_gpu.enrich.identity.identities import (
     CallStack,
     DeviceIdentity,
-    ProcessImage,
+    Program,
     Resource,
     Who,
 )
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.recorder.batch import PendingRows
-from otel_gpu.recorder.processes import End, Process, Processes, Referred
+from otel_gpu.recorder.processes import End, Processes, Referred, StoredProcess
 from otel_gpu.recorder.rows.resource_text import resource_text
 from otel_gpu.recorder.rows.stacks import stack_columns
 from otel_gpu.recorder.rows.waits import wait_columns
@@ -64,7 +64,7 @@ class _Numbers(dict[Any, int | None]):
         return number
 
 
-class Names:
+class StoredNames:
     """
     Gives numbers, and gathers the rows that explain them.
 
@@ -140,7 +140,7 @@ class Names:
         pid, tid, *names = who
         self.keep("identities", seq, unix_ns, pid, tid, *map(clean, names))
 
-    def follow(self, image: ProcessImage) -> Process:
+    def follow(self, image: Program) -> StoredProcess:
         """Return what is kept of a process image, which has a row from now on."""
         process = self.processes.find(image)
         if process.chunk != self.chunk or process.named is not image:
@@ -148,7 +148,7 @@ class Names:
             self._keep_process(process)
         return process
 
-    def end_process(self, image: ProcessImage, end: End) -> int:
+    def end_process(self, image: Program, end: End) -> int:
         """Take in that a process image ended; return its number."""
         process = self.follow(image)
         process.end = end
@@ -177,7 +177,7 @@ class Names:
         self.known_apis.add(api.number)
         self.keep("apis", api.number, clean(api.name), api.layer_name, family_name(api.family))
 
-    def series(self, process: Process, series: Series) -> int:
+    def series(self, process: StoredProcess, series: Series) -> int:
         """Return the number of a series."""
         key, device = series.key, self.device(series.device)
         known = process.numbers.get(key)
@@ -207,7 +207,7 @@ class Names:
         self.keep(table, number, self.chunk, *columns)
         return number
 
-    def _process(self, image: ProcessImage | None) -> int | None:
+    def _process(self, image: Program | None) -> int | None:
         return None if image is None else self.follow(image).number
 
     def _device(self, identity: DeviceIdentity | None) -> int | None:
@@ -230,7 +230,7 @@ class Names:
     def _wait(self, wait: Wait) -> int:
         return 0 if wait == NO_WAIT else self._refer("waits", wait, *wait_columns(wait))
 
-    def _keep_process(self, process: Process) -> None:
+    def _keep_process(self, process: StoredProcess) -> None:
         image = process.process
         attributes = image.attributes
         arguments = attributes.get("process.command_args")

@@ -31,7 +31,7 @@ from otel_gpu.enrich.activities import (
     TimesActivity,
     WhoActivity,
 )
-from otel_gpu.enrich.identity.identities import ImageKey, Who, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Who, key_of
 from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
@@ -324,7 +324,7 @@ class Playback:
 
     def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
         """Add to the time account; all of it of the processes that it was about."""
-        touched: dict[ImageKey, Account] = {}
+        touched: dict[ProcessKey, Account] = {}
         for number, *key, wait, time_ns, count, ended_ns in rows:
             process = self._directory.process(number)
             if process is None:

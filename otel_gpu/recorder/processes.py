@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
 from otel_gpu.wire.readings import SeriesKey
 
@@ -35,7 +35,7 @@ class Referred(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Process(Account):
+class StoredProcess(Account):
     """
     One process image.
 
@@ -52,26 +52,26 @@ class Process(Account):
     end: End
     chunk: int = -1
     times_chunk: int = -1
-    named: ProcessImage | None = None
+    named: Program | None = None
     numbers: dict[SeriesKey, Referred] = field(default_factory=dict)
 
 
-class Processes(Accounts[Process]):
+class Processes(Accounts[StoredProcess]):
     """The processes of one capture; ``next_number`` gives the number of a new one."""
 
     def __init__(self, next_number: Callable[[], int]) -> None:
         super().__init__(self._open, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._remember)
         self._next_number = next_number
-        self._gone: dict[ImageKey, tuple[int, End]] = {}
+        self._gone: dict[ProcessKey, tuple[int, End]] = {}
 
-    def _open(self, image: ProcessImage) -> Process:
+    def _open(self, image: Program) -> StoredProcess:
         gone = self._gone.pop(key_of(image), None)
         if gone is None:
-            return Process(image, number=self._next_number(), is_followed=True, end=End())
+            return StoredProcess(image, number=self._next_number(), is_followed=True, end=End())
         # It counts from its beginning, and what it had counted by then is not known any more.
-        return Process(image, number=gone[0], is_followed=False, end=gone[1])
+        return StoredProcess(image, number=gone[0], is_followed=False, end=gone[1])
 
-    def _remember(self, process: Process, has_ended: bool) -> None:  # noqa: ARG002 -- as called
+    def _remember(self, process: StoredProcess, has_ended: bool) -> None:  # noqa: ARG002 -- as called
         process.is_followed = False
         self._gone[key_of(process.process)] = (process.number, process.end)
         if len(self._gone) > MAX_NUMBERS:

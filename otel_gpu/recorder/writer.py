@@ -37,11 +37,11 @@ from otel_gpu.recorder.batch import ROW_BYTES, ChunkExtent, RowBatch
 from otel_gpu.recorder.journal import Journal
 from otel_gpu.recorder.limits import Limits
 from otel_gpu.recorder.losses import BUSY, CHAINS, TOO_LARGE, TRACE_TOO_LARGE
-from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.processes import End
 from otel_gpu.recorder.rows.chains import cause_rows, chain_row, incident_row
 from otel_gpu.recorder.rows.communicators import CommunicatorRows
-from otel_gpu.recorder.rows.device_traces import Piece, TraceRows
+from otel_gpu.recorder.rows.device_traces import RowChunk, TraceRows
 from otel_gpu.recorder.rows.device_uses import found_rows
 from otel_gpu.recorder.rows.held_memory import HeldMemory
 from otel_gpu.recorder.rows.readings import Reading, Readings
@@ -81,7 +81,7 @@ class StoreWriter:
         self._seq = first["seq"]
         self._unreached_seq = 0
         self._lost: Counter[str] = Counter()
-        self._names = Names(first, self._lost)
+        self._names = StoredNames(first, self._lost)
         self._names.begin_chunk(first["chunks"])
         self._batch = RowBatch(first["chunks"])
         self._due_s = time.monotonic() + limits.batch_interval_s
@@ -288,9 +288,9 @@ class StoreWriter:
         for piece in made.pieces(self._piece_rows, self._batch_bytes):
             self._add_piece(piece, times)
         for table, row, text_bytes in found_rows(activity.trace):
-            self._add_piece(Piece(table, [(self._seq, made.seq, *row)], text_bytes), times)
+            self._add_piece(RowChunk(table, [(self._seq, made.seq, *row)], text_bytes), times)
 
-    def _add_piece(self, piece: Piece, times: tuple[int, int]) -> None:
+    def _add_piece(self, piece: RowChunk, times: tuple[int, int]) -> None:
         last = self._seq + len(piece.rows) - 1
         extent = ChunkExtent(self._seq, last, *times)
         self._batch.add_all(piece.table, piece.rows, extent, piece.text_bytes)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from otel_gpu.enrich.identity.identities import Culprit, ImageKey, key_of
+from otel_gpu.enrich.identity.identities import Culprit, ProcessKey, key_of
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.report.document import CulpritTime
 
@@ -21,8 +21,8 @@ class ChainRows:
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
-        self._hung: dict[tuple[ImageKey, int, int], int] = {}
-        self._blames: dict[tuple[ImageKey, Culprit, str], CulpritTime] = {}
+        self._hung: dict[tuple[ProcessKey, int, int], int] = {}
+        self._blames: dict[tuple[ProcessKey, Culprit, str], CulpritTime] = {}
         self.left_out = 0
 
     def add(self, chain: Chain) -> int:
@@ -59,7 +59,7 @@ class ChainRows:
         self.left_out += len(ranked) - MAX_CHAINS
         self._chains = {chain.id: chain for chain in ranked[:MAX_CHAINS]}
 
-    def _blame(self, image: ImageKey, chain: Chain) -> None:
+    def _blame(self, image: ProcessKey, chain: Chain) -> None:
         found: dict[tuple[Culprit, str], int] = {}
         _add_blames(found, chain.causes, frozenset())
         for (culprit, kind), time_ns in found.items():

@@ -18,14 +18,14 @@ from otel_gpu.enrich.activities import (
     ProbesActivity,
 )
 from otel_gpu.enrich.cuda_errors import signal_name
-from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Program, Who
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.accounting.bounds import with_bounds
 from otel_gpu.explain.accounting.chronic import ChronicFinding, find_chronic
 from otel_gpu.explain.accounting.time_tree import resources_of
 from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Chain, Failure, Incident
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.incidents import Incidents, worst_first
 from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
@@ -36,11 +36,11 @@ from otel_gpu.report.call_counts import api_rows, balances, event_time_rows, off
 from otel_gpu.report.chains import ChainRows
 from otel_gpu.report.devices.builder import DeviceRows
 from otel_gpu.report.devices.faults import NobodysFaults
-from otel_gpu.report.document import CROWD_PID, Document, ImageKey, Window, key_of, processes_of
+from otel_gpu.report.document import CROWD_PID, Document, ProcessKey, Window, key_of, processes_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.memory.live_blocks import MemoryCalls, block_notes, block_rows, layer_rows
 from otel_gpu.report.memory.snapshot import memory_rows
-from otel_gpu.report.memory.types import Memory
+from otel_gpu.report.memory.types import DeviceMemory
 from otel_gpu.report.nccl.builder import communicator_rows
 from otel_gpu.report.notes import write_notes
 from otel_gpu.report.other_processes import Crowd
@@ -52,9 +52,9 @@ from otel_gpu.state.capture_state import Figures, Ledger, SeriesDelta
 from otel_gpu.state.memory.allocations import Allocations
 from otel_gpu.state.memory.blocks import AllocatorState
 from otel_gpu.state.nccl.communicators import CommunicatorStates
-from otel_gpu.state.pressure import Pressure
+from otel_gpu.state.pressure import PressureState
 from otel_gpu.state.steps import Steps
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.memory import MemorySnapshot
 
 MAX_REPLACED = 16_384
@@ -96,18 +96,18 @@ class Collector:
         self._ledger = Ledger(window, follow=self._follow)
         self._crowd = Crowd(self._ledger, self._slots)
         self._agent = AgentReadings()
-        self._pressure = Pressure(window)
-        self._places = Places(explainer.settings.max_processes)
-        self._names = Names()
+        self._pressure = PressureState(window)
+        self._places = CodeLocations(explainer.settings.max_processes)
+        self._names = ThreadNames()
         # Of a part of the capture, incidents are made again.
         self._is_part = window != Window() or bool(pids)
         explainer.examples.window = window
         self._incidents = Incidents(explainer.settings, find_examples=explainer.examples.find)
         self._chains = ChainRows()
-        self._images: dict[ImageKey, ProcessImage] = {}
+        self._images: dict[ProcessKey, Program] = {}
         # In the order in which another program took their place.
-        self._replaced: dict[ImageKey, None] = {}
-        self._deaths: dict[ImageKey, str] = {}
+        self._replaced: dict[ProcessKey, None] = {}
+        self._deaths: dict[ProcessKey, str] = {}
         self._failed_symbols: dict[str, int] = {}
         self._memory: dict[int, MemorySnapshot] = {}
         # What the explainer keeps is of the whole stream.
@@ -239,7 +239,7 @@ class Collector:
 
     def _memory_rows(
         self, figures: Sequence[Figures], incidents: Sequence[Incident], end_unix_ns: int
-    ) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[DeviceMemory, ...], tuple[str, ...]]:
         histories = self._explainer.histories
         rows, notes = memory_rows(
             (snapshot, histories[device], self._failures.get((*key_of(ANYBODY), device), ()))
@@ -286,7 +286,7 @@ class Collector:
         if failed:
             self._failed_symbols[str(activity.info.get("library", ""))] = len(failed)
 
-    def _chooses(self, process: ProcessImage) -> bool:
+    def _chooses(self, process: Program) -> bool:
         return not self._pids or process.pid in self._pids
 
     def _notes(self, figures: Iterable[Figures]) -> Iterator[str]:
@@ -372,5 +372,5 @@ class Collector:
                 self._incidents.add_chronic(ChronicFinding(one.process, end_unix_ns, tuple(found)))
 
 
-def _process_order(item: tuple[ImageKey, ProcessImage]) -> tuple[bool, ImageKey]:
+def _process_order(item: tuple[ProcessKey, Program]) -> tuple[bool, ProcessKey]:
     return item[1].pid == CROWD_PID, item[0]

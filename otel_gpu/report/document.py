@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage, Who, key_of
+from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program, Who, key_of
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,
@@ -24,15 +24,15 @@ from otel_gpu.explain.chains import (
     Evidence,
     Failure,
     Incident,
-    Node,
     Severity,
+    TimeNode,
     Verdict,
     VerdictClass,
     Where,
     stack_of_cause,
 )
 from otel_gpu.report.devices.types import Advice, DeviceReport
-from otel_gpu.report.memory.types import Memory
+from otel_gpu.report.memory.types import DeviceMemory
 from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.steps import Steps
 from otel_gpu.state.code_lines import NO_LINES, Line, Lines
@@ -57,6 +57,7 @@ __all__ = [
     "Context",
     "Culprit",
     "CulpritTime",
+    "DeviceMemory",
     "DeviceReport",
     "Document",
     "Effect",
@@ -65,21 +66,20 @@ __all__ = [
     "Evidence",
     "Failure",
     "Frame",
-    "ImageKey",
     "Incident",
     "Line",
     "Lines",
     "Load",
-    "Memory",
-    "Node",
     "OffCpu",
-    "Process",
-    "ProcessImage",
+    "ProcessKey",
+    "ProcessReport",
+    "Program",
     "Severity",
     "Slot",
     "Steps",
     "ThreadState",
     "Throttled",
+    "TimeNode",
     "VerdictClass",
     "Where",
     "Who",
@@ -135,7 +135,7 @@ def state_named(number: int) -> str:
     return _STATES.get(number, str(number))
 
 
-class Process(NamedTuple):
+class ProcessReport(NamedTuple):
     """
     One program under one pid, and what bounds it.
 
@@ -145,7 +145,7 @@ class Process(NamedTuple):
     ``lines`` is where the work was that the verdict is due to: its own, or that of whom it waited for.
     """
 
-    process: ProcessImage
+    process: Program
     service_name: str
     command: str
     start_unix_ns: int
@@ -153,7 +153,7 @@ class Process(NamedTuple):
     verdict: str
     verdict_shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
-    time_tree: Node | None = None
+    time_tree: TimeNode | None = None
     lines: Lines = NO_LINES
     verdict_bounds: tuple[VerdictClass, ...] = ()
 
@@ -166,7 +166,7 @@ class ApiTotals(NamedTuple):
     exact.
     """
 
-    process: ProcessImage
+    process: Program
     api: str
     layer: str
     calls: int
@@ -186,7 +186,7 @@ class EventTime(NamedTuple):
     are read from the kernel's buckets; all else is exact.
     """
 
-    process: ProcessImage
+    process: Program
     device: int | None
     times: int
     p50_ns: float
@@ -198,7 +198,7 @@ class EventTime(NamedTuple):
 class Balance(NamedTuple):
     """Device memory that one process asked for and gave back, by successful calls."""
 
-    process: ProcessImage
+    process: Program
     allocations: int
     allocated_bytes: int
     frees: int
@@ -212,7 +212,7 @@ class OffCpu(NamedTuple):
     ``reason`` of the run queue is ``preempted`` where a CPU was taken from them, else empty.
     """
 
-    process: ProcessImage
+    process: Program
     context: str
     state: str
     reason: str
@@ -223,7 +223,7 @@ class OffCpu(NamedTuple):
 class CulpritTime(NamedTuple):
     """Time that one culprit cost the effects of one process, in one way."""
 
-    process: ProcessImage
+    process: Program
     culprit: Culprit
     kind: str
     time_ns: int
@@ -235,7 +235,7 @@ class Slot(NamedTuple):
     What happened in one stretch of the window that captures cover; ``process`` is None for all together.
     """
 
-    process: ProcessImage | None
+    process: Program | None
     start_unix_ns: int
     end_unix_ns: int
     calls: float
@@ -263,7 +263,7 @@ class Document(NamedTuple):
 
     source: str
     window: Window
-    processes: tuple[Process, ...] = ()
+    processes: tuple[ProcessReport, ...] = ()
     apis: tuple[ApiTotals, ...] = ()
     balances: tuple[Balance, ...] = ()
     incidents: tuple[Incident, ...] = ()
@@ -274,7 +274,7 @@ class Document(NamedTuple):
     load: Load | None = None
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
-    memory: tuple[Memory, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
     devices: tuple[DeviceReport, ...] = ()
     advice: tuple[Advice, ...] = ()
     event_times: tuple[EventTime, ...] = ()
@@ -298,7 +298,7 @@ class Document(NamedTuple):
         return self.end_unix_ns - self.start_unix_ns
 
     @property
-    def images(self) -> tuple[ProcessImage, ...]:
+    def images(self) -> tuple[Program, ...]:
         """Return the process images that it is about."""
         return tuple(process.process for process in self.processes)
 
@@ -310,15 +310,15 @@ class Document(NamedTuple):
         return tuple(found[name] for name in sorted(found.keys() - listed))
 
     @property
-    def judged(self) -> tuple[Process, ...]:
+    def judged(self) -> tuple[ProcessReport, ...]:
         """Return the processes whose threads' time was accounted for, so that it was judged."""
         return tuple(process for process in self.processes if process.budget_ns)
 
-    def slots_of(self, process: ProcessImage | None) -> list[Slot]:
+    def slots_of(self, process: Program | None) -> list[Slot]:
         """Return what happened when to one process; None: to all together."""
         return [slot for slot in self.slots if slot.process is process]
 
-    def over_time(self, process: ProcessImage | None) -> list[Slot | Window]:
+    def over_time(self, process: Program | None) -> list[Slot | Window]:
         """Return what happened when, as ``slots_of``, and what is ``uncovered``, in order of time."""
         slots = self.slots_of(process)
         breaks = self.uncovered
@@ -333,12 +333,12 @@ class Document(NamedTuple):
             (*slots, *breaks), key=lambda row: (row.start_unix_ns or 0, row.end_unix_ns or 0)
         )
 
-    def of_process(self, process: ProcessImage) -> "Document":
+    def of_process(self, process: Program) -> "Document":
         """Return the part that is about one process; host, losses and notes are of all."""
         key = key_of(process)
 
         def is_its(
-            row: "Process | ApiTotals | EventTime | Balance | CulpritTime | OffCpu | Steps",
+            row: "ProcessReport | ApiTotals | EventTime | Balance | CulpritTime | OffCpu | Steps",
         ) -> bool:
             return key_of(row.process) == key
 
@@ -367,10 +367,10 @@ class Document(NamedTuple):
 
 
 def processes_of(
-    images: Iterable[ProcessImage],
+    images: Iterable[Program],
     verdicts: Iterable[Verdict],
     names: Callable[[Who], Who] | None = None,
-) -> Iterator[Process]:
+) -> Iterator[ProcessReport]:
     """
     Yield processes with what bounds them, in the order of their images.
 
@@ -385,7 +385,7 @@ def processes_of(
         tree = verdict.time_tree if verdict else None
         arguments = image.attributes.get("process.command_args")
         is_list = isinstance(arguments, list | tuple)
-        yield Process(
+        yield ProcessReport(
             image,
             str(image.attributes.get("service.name") or image.comm),
             " ".join(map(str, arguments)) if is_list and arguments else image.comm,
@@ -411,7 +411,7 @@ def _named(verdict: Verdict, names: Callable[[Who], Who] | None) -> Iterator[Ver
         )
 
 
-def with_names(node: Node, names: Callable[[Who], Who]) -> Node:
+def with_names(node: TimeNode, names: Callable[[Who], Who]) -> TimeNode:
     """Return a tree that says of everybody who it is, as far as that is known."""
     children = tuple(with_names(child, names) for child in node.children)
     return node._replace(who=node.who and names(node.who), children=children)

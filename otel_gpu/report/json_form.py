@@ -24,7 +24,7 @@ from otel_gpu.report.document import (
     Evidence,
     Frame,
     Lines,
-    ProcessImage,
+    Program,
     Where,
     stack_of_cause,
 )
@@ -89,7 +89,7 @@ def _escape(line: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
-def process_id(process: ProcessImage) -> str:
+def process_id(process: Program) -> str:
     """Return the id of a process image: two programs under one pid differ."""
     return f"{process.pid}-{process.image_ktime_ns}"
 
@@ -135,7 +135,7 @@ def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
         if name == "trace_id" and isinstance(noun, Evidence):
             # Its span is found by its own id.
             continue
-        if isinstance(value, ProcessImage):
+        if isinstance(value, Program):
             written |= {"pid": value.pid, "process": process_id(value)}
         elif isinstance(value, Lines):
             written |= lines_form(value)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
-from otel_gpu.enrich.identity.identities import ProcessImage
-from otel_gpu.report.document import CROWD_PID, ImageKey, key_of
+from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.report.document import CROWD_PID, ProcessKey, key_of
 from otel_gpu.report.time_buckets import Slots
 from otel_gpu.report.wording.formats import service_of
 from otel_gpu.state.capture_state import Ledger
@@ -32,7 +32,7 @@ class _Group:
         self._service = service
         self._size = 0
         self._attributes: dict[str, str] = {}
-        self.image = ProcessImage(CROWD_PID, number, service, 0, self._attributes)
+        self.image = Program(CROWD_PID, number, service, 0, self._attributes)
 
     def grow(self) -> None:
         self._size += 1
@@ -52,13 +52,11 @@ class Crowd:
     def __init__(self, ledger: Ledger, slots: Slots) -> None:
         self._ledger = ledger
         self._slots = slots
-        self._ended: dict[ImageKey, ProcessImage] = {}
-        self._replaced: set[ImageKey] = set()
+        self._ended: dict[ProcessKey, Program] = {}
+        self._replaced: set[ProcessKey] = set()
         self._groups: dict[str, _Group] = {}
 
-    def end(
-        self, process: ProcessImage, *, is_replaced: bool, named: AbstractSet[ImageKey]
-    ) -> None:
+    def end(self, process: Program, *, is_replaced: bool, named: AbstractSet[ProcessKey]) -> None:
         """
         Take in that an image ended.
 
@@ -79,7 +77,7 @@ class Crowd:
                 del self._ended[image]
                 self._replaced.discard(image)
 
-    def close(self, named: AbstractSet[ImageKey]) -> None:
+    def close(self, named: AbstractSet[ProcessKey]) -> None:
         """Sum up all but the busiest: nothing follows."""
         single = {
             key: one.process
@@ -90,15 +88,15 @@ class Crowd:
         self._sum_up(single, named, MAX_NAMED)
 
     def _sum_up(
-        self, images: Mapping[ImageKey, ProcessImage], named: AbstractSet[ImageKey], most: int
-    ) -> set[ImageKey]:
+        self, images: Mapping[ProcessKey, Program], named: AbstractSet[ProcessKey], most: int
+    ) -> set[ProcessKey]:
         call_ns = {
             key: sum(series.aggregate.sum for series in one.calls)
             for key, one in self._ledger.figures().items()
         }
         ranked = sorted(images.keys() - named, key=lambda key: (-call_ns.get(key, 0), key))
         callers = self._ledger.callers()
-        groups: dict[ImageKey, _Group | None] = {}
+        groups: dict[ProcessKey, _Group | None] = {}
         for key in ranked[most:]:
             # Forks that only went on to run another program are left out.
             is_passing = key in self._replaced and key not in callers
@@ -109,7 +107,7 @@ class Crowd:
                 group.grow()
         return set(groups)
 
-    def _group_of(self, image: ProcessImage) -> _Group:
+    def _group_of(self, image: Program) -> _Group:
         service = service_of(image)
         if service not in self._groups and len(self._groups) >= _MAX_SERVICES:
             service = _OTHERS

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
 from otel_gpu.state.steps import SlowStep as Slow
@@ -61,7 +61,7 @@ class Steps(NamedTuple):
         slow_steps: How many took far longer than usual; ``slow`` are those that lost most.
     """
 
-    process: ProcessImage
+    process: Program
     tid: int
     comm: str
     kind: str

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ProcessImage
-from otel_gpu.report.document import ImageKey, Slot, Window, key_of
+from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.report.document import ProcessKey, Slot, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import grown
@@ -64,7 +64,7 @@ class Slots:
         self._start_unix_ns = window.start_unix_ns or 0
         self._end_unix_ns = window.end_unix_ns
         # By capture, and the number of the stretch from its begin on.
-        self._sums: defaultdict[int, dict[int, dict[ImageKey, Totals]]] = defaultdict(dict)
+        self._sums: defaultdict[int, dict[int, dict[ProcessKey, Totals]]] = defaultdict(dict)
 
     def follow(self, growth: SeriesDelta) -> None:
         """Add what a reading of a series of the latest capture added to the one before."""
@@ -78,20 +78,22 @@ class Slots:
                 *(min(since_unix_ns, growth.unix_ns), growth.unix_ns, totals),
             )
 
-    def spread(self, image: ImageKey, start_unix_ns: int, end_unix_ns: int, totals: Totals) -> None:
+    def spread(
+        self, image: ProcessKey, start_unix_ns: int, end_unix_ns: int, totals: Totals
+    ) -> None:
         """Add what happened evenly between two moments of one capture, as far as is known."""
         self._spread(
             self._capture_at(start_unix_ns, end_unix_ns), image, start_unix_ns, end_unix_ns, totals
         )
 
-    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+    def sum_up(self, into: Mapping[ProcessKey, Program | None]) -> set[ProcessKey]:
         """
         Add the sums of images that ended to those of others; None: they are let go.
 
         Returns:
             The images that had any.
         """
-        seen: set[ImageKey] = set()
+        seen: set[ProcessKey] = set()
         for slots in self._sums.values():
             for sums in slots.values():
                 for image in sums.keys() & into.keys():
@@ -102,7 +104,7 @@ class Slots:
                         sums[name] = sums.get(name, _NOTHING).plus(totals)
         return seen
 
-    def captured(self, image: ImageKey) -> Window:
+    def captured(self, image: ProcessKey) -> Window:
         """Return from when to when there were captures in which an image did anything; open: in none."""
         times = [
             self._extent.capture(capture)
@@ -114,7 +116,7 @@ class Slots:
         return Window(min(start for start, _ in times), max(end for _, end in times))
 
     def rows(
-        self, processes: dict[ImageKey, ProcessImage], end_unix_ns: int, least_ns: int
+        self, processes: dict[ProcessKey, Program], end_unix_ns: int, least_ns: int
     ) -> Iterator[Slot]:
         """
         Yield rows for all images together, then for each image: where captures are, and nowhere else.
@@ -155,10 +157,10 @@ class Slots:
         end_unix_ns: int,
         captures: list[int],
         row_ns: int,
-        processes: Mapping[ImageKey, ProcessImage],
-    ) -> dict[tuple[int, ImageKey | None], Totals]:
+        processes: Mapping[ProcessKey, Program],
+    ) -> dict[tuple[int, ProcessKey | None], Totals]:
         """Return the sums of a covered part by the number of the row, and the image or None: all."""
-        merged: dict[tuple[int, ImageKey | None], Totals] = {}
+        merged: dict[tuple[int, ProcessKey | None], Totals] = {}
         last = _rows_in(end_unix_ns - start_unix_ns, row_ns) - 1
         for capture in captures:
             shift_ns = self._origin(capture) - start_unix_ns
@@ -175,7 +177,7 @@ class Slots:
         return merged
 
     def _spread(
-        self, capture: int, image: ImageKey, start_unix_ns: int, end_unix_ns: int, totals: Totals
+        self, capture: int, image: ProcessKey, start_unix_ns: int, end_unix_ns: int, totals: Totals
     ) -> None:
         origin_unix_ns = self._origin(capture)
         if self._end_unix_ns is not None:
@@ -209,7 +211,7 @@ class Slots:
 
     def _halve(self) -> None:
         for capture, slots in self._sums.items():
-            merged: dict[int, dict[ImageKey, Totals]] = {}
+            merged: dict[int, dict[ProcessKey, Totals]] = {}
             for number, sums in slots.items():
                 into = merged.setdefault(number // 2, {})
                 for image, totals in sums.items():

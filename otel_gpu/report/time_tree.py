@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from otel_gpu.report.document import CauseKind, Node, VerdictClass
+from otel_gpu.report.document import CauseKind, TimeNode, VerdictClass
 from otel_gpu.report.wording.formats import (
     count_of,
     describe_resource,
@@ -27,13 +27,13 @@ class TimeRow(NamedTuple):
     ``depth`` is 0 for the states of the budget, and ``tone`` what it is drawn in.
     """
 
-    node: Node
+    node: TimeNode
     depth: int
     tone: str
     sentence: Sentence
 
 
-def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterator[TimeRow]:
+def time_rows(tree: TimeNode | None, *, least_share: float = _LEAST_SHARE) -> Iterator[TimeRow]:
     """
     Yield the nodes of a tree below its root, each before its children.
 
@@ -48,7 +48,7 @@ def time_rows(tree: Node | None, *, least_share: float = _LEAST_SHARE) -> Iterat
 def say_bound(bound: VerdictClass) -> Sentence:
     """Say who or what is behind most of a class that a verdict names; nothing where that is not known."""
     said: list[Part] = []
-    above = Node("all", 0, 1.0)
+    above = TimeNode("all", 0, 1.0)
     for depth, node in enumerate(bound.path):
         # Of work, a line is said only if it is a node of the path: else none has most of it.
         is_line = node.state == LINE or (node.state in _WORK and node.samples)
@@ -62,7 +62,7 @@ def say_bound(bound: VerdictClass) -> Sentence:
     return tuple(said)
 
 
-def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
+def largest_leaves(tree: TimeNode | None, most: int) -> list[tuple[TimeRow, ...]]:
     """
     Return the leaves with most time, each as the rows that lead to it: its state first.
 
@@ -80,7 +80,7 @@ def largest_leaves(tree: Node | None, most: int) -> list[tuple[TimeRow, ...]]:
 
 
 def _rows(
-    parent: Node, depth: int, state: str, least_share: float, *, with_lines: bool
+    parent: TimeNode, depth: int, state: str, least_share: float, *, with_lines: bool
 ) -> Iterator[TimeRow]:
     for node in parent.children:
         if node.share < least_share:
@@ -103,17 +103,17 @@ def _rows(
             yield from _rows(node, depth + 1, of, least_share, with_lines=with_lines)
 
 
-def _say(node: Node, parent: Node, depth: int) -> Sentence:
+def _say(node: TimeNode, parent: TimeNode, depth: int) -> Sentence:
     if node.state == LINE:
         return _say_line(node, parent)
     return (_say_state, _say_who, _say_what_it_did)[min(depth, 2)](node, parent)
 
 
-def _say_state(node: Node, _: Node) -> Sentence:
+def _say_state(node: TimeNode, _: TimeNode) -> Sentence:
     return (STATES[node.state][1] if node.state in STATES else Name(node.state),)
 
 
-def _say_who(node: Node, parent: Node) -> Sentence:
+def _say_who(node: TimeNode, parent: TimeNode) -> Sentence:
     """Say who or what it was that the thread waited for."""
     if node.state in (SMALLER, UNKNOWN):
         return _say_note(node)
@@ -133,7 +133,7 @@ def _say_who(node: Node, parent: Node) -> Sentence:
     return tuple(said)
 
 
-def _nobody(node: Node, parent: Node) -> Part:
+def _nobody(node: TimeNode, parent: TimeNode) -> Part:
     if node.state in _HAS_CPU:
         return "no other thread had the CPU"
     if parent.state == IDLE:
@@ -143,7 +143,7 @@ def _nobody(node: Node, parent: Node) -> Part:
     return _label_of(node.state)
 
 
-def _say_what_it_did(node: Node, parent: Node) -> Sentence:
+def _say_what_it_did(node: TimeNode, parent: TimeNode) -> Sentence:
     if node.state in (SMALLER, UNKNOWN):
         return _say_note(node)
     phrase = PHRASES.get(node.state)
@@ -156,19 +156,19 @@ def _say_what_it_did(node: Node, parent: Node) -> Sentence:
     return tuple(said)
 
 
-def _say_note(node: Node) -> Sentence:
+def _say_note(node: TimeNode) -> Sentence:
     word = "not known" if node.state == UNKNOWN else "others"
     return (f"{word}: {node.note[:1].lower()}{node.note[1:]}",) if node.note else (word,)
 
 
-def _say_where(node: Node) -> Sentence:
+def _say_where(node: TimeNode) -> Sentence:
     if node.where is None:
         return ()
     no_sample = (" (no sample)",) if node.state in _WORK and not node.samples else ()
     return (", in ", Name(describe_where(node.where)), *no_sample)
 
 
-def _say_line(line: Node, of: Node) -> Sentence:
+def _say_line(line: TimeNode, of: TimeNode) -> Sentence:
     share = line.time_ns / of.time_ns if of.time_ns else 0.0
     return in_line(line.where, line.work, share, of.samples) if line.where else ()
 

@@ -41,7 +41,7 @@ _NOBODY: Final = 0
 _generations = itertools.count(1)
 
 
-class ProcessImage:
+class MappedProgram:
     """
     One program that runs, or ran, in one process: its executable memory, and what files it maps.
 
@@ -109,7 +109,7 @@ class ProcessImage:
         return names[0] if len(names) == 1 else ""
 
 
-class ProcessImages:
+class MappedPrograms:
     """
     The images of one capture, as (pid, image_ktime_ns).
 
@@ -121,14 +121,14 @@ class ProcessImages:
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
         self._files = Images(work=work)
-        self._images: OrderedDict[Image, ProcessImage] = OrderedDict()
-        self._parents: Recent[Image, ProcessImage] = Recent(MAX_REMEMBERED)
+        self._images: OrderedDict[Image, MappedProgram] = OrderedDict()
+        self._parents: Recent[Image, MappedProgram] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()
         CACHES.register(
             "mappings",
             self,
             "_images",
-            release=ProcessImages._release,
+            release=MappedPrograms._release,
             size_bytes="_size_bytes",
         )
 
@@ -148,7 +148,7 @@ class ProcessImages:
         for _ in range(min(count, len(self._images))):
             self._drop(next(iter(self._images)))
 
-    def get(self, image: Image) -> ProcessImage:
+    def get(self, image: Image) -> MappedProgram:
         """Return what is known of an image."""
         known = self._images.get(image)
         if known is None:
@@ -223,7 +223,7 @@ class ProcessImages:
             self._drop(next(iter(self._images)))
         self._files.close()
 
-    def _meet(self, image: Image) -> ProcessImage:
+    def _meet(self, image: Image) -> MappedProgram:
         pid, image_ktime_ns = image
         parent = self._parents.pop(image, None)
         mappings = self._open(pid, parent)
@@ -231,12 +231,12 @@ class ProcessImages:
         if image in self._ended_s or self._current(pid) != image_ktime_ns:
             mappings.close()
             mappings = self._open(_NOBODY, parent)
-        known = self._images[image] = ProcessImage(mappings)
+        known = self._images[image] = MappedProgram(mappings)
         if parent is not None:
             known.learn(parent.files)
         return known
 
-    def _open(self, pid: int, parent: ProcessImage | None) -> Mappings:
+    def _open(self, pid: int, parent: MappedProgram | None) -> Mappings:
         return parent.mappings.inherit(pid) if parent else Mappings(pid, self._files)
 
     def _drop(self, image: Image) -> None:

@@ -17,7 +17,7 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.merging import lacks_python, merge
-from otel_gpu.stacks.programs import ProcessImage, ProcessImages
+from otel_gpu.stacks.programs import MappedProgram, MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols.native_names import Symbols
@@ -95,7 +95,7 @@ class Resolver:
     """Makes merged stacks, and remembers them."""
 
     def __init__(
-        self, processes: ProcessImages, codes: CodeObjects, unwinder: Unwinder, symbols: Symbols
+        self, processes: MappedPrograms, codes: CodeObjects, unwinder: Unwinder, symbols: Symbols
     ) -> None:
         self._processes = processes
         self._codes = codes
@@ -202,7 +202,7 @@ class Resolver:
         return found
 
     def _walk_tick(
-        self, process: ProcessImage, sample: Sample, ktime_ns: int
+        self, process: MappedProgram, sample: Sample, ktime_ns: int
     ) -> tuple[NativeStack, tuple["_Shared[Frame]", ...]]:
         find, generation = process.find, process.generation
         if sample.returns:
@@ -230,7 +230,7 @@ class Resolver:
         return native, functions
 
     def _functions_at(
-        self, process: ProcessImage, addresses: Sequence[int], ktime_ns: int
+        self, process: MappedProgram, addresses: Sequence[int], ktime_ns: int
     ) -> tuple["_Shared[Frame]", ...]:
         return tuple(
             self._function(process, address - bool(position), ktime_ns)
@@ -287,7 +287,7 @@ class Resolver:
         """Forget how the stacks of some process images were walked."""
         self._walks.forget(images)
 
-    def _function(self, process: ProcessImage, address: int, ktime_ns: int) -> "_Shared[Frame]":
+    def _function(self, process: MappedProgram, address: int, ktime_ns: int) -> "_Shared[Frame]":
         # Without the place in it.
         key = (process.generation, address)
         function, ends_ktime_ns = self._functions.get(key, (None, 0))
@@ -301,7 +301,7 @@ class Resolver:
                 self._functions[key] = function, _end_of((frame,), ktime_ns)
         return function
 
-    def _native_frame(self, process: ProcessImage, address: int) -> tuple[Frame, int]:
+    def _native_frame(self, process: MappedProgram, address: int) -> tuple[Frame, int]:
         # And how far into its function an address of a file is.
         mapping = process.find(address)
         if mapping is None:
@@ -344,7 +344,7 @@ def _end_of(frames: Sequence[Frame], ktime_ns: int) -> float:
     return ktime_ns + _NAMELESS_AGE_NS
 
 
-def _call_frame(process: ProcessImage, number: int) -> Frame | None:
+def _call_frame(process: MappedProgram, number: int) -> Frame | None:
     api = API_BY_NUMBER.get(number)
     return api and Frame(NATIVE, api.name, module=process.library(api.layer))
 

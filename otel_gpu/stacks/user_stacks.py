@@ -16,7 +16,7 @@ from typing import Final
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.stacks.programs import ProcessImages
+from otel_gpu.stacks.programs import MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
@@ -94,7 +94,7 @@ class UserStacks:
         cannot_know: Callable[[Image], bool] = lambda _: False,
         work: FileWork | None = None,
     ) -> None:
-        self.processes = ProcessImages(current, work)
+        self.processes = MappedPrograms(current, work)
         self._codes = CodeObjects()
         self._symbols = symbols or Symbols(work=work)
         self._resolver = Resolver(

@@ -31,7 +31,7 @@ from otel_gpu.enrich.activities import (
     Series,
     TimesActivity,
 )
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.state.differences import (
@@ -60,7 +60,7 @@ class Figures(NamedTuple):
     and its longest call.
     """
 
-    process: ProcessImage
+    process: Program
     series: tuple[Series, ...]
     times: tuple[ThreadTime, ...]
     warm_up_ns: Mapping[int, int] = {}
@@ -90,7 +90,7 @@ class SeriesDelta(NamedTuple):
     unix_ns: int
 
 
-Mark = Mapping[ImageKey, Account]
+Mark = Mapping[ProcessKey, Account]
 """What the ledger held at a moment."""
 
 
@@ -138,8 +138,8 @@ class Ledger:
             most_ended=most if max_ended is None else max_ended,
             give_up=self._give_up,
         )
-        self._early: dict[ImageKey, None] = {}
-        self._begin: dict[ImageKey, Account] | None = {} if window.start_unix_ns is None else None
+        self._early: dict[ProcessKey, None] = {}
+        self._begin: dict[ProcessKey, Account] | None = {} if window.start_unix_ns is None else None
         # Of the capture that is read: its begin, the latest reading of each kind, and the latest
         # two of the series; the begin stands for the reading before the first.
         self._capture_unix_ns: int | None = None
@@ -173,11 +173,11 @@ class Ledger:
                 self._now_unix_ns = None
                 self._read_unix_ns.clear()
 
-    def mark(self) -> dict[ImageKey, Account]:
+    def mark(self) -> dict[ProcessKey, Account]:
         """Return what is held at this moment, for ``figures``."""
         return {image: _copy(account) for image, account in self.accounts.items()}
 
-    def figures(self, since: Mark | None = None) -> dict[ImageKey, Figures]:
+    def figures(self, since: Mark | None = None) -> dict[ProcessKey, Figures]:
         """Return what the images that did anything added since a mark, or in the window."""
         mark = self._begin if since is None else since
         if mark is None:
@@ -188,14 +188,14 @@ class Ledger:
         }
         return {image: one for image, one in found.items() if one.series or one.times}
 
-    def figures_of(self, image: ImageKey, since: Mark) -> Figures | None:
+    def figures_of(self, image: ProcessKey, since: Mark) -> Figures | None:
         """Return what one image added since a moment; None: nothing is known of it."""
         account = self.accounts.get(image)
         if account is None:
             return None
         return _figures_of(account, since.get(image), self.middles_ns)
 
-    def callers(self) -> set[ImageKey]:
+    def callers(self) -> set[ProcessKey]:
         """Return the images that made a CUDA call, before the window or in it."""
         return {
             image
@@ -203,18 +203,18 @@ class Ledger:
             if any(key.metric == wire.METRIC_CALL_DURATION for key in account.series)
         }
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Keep nothing more of an image."""
         self.accounts.forget(image)
 
-    def sum_up(self, into: Mapping[ImageKey, ProcessImage | None]) -> set[ImageKey]:
+    def sum_up(self, into: Mapping[ProcessKey, Program | None]) -> set[ProcessKey]:
         """
         Add the figures of images that ended to those of others; None: they are let go.
 
         Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
         Returns the images that added anything in the window.
         """
-        seen: set[ImageKey] = set()
+        seen: set[ProcessKey] = set()
         for image in into:
             account, whole, begin = self.accounts.get(image), into[image], self._begin
             if account is None:
@@ -305,13 +305,13 @@ class Ledger:
         start_unix_ns = self.window.start_unix_ns
         return start_unix_ns is not None and unix_ns <= start_unix_ns
 
-    def _leave_out(self, unix_ns: int, processes: Iterable[ProcessImage]) -> None:
+    def _leave_out(self, unix_ns: int, processes: Iterable[Program]) -> None:
         """Count what is read for the window from now on, where an earlier capture comes later."""
         if self._begin is not None and self._is_before(unix_ns):
             for process in {key_of(process): process for process in processes}.values():
                 self._begin[key_of(process)] = _copy(self._account(process))
 
-    def _observe_exit(self, image: ImageKey) -> None:
+    def _observe_exit(self, image: ProcessKey) -> None:
         if self.accounts.get(image):
             self.accounts.end(image)
             return
@@ -319,7 +319,7 @@ class Ledger:
         if len(self._early) > _MAX_EARLY:
             del self._early[next(iter(self._early))]
 
-    def _account(self, process: ProcessImage) -> Account:
+    def _account(self, process: Program) -> Account:
         account = self.accounts.find(process)
         if self._early and key_of(process) in self._early:
             del self._early[key_of(process)]

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import SampleActivity
-from otel_gpu.enrich.identity.identities import CallStack, ImageKey
+from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
@@ -157,7 +157,7 @@ class Samples:
                         sums.add(known, 1, weight_ns)
         return sums.lines()
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Let go of the samples of a process image that ended."""
         pid, image_ktime_ns = image
         for tid in tuple(self._tids.get(pid, ())):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.capture.host.kernel_log import format_bus_id
 from otel_gpu.enrich.activities import DeviceFaultActivity, DevicesActivity
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import DeviceIdentity, Program, key_of
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.reading_history import Reading, ReadingHistory
 from otel_gpu.wire.device_bodies import MAX_DEVICES, MAX_PARTS
@@ -152,7 +152,7 @@ class DeviceStates:
         )
 
     def faults(
-        self, process: ProcessImage, uuid: str, start_unix_ns: int, end_unix_ns: int
+        self, process: Program, uuid: str, start_unix_ns: int, end_unix_ns: int
     ) -> Iterator[DeviceFaultActivity]:
         """Yield the faults in a window that are a process's, or of its device."""
         for fault in self._faults:

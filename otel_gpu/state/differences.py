@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime, TimeKind
 from otel_gpu.wire.readings import Aggregate
 
@@ -103,7 +103,7 @@ def moved_by_name(
 
 def without_waits(times: Iterable[ThreadTime]) -> list[ThreadTime]:
     """Return times by process, state, context and reason only, whoever ended the waits."""
-    sums: dict[tuple[ProcessImage, int, int, str], ThreadTime] = {}
+    sums: dict[tuple[Program, int, int, str], ThreadTime] = {}
     for time in times:
         kind = (time.process, time.state, time.context, time.reason)
         known = sums.get(kind)

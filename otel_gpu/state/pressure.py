@@ -35,7 +35,7 @@ class Load(NamedTuple):
     throttled: tuple[Throttled, ...]
 
 
-class Pressure:
+class PressureState:
     """
     Takes readings, and says what lies between the first and the last of the window.
 

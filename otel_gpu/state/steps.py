@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
@@ -51,7 +51,7 @@ class StepSeries:
     ``confidence_percent`` is of the latest step, ``loader_wait_ns`` of all of them together.
     """
 
-    process: ProcessImage
+    process: Program
     tid: int
     source: int
     kind: int
@@ -118,9 +118,9 @@ class Steps:
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self._window = window
-        self._series: Recent[tuple[ImageKey, int, int, int, str], StepSeries] = Recent(MAX_SERIES)
+        self._series: Recent[tuple[ProcessKey, int, int, int, str], StepSeries] = Recent(MAX_SERIES)
         CACHES.register_recent("step_series", self._series)
-        self._telling: Recent[tuple[ImageKey, int], None] = Recent(MAX_SERIES)
+        self._telling: Recent[tuple[ProcessKey, int], None] = Recent(MAX_SERIES)
 
     def observe(self, activity: StepActivity) -> SlowStep | None:
         """Take in a step, and return it if it was slow."""
@@ -148,7 +148,7 @@ class Steps:
         found = [one for one in self._series.values() if one.steps]
         return sorted(found, key=lambda one: (-one.sum_ns, one.process.pid, one.tid, one.kind))
 
-    def _forget_found(self, image: ImageKey, tid: int) -> None:
+    def _forget_found(self, image: ProcessKey, tid: int) -> None:
         for key in [key for key in self._series if key[:2] == (image, tid)]:
             del self._series[key]
 

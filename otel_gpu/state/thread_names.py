@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from otel_gpu.enrich.activities import Activity, WhoActivity
-from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Culprit, Program, Who
 from otel_gpu.enrich.identity.unwatched_processes import who_of
 from otel_gpu.limits.caches import CACHES
 
@@ -12,7 +12,7 @@ MAX_NAMES = 8_192
 """Processes and threads that are remembered, those that were named last."""
 
 
-class Names:
+class ThreadNames:
     """Watches activities; bounded."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Names:
                 if len(self._ran) > MAX_NAMES:
                     self._ran.popitem(last=False)
 
-    def learn_images(self, images: Iterable[ProcessImage]) -> None:
+    def learn_images(self, images: Iterable[Program]) -> None:
         """Take in watched processes."""
         for image in images:
             self._learn(who_of(image))

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.readings import SeriesKey
@@ -53,7 +53,7 @@ class Account:
     ``read`` is the latest reading of the time account as it came, for ``compare``.
     """
 
-    process: ProcessImage
+    process: Program
     series: dict[SeriesKey, Series] = field(default_factory=dict)
     times: dict[TimeKind, ThreadTime] = field(default_factory=dict)
     read: Reading = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Accounts(Generic[_A]):
 
     def __init__(
         self,
-        open_account: Callable[[ProcessImage], _A],
+        open_account: Callable[[Program], _A],
         *,
         most: int,
         most_ended: int,
@@ -98,20 +98,20 @@ class Accounts(Generic[_A]):
         self._most_ended = most_ended
         self._give_up = give_up
         # In the order of their latest readings.
-        self._accounts: dict[ImageKey, _A] = {}
+        self._accounts: dict[ProcessKey, _A] = {}
         # In the order of their ends.
-        self._ended: dict[ImageKey, None] = {}
+        self._ended: dict[ProcessKey, None] = {}
         self._ended_size = 0
         self.size = self.times = 0
         # Asked at every span: a method of ours would cost as much again.
-        self.get: Callable[[ImageKey], _A | None] = self._accounts.get
+        self.get: Callable[[ProcessKey], _A | None] = self._accounts.get
         CACHES.register("accounts", self, "_accounts", size_bytes="_size_bytes")
 
     @property
     def _size_bytes(self) -> int:
         return _SERIES_BYTES * self.size + _TIME_BYTES * self.times
 
-    def items(self) -> ItemsView[ImageKey, _A]:
+    def items(self) -> ItemsView[ProcessKey, _A]:
         """Return all accounts, those first that were silent for longest."""
         return self._accounts.items()
 
@@ -120,11 +120,11 @@ class Accounts(Generic[_A]):
         return self._accounts.values()
 
     @property
-    def ended(self) -> Collection[ImageKey]:
+    def ended(self) -> Collection[ProcessKey]:
         """The images that ended."""
         return self._ended.keys()
 
-    def find(self, process: ProcessImage) -> _A:
+    def find(self, process: Program) -> _A:
         """Return the account of a process image that something is read of; it is opened."""
         image = key_of(process)
         account = self._accounts.pop(image, None)
@@ -164,7 +164,7 @@ class Accounts(Generic[_A]):
         if account.times.pop(kind, None) is not None:
             self.times -= 1
 
-    def end(self, image: ImageKey) -> None:
+    def end(self, image: ProcessKey) -> None:
         """Take in that an image ended."""
         account = self._accounts.get(image)
         if account is not None and image not in self._ended:
@@ -173,7 +173,7 @@ class Accounts(Generic[_A]):
             while self._ended_size > self._most_ended:
                 self._drop(next(iter(self._ended)))
 
-    def forget(self, image: ImageKey) -> _A | None:
+    def forget(self, image: ProcessKey) -> _A | None:
         """Let go of an account, and return it."""
         account = self._accounts.pop(image, None)
         if account is not None:
@@ -184,7 +184,7 @@ class Accounts(Generic[_A]):
                 self._ended_size -= account.size
         return account
 
-    def _has_room(self, image: ImageKey) -> bool:
+    def _has_room(self, image: ProcessKey) -> bool:
         """Make room for one more series of an image; False: all of it is its own."""
         while True:
             if self.size >= self._most:
@@ -198,7 +198,7 @@ class Accounts(Generic[_A]):
                 return False
             self._drop(other)
 
-    def _drop(self, image: ImageKey) -> None:
+    def _drop(self, image: ProcessKey) -> None:
         has_ended = image in self._ended
         account = self.forget(image)
         if account is not None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from otel_gpu.faults import Faults, Isolated, Part
+from otel_gpu.faults import Faults, Isolated, Stage
 
 
 class Clock:
@@ -190,7 +190,7 @@ def test_a_part_that_cannot_be_made_anew_is_switched_off():
 
 def test_a_part_that_is_not_isolated_raises():
     """A tool that runs once ends with the error."""
-    part = Part(Flaky())
+    part = Stage(Flaky())
 
     with pytest.raises(RuntimeError):
         hand(part, [1])

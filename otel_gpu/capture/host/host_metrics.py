@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from otel_gpu import wire
 from otel_gpu.capture.host.device_faults import open_devices
 from otel_gpu.capture.host.fabric import FabricReader
-from otel_gpu.capture.host.pressure import Pressure
+from otel_gpu.capture.host.pressure import PressureReader
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.wire.agent_records import json_record
@@ -26,7 +26,7 @@ class Surroundings:
     def __init__(self, config: Config, images: Callable[[], Mapping[int, int]]) -> None:
         self._config = config
         self._images = images
-        self._pressure = Pressure()
+        self._pressure = PressureReader()
         self._devices, self.faults = open_devices(config, images)
         self._fabric = FabricReader(config.fabric.interval_s, config.fabric.root)
 

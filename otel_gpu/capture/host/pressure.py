@@ -20,7 +20,7 @@ _MAX_CGROUPS = 64
 _READINGS_AFTER_END = 5
 
 
-class Pressure:
+class PressureReader:
     """
     Reads the load, and remembers the cgroups of processes that ended lately.
 

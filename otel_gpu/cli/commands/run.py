@@ -28,7 +28,7 @@ from otel_gpu.cli.targets import add_target_arguments, check_targets
 from otel_gpu.config import Config
 from otel_gpu.enrich.activities import OpenCallActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
 from otel_gpu.limits.shares import EntryOwner
@@ -111,9 +111,7 @@ def _capture(
             out.note(f"kept in {store_path(config)}: otel-gpu explain --store {store_path(config)}")
 
 
-def _name_programs(
-    refusals: Refusals, bound: str, counts: Mapping[ProcessImage | None, int]
-) -> None:
+def _name_programs(refusals: Refusals, bound: str, counts: Mapping[Program | None, int]) -> None:
     for process, count in counts.items():
         if process is not None:
             holder = EntryOwner(process.pid, user_number(process.user))

@@ -8,7 +8,7 @@
 from uuid import UUID
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ImageKey
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessKey
 
 MAX_DEVICES = 256
 _NOBODY = bytes(wire.UUID_BYTES)
@@ -22,10 +22,10 @@ class DeviceTable:
     """
 
     def __init__(self) -> None:
-        self._by_image: dict[ImageKey, dict[int, DeviceIdentity]] = {}
+        self._by_image: dict[ProcessKey, dict[int, DeviceIdentity]] = {}
         self._nameless = tuple(DeviceIdentity(index, None, None) for index in range(MAX_DEVICES))
 
-    def learn(self, image: ImageKey, index: int, uuid: bytes, name: str) -> None:
+    def learn(self, image: ProcessKey, index: int, uuid: bytes, name: str) -> None:
         """
         Take in what CUDA said to a process about one of its devices.
 
@@ -43,7 +43,7 @@ class DeviceTable:
             known = self._nameless[index]
         devices[index] = DeviceIdentity(index, learnt_uuid, name.strip() or known.model)
 
-    def find(self, image: ImageKey, index: int) -> DeviceIdentity | None:
+    def find(self, image: ProcessKey, index: int) -> DeviceIdentity | None:
         """Return the device, as far as it is known; None where the index is unknown."""
         if not 0 <= index < MAX_DEVICES:
             return None
@@ -54,7 +54,7 @@ class DeviceTable:
                 return known
         return self._nameless[index]
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Drop what is known of an image."""
         self._by_image.pop(image, None)
 

@@ -10,7 +10,7 @@ from otel_gpu.wire.frames import Frame
 
 @shared
 @dataclass(frozen=True, slots=True, eq=False)
-class ProcessImage:
+class Program:
     """
     One program that ran under one pid; compared by identity.
 
@@ -41,11 +41,11 @@ class ProcessImage:
         return str(self.attributes.get("process.owner", ""))
 
 
-ImageKey = tuple[int, int]
+ProcessKey = tuple[int, int]
 """A process image: its pid, and when it began by the kernel's clock."""
 
 
-def key_of(process: ProcessImage) -> ImageKey:
+def key_of(process: Program) -> ProcessKey:
     """Return what tells a process image from all others, also from those of the same pid."""
     return process.pid, process.image_ktime_ns
 

@@ -11,7 +11,7 @@
 # short process may be gone before it was looked at. So an image gets the best names at
 # hand, and better ones later: those of its parent after a fork (same program, same
 # environment), the path after an exec, a thread's comm when nothing else is known. When
-# better names come, a new ProcessImage takes the place of the old one, until the image is
+# better names come, a new Program takes the place of the old one, until the image is
 # settled: from then on it stays as it is, because something of it may have left.
 #
 # Records of a process still arrive after its exit, from other CPUs' buffers and in the
@@ -26,7 +26,7 @@ from typing import Any
 
 from otel_gpu.enrich.clock import UnixClock
 from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of, host_of
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.limits.caches import CACHES
 
 MAX_IMAGES = 8192
@@ -46,7 +46,7 @@ class ProcessTable:
     def __init__(
         self,
         clock: UnixClock,
-        forget: Callable[[ImageKey], object],
+        forget: Callable[[ProcessKey], object],
         *,
         max_images: int = MAX_IMAGES,
         max_dead: int = MAX_DEAD,
@@ -57,16 +57,16 @@ class ProcessTable:
         self._max_dead = max_dead
         self._host = Host()
         # In the order in which the images were learnt.
-        self._images: OrderedDict[ImageKey, ProcessImage] = OrderedDict()
-        self._facts: dict[ImageKey, Facts] = {}
+        self._images: OrderedDict[ProcessKey, Program] = OrderedDict()
+        self._facts: dict[ProcessKey, Facts] = {}
         # Those that get no better names any more.
-        self._settled: dict[ImageKey, ProcessImage] = {}
+        self._settled: dict[ProcessKey, Program] = {}
         # In the order in which they died, with the ktime of that.
-        self._dead: OrderedDict[ImageKey, int] = OrderedDict()
+        self._dead: OrderedDict[ProcessKey, int] = OrderedDict()
         # When the maps were last read, and before that: one reading is several records.
         self._read_ktime_ns = self._read_before_ktime_ns = 0
         # The image that runs under a pid now, as far as is known.
-        self._current: dict[int, ImageKey] = {}
+        self._current: dict[int, ProcessKey] = {}
         CACHES.register("processes", self, "_images")
         CACHES.register("processes", self, "_facts")
 
@@ -74,11 +74,11 @@ class ProcessTable:
         return len(self._images)
 
     @property
-    def settled(self) -> Mapping[ImageKey, ProcessImage]:
+    def settled(self) -> Mapping[ProcessKey, Program]:
         """The images that stay as they are: a view, which goes on being right."""
         return self._settled
 
-    def may_improve(self, key: ImageKey) -> bool:
+    def may_improve(self, key: ProcessKey) -> bool:
         """Say whether an image may still get better names; one that is not known any more may not."""
         return key in self._images and key not in self._settled
 
@@ -94,7 +94,7 @@ class ProcessTable:
         if ktime_ns > self._read_ktime_ns:
             self._read_before_ktime_ns, self._read_ktime_ns = self._read_ktime_ns, ktime_ns
 
-    def find(self, pid: int, image_ktime_ns: int, comm: str) -> ProcessImage:
+    def find(self, pid: int, image_ktime_ns: int, comm: str) -> Program:
         """
         Return the image of a record.
 
@@ -117,7 +117,7 @@ class ProcessTable:
 
     def learn_facts(
         self, pid: int, image_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
-    ) -> ProcessImage:
+    ) -> Program:
         """Take in what /proc said; what it did not say stays as it was."""
         key = (pid, image_ktime_ns)
         facts = facts_of(body, self._clock.offset_ns(ktime_ns))
@@ -127,9 +127,7 @@ class ProcessTable:
         self._bury_expired(ktime_ns)
         return self._put(key, self._with_context(facts))
 
-    def learn_fork(
-        self, parent: ProcessImage, child_pid: int, child_image_ktime_ns: int
-    ) -> ProcessImage:
+    def learn_fork(self, parent: Program, child_pid: int, child_image_ktime_ns: int) -> Program:
         """Let a child have its parent's names until its own are known."""
         key = (child_pid, child_image_ktime_ns)
         known = self._images.get(key)
@@ -151,7 +149,7 @@ class ProcessTable:
 
     def learn_exec(
         self, pid: int, image_ktime_ns: int, old_image_ktime_ns: int, path: str, comm: str
-    ) -> ProcessImage:
+    ) -> Program:
         """
         Let a new program take over a process.
 
@@ -175,7 +173,7 @@ class ProcessTable:
         self._bury_expired(image_ktime_ns)
         return self._put(key, facts)
 
-    def learn_exit(self, pid: int, image_ktime_ns: int, ktime_ns: int, comm: str) -> ProcessImage:
+    def learn_exit(self, pid: int, image_ktime_ns: int, ktime_ns: int, comm: str) -> Program:
         """Return an image that ended, and begin to forget it."""
         image = self.find(pid, image_ktime_ns, comm)
         self._die((pid, image_ktime_ns), ktime_ns)
@@ -195,7 +193,7 @@ class ProcessTable:
             return facts
         return facts._replace(context=_inheritable(parent.context))
 
-    def _put(self, key: ImageKey, facts: Facts) -> ProcessImage:
+    def _put(self, key: ProcessKey, facts: Facts) -> Program:
         pid, image_ktime_ns = key
         known = self._images.get(key)
         if known is not None and key in self._settled:
@@ -205,7 +203,7 @@ class ProcessTable:
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
             # Exporters know images by identity: one that is no better stays.
             return known
-        image = ProcessImage(
+        image = Program(
             pid=pid,
             image_ktime_ns=image_ktime_ns,
             comm=facts.comm,
@@ -223,7 +221,7 @@ class ProcessTable:
                 self._bury(next(iter(self._dead or self._images)))
         return image
 
-    def _supersede(self, key: ImageKey) -> None:
+    def _supersede(self, key: ProcessKey) -> None:
         # A pid has one process at a time: a newer image means that the older is gone.
         pid, image_ktime_ns = key
         current = self._current.get(pid)
@@ -234,7 +232,7 @@ class ProcessTable:
         if current is not None:
             self._die(current, image_ktime_ns)
 
-    def _die(self, key: ImageKey, ktime_ns: int) -> None:
+    def _die(self, key: ProcessKey, ktime_ns: int) -> None:
         if key in self._images and key not in self._dead:
             self._dead[key] = ktime_ns
             self._bury_excess()
@@ -253,7 +251,7 @@ class ProcessTable:
                 return
             self._bury(key)
 
-    def _bury(self, key: ImageKey) -> None:
+    def _bury(self, key: ProcessKey) -> None:
         self._dead.pop(key, None)
         self._images.pop(key, None)
         self._facts.pop(key, None)

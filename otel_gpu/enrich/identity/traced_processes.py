@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.identity.services import UNKNOWN_SERVICE
 from otel_gpu.procfs.jobs import RANK, WORLD_SIZE
 from otel_gpu.wire.device_activity import DeviceTrace
@@ -16,7 +16,7 @@ _MAX_PID = 1 << 31
 
 def traced_process(
     trace: DeviceTrace, start_unix_ns: int, seed: bytes, service_name: str
-) -> ProcessImage:
+) -> Program:
     """
     Return the process that recorded a trace.
 
@@ -42,4 +42,4 @@ def traced_process(
     known = {name: value for name, value in attributes.items() if value not in (None, "")}
     # Ranks of several hosts may have the same number.
     image = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
-    return ProcessImage(pid, image, trace.program, start_unix_ns, known)
+    return Program(pid, image, trace.program, start_unix_ns, known)

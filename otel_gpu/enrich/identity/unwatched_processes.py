@@ -6,7 +6,7 @@ from typing import Any
 
 from otel_gpu.enrich.identity.attributes import facts_of
 from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
-from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Program, Who
 from otel_gpu.procfs.redaction import mask_secrets
 
 MAX_CHARACTERS = 256
@@ -22,7 +22,7 @@ def who_of_facts(pid: int, body: Mapping[str, Any]) -> Who:
     return _who(pid, facts.comm, command, facts.cgroups, facts.owner or "")
 
 
-def who_of(process: ProcessImage) -> Who:
+def who_of(process: Program) -> Who:
     """Return who a watched process is."""
     attributes = process.attributes
     command = _command(attributes.get("process.command_args", ()))

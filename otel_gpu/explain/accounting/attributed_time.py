@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.chains import Cause, Effect
 from otel_gpu.explain.rules import REPEATED_KINDS
@@ -46,7 +46,7 @@ class Claims:
 
     def __init__(self, max_images: int) -> None:
         self._max_images = max_images
-        self._claims: OrderedDict[ImageKey, dict[int, _Claims]] = OrderedDict()
+        self._claims: OrderedDict[ProcessKey, dict[int, _Claims]] = OrderedDict()
 
     def add(self, effect: Effect, causes: Iterable[Cause]) -> None:
         """Take in the causes of an effect; each no more than the effect was too long."""
@@ -61,7 +61,7 @@ class Claims:
         if len(self._claims) > self._max_images:
             self._claims.popitem(last=False)
 
-    def take(self, process: ProcessImage, unix_ns: int) -> Mapping[tuple[str, int], Claim]:
+    def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], Claim]:
         """Return what effects of an image claim that ended by then, each once."""
         seconds = self._claims.get(key_of(process), {})
         taken: _Claims = {}

@@ -10,7 +10,7 @@ from otel_gpu.enrich.identity.identities import Who, key_of
 from otel_gpu.explain.accounting.time_states import state_of_kind
 from otel_gpu.explain.accounting.time_tree import UNKNOWN
 from otel_gpu.explain.accounting.verdicts import CLASS_BY_STATE, STARVED
-from otel_gpu.explain.chains import Cause, CauseKind, Incident, Node, Verdict
+from otel_gpu.explain.chains import Cause, CauseKind, Incident, TimeNode, Verdict
 
 # Where the account names no one, effects can: a quota is known of them only.
 _STATES: Mapping[str, str] = {
@@ -45,7 +45,7 @@ def with_bounds(verdict: Verdict, incidents: Iterable[Incident] = ()) -> Verdict
     )
 
 
-def _path(tree: Node, name: str, causes: Iterable[Cause]) -> Iterator[Node]:
+def _path(tree: TimeNode, name: str, causes: Iterable[Cause]) -> Iterator[TimeNode]:
     branches = [node for node in tree.children if CLASS_BY_STATE.get(node.state) == name]
     if not branches:
         return
@@ -61,14 +61,14 @@ def _path(tree: Node, name: str, causes: Iterable[Cause]) -> Iterator[Node]:
     yield from (node._replace(children=()) for node in found)
 
 
-def _dominant_below(parent: Node, least_ns: int) -> Iterator[Node]:
+def _dominant_below(parent: TimeNode, least_ns: int) -> Iterator[TimeNode]:
     largest = max(parent.children, key=lambda node: node.time_ns, default=None)
     if largest is not None and 2 * largest.time_ns >= least_ns and largest.state != UNKNOWN:
         yield largest
         yield from _dominant_below(largest, least_ns)
 
 
-def _of_effects(branch: Node, causes: Iterable[Cause]) -> list[Node]:
+def _of_effects(branch: TimeNode, causes: Iterable[Cause]) -> list[TimeNode]:
     """Return the nodes that the causes of effects make, if one culprit or quota dominates."""
     sums: dict[tuple[str, int], list[Cause]] = {}
     for cause in causes:
@@ -85,11 +85,11 @@ def _of_effects(branch: Node, causes: Iterable[Cause]) -> list[Node]:
     whole = branch.time_ns / branch.share if branch.share else 0.0
     longest = max(alike, key=lambda one: one.time_ns)
     who = Who(*longest.culprit) if longest.culprit else None
-    found = [Node(kind, time_ns, time_ns / whole if whole else 0.0, who)]
+    found = [TimeNode(kind, time_ns, time_ns / whole if whole else 0.0, who)]
     for via in longest.via[:1]:
         if 2 * via.time_ns >= branch.time_ns:
             share = via.time_ns / whole if whole else 0.0
-            found.append(Node(_PHRASED.get(via.kind, via.kind), via.time_ns, share, who))
+            found.append(TimeNode(_PHRASED.get(via.kind, via.kind), via.time_ns, share, who))
     return found
 
 

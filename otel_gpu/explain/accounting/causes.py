@@ -9,17 +9,17 @@ have no lines before it is known which of them are told of together.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.thread_locations import Whereabouts
 from otel_gpu.explain.accounting.time_states import state_of_kind
 from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
-from otel_gpu.explain.chains import Cause, Culprit, Evidence, Node
-from otel_gpu.explain.code_locations import Places, Worker
+from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
+from otel_gpu.explain.code_locations import CodeLocations, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
 from otel_gpu.state.code_lines import NO_LINES, Lines
 from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 
 OWN = frozenset({HOST_WORK, "sleep"})
 """What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
@@ -51,12 +51,12 @@ class AccountCauses:
 
     def __init__(
         self,
-        process: ProcessImage,
+        process: Program,
         start_unix_ns: int,
         end_unix_ns: int,
-        places: Places | None,
+        places: CodeLocations | None,
         times: Iterable[ThreadTime],
-        names: Names | None = None,
+        names: ThreadNames | None = None,
     ) -> None:
         self._names = names
         self._process = process
@@ -66,7 +66,7 @@ class AccountCauses:
         # Who worked, or had the CPU: by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 
-    def causes(self, tree: Node, least_ns: int = 0) -> Iterator[Cause]:
+    def causes(self, tree: TimeNode, least_ns: int = 0) -> Iterator[Cause]:
         """
         Yield what of a tree is lost, without lines.
 
@@ -74,7 +74,7 @@ class AccountCauses:
             tree: With all its nodes.
             least_ns: Kinds of causes that take less together are left out.
         """
-        found: list[tuple[str, Node, str]] = []
+        found: list[tuple[str, TimeNode, str]] = []
         together_ns: Counter[str] = Counter()
         for branch in tree.children:
             if branch.state in _NOT_LOST:
@@ -104,7 +104,7 @@ class AccountCauses:
         )
         return cause._replace(via=via, lines=self._lines([(name,) for name in names]))
 
-    def _cause(self, kind: str, node: Node, state: str) -> Cause:
+    def _cause(self, kind: str, node: TimeNode, state: str) -> Cause:
         culprit = self._culprit_of(node)
         by = culprit.pid if culprit else NOBODY
         evidence = self._evidence(self._process.pid, state, node.time_ns, by, culprit)
@@ -117,7 +117,7 @@ class AccountCauses:
                 self._note(cause, one)
         return cause
 
-    def _via(self, node: Node) -> Cause:
+    def _via(self, node: TimeNode) -> Cause:
         kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
         end = self._culprit_of(node)
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
@@ -125,7 +125,7 @@ class AccountCauses:
         evidence = self._evidence(end.pid, state, node.time_ns, NOBODY, end, end.tid) if end else ()
         return Cause(kind, node.time_ns, node.share, culprit, evidence, (), node.resource)
 
-    def _culprit_of(self, node: Node) -> Culprit | None:
+    def _culprit_of(self, node: TimeNode) -> Culprit | None:
         if node.who is None:
             return None
         culprit = Culprit(*node.who[:3])

@@ -31,19 +31,19 @@ from functools import cache
 from typing import NamedTuple, Protocol
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.causes import NOBODY, OWN, AccountCauses
 from otel_gpu.explain.accounting.time_states import state_of
 from otel_gpu.explain.accounting.time_tree import IDLE, Resources, grow, knows_waits, resources_of
 from otel_gpu.explain.accounting.verdicts import GPU, find_verdict
 from otel_gpu.explain.chains import Cause
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.ranking import CauseSums, clear_resource, rank
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
 from otel_gpu.state.capture_state import Figures, Ledger, Mark
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NS_PER_S = 1_000_000_000
@@ -63,7 +63,7 @@ class Chronic(NamedTuple):
     have a part in it.
     """
 
-    process: ProcessImage
+    process: Program
     start_unix_ns: int
     end_unix_ns: int
     cause: Cause
@@ -93,12 +93,12 @@ class Chronic(NamedTuple):
 class ChronicFinding(NamedTuple):
     """All chronic causes of one process image in one stretch of time; there may be none."""
 
-    process: ProcessImage
+    process: Program
     end_unix_ns: int
     chronic: tuple[Chronic, ...]
 
 
-FiguresOf = Callable[[ImageKey], Figures | None]
+FiguresOf = Callable[[ProcessKey], Figures | None]
 """Returns what an image did in a stretch of time; None: nothing."""
 
 
@@ -122,9 +122,9 @@ def find_chronic(
     start_unix_ns: int,
     end_unix_ns: int,
     settings: Settings,
-    places: Places | None = None,
+    places: CodeLocations | None = None,
     resources: Resources | None = None,
-    names: Names | None = None,
+    names: ThreadNames | None = None,
 ) -> Iterator[Chronic]:
     """
     Yield the chronic causes of a process in a window.
@@ -279,10 +279,10 @@ class ChronicCauses:
         self._more = more
         self._late = late
         # Of images that ended in this stretch.
-        self._gone: dict[ImageKey, Figures] = {}
+        self._gone: dict[ProcessKey, Figures] = {}
         self._settings = settings
-        self.places = Places(settings.max_processes)
-        self.names = Names()
+        self.places = CodeLocations(settings.max_processes)
+        self.names = ThreadNames()
         self._begin: Mark = {}
         self._begin_unix_ns: int | None = None
         self._read_unix_ns = 0
@@ -303,7 +303,7 @@ class ChronicCauses:
                 self._end_stretch()
             self._read_unix_ns = unix_ns
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Look at what an image did that ended, before the ledger forgets it."""
         figures = self._ledger.figures_of(image, self._begin)
         if figures is not None and figures.times and self._begin_unix_ns is not None:
@@ -347,7 +347,7 @@ class ChronicCauses:
             if one.times or chronic:
                 self._found.append(ChronicFinding(one.process, end_unix_ns, chronic))
 
-    def _figures_of(self, image: ImageKey) -> Figures | None:
+    def _figures_of(self, image: ProcessKey) -> Figures | None:
         """Return what an image did in this stretch, also of one that ended in it."""
         figures = self._ledger.figures_of(image, self._begin)
         has_any = figures is not None and (figures.series or figures.times)

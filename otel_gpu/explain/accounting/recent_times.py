@@ -22,7 +22,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import TimesActivity
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.thread_times import ThreadTime, TimeKind
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.state.differences import moved_by_name
@@ -72,7 +72,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class _Process:
-    process: ProcessImage
+    process: Program
     read_unix_ns: int
     readings: list[_Reading] = field(default_factory=list)
 
@@ -108,7 +108,7 @@ class RecentTimes:
             size_bytes="_size_bytes",
         )
         self._latest: Reading = {}
-        self._latest_images: set[ImageKey] = set()
+        self._latest_images: set[ProcessKey] = set()
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: nothing was counted before it."""
@@ -117,7 +117,7 @@ class RecentTimes:
         self._size = 0
 
     def observe(
-        self, activity: TimesActivity, account_of: Callable[[ImageKey], Account | None]
+        self, activity: TimesActivity, account_of: Callable[[ProcessKey], Account | None]
     ) -> None:
         """
         Take in a reading.
@@ -126,9 +126,9 @@ class RecentTimes:
             activity: The entries that changed.
             account_of: Returns what a process had spent before.
         """
-        spent: dict[ImageKey, dict[TimeKind, _Figures]] = {}
-        befores: dict[ImageKey, Mapping[TimeKind, ThreadTime]] = {}
-        processes: dict[ImageKey, ProcessImage] = {}
+        spent: dict[ProcessKey, dict[TimeKind, _Figures]] = {}
+        befores: dict[ProcessKey, Mapping[TimeKind, ThreadTime]] = {}
+        processes: dict[ProcessKey, Program] = {}
         changed, moved = self._compare(activity.times)
         for process, times in groupby(activity.times, attrgetter("process")):
             image = key_of(process)
@@ -150,7 +150,7 @@ class RecentTimes:
 
     def _compare(
         self, times: Sequence[ThreadTime]
-    ) -> tuple[Sequence[ThreadTime], AbstractSet[ImageKey]]:
+    ) -> tuple[Sequence[ThreadTime], AbstractSet[ProcessKey]]:
         """Return what is not the same object as in the reading before, and who may lack kinds that it had."""
         self._latest, changed, gone = compare(self._latest, times)
         kinds = {(key_of(time.process), time.kind) for time in changed}
@@ -210,15 +210,13 @@ class RecentTimes:
                 for kind, figures in reading.spent.items():
                     yield ThreadTime(known.process, *kind[:3], *figures, kind[3])
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Let go of a process that ended."""
         known = self._processes.get(image[0])
         if known is not None and key_of(known.process) == image:
             self._drop(image[0])
 
-    def _add(
-        self, process: ProcessImage, unix_ns: int, entries: Mapping[TimeKind, _Figures]
-    ) -> None:
+    def _add(self, process: Program, unix_ns: int, entries: Mapping[TimeKind, _Figures]) -> None:
         known = self._processes.get(process.pid)
         if known is not None and key_of(known.process) != key_of(process):
             self._drop(process.pid)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from otel_gpu import wire
 from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
 from otel_gpu.explain.accounting.time_states import state_of
-from otel_gpu.explain.code_locations import Places, Queued, Seen
+from otel_gpu.explain.code_locations import CodeLocations, Queued, Seen
 
 _RUN_QUEUE = "run_queue"
 
@@ -19,7 +19,7 @@ class Whereabouts:
         times: What the account says of the process.
     """
 
-    def __init__(self, places: Places, times: Iterable[ThreadTime]) -> None:
+    def __init__(self, places: CodeLocations, times: Iterable[ThreadTime]) -> None:
         self.places = places
         # By the pid of who had the CPU; 0: all of it.
         self._queued: dict[int, dict[Queued, int]] = {}

@@ -35,9 +35,9 @@ from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.thread_locations import Whereabouts
 from otel_gpu.explain.accounting.time_states import kind_of, kind_of_end, state_of, state_of_kind
-from otel_gpu.explain.chains import Node, Where
+from otel_gpu.explain.chains import TimeNode, Where
 from otel_gpu.explain.code_locations import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.state.capture_state import Figures
@@ -87,11 +87,11 @@ class _Leaf(NamedTuple):
 
 def grow(
     times: Iterable[ThreadTime],
-    places: Places | None = None,
+    places: CodeLocations | None = None,
     resources: Resources | None = None,
     *,
     most: int | None = _MOST_CHILDREN,
-) -> Node | None:
+) -> TimeNode | None:
     """
     Return the tree of one process; None: none of its threads feeds a GPU.
 
@@ -124,7 +124,7 @@ def grow(
         for state, time_ns in passed_ns.items()
         if time_ns > 0
     ]
-    return Node("all", total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
+    return TimeNode("all", total_ns, 1.0, children=tuple(sorted(children, key=_by_time)))
 
 
 def knows_waits(times: Iterable[ThreadTime]) -> bool:
@@ -266,7 +266,7 @@ class _Grower:
         self._whereabouts = whereabouts
         self._most = most
 
-    def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> Node:
+    def branch(self, state: str, time_ns: int, leaves: Mapping[_Leaf, int]) -> TimeNode:
         """Return the node of a state."""
         groups: dict[tuple[str, Culprit | None, Resource | None], dict[_Leaf, int]] = {}
         for leaf, part_ns in leaves.items():
@@ -279,7 +279,7 @@ class _Grower:
         place = "ipc" if state == IDLE else state
         return self._node(state, time_ns, self._pid, place, children=self._fold(children))
 
-    def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> Node:
+    def _of_who(self, state: str, leaves: Mapping[_Leaf, int]) -> TimeNode:
         first = next(iter(leaves))
         ends: dict[tuple[Culprit, str, Resource | None, str], int] = {}
         for leaf, time_ns in leaves.items():
@@ -323,9 +323,9 @@ class _Grower:
         who: Who | None = None,
         resource: Resource | None = None,
         note: str = "",
-        children: tuple[Node, ...] = (),
-    ) -> Node:
-        node = Node(
+        children: tuple[TimeNode, ...] = (),
+    ) -> TimeNode:
+        node = TimeNode(
             state, time_ns, time_ns / self._total_ns, who, None, 0, children, resource, note
         )
         if self._whereabouts is None:
@@ -345,7 +345,7 @@ class _Grower:
         is_work = place == HOST
         return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
 
-    def _divide(self, time_ns: int, lines: Lines) -> Iterator[Node]:
+    def _divide(self, time_ns: int, lines: Lines) -> Iterator[TimeNode]:
         """Yield the lines that some work went to, and the smaller ones together."""
         # One alone has no need to be summed up.
         is_few = len(lines.each) - _MOST_LINES < _FEW
@@ -355,15 +355,15 @@ class _Grower:
         for line, part_ns in spread(parts, time_ns).items():
             share = part_ns / self._total_ns
             if line is not None:
-                named = Node(LINE, part_ns, share, None, line.where, line.samples)
+                named = TimeNode(LINE, part_ns, share, None, line.where, line.samples)
                 yield named._replace(work=line.work)
             elif part_ns:
                 others = lines.samples - sum(line.samples for line in shown)
                 count = len(lines.each) - len(shown)
                 state, note = (OTHER, f"{count:,} smaller ones.") if count else (UNKNOWN, NO_LINE)
-                yield Node(state, part_ns, share, samples=others, note=note)
+                yield TimeNode(state, part_ns, share, samples=others, note=note)
 
-    def _fold(self, children: list[Node]) -> tuple[Node, ...]:
+    def _fold(self, children: list[TimeNode]) -> tuple[TimeNode, ...]:
         """Return children by their time, the smallest summed up."""
         ranked = sorted((node for node in children if node.time_ns > 0), key=_by_time)
         if self._most is None:
@@ -375,9 +375,9 @@ class _Grower:
             return tuple(ranked)
         time_ns = sum(node.time_ns for node in rest)
         note = f"{len(rest):,} smaller ones."
-        return (*ranked[:kept], Node(OTHER, time_ns, time_ns / self._total_ns, note=note))
+        return (*ranked[:kept], TimeNode(OTHER, time_ns, time_ns / self._total_ns, note=note))
 
 
-def _by_time(node: Node) -> tuple[int, str, int, int]:
+def _by_time(node: TimeNode) -> tuple[int, str, int, int]:
     who = node.who
     return -node.time_ns, node.state, who.pid if who else 0, who.tid if who else 0

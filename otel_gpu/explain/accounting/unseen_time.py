@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.waits import AccountWaits, Waited
 from otel_gpu.explain.chains import Culprit, Evidence
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.ranking import fit
 from otel_gpu.explain.timeline import Timeline
 from otel_gpu.state.code_lines import NO_LINES
@@ -28,8 +28,8 @@ class Unseen:
         self._samples = samples
 
     def waits(
-        self, pid: int, place: str, span: Evidence, kept: Iterable[Piece], blocked_ns: int
-    ) -> Iterator[Piece]:
+        self, pid: int, place: str, span: Evidence, kept: Iterable[CauseInterval], blocked_ns: int
+    ) -> Iterator[CauseInterval]:
         """
         Yield for what a thread waited in an effect, beside its waits that were kept.
 
@@ -43,15 +43,20 @@ class Unseen:
         edges = span.start_unix_ns, span.end_unix_ns
         for part, time_ns in _shares(self._waits.waits(pid, place, *edges), kept, blocked_ns):
             is_repeated = part.kind in rules.REPEATED_KINDS
-            yield Piece(
+            yield CauseInterval(
                 *(part.kind, time_ns, part.who, span),
                 is_repeated=is_repeated,
                 resource=part.resource,
             )
 
     def meanwhile(
-        self, pid: int, place: str, other: Culprit, group: Iterable[Piece], seen: list[Piece]
-    ) -> list[Piece]:
+        self,
+        pid: int,
+        place: str,
+        other: Culprit,
+        group: Iterable[CauseInterval],
+        seen: list[CauseInterval],
+    ) -> list[CauseInterval]:
         """
         Return what a thread did while a process waited for it.
 
@@ -72,13 +77,13 @@ class Unseen:
         if left_ns <= 0 or not parts:
             return seen
         start, end = (edge - self._timeline.unix_offset_ns for edge in (start_unix_ns, end_unix_ns))
-        found: list[Piece] = []
+        found: list[CauseInterval] = []
         for part, time_ns in _shares(parts, known, left_ns, other):
             who = part.who or other
             span = evidence.of_unseen(who, start, start_unix_ns, end - start, "account")
             lines = self._samples.of(who.pid, who.tid, start, end)
             found.append(
-                Piece(
+                CauseInterval(
                     *(part.kind, time_ns, None if part.kind in _WAITS else who, span),
                     lines=lines if part.kind == _WORK else NO_LINES,
                 )
@@ -95,7 +100,10 @@ class Unseen:
 
 
 def _shares(
-    parts: Iterable[Waited], known: Iterable[Piece], wanted_ns: int, other: Culprit | None = None
+    parts: Iterable[Waited],
+    known: Iterable[CauseInterval],
+    wanted_ns: int,
+    other: Culprit | None = None,
 ) -> Iterator[tuple[Waited, int]]:
     """
     Yield what each part has of the time that is wanted.

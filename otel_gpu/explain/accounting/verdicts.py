@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.time_states import STATES, budget_of, state_of
 from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
-from otel_gpu.explain.chains import Node, Verdict, VerdictClass
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.chains import TimeNode, Verdict, VerdictClass
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.code_lines import NO_LINES, Lines, merge
@@ -95,9 +95,9 @@ _LONG_LAUNCH_NS = 50_000
 def find_verdicts(
     figures: Iterable[Figures],
     settings: Settings,
-    places: Places | None = None,
+    places: CodeLocations | None = None,
     around: Iterable[Figures] | None = None,
-    lags: Mapping[ImageKey, int] | None = None,
+    lags: Mapping[ProcessKey, int] | None = None,
 ) -> list[Verdict]:
     """
     Return what bounds each process that has feeder threads.
@@ -128,7 +128,7 @@ def find_verdicts(
 
 
 def find_verdict(
-    figures: Figures, tree: Node | None, settings: Settings, lag_ns: int = 0
+    figures: Figures, tree: TimeNode | None, settings: Settings, lag_ns: int = 0
 ) -> Verdict | None:
     """
     Return what bounds a process; None: it has no feeder threads.
@@ -165,7 +165,7 @@ def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
     return first if is_clear else MIXED, tuple(named)
 
 
-def _lines_of(verdict: Verdict, places: Places) -> Lines:
+def _lines_of(verdict: Verdict, places: CodeLocations) -> Lines:
     """Return the lines of the work that took most of the time of the class that leads."""
     tree = verdict.time_tree
     if tree is None or not verdict.bounds:

@@ -8,8 +8,8 @@ from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.time_tree import HOST, grow
-from otel_gpu.explain.chains import CauseKind, Culprit, Node
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.chains import CauseKind, Culprit, TimeNode
+from otel_gpu.explain.intervals import CauseInterval
 
 _UNEXPLAINED = CauseKind.UNEXPLAINED
 # Of the window; readings and windows do not end at the same moment.
@@ -26,9 +26,9 @@ def account_pieces(
     other: Culprit,
     window: tuple[int, int, int],
     times: Iterable[ThreadTime],
-    seen: Iterable[Piece],
+    seen: Iterable[CauseInterval],
     left_ns: int,
-) -> Iterator[Piece]:
+) -> Iterator[CauseInterval]:
     """
     Yield what is left of a window, as far as the account knows it.
 
@@ -62,7 +62,7 @@ def account_pieces(
         is_own = culprit is None and kind != CauseKind.RUN_QUEUE
         span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
         span = span._replace(id=f"{span.id}-{kind}", reason=kind)
-        yield Piece(
+        yield CauseInterval(
             kind,
             part_ns,
             other if is_own else culprit,
@@ -92,7 +92,7 @@ def _parts(times: Iterable[ThreadTime]) -> dict[_Part, int]:
     return dict(sorted(parts.items(), key=lambda item: -item[1]))
 
 
-def _kind_of(branch: Node, node: Node) -> str:
+def _kind_of(branch: TimeNode, node: TimeNode) -> str:
     """Return the kind of cause of a part of a tree; of a wait that has not ended that of its state."""
     if branch.state == HOST:
         return CauseKind.HOST_WORK
@@ -102,5 +102,5 @@ def _kind_of(branch: Node, node: Node) -> str:
     )
 
 
-def _culprit_of(node: Node) -> Culprit | None:
+def _culprit_of(node: TimeNode) -> Culprit | None:
     return Culprit(*node.who[:3]) if node.who else None

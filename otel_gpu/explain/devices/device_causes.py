@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from otel_gpu.enrich.activities import CallActivity, DeviceFaultActivity, StallActivity
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import DeviceIdentity, Program, key_of
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,
@@ -25,7 +25,7 @@ from otel_gpu.explain.chains import (
     Severity,
 )
 from otel_gpu.explain.devices.xids import meaning_of
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.state.device_states import DeviceStates
 
 _OF_DEVICES = frozenset({CauseKind.GPU_CLOCKS, CauseKind.GPU_FAULT})
@@ -46,7 +46,7 @@ class Waiting(Protocol):
         """When it was."""
 
     @property
-    def process(self) -> ProcessImage | None:
+    def process(self) -> Program | None:
         """Whose time it was."""
 
     @property
@@ -58,7 +58,7 @@ class _Seen(NamedTuple):
     """What another thread did in a window, as far as its device goes."""
 
     span: Evidence
-    process: ProcessImage | None
+    process: Program | None
     device: DeviceIdentity | None
 
 
@@ -68,7 +68,7 @@ class DeviceCauses:
     def __init__(self, states: DeviceStates) -> None:
         self._states = states
 
-    def split(self, subject: Waiting, pieces: list[Piece]) -> list[Piece]:
+    def split(self, subject: Waiting, pieces: list[CauseInterval]) -> list[CauseInterval]:
         """Return the pieces of an effect, with what the device is to blame for taken out of waits for it."""
         waited_ns = sum(piece.time_ns for piece in pieces if piece.kind in _WAITS)
         if not waited_ns or subject.process is None:
@@ -86,8 +86,8 @@ class DeviceCauses:
         other: Culprit,
         span: Evidence,
         did: Sequence[CallActivity | StallActivity],
-        pieces: list[Piece],
-    ) -> Iterator[Piece]:
+        pieces: list[CauseInterval],
+    ) -> Iterator[CauseInterval]:
         """
         Yield the pieces of a window of a thread that was waited for, split likewise.
 
@@ -110,7 +110,7 @@ class DeviceCauses:
         fault = self._first(effect.process, uuid, since_unix_ns, end_unix_ns)
         return None if fault is None else _cause_of(fault, self._states)
 
-    def chain_of(self, fault: DeviceFaultActivity, process: ProcessImage) -> Chain:
+    def chain_of(self, fault: DeviceFaultActivity, process: Program) -> Chain:
         """Return the chain of a fault of the process whose work it was."""
         name = f"{process.pid}-{fault.event.xid}-{fault.event.ktime_ns}"
         effect = Effect(
@@ -129,7 +129,7 @@ class DeviceCauses:
         cause = _cause_of(fault, self._states)
         return Chain(f"{effect.kind}-{name}", effect, (cause,), 0, severity)
 
-    def _find_fault(self, subject: Waiting, uuid: str, waited_ns: int) -> Iterable[Piece]:
+    def _find_fault(self, subject: Waiting, uuid: str, waited_ns: int) -> Iterable[CauseInterval]:
         span, process = subject.span, subject.process
         if process is None:
             return
@@ -137,7 +137,7 @@ class DeviceCauses:
         if fault is not None:
             # It was read a moment later than it was, so that there is always some time after it.
             after_ns = max(1, span.end_unix_ns - max(span.start_unix_ns, fault.unix_ns))
-            yield Piece(
+            yield CauseInterval(
                 CauseKind.GPU_FAULT,
                 min(waited_ns, after_ns),
                 None,
@@ -149,10 +149,10 @@ class DeviceCauses:
         if count:
             evidence = span._replace(id=f"device-{span.id}", kind="device", reason="ecc")
             trouble = DeviceTrouble(uuid, uncorrected=count)
-            yield Piece(CauseKind.GPU_FAULT, waited_ns, None, evidence, trouble=trouble)
+            yield CauseInterval(CauseKind.GPU_FAULT, waited_ns, None, evidence, trouble=trouble)
 
     def _first(
-        self, process: ProcessImage, uuid: str, start_unix_ns: int, end_unix_ns: int
+        self, process: Program, uuid: str, start_unix_ns: int, end_unix_ns: int
     ) -> DeviceFaultActivity | None:
         """Return the first fault in a window that a process has to pay for."""
         end_unix_ns += _READ_LATE_NS
@@ -163,7 +163,7 @@ class DeviceCauses:
                 return fault
         return None
 
-    def _find_limit(self, subject: Waiting, uuid: str, waited_ns: int) -> Iterable[Piece]:
+    def _find_limit(self, subject: Waiting, uuid: str, waited_ns: int) -> Iterable[CauseInterval]:
         span = subject.span
         found = self._states.limited(uuid, span.start_unix_ns, span.end_unix_ns)
         if found is None or found.lost_share < _LEAST_SHARE:
@@ -176,10 +176,10 @@ class DeviceCauses:
         )
         lost_ns = round(waited_ns * found.lost_share)
         evidence = span._replace(id=f"device-{span.id}", kind="device", reason=found.reason)
-        yield Piece(CauseKind.GPU_CLOCKS, lost_ns, None, evidence, trouble=trouble)
+        yield CauseInterval(CauseKind.GPU_CLOCKS, lost_ns, None, evidence, trouble=trouble)
 
 
-def _without(pieces: list[Piece], taken_ns: int) -> Iterable[Piece]:
+def _without(pieces: list[CauseInterval], taken_ns: int) -> Iterable[CauseInterval]:
     """Yield pieces without so much of the waits for the device: the longest give first."""
     waits = [piece for piece in pieces if piece.kind in _WAITS]
     left: dict[int, int] = {}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import FabricActivity
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.chains import COUNTERS as COUNTED
 from otel_gpu.explain.chains import Cause, CauseKind, Effect, EffectKind, Evidence
 from otel_gpu.limits.recent import Recent
@@ -34,13 +34,13 @@ class FabricCauses:
 
     def __init__(self, max_images: int) -> None:
         self._fabric = FabricState()
-        self._users: Recent[ImageKey, None] = Recent(max_images)
+        self._users: Recent[ProcessKey, None] = Recent(max_images)
 
     def observe(self, activity: FabricActivity) -> None:
         """Take in a reading."""
         self._fabric.observe(activity)
 
-    def know_user(self, process: ProcessImage) -> None:
+    def know_user(self, process: Program) -> None:
         """Note that a process made calls of verbs, or has a communicator."""
         self._users[key_of(process)] = None
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity
-from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.accounting.time_tree import grow
 from otel_gpu.explain.chains import Cause, CauseKind, Evidence
@@ -88,8 +88,8 @@ class AllocatorChurn:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._fresh: OrderedDict[ImageKey, _Sorts] = OrderedDict()
-        self._all: OrderedDict[ImageKey, _Sorts] = OrderedDict()
+        self._fresh: OrderedDict[ProcessKey, _Sorts] = OrderedDict()
+        self._all: OrderedDict[ProcessKey, _Sorts] = OrderedDict()
 
     def observe(self, activity: CallActivity, *, has_allocator: bool) -> None:
         """
@@ -111,7 +111,7 @@ class AllocatorChurn:
             if len(sums) > self._settings.max_processes:
                 sums.popitem(last=False)
 
-    def churn_of(self, image: ImageKey) -> tuple[Churn, ...]:
+    def churn_of(self, image: ProcessKey) -> tuple[Churn, ...]:
         """Return what was chosen of all calls of an image, by reason and line."""
         return tuple(
             Churn(kind, place, one.calls, one.frees, one.time_ns, one.max_ns, one.size_bytes)
@@ -142,7 +142,7 @@ class AllocatorChurn:
                     feeders_ns,
                 )  # fmt: skip
 
-    def forget(self, image: ImageKey) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """Let go of an image that ended, but for what it did in all."""
         self._fresh.pop(image, None)
 
@@ -196,7 +196,7 @@ def _counted_ns(figures: Figures) -> int:
 
 
 def _chronic(
-    process: ProcessImage,
+    process: Program,
     window: tuple[int, int],
     kind: CauseKind,
     stack: CallStack,

@@ -26,7 +26,7 @@ from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import OutOfMemoryActivity
 from otel_gpu.enrich.blocks import blocks_of, segments_of
 from otel_gpu.enrich.identity.attributes import VARIABLE_PREFIX
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.explain.chains import (
     Cause,
     CauseKind,
@@ -76,7 +76,7 @@ from otel_gpu.wire.memory import (
 MAX_FAILURES: Final = 8
 """Requests that failed, the last ones, which are looked into."""
 
-ANYBODY: Final = ProcessImage(
+ANYBODY: Final = Program(
     0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
 )
 """The process of a snapshot, which does not say whose it is."""

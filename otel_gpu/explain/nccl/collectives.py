@@ -21,7 +21,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich import ids
 from otel_gpu.enrich.activities import AggregatesActivity, CommunicatorActivity, OpenCallActivity
-from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Resource, key_of
 from otel_gpu.explain.chains import CauseKind, Culprit, Effect, EffectKind, Evidence
 from otel_gpu.explain.nccl.collective_names import (
     RESOURCE,
@@ -96,9 +96,9 @@ class Collectives:
         self._timeline = timeline
         self._settings = settings
         # Of ranks: calls that query events so far, and when there were more of them.
-        self._queries: dict[ImageKey, tuple[int, int]] = {}
+        self._queries: dict[ProcessKey, tuple[int, int]] = {}
         # When a call was last seen to hang.
-        self._hanging: dict[ImageKey, int] = {}
+        self._hanging: dict[ProcessKey, int] = {}
 
     def observe(self, activity: CommunicatorActivity) -> None:
         """Take in a reading of one rank."""
@@ -111,7 +111,7 @@ class Collectives:
         """Take in which ranks ask whether something is done."""
         if not self.communicators:
             return
-        counts: dict[ImageKey, int] = {}
+        counts: dict[ProcessKey, int] = {}
         for series in activity.series:
             api = series.api
             if api is not None and api.family == wire.FAMILY_QUERY:
@@ -134,7 +134,7 @@ class Collectives:
         _keep_latest(self._hanging)
 
     def delays(
-        self, image: ImageKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
+        self, image: ProcessKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
     ) -> list[Delay]:
         """
         Return for whom a rank waited in a window, in order; no moment is in two of them.
@@ -217,13 +217,13 @@ class Collectives:
                 if self._asks(key_of(member.process), unix_ns):
                     yield self._hang(group, standing, member, now)
 
-    def hangs_at(self, image: ImageKey, unix_ns: int) -> bool:
+    def hangs_at(self, image: ProcessKey, unix_ns: int) -> bool:
         """Say whether a rank waits for the end of a collective, as far as its calls say so."""
         limit_ns = 2 * self._settings.collective_hang_ns
         is_seen = unix_ns - self._hanging.get(image, 0) <= limit_ns
         return is_seen or self._asks(image, unix_ns)
 
-    def _asks(self, image: ImageKey, unix_ns: int) -> bool:
+    def _asks(self, image: ProcessKey, unix_ns: int) -> bool:
         """Say whether a rank asks whether something is done, again and again, and does not hang in it."""
         if self.has_no_calls:
             return True
@@ -261,6 +261,6 @@ class Collectives:
         return Hang(effect, start, now - start, group, member, number)
 
 
-def _keep_latest(known: dict[ImageKey, tuple[int, int]] | dict[ImageKey, int]) -> None:
+def _keep_latest(known: dict[ProcessKey, tuple[int, int]] | dict[ProcessKey, int]) -> None:
     while len(known) > _MAX_ASKING:
         del known[next(iter(known))]

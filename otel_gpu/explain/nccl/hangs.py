@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.causes import Causes, Subject
 from otel_gpu.explain.chains import CauseKind, Chain, Evidence
@@ -44,7 +44,7 @@ class Hangs:
                 yield chain
         self._known = found
 
-    def leave_to_call(self, image: ImageKey) -> None:
+    def leave_to_call(self, image: ProcessKey) -> None:
         """Forget the hangs of a process: a call that hangs in them says the same, of the same thread."""
         for key, (hang, _) in list(self._known.items()):
             if key_of(hang.effect.process) == image:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import CauseKind
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.nccl.collectives import Delay
 
 FOR_THE_DEVICE = frozenset({CauseKind.GPU_WAIT, CauseKind.GPU_BACKPRESSURE})
@@ -26,8 +26,10 @@ def kinds_at(place: str, *, is_polling: bool) -> frozenset[CauseKind]:
 
 
 def cut_delays(
-    pieces: Sequence[Piece], delays: Iterable[Delay], kinds: frozenset[CauseKind] = FOR_THE_DEVICE
-) -> list[Piece]:
+    pieces: Sequence[CauseInterval],
+    delays: Iterable[Delay],
+    kinds: frozenset[CauseKind] = FOR_THE_DEVICE,
+) -> list[CauseInterval]:
     """
     Return pieces of which what was a wait for another rank is one of its own.
 
@@ -39,7 +41,7 @@ def cut_delays(
     left = list(delays)
     if not left:
         return list(pieces)
-    cut: list[Piece] = []
+    cut: list[CauseInterval] = []
     for piece in pieces:
         if not piece.is_timed:
             continue
@@ -70,15 +72,15 @@ def _clip(delay: Delay, start: int, end: int) -> Delay | None:
     return delay._replace(start_ktime_ns=start, end_ktime_ns=end) if end > start else None
 
 
-def _outside(delay: Delay, piece: Piece) -> Iterator[Delay]:
+def _outside(delay: Delay, piece: CauseInterval) -> Iterator[Delay]:
     before = _clip(delay, delay.start_ktime_ns, min(piece.start_ktime_ns, delay.end_ktime_ns))
     after = _clip(delay, max(piece.end_ktime_ns, delay.start_ktime_ns), delay.end_ktime_ns)
     yield from (part for part in (before, after) if part is not None)
 
 
-def _piece(delay: Delay) -> Piece:
+def _piece(delay: Delay) -> CauseInterval:
     culprit = delay.culprits[0] if delay.culprits else None
-    return Piece(
+    return CauseInterval(
         delay.kind,
         delay.end_ktime_ns - delay.start_ktime_ns,
         culprit,

@@ -8,13 +8,13 @@ stretch of time says so, and the account of that rank's own time says why.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ImageKey, Resource, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Resource, key_of
 from otel_gpu.explain.accounting.causes import AccountCauses
 from otel_gpu.explain.accounting.chronic import Chronic, FiguresOf
 from otel_gpu.explain.accounting.time_states import budget_of, state_of_kind
 from otel_gpu.explain.accounting.time_tree import Resources, grow
 from otel_gpu.explain.chains import Cause, CauseKind, Culprit
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.nccl.collective_names import RESOURCE, late_name
 from otel_gpu.explain.ranking import CauseSums, rank, scaled
 from otel_gpu.explain.settings import Settings
@@ -45,7 +45,7 @@ class _Stretch(NamedTuple):
     lags: Lags
     edges: tuple[int, int]
     settings: Settings
-    places: Places | None
+    places: CodeLocations | None
     resources: Resources | None
 
 
@@ -55,7 +55,7 @@ def find_stragglers(
     lags: Lags,
     times_unix_ns: tuple[int, int],
     settings: Settings,
-    places: Places | None = None,
+    places: CodeLocations | None = None,
     resources: Resources | None = None,
 ) -> Iterator[Chronic]:
     """
@@ -93,7 +93,7 @@ def find_stragglers(
 
 
 def _waits(
-    figures: Figures, stretch: _Stretch, least_ns: int, path: tuple[ImageKey, ...] = ()
+    figures: Figures, stretch: _Stretch, least_ns: int, path: tuple[ProcessKey, ...] = ()
 ) -> Iterator[Cause]:
     """Yield for whom a rank waited, the longest wait first, and what kept those."""
     own = key_of(figures.process)
@@ -131,7 +131,7 @@ def _own_causes(
     usual: Mapping[str, float],
     time_ns: int,
     stretch: _Stretch,
-    path: tuple[ImageKey, ...],
+    path: tuple[ProcessKey, ...],
 ) -> Iterator[Cause]:
     """Yield what a late rank did more than the one that waited, as parts of the time that this waited."""
     tree = grow(late.times, None, stretch.resources)
@@ -176,7 +176,7 @@ class Stragglers:
     def __init__(self, communicators: CommunicatorStates, settings: Settings) -> None:
         self._communicators = communicators
         self._settings = settings
-        self.places: Places | None = None
+        self.places: CodeLocations | None = None
         self._edges = (0, 0)
         self._before: Lags = {}
         self._now: Lags = {}

@@ -12,7 +12,7 @@ from otel_gpu.enrich.activities import (
     ExitActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.export.spans.finished import Attributes as LogAttributes
@@ -36,7 +36,7 @@ _ENDED = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
 _OTHER = "_OTHER"
 
 
-class Pending(NamedTuple):
+class PendingCollective(NamedTuple):
     """The collective that a rank waits for; ``call`` is None where it is no longer known."""
 
     number: int
@@ -49,7 +49,7 @@ def is_ended(communicator: Communicator) -> bool:
     return bool(communicator.flags & _ENDED)
 
 
-def pending_of(activity: CommunicatorActivity) -> Pending | None:
+def pending_of(activity: CommunicatorActivity) -> PendingCollective | None:
     """
     Return what is pending for longest, as far as calls are remembered; None: nothing is.
 
@@ -65,7 +65,7 @@ def pending_of(activity: CommunicatorActivity) -> Pending | None:
     if not later:
         return None
     call, unix_ns = later[0]
-    return Pending(number, unix_ns, call if call.number == number else None)
+    return PendingCollective(number, unix_ns, call if call.number == number else None)
 
 
 def measure_collectives(
@@ -153,9 +153,9 @@ class PendingCollectives:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_ns = round(limit_s * 1e9)
-        self._waiting: dict[tuple[ImageKey, tuple[int, int]], CommunicatorActivity] = {}
+        self._waiting: dict[tuple[ProcessKey, tuple[int, int]], CommunicatorActivity] = {}
         # The latest number that was said.
-        self._said: dict[tuple[ImageKey, tuple[int, int]], int] = {}
+        self._said: dict[tuple[ProcessKey, tuple[int, int]], int] = {}
         self._observers: dict[type, Callable[[Any], None]] = {
             CommunicatorActivity: self._read,
             CountersActivity: lambda _: None,
@@ -163,7 +163,7 @@ class PendingCollectives:
         }
         self.observes = self._observers.keys()
 
-    def observe(self, activity: Activity) -> list[tuple[ProcessImage, SpanEvent]]:
+    def observe(self, activity: Activity) -> list[tuple[Program, SpanEvent]]:
         """Take in an activity of a type in ``observes``; return what is to be said now."""
         self._observers[type(activity)](activity)
         if not isinstance(activity, CommunicatorActivity | CountersActivity):
@@ -185,11 +185,11 @@ class PendingCollectives:
         for key in [key for key in self._waiting if key[0] == image]:
             self._forget(key)
 
-    def _forget(self, key: tuple[ImageKey, tuple[int, int]]) -> None:
+    def _forget(self, key: tuple[ProcessKey, tuple[int, int]]) -> None:
         del self._waiting[key]
         self._said.pop(key, None)
 
-    def _overdue(self, unix_ns: int) -> Iterator[tuple[ProcessImage, SpanEvent]]:
+    def _overdue(self, unix_ns: int) -> Iterator[tuple[Program, SpanEvent]]:
         for key, activity in self._waiting.items():
             pending = pending_of(activity)
             if pending is None or unix_ns - activity.recent_unix_ns[-1] < self._limit_ns:
@@ -200,7 +200,9 @@ class PendingCollectives:
                 yield activity.process, SpanEvent(semconv.LOG_PENDING, unix_ns, attributes)
 
 
-def _describe(communicator: Communicator, pending: Pending, unix_ns: int) -> LogAttributes:
+def _describe(
+    communicator: Communicator, pending: PendingCollective, unix_ns: int
+) -> LogAttributes:
     pairs: list[tuple[str, str | int | float]] = [*_place(communicator)]
     if communicator.rank_count:
         pairs.append((semconv.GPU_NCCL_RANK_COUNT, communicator.rank_count))

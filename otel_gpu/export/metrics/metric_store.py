@@ -26,14 +26,14 @@ from otel_gpu.enrich.activities import (
     OutOfMemoryActivity,
     TimesActivity,
 )
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.accounting.verdicts import state_of
 from otel_gpu.export.metrics.collectives import measure_collectives
 from otel_gpu.export.metrics.exemplars import ExemplarReservoir, IsSampled
 from otel_gpu.export.metrics.host_figures import HostFigures, OfHost
 from otel_gpu.export.metrics.measures import measure, measure_open_call, measure_thread_times
-from otel_gpu.export.metrics.observed_program import ObservedImage
+from otel_gpu.export.metrics.observed_program import ObservedProgram
 from otel_gpu.export.metrics.points import Measurement, read_layouts
 from otel_gpu.export.metrics.snapshots import Agent, Snapshot
 from otel_gpu.export.resources import Resources, agent_resource, capture_version
@@ -42,7 +42,7 @@ from otel_gpu.state.differences import without_waits
 from otel_gpu.state.time_accounting import Accounts
 
 # Stands for the agent's own Resource among the images; no record has such a pid.
-AGENT: ImageKey = (-1, 0)
+AGENT: ProcessKey = (-1, 0)
 
 # The last series of an image come with the first reading after its end. Where nothing
 # changed there is none, and counters go on coming.
@@ -65,9 +65,9 @@ class MetricStore:
         self._images = Accounts(
             self._open_image, most=2 * max_series, most_ended=max_series, give_up=self._give_up
         )
-        self._image_of_pid: dict[int, ImageKey] = {}
-        self._released: OrderedDict[ImageKey, None] = OrderedDict()
-        self._ending: deque[ImageKey] = deque()
+        self._image_of_pid: dict[int, ProcessKey] = {}
+        self._released: OrderedDict[ProcessKey, None] = OrderedDict()
+        self._ending: deque[ProcessKey] = deque()
         self._final_series = 0
         self._host = HostFigures()
         self._dropped_series: Counter[str] = Counter()
@@ -155,7 +155,7 @@ class MetricStore:
                 snapshot.measurements.extend(measure(one, device))
             yield snapshot
 
-    def release(self, key: ImageKey, sink: int) -> None:
+    def release(self, key: ProcessKey, sink: int) -> None:
         """Note that a sink has the final series of an image; forget it after the last sink."""
         with self._lock:
             if image := self._images.get(key):
@@ -164,11 +164,11 @@ class MetricStore:
                     self._images.forget(key)
                     self._release(image)
 
-    def holds(self, key: ImageKey) -> bool:
+    def holds(self, key: ProcessKey) -> bool:
         """Tell whether anything is kept of an image, or ``AGENT``."""
         return key == AGENT or self._images.get(key) is not None
 
-    def _image(self, process: ProcessImage) -> ObservedImage | None:
+    def _image(self, process: Program) -> ObservedProgram | None:
         # As key_of(…), of which every span asks.
         key = (process.pid, process.image_ktime_ns)
         image = self._images.get(key)
@@ -177,11 +177,11 @@ class MetricStore:
             self._order_images_of_pid(key, image)
         return image
 
-    def _open_image(self, process: ProcessImage) -> ObservedImage:
+    def _open_image(self, process: Program) -> ObservedProgram:
         exemplars = ExemplarReservoir(self._is_sampled)
-        return ObservedImage(process, resource=self._resources.of(process), exemplars=exemplars)
+        return ObservedProgram(process, resource=self._resources.of(process), exemplars=exemplars)
 
-    def _order_images_of_pid(self, key: ImageKey, image: ObservedImage) -> None:
+    def _order_images_of_pid(self, key: ProcessKey, image: ObservedProgram) -> None:
         # An image ends without an exit when its process executes another program.
         newest = self._image_of_pid.get(key[0], key)
         if newest > key:
@@ -192,7 +192,7 @@ class MetricStore:
         if replaced is not None and replaced.end_unix_ns is None:
             self._end(replaced, image.process.start_unix_ns)
 
-    def _end(self, image: ObservedImage, unix_ns: int) -> None:
+    def _end(self, image: ObservedProgram, unix_ns: int) -> None:
         key = key_of(image.process)
         if image.end_unix_ns is None:
             self._ending.append(key)
@@ -262,13 +262,13 @@ class MetricStore:
                 if image.times.get(time.kind, time).time_ns <= time.time_ns:
                     self._images.put_time(image, time)
 
-    def _touch(self, image: ObservedImage, unix_ns: int) -> None:
+    def _touch(self, image: ObservedProgram, unix_ns: int) -> None:
         if image.updated_unix_ns != unix_ns:
             image.updated_unix_ns = unix_ns
             self._images.find(image.process)
 
     def observe_run(
-        self, process: ProcessImage, measurements: list[Measurement], end_unix_ns: int
+        self, process: Program, measurements: list[Measurement], end_unix_ns: int
     ) -> None:
         """Take in all that will ever be measured of a process, which ended then."""
         with self._lock:
@@ -328,11 +328,11 @@ class MetricStore:
         if (image := self._image(activity.process)) is not None:
             self._end(image, activity.end_unix_ns)
 
-    def _give_up(self, image: ObservedImage, has_ended: bool) -> None:
+    def _give_up(self, image: ObservedProgram, has_ended: bool) -> None:
         self._dropped_series["endpoint_down" if has_ended else "stale"] += len(image.series)
         self._release(image)
 
-    def _release(self, image: ObservedImage) -> None:
+    def _release(self, image: ObservedProgram) -> None:
         key = key_of(image.process)
         self._final_series -= image.final_series
         self._resources.forget(image.process)
@@ -349,7 +349,7 @@ class MetricStore:
             AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
         )
 
-    def _image_snapshot(self, agent: Agent, image: ObservedImage, after: int) -> Snapshot:
+    def _image_snapshot(self, agent: Agent, image: ObservedProgram, after: int) -> Snapshot:
         time_unix_ns = self._unix_ns
         if image.end_unix_ns is not None:
             time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
@@ -377,7 +377,7 @@ class MetricStore:
             self._is_final(image),
         )
 
-    def _is_final(self, image: ObservedImage) -> bool:
+    def _is_final(self, image: ObservedProgram) -> bool:
         return image.end_unix_ns is not None and (
             self._complete_readings > image.end_readings
             or self._snapshots - image.end_snapshots >= _LAST_SERIES_SNAPSHOTS

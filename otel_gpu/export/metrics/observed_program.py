@@ -28,7 +28,7 @@ MAX_DEVICES: Final = 256
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class ObservedImage(Account):
+class ObservedProgram(Account):
     """The latest of everything that is counted of one process image."""
 
     resource: Resource

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from opentelemetry.sdk.metrics.export import AggregationTemporality, DataPointT
 
-from otel_gpu.enrich.identity.identities import ImageKey
+from otel_gpu.enrich.identity.identities import ProcessKey
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.metric_store import MetricStore
 from otel_gpu.export.metrics.points import Attributes, Given, Measurement, PointAccumulator
@@ -54,11 +54,11 @@ class MetricProducer:
         self._store = store
         self._sink = store.add_sink()
         self._temporality = temporality
-        self._given: dict[ImageKey, _GivenImage] = {}
+        self._given: dict[ProcessKey, _GivenImage] = {}
         self._exemplars_given = 0
         self._exemplars_produced = 0
         # Points of the last collection that have not arrived.
-        self._missing: dict[ImageKey, int] = {}
+        self._missing: dict[ProcessKey, int] = {}
 
     def produce(self) -> list[Point]:
         """Return everything that the sink should have now, Resource by Resource."""

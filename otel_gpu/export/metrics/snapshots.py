@@ -6,7 +6,7 @@ from typing import NamedTuple
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ImageKey
+from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessKey
 from otel_gpu.export.metrics.points import Attributes, HistogramLayout, Measurement
 
 
@@ -22,7 +22,7 @@ class Agent(NamedTuple):
 class Snapshot(NamedTuple):
     """What one Resource has to say now; ``is_final``: nothing will be added, so that it may go."""
 
-    key: ImageKey
+    key: ProcessKey
     resource: Resource
     agent: Agent
     devices: dict[int, DeviceIdentity]

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 from google.protobuf.message import Message
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.otlp.queue import Pending
-from otel_gpu.export.otlp.sender import Delivery, Outcome
+from otel_gpu.export.otlp.queue import QueuedItem
+from otel_gpu.export.otlp.sender import Delivery, SendOutcome
 from otel_gpu.export.otlp.signals import SPANS, Signal
 from otel_gpu.files import safe_files
 
@@ -75,10 +75,10 @@ class FileTransport:
         self._file = file
         self._signal = signal
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
         self._file.write(self._signal.request.FromString(self._signal.join(batch)))
-        return Delivery(Outcome.DELIVERED)
+        return Delivery(SendOutcome.DELIVERED)
 
     def close(self) -> None:
         """Do nothing: the file belongs to who opened it."""

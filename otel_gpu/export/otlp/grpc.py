@@ -10,8 +10,8 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_gpu.export.otlp.queue import Pending
-from otel_gpu.export.otlp.sender import Delivery, Outcome, Transport
+from otel_gpu.export.otlp.queue import QueuedItem
+from otel_gpu.export.otlp.sender import Delivery, SendOutcome, Transport
 from otel_gpu.export.otlp.signals import LOGS, Signal
 
 
@@ -31,18 +31,18 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
         super().__init__(compression=compression)  # type: ignore[call-arg]  # it gives the others
         self.place = f"the {self._of.items} endpoint {self._endpoint}"
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
         self._rejected, self._code = 0, None
         try:
             result = self._export((len(batch), self._of.join(batch)))
         except _RequestTooLargeError:
-            return Delivery(Outcome.TOO_LARGE)
+            return Delivery(SendOutcome.TOO_LARGE)
         if result in (SpanExportResult.SUCCESS, LogRecordExportResult.SUCCESS):
-            return Delivery(Outcome.DELIVERED, self._rejected)
+            return Delivery(SendOutcome.DELIVERED, self._rejected)
         if self._code is None or self._code in self._retryable_error_codes:
-            return Delivery(Outcome.UNAVAILABLE)
-        return Delivery(Outcome.REJECTED)
+            return Delivery(SendOutcome.UNAVAILABLE)
+        return Delivery(SendOutcome.REJECTED)
 
     def close(self) -> None:
         """Close the channel, which ends a call that is under way."""

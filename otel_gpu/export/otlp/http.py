@@ -12,8 +12,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from requests import ConnectionError as AnswerError
 from urllib3.exceptions import HTTPError
 
-from otel_gpu.export.otlp.queue import Pending
-from otel_gpu.export.otlp.sender import Delivery, Outcome
+from otel_gpu.export.otlp.queue import QueuedItem
+from otel_gpu.export.otlp.sender import Delivery, SendOutcome
 from otel_gpu.export.otlp.signals import LOGS, Signal
 
 MAX_ANSWER_BYTES: Final = 1 << 20
@@ -37,12 +37,12 @@ class HttpTransport:
         self._client._transport.request = self._listen  # noqa: SLF001
         self.place = f"the {signal.items} endpoint {self._exporter._endpoint}"  # noqa: SLF001
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         """Send a batch, with the standard exporter's retries."""
         self._rejected = 0
         exporter = self._exporter
         if exporter._shutdown:  # noqa: SLF001
-            return Delivery(Outcome.UNAVAILABLE)
+            return Delivery(SendOutcome.UNAVAILABLE)
         data = self._signal.join(batch)
         with exporter._metrics.export_operation(len(batch)) as operation:  # noqa: SLF001
             result = self._client.export(data)
@@ -51,10 +51,10 @@ class HttpTransport:
         status = result.status_code
         # One that sends elsewhere has not taken it, and the standard exporter does not follow it.
         if result.error is None and status is not None and status < HTTPStatus.MULTIPLE_CHOICES:
-            return Delivery(Outcome.DELIVERED, self._rejected)
+            return Delivery(SendOutcome.DELIVERED, self._rejected)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return Delivery(Outcome.TOO_LARGE)
-        return Delivery(Outcome.UNAVAILABLE if status in _RETRYABLE else Outcome.REJECTED)
+            return Delivery(SendOutcome.TOO_LARGE)
+        return Delivery(SendOutcome.UNAVAILABLE if status in _RETRYABLE else SendOutcome.REJECTED)
 
     def close(self) -> None:
         """Close the connections."""

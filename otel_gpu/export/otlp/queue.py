@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.limits.caches import CACHES
 
@@ -26,10 +26,10 @@ _PROGRAMS_PER_SPAN = 16
 _NAMES_BYTES = 5
 
 # A program by its bytes, the most first; the number decides between those with as many.
-_Ranked: TypeAlias = tuple[int, int, ProcessImage | None]
+_Ranked: TypeAlias = tuple[int, int, Program | None]
 
 
-class Pending(NamedTuple):
+class QueuedItem(NamedTuple):
     """What waits: the bytes of a span or log record, or a ``FinishedSpan`` as it is."""
 
     origin: Origin
@@ -58,13 +58,13 @@ class SpanQueue:
     size_bytes: int = field(default=0, init=False)
     cut: CutPrograms = field(default_factory=CutPrograms, init=False)
     # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
-    _turns: deque[ProcessImage | None] = field(default_factory=deque, init=False)
-    _missed_turns: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
+    _turns: deque[Program | None] = field(default_factory=deque, init=False)
+    _missed_turns: Counter[Program | None] = field(default_factory=Counter, init=False)
     _missed: int = field(default=0, init=False)
-    _waiting: dict[ProcessImage | None, deque[Pending]] = field(default_factory=dict, init=False)
+    _waiting: dict[Program | None, deque[QueuedItem]] = field(default_factory=dict, init=False)
     # With what was taken and is not settled, and with the names.
-    _bytes: Counter[ProcessImage | None] = field(default_factory=Counter, init=False)
-    _names_bytes: dict[ProcessImage | None, int] = field(default_factory=dict, init=False)
+    _bytes: Counter[Program | None] = field(default_factory=Counter, init=False)
+    _names_bytes: dict[Program | None, int] = field(default_factory=dict, init=False)
     _waiting_bytes: int = field(default=0, init=False)
     _count: int = field(default=0, init=False)
 
@@ -79,7 +79,7 @@ class SpanQueue:
         """Say whether a whole batch waits."""
         return self._count >= self.batch_spans or self._waiting_bytes >= self.batch_bytes
 
-    def put(self, *arrived: Pending) -> int:
+    def put(self, *arrived: QueuedItem) -> int:
         """Append spans; return how many were dropped to make room, of them or before them."""
         for process, group in groupby(arrived, _process_of):
             pending = list(group)
@@ -97,9 +97,9 @@ class SpanQueue:
             self.size_bytes += held_bytes
         return self._make_room() if self.size_bytes > self.limit_bytes else 0
 
-    def take(self) -> list[Pending]:
+    def take(self) -> list[QueuedItem]:
         """Take the oldest spans that fit into a batch."""
-        batch: list[Pending] = []
+        batch: list[QueuedItem] = []
         size_bytes = 0
         origins: set[Origin] = set()
         turns, missed_turns, waiting = self._turns, self._missed_turns, self._waiting
@@ -121,7 +121,7 @@ class SpanQueue:
         self._forget_empty(origin.process for origin in origins)
         return batch
 
-    def settle(self, batch: Sequence[Pending]) -> None:
+    def settle(self, batch: Sequence[QueuedItem]) -> None:
         """Forget spans that were taken."""
         for process, group in groupby(batch, _process_of):
             pending = list(group)
@@ -133,7 +133,7 @@ class SpanQueue:
                 self._bytes[process] -= held_bytes
             self.size_bytes -= held_bytes
 
-    def put_back(self, batch: list[Pending]) -> None:
+    def put_back(self, batch: list[QueuedItem]) -> None:
         """Let a taken batch wait again, before all others; its room was kept."""
         self._forget_missed_turns()
         for pending in reversed(batch):
@@ -153,7 +153,7 @@ class SpanQueue:
         self._count = self._waiting_bytes = self._missed = 0
         return count
 
-    def halve_batches(self, batch: Iterable[Pending]) -> None:
+    def halve_batches(self, batch: Iterable[QueuedItem]) -> None:
         """Make later batches half as large as one that a receiver found too large."""
         self.batch_bytes = max(1, _size_of(batch) // 2)
 
@@ -163,13 +163,13 @@ class SpanQueue:
             larger_bytes = self.batch_bytes + self.batch_bytes // 8 + 1
             self.batch_bytes = min(larger_bytes, self._most_batch_bytes)
 
-    def _waiting_of(self, process: ProcessImage | None) -> deque[Pending]:
+    def _waiting_of(self, process: Program | None) -> deque[QueuedItem]:
         waiting = self._waiting.get(process)
         if waiting is None:
             waiting = self._waiting[process] = deque()
         return waiting
 
-    def _forget_empty(self, processes: Iterable[ProcessImage | None]) -> None:
+    def _forget_empty(self, processes: Iterable[Program | None]) -> None:
         for process in processes:
             if not self._waiting.get(process, True):
                 del self._waiting[process]
@@ -210,11 +210,11 @@ class SpanQueue:
             heapify(largest)
         return users, programs
 
-    def _drop_oldest(self, process: ProcessImage | None) -> int:
+    def _drop_oldest(self, process: Program | None) -> int:
         """Drop some of the oldest spans of a program, one at least; return how many."""
         waiting = self._waiting[process]
         most = len(waiting) // _PARTS + 1
-        dropped: list[Pending] = []
+        dropped: list[QueuedItem] = []
         excess_bytes = max(1, self.size_bytes - self.limit_bytes)
         while excess_bytes > 0 and len(dropped) < most and waiting:
             dropped.append(waiting.popleft())
@@ -226,7 +226,7 @@ class SpanQueue:
         self._forget_empty([process])
         return len(dropped)
 
-    def _miss(self, process: ProcessImage | None, turns: int) -> None:
+    def _miss(self, process: Program | None, turns: int) -> None:
         self._missed += turns
         self._missed_turns[process] += turns
         if not self._missed_turns[process]:
@@ -242,13 +242,13 @@ class SpanQueue:
                     self._turns.append(process)
 
 
-def _size_of(batch: Iterable[Pending]) -> int:
+def _size_of(batch: Iterable[QueuedItem]) -> int:
     return sum([pending.size_bytes for pending in batch])
 
 
-def _process_of(pending: Pending) -> ProcessImage | None:
+def _process_of(pending: QueuedItem) -> Program | None:
     return pending.origin.process
 
 
-def _user_of(process: ProcessImage | None) -> str:
+def _user_of(process: Program | None) -> str:
     return process.user if process is not None else ""

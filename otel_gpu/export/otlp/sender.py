@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from otel_gpu.enrich.identity.identities import ProcessImage
-from otel_gpu.export.otlp.queue import Pending, SpanQueue
+from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
 from otel_gpu.faults import Faults
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ QUEUE_FULL = "queue_full"
 SHUTDOWN = "shutdown"
 
 
-class Outcome(Enum):
+class SendOutcome(Enum):
     """What became of a batch, as the reason for which it was dropped."""
 
     DELIVERED = ""
@@ -57,7 +57,7 @@ class Outcome(Enum):
 class Delivery(NamedTuple):
     """The answer to a batch; ``rejected`` spans of a delivered one were refused."""
 
-    outcome: Outcome
+    outcome: SendOutcome
     rejected: int = 0
 
 
@@ -66,7 +66,7 @@ class Transport(Protocol):
 
     place: str
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Sender(Generic[_Item]):
     """
 
     def __init__(
-        self, transport: Transport, queue: SpanQueue, encode: Callable[[_Item], Pending]
+        self, transport: Transport, queue: SpanQueue, encode: Callable[[_Item], QueuedItem]
     ) -> None:
         self._transport = transport
         self._queue = queue
@@ -127,7 +127,7 @@ class Sender(Generic[_Item]):
         counts = self._counts
         return Counts(counts.accepted, counts.exported, Counter(counts.dropped))
 
-    def take_cut(self) -> Counter[ProcessImage | None]:
+    def take_cut(self) -> Counter[Program | None]:
         """Return how many items each program had dropped for others since it was asked before."""
         return self._queue.cut.take()
 
@@ -135,27 +135,27 @@ class Sender(Generic[_Item]):
         batch = self._queue.take()
         if not self._backoff_s or time.monotonic() >= self._retry_s:
             delivery = self._transport.deliver(batch)
-            if delivery.outcome is not Outcome.UNAVAILABLE:
+            if delivery.outcome is not SendOutcome.UNAVAILABLE:
                 self._settle(batch, delivery)
                 return
             self._back_off()
         self._queue.settle(batch)
-        self._drop(len(batch), Outcome.UNAVAILABLE.value)
+        self._drop(len(batch), SendOutcome.UNAVAILABLE.value)
 
     def _back_off(self) -> None:
         self._backoff_s = min(self._backoff_s * 2 or _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
         self._retry_s = time.monotonic() + self._backoff_s
 
-    def _settle(self, batch: list[Pending], delivery: Delivery) -> None:
+    def _settle(self, batch: list[QueuedItem], delivery: Delivery) -> None:
         self._backoff_s = 0.0
-        if delivery.outcome is Outcome.TOO_LARGE and len(batch) > 1:
+        if delivery.outcome is SendOutcome.TOO_LARGE and len(batch) > 1:
             self._queue.halve_batches(batch)
             self._queue.put_back(batch)
             return
         self._queue.settle(batch)
         rejected, reason = len(batch), delivery.outcome
-        if reason is Outcome.DELIVERED:
-            rejected, reason = min(delivery.rejected, len(batch)), Outcome.REJECTED
+        if reason is SendOutcome.DELIVERED:
+            rejected, reason = min(delivery.rejected, len(batch)), SendOutcome.REJECTED
             self._counts.exported += len(batch) - rejected
             self._queue.grow_batches()
         self._drop(rejected, reason.value)
@@ -172,7 +172,7 @@ class BackgroundSender(Sender[_Item]):
         self,
         transport: Transport,
         queue: SpanQueue,
-        encode: Callable[[_Item], Pending],
+        encode: Callable[[_Item], QueuedItem],
         *,
         flush_interval_s: float,
         faults: Faults | None = None,
@@ -181,7 +181,7 @@ class BackgroundSender(Sender[_Item]):
         self._faults = faults or Faults()
         self._flush_interval_s = flush_interval_s
         self._changed = threading.Condition()
-        self._arrived: deque[Pending] = deque()
+        self._arrived: deque[QueuedItem] = deque()
         # Whether the thread sleeps until something wakes it up.
         self._idle = False
         self._due_s = 0.0
@@ -222,7 +222,7 @@ class BackgroundSender(Sender[_Item]):
             self._take_in()
             return super().counts()
 
-    def take_cut(self) -> Counter[ProcessImage | None]:
+    def take_cut(self) -> Counter[Program | None]:
         """Return how many items each program had dropped for others since it was asked before."""
         with self._changed:
             self._take_in()
@@ -241,7 +241,7 @@ class BackgroundSender(Sender[_Item]):
             self._due_s = time.monotonic() + self._flush_interval_s
             self._changed.notify()
         is_down = bool(self._backoff_s)
-        reason = Outcome.UNAVAILABLE.value if is_down else QUEUE_FULL
+        reason = SendOutcome.UNAVAILABLE.value if is_down else QUEUE_FULL
         self._drop(self._queue.put(*arrived), reason)
         if not is_down and self._queue.has_batch():
             self._changed.notify()
@@ -252,14 +252,14 @@ class BackgroundSender(Sender[_Item]):
                 delivery = self._transport.deliver(batch)
             except OSError as error:
                 _logger.warning("spans could not be written: %s", error)
-                delivery = Delivery(Outcome.WRITE_FAILED)
+                delivery = Delivery(SendOutcome.WRITE_FAILED)
             except Exception as error:  # noqa: BLE001 -- the thread must outlive it
                 self._faults.add("export.spans", error)
-                delivery = Delivery(Outcome.FAILED)
+                delivery = Delivery(SendOutcome.FAILED)
             with self._changed:
                 if self._abandoned:
                     return
-                if delivery.outcome is Outcome.UNAVAILABLE:
+                if delivery.outcome is SendOutcome.UNAVAILABLE:
                     self._wait_for_endpoint(batch)
                     continue
                 if self._backoff_s:
@@ -268,7 +268,7 @@ class BackgroundSender(Sender[_Item]):
                     )
                 self._settle(batch, delivery)
 
-    def _next_batch(self) -> list[Pending]:
+    def _next_batch(self) -> list[QueuedItem]:
         """Wait for a batch that is due; empty when it is time to end."""
         with self._changed:
             while True:
@@ -296,7 +296,7 @@ class BackgroundSender(Sender[_Item]):
             return self._retry_s - time.monotonic()
         return 0.0 if self._queue.has_batch() else self._due_s - time.monotonic()
 
-    def _wait_for_endpoint(self, batch: list[Pending]) -> None:
+    def _wait_for_endpoint(self, batch: list[QueuedItem]) -> None:
         if not self._backoff_s:
             _logger.warning(
                 "%s does not answer, so spans wait and the oldest are dropped; "
@@ -306,4 +306,4 @@ class BackgroundSender(Sender[_Item]):
         self._back_off()
         self._queue.put_back(batch)
         if self._closing:
-            self._drop(self._queue.clear(), Outcome.UNAVAILABLE.value)
+            self._drop(self._queue.clear(), SendOutcome.UNAVAILABLE.value)

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
-from otel_gpu.export.otlp.queue import Pending
+from otel_gpu.export.otlp.queue import QueuedItem
 from otel_gpu.export.otlp.span_encoder import LogEncoder, SpanEncoder, encode_request
 
 
@@ -34,7 +34,7 @@ class Signal(NamedTuple):
     response: type[Message]
     rejected: str
     open_encoder: Callable[[], Callable[[Any], bytes]]
-    join: Callable[[Iterable[Pending]], bytes] = encode_request
+    join: Callable[[Iterable[QueuedItem]], bytes] = encode_request
     most_items: int = 8192
 
     def count_rejected(self, response: Any) -> int:  # noqa: ANN401 -- generated code

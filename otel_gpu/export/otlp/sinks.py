@@ -12,8 +12,8 @@ from otel_gpu.errors import ConfigError
 from otel_gpu.export.otlp.environment import exporter_names, standing_in
 from otel_gpu.export.otlp.exporters import otlp_transport
 from otel_gpu.export.otlp.file import FileTransport, OtlpFile
-from otel_gpu.export.otlp.queue import Pending, SpanQueue
-from otel_gpu.export.otlp.sender import BackgroundSender, Delivery, Outcome, Sender
+from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
+from otel_gpu.export.otlp.sender import BackgroundSender, Delivery, Sender, SendOutcome
 from otel_gpu.export.otlp.signals import SPANS, Signal
 from otel_gpu.export.otlp.span_encoder import header_size
 from otel_gpu.export.spans.finished import FinishedSpan, readable
@@ -23,7 +23,7 @@ from otel_gpu.options import ExportConfig
 _logger = logging.getLogger(__name__)
 
 _ENTRY_POINTS = "opentelemetry_traces_exporter"
-# A Pending, its place in the queue and its turn, and the header of its bytes object.
+# A QueuedItem, its place in the queue and its turn, and the header of its bytes object.
 _WAITING_SPAN_BYTES = 144
 # Memory that a span takes up which is not kept as bytes, roughly.
 _READABLE_SPAN_BYTES = 1024
@@ -38,16 +38,16 @@ class ReadableTransport:
         self._exporter = exporter
         self.place = f"the exporter {type(exporter).__name__}"
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         """Export a batch; the exporter's word is final, as with the SDK's processors."""
         try:
             result = self._exporter.export([readable(pending.content) for pending in batch])
         except Exception:
             # Not our code: it must not end the thread that feeds it.
             _logger.exception("a span exporter failed")
-            return Delivery(Outcome.REJECTED)
+            return Delivery(SendOutcome.REJECTED)
         is_delivered = result is SpanExportResult.SUCCESS
-        return Delivery(Outcome.DELIVERED if is_delivered else Outcome.REJECTED)
+        return Delivery(SendOutcome.DELIVERED if is_delivered else SendOutcome.REJECTED)
 
     def close(self) -> None:
         """Shut the exporter down."""
@@ -93,17 +93,17 @@ def open_senders(
     return senders
 
 
-def _as_it_is(span: FinishedSpan) -> Pending:
-    return Pending(span.origin, _READABLE_SPAN_BYTES, span)
+def _as_it_is(span: FinishedSpan) -> QueuedItem:
+    return QueuedItem(span.origin, _READABLE_SPAN_BYTES, span)
 
 
-def _encoding(signal: Signal) -> Callable[[Any], Pending]:
+def _encoding(signal: Signal) -> Callable[[Any], QueuedItem]:
     encode = signal.open_encoder()
 
-    def prepare(item: Any) -> Pending:  # noqa: ANN401 -- an item of the signal, with its origin
+    def prepare(item: Any) -> QueuedItem:  # noqa: ANN401 -- an item of the signal, with its origin
         data = encode(item)
-        # As Pending(…), which takes three times as long.
-        return _new_tuple(Pending, (item.origin, len(data), data))
+        # As QueuedItem(…), which takes three times as long.
+        return _new_tuple(QueuedItem, (item.origin, len(data), data))
 
     return prepare
 

@@ -29,7 +29,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export.otlp.attribute_encoder import AttributeEncoder, field, text_field, varint
-from otel_gpu.export.otlp.queue import Pending
+from otel_gpu.export.otlp.queue import QueuedItem
 from otel_gpu.export.spans.finished import STATUS_UNSET, FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.limits.caches import remembered
 
@@ -165,7 +165,7 @@ class LogEncoder:
         return field(b"\x12", b"".join(parts))
 
 
-def encode_request(batch: Iterable[Pending]) -> bytes:
+def encode_request(batch: Iterable[QueuedItem]) -> bytes:
     """Return spans or log records, encoded, as a request: under their Resources and scopes."""
     by_origin: dict[Origin, list[bytes]] = {}
     for origin, _, data in batch:

@@ -18,7 +18,7 @@ from opentelemetry.proto.profiles.v1development import profiles_pb2 as otlp
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.export import semconv
 from otel_gpu.export.otlp.attribute_encoder import field
-from otel_gpu.export.otlp.queue import Pending
+from otel_gpu.export.otlp.queue import QueuedItem
 from otel_gpu.export.otlp.signals import Signal
 from otel_gpu.export.otlp.span_encoder import encode_request, header_size
 from otel_gpu.export.spans.finished import Origin
@@ -119,7 +119,7 @@ class ProfileEncoder:
             )
         data = field(_PROFILE_TAG, profile.SerializeToString())
         # What is around a profile has the tags of what is around a span.
-        around = encode_request([Pending(self._origin, len(data), data)])
+        around = encode_request([QueuedItem(self._origin, len(data), data)])
         dictionary = field(_DICTIONARY_TAG, self._dictionary.SerializeToString())
         return EncodedProfile(self._origin, around + dictionary)
 

@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import (
     GapActivity,
     SampleActivity,
 )
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.profiles.profile_encoder import EncodedProfile, ProfileEncoder, Taken
 from otel_gpu.export.spans.finished import Origin
@@ -40,7 +40,7 @@ class Profiles:
     def __init__(
         self,
         seed: bytes,
-        origin_of: Callable[[ProcessImage], Origin],
+        origin_of: Callable[[Program], Origin],
         is_exported: Callable[[bytes], bool],
         put: Callable[[EncodedProfile], object],
         *,
@@ -54,7 +54,7 @@ class Profiles:
         self._put = put
         self._interval_ns = interval_ns
         self._most_bytes = most_bytes
-        self._taken: dict[ProcessImage, list[Taken]] = {}
+        self._taken: dict[Program, list[Taken]] = {}
         self._count = 0
         self._made = 0
         self._due_unix_ns = 0
@@ -105,7 +105,7 @@ class Profiles:
             if is_inside and not sample.span_id:
                 taken[position] = sample._replace(trace_id=gap.trace_id, span_id=gap.span_id)
 
-    def _make(self, process: ProcessImage, before_unix_ns: int | None = None) -> None:
+    def _make(self, process: Program, before_unix_ns: int | None = None) -> None:
         taken = self._taken.pop(process, [])
         if before_unix_ns is not None:
             if later := [sample for sample in taken if sample.unix_ns >= before_unix_ns]:
@@ -124,7 +124,7 @@ class Profiles:
         if encoder is not None:
             self._hand_on(process, encoder)
 
-    def _hand_on(self, process: ProcessImage, encoder: ProfileEncoder) -> None:
+    def _hand_on(self, process: Program, encoder: ProfileEncoder) -> None:
         self._made += 1
         name = f"{process.pid}/{process.image_ktime_ns}/{self._made}".encode()
         self._put(encoder.encode(blake2b(self._seed + name, digest_size=16).digest()))

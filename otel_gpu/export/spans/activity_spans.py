@@ -37,7 +37,7 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.measures import call_attributes, device_attributes
@@ -95,7 +95,7 @@ class SpanBuilder:
         self._stacks = stacks
         self._origins = origins
         # Of the process of the latest call.
-        self._process: ProcessImage | None = None
+        self._process: Program | None = None
         self._origin: Origin
         # Attributes of calls, and what they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}

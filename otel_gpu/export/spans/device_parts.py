@@ -26,7 +26,7 @@ MOST_WORK: Final = 10
 _STEPS_OF_RUN = 10
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """Something in a step; ``row`` is its number in the table that it is of."""
 
     step: int
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     row: int
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """
     What becomes spans below that of the run.
 
@@ -49,14 +49,14 @@ class Parts(NamedTuple):
     """
 
     steps: list[int]
-    phases: list[Part]
-    gaps: list[Part]
-    work: list[Part]
+    phases: list[StepPart]
+    gaps: list[StepPart]
+    work: list[StepPart]
     idle_ns: dict[int, Counter[IdleCause]]
     left_out: dict[str, int]
 
 
-def choose_parts(use: DeviceUse, most: int) -> Parts:
+def choose_parts(use: DeviceUse, most: int) -> StepParts:
     """Choose at most so many, the longest of each kind."""
     finder = _Finder(use, most // 2)
     room = most - len(finder.kept)
@@ -71,10 +71,10 @@ def choose_parts(use: DeviceUse, most: int) -> Parts:
         "gaps": len(use.every_gap) - len(gaps) if use.knows_idle else 0,
         "work": len(use.timeline.rows) - len(work),
     }
-    return Parts(finder.kept, phases, gaps, work, finder.idle_ns, left_out)
+    return StepParts(finder.kept, phases, gaps, work, finder.idle_ns, left_out)
 
 
-def _longest(parts: Iterable[Part], most: int) -> list[Part]:
+def _longest(parts: Iterable[StepPart], most: int) -> list[StepPart]:
     chosen = nlargest(most, parts, key=lambda part: part.duration_ns)
     return sorted(chosen, key=lambda part: part.start_ns)
 
@@ -93,7 +93,7 @@ class _Finder:
         self.idle_ns: dict[int, Counter[IdleCause]] = {}
         self.named = 0
 
-    def phases(self) -> Iterator[Part]:
+    def phases(self) -> Iterator[StepPart]:
         """Yield the outermost stretches of each thread; of one that holds steps, what is in them."""
         trace, steps = self._use.trace, self._use.steps
         host, reached_ns = trace.host, dict[int, int]()
@@ -114,9 +114,9 @@ class _Finder:
                 reached_ns[thread] = end_ns
                 self.named += 1
                 if step in self._parents and end_ns - start_ns >= self._long_ns[step]:
-                    yield Part(step, start_ns, end_ns - start_ns, row)
+                    yield StepPart(step, start_ns, end_ns - start_ns, row)
 
-    def gaps(self) -> Iterator[Part]:
+    def gaps(self) -> Iterator[StepPart]:
         """Yield the gaps that are long for their step, and add up all of them."""
         use = self._use
         if not use.knows_idle:
@@ -126,9 +126,9 @@ class _Finder:
             self.idle_ns.setdefault(step, Counter())[gap.cause] += gap.duration_ns
             is_long = gap.duration_ns >= self._long_ns[step]
             if is_long and gap.cause is not IdleCause.NOISE and step in self._parents:
-                yield Part(step, gap.start_ns, gap.duration_ns, number)
+                yield StepPart(step, gap.start_ns, gap.duration_ns, number)
 
-    def work(self) -> Iterator[Part]:
+    def work(self) -> Iterator[StepPart]:
         """Yield the longest activities of each step."""
         use, activities = self._use, self._use.trace.activities
         most = MOST_WORK if use.steps else MOST_WORK * _STEPS_OF_RUN
@@ -138,7 +138,7 @@ class _Finder:
         for step, rows in by_step:
             if step in self._parents:
                 for row in nlargest(most, rows, key=durations_ns.__getitem__):
-                    yield Part(step, starts_ns[row], durations_ns[row], row)
+                    yield StepPart(step, starts_ns[row], durations_ns[row], row)
 
     def _step_at(self, at_ns: int) -> int:
         number = bisect_right(self._starts_ns, at_ns) - 1

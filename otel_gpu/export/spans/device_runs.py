@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from otel_gpu.enrich.activities import DeviceTraceActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.identity.traced_processes import traced_process
 from otel_gpu.explain.traces.device_use import DeviceUse, examine
 from otel_gpu.export.metrics.device_measures import measure_run
@@ -28,10 +28,10 @@ class DeviceRun:
         starts = [use.start_ns for use in self._uses]
         ends = [use.start_ns + use.phases.window_ns for use in self._uses]
         start_unix_ns = max(0, trace.base_unix_ns + min(starts, default=0))
-        self.process: ProcessImage = traced_process(trace, start_unix_ns, seed, service_name)
+        self.process: Program = traced_process(trace, start_unix_ns, seed, service_name)
         self.end_unix_ns = max(start_unix_ns, trace.base_unix_ns + max(ends, default=0))
 
-    def spans(self, origin_of: Callable[[ProcessImage], Origin]) -> Iterator[FinishedSpan]:
+    def spans(self, origin_of: Callable[[Program], Origin]) -> Iterator[FinishedSpan]:
         """Yield the spans, at most ``MAX_SPANS`` of all processes of the file together."""
         if not self._uses:
             return

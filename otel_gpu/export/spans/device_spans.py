@@ -24,7 +24,7 @@ from otel_gpu.export import semconv
 from otel_gpu.export.metrics.measures import device_attributes
 from otel_gpu.export.metrics.points import Attributes
 from otel_gpu.export.spans.descriptions import Pairs, add_thread
-from otel_gpu.export.spans.device_parts import NO_STEP, Part, choose_parts
+from otel_gpu.export.spans.device_parts import NO_STEP, StepPart, choose_parts
 from otel_gpu.export.spans.finished import FinishedSpan, Origin
 from otel_gpu.state.traces.device_steps import counted
 from otel_gpu.state.traces.device_time import Phases
@@ -138,7 +138,7 @@ class _RunSpans:
             return self._span_id
         return ids.run_part_span_id(self._span_id, b"step", number)
 
-    def _below(self, part: Part, kind: bytes, name: str, pairs: Pairs) -> FinishedSpan:
+    def _below(self, part: StepPart, kind: bytes, name: str, pairs: Pairs) -> FinishedSpan:
         own_id = ids.run_part_span_id(self._span_id, kind, part.row)
         times = (part.start_ns, part.start_ns + part.duration_ns)
         return self._span(own_id, self._step_id(part.step), name, times, pairs)

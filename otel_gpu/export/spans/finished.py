@@ -17,7 +17,7 @@ from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 
 Scalar = str | bool | int | float | bytes
 AttributeValue = Scalar | tuple[str, ...] | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...]
@@ -52,7 +52,7 @@ class Origin:
 
     resource: Resource
     scope: InstrumentationScope
-    process: ProcessImage | None = None
+    process: Program | None = None
 
 
 class SpanEvent(NamedTuple):

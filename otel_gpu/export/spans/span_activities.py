@@ -9,7 +9,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, GapActivity, StallActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export import semconv
 from otel_gpu.wire.events import CudaCall, Gap, Stall
 from otel_gpu.wire.probe_table import APIS, Api
@@ -104,10 +104,10 @@ def scope_name(span: ReadableSpan) -> str:
     return scope.name if scope is not None else ""
 
 
-def _process_of(span: ReadableSpan) -> ProcessImage:
+def _process_of(span: ReadableSpan) -> Program:
     attributes = span.resource.attributes
     name = str(attributes.get(SERVICE_NAME, ""))
-    return ProcessImage(_integer(attributes.get(PROCESS_PID)), 0, name, 0, dict(attributes))
+    return Program(_integer(attributes.get(PROCESS_PID)), 0, name, 0, dict(attributes))
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:

@@ -10,7 +10,14 @@ from typing import Final
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.import_counts import HOST_WORK, Tally
-from otel_gpu.importers.nsys.tables import DEVICE_TABLES, NVTX, RUNTIME, STRINGS, Part, Tables
+from otel_gpu.importers.nsys.tables import (
+    DEVICE_TABLES,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    ProcessTables,
+    Tables,
+)
 from otel_gpu.importers.sqlite_source import SqliteSource, require
 from otel_gpu.wire.device_activity import UNKNOWN_COLLECTIVE, DeviceModel, DeviceTrace, HostWork
 from otel_gpu.wire.events import Capture, Clock, DeviceRead, Event
@@ -101,7 +108,7 @@ class NsysCapture:
             )
             yield DeviceRead(base_unix_ns + end_ns, trace)
 
-    def _trace(self, part: Part, base_unix_ns: int, is_dated: bool) -> DeviceTrace:
+    def _trace(self, part: ProcessTables, base_unix_ns: int, is_dated: bool) -> DeviceTrace:
         tables = self._tables
         pid = f", process {part.pid}" if part.pid else ""
         return DeviceTrace(
@@ -121,7 +128,7 @@ class NsysCapture:
             rejected=tables.rejected,
         )
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[ProcessTables]:
         """Return the processes that had something done by a device."""
         parts = sorted(self._tables.parts.values(), key=lambda part: part.key)
         using = [part for part in parts if len(part.activities)]
@@ -170,7 +177,7 @@ class NsysCapture:
                 found[key] = text
         return found
 
-    def _models(self, part: Part) -> Iterator[tuple[int, DeviceModel]]:
+    def _models(self, part: ProcessTables) -> Iterator[tuple[int, DeviceModel]]:
         """Yield the models of the devices of a process, by the number that it gives them."""
         tables = self._tables
         known = {
@@ -203,7 +210,7 @@ class NsysCapture:
                 yield number, model
 
 
-def _extent(parts: list[Part]) -> tuple[int, int]:
+def _extent(parts: list[ProcessTables]) -> tuple[int, int]:
     """Return when the first row begins, and when the last one ends."""
     tables = [table for part in parts for table in (part.activities, part.host) if len(table)]
     start_ns = min((min(table.starts_ns) for table in tables), default=0)

@@ -48,7 +48,7 @@ _MIGRATIONS = range(11, 14)
 _MEMORY = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed", "")
 
 
-class Part:
+class ProcessTables:
     """What one process did; ``key`` is what the export calls it, without a thread."""
 
     def __init__(self, key: int) -> None:
@@ -78,7 +78,7 @@ class Tables:
     def __init__(self, source: SqliteSource, columns: Mapping[str, frozenset[str]]) -> None:
         self.columns = columns
         self.names, self.shapes = Names(), Names(1 << 16)
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, ProcessTables] = {}
         self.left_out: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self._source = source
@@ -131,7 +131,7 @@ class Tables:
         """Return the string with a number; empty: there is none."""
         return self._strings.get(number, "") if type(number) is int else ""
 
-    def threads(self, part: Part) -> tuple[Thread, ...]:
+    def threads(self, part: ProcessTables) -> tuple[Thread, ...]:
         """Return the threads of a process by number."""
         rows = self.select("ThreadNames", "globalTid", "nameId")
         names = {tid: self.text(name) for tid, name in rows if tid in part.threads}
@@ -233,7 +233,7 @@ class Tables:
             number = part.threads.get(thread, 0)
         part.host.add(work, number, *times, name, correlation, shape)
 
-    def _part(self, thread: object) -> Part | None:
+    def _part(self, thread: object) -> ProcessTables | None:
         """Return the part of a process or of one of its threads; None: it was counted."""
         if self._has_processes and type(thread) is not int:
             self.rejected["rows that do not say whose they are"] += 1
@@ -244,7 +244,7 @@ class Tables:
             if len(self.parts) >= MAX_PROCESSES:
                 self.left_out["rows of processes beyond the first 1,024"] += 1
                 return None
-            part = self.parts[key] = Part(key)
+            part = self.parts[key] = ProcessTables(key)
         return part
 
     def _key(self, thread: int) -> int:

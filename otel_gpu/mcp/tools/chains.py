@@ -34,7 +34,7 @@ from otel_gpu.report.document import (
     stack_of_cause,
 )
 from otel_gpu.report.render.fields import largest_first
-from otel_gpu.report.timeline.window_detail import Moment, Moments
+from otel_gpu.report.timeline.window_detail import WindowDetail, WindowEvent
 from otel_gpu.report.wording.formats import format_time
 
 _MAX_CAUSES = 6
@@ -220,7 +220,7 @@ def get_timeline(
         window, chosen = capture.resolve(asked), _NAMED
     else:
         window, chosen = _around_worst(capture.study(asked).document)
-    moments = Moments(
+    moments = WindowDetail(
         window, pids=asked.pids, tid=tid or None, least_ns=round(min_us * _NS_PER_US), limit=limit
     )
     capture.play(window, [moments])
@@ -254,7 +254,7 @@ def _around_worst(document: Document) -> tuple[Window, str]:
     return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST
 
 
-def _moment(moment: Moment, origin_unix_ns: int) -> dict[str, Any]:
+def _moment(moment: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
     interval, pid = moment.interval, moment.process.pid
     shown = noun(
         moment,

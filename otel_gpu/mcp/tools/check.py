@@ -8,7 +8,7 @@ from otel_gpu.mcp.answers import first_of, inert, micros, name_of
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.tool import Answer, noun, since, tool
-from otel_gpu.report.document import Document, ImageKey, Process, key_of
+from otel_gpu.report.document import Document, ProcessKey, ProcessReport, key_of
 from otel_gpu.report.health import Health
 from otel_gpu.report.render.text.tables import load_lines
 
@@ -128,8 +128,8 @@ def get_processes(
     lost_us is what slow calls and gaps took beyond what is usual, explained or not.
     """
     document = study.document
-    calls: Counter[ImageKey] = Counter()
-    lost_ns: Counter[ImageKey] = Counter()
+    calls: Counter[ProcessKey] = Counter()
+    lost_ns: Counter[ProcessKey] = Counter()
     for row in document.apis:
         calls[key_of(row.process)] += row.calls
     for slot in document.slots:
@@ -148,7 +148,7 @@ def get_processes(
     return {"processes": first_of(shown, limit)}
 
 
-def _identity(process: Process, study: ServedDocument) -> dict[str, Any]:
+def _identity(process: ProcessReport, study: ServedDocument) -> dict[str, Any]:
     health = study.health
     # Another tool does not say when what it found running began.
     has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns

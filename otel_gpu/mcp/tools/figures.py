@@ -9,7 +9,7 @@ from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
-from otel_gpu.report.document import Document, Process, ProcessImage, Slot
+from otel_gpu.report.document import Document, ProcessReport, Program, Slot
 from otel_gpu.report.memory.memory_calls import ROLES
 from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.time_tree import say_bound, time_rows
@@ -163,7 +163,7 @@ def _notes(study: ServedDocument) -> Iterator[str]:
 
 def _in_calls(document: Document) -> list[list[object]]:
     """Time inside calls, those inside other calls not counted again, of all threads together."""
-    in_calls_ns: Counter[ProcessImage] = Counter()
+    in_calls_ns: Counter[Program] = Counter()
     for slot in document.slots:
         if slot.process is not None:
             in_calls_ns[slot.process] += round(slot.call_ns)
@@ -175,7 +175,7 @@ def _in_calls(document: Document) -> list[list[object]]:
     ]
 
 
-def _verdict(judged: Process) -> dict[str, Any]:
+def _verdict(judged: ProcessReport) -> dict[str, Any]:
     return noun(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "bounds": [

@@ -11,11 +11,11 @@ from otel_gpu.mcp.tool import Answer, since, tool
 from otel_gpu.report.document import Document
 from otel_gpu.report.memory.snapshot import kept_for, place_text
 from otel_gpu.report.memory.types import (
+    DeviceMemory,
     GrowingLine,
     Holding,
     KeptMemory,
-    Memory,
-    OutOfMemory,
+    OutOfMemoryRow,
     PinnedBy,
 )
 
@@ -72,7 +72,7 @@ def get_device_memory(
     }
 
 
-def _device(row: Memory, document: Document, limit: int) -> dict[str, Any]:
+def _device(row: DeviceMemory, document: Document, limit: int) -> dict[str, Any]:
     service = next(
         (one.service_name for one in document.processes if one.process.pid == row.pid), ""
     )
@@ -97,7 +97,7 @@ def _device(row: Memory, document: Document, limit: int) -> dict[str, Any]:
     }
 
 
-def _failure(oom: OutOfMemory, document: Document, limit: int) -> dict[str, Any]:
+def _failure(oom: OutOfMemoryRow, document: Document, limit: int) -> dict[str, Any]:
     return {
         "at_us": None if oom.unix_ns is None else since(oom.unix_ns, document),
         **_line(oom),
@@ -117,7 +117,7 @@ def _kept(one: KeptMemory) -> dict[str, Any]:
     }
 
 
-def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> dict[str, Any]:
+def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> dict[str, Any]:
     names = {name: inert(getattr(row, name), MAX_FUNCTION) for name in ("function", "file")}
     return {**names, "line": row.line or None}
 
@@ -134,7 +134,7 @@ def _table(
     return Listing([[*values(row)] for row in found[:limit]], columns, len(found[limit:]))
 
 
-def _points(row: Memory, document: Document) -> Listing:
+def _points(row: DeviceMemory, document: Document) -> Listing:
     """Return what was in use over time: of each stretch the moment of the most."""
     readings, step = row.readings, -(-len(row.readings) // _MAX_POINTS) or 1
     parts = (readings[first : first + step] for first in range(0, len(readings), step))
@@ -143,7 +143,7 @@ def _points(row: Memory, document: Document) -> Listing:
     return Listing(points, _POINT)
 
 
-def _windows(row: Memory, document: Document) -> Listing:
+def _windows(row: DeviceMemory, document: Document) -> Listing:
     windows = [
         [
             *(since(one.start_unix_ns, document), one.calls),
@@ -154,15 +154,15 @@ def _windows(row: Memory, document: Document) -> Listing:
     return Listing(windows[:_MAX_POINTS], _WINDOW, len(windows[_MAX_POINTS:]))
 
 
-def _advice(row: Memory) -> list[str]:
+def _advice(row: DeviceMemory) -> list[str]:
     # Of calls, it names lines that are nowhere else in the row: see get_causal_chains.
     found = row.advice if row.layer == "framework" else ()
     return [_without_names(text, row) for text in found[:_MAX_ADVICE]]
 
 
-def _without_names(text: str, row: Memory) -> str:
+def _without_names(text: str, row: DeviceMemory) -> str:
     # A name that a program chose is never a part of a sentence here.
-    named: list[Holding | PinnedBy | GrowingLine | OutOfMemory] = [*row.growth, *row.leaks[:1]]
+    named: list[Holding | PinnedBy | GrowingLine | OutOfMemoryRow] = [*row.growth, *row.leaks[:1]]
     named += row.end_holders[:1]
     for oom in row.ooms:
         named += (oom, *oom.holders[:1], *oom.leaks[:1])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident
-from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.waits import who_columns
 from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.text import clean, to_json
@@ -15,7 +15,7 @@ Part = tuple[str, Row]
 """The name of a table, and a row for it."""
 
 
-def chain_row(seq: int, chain: Chain, names: Names) -> Row:
+def chain_row(seq: int, chain: Chain, names: StoredNames) -> Row:
     """Return the row of a chain; its causes have rows of their own."""
     effect = chain.effect
     return (
@@ -54,7 +54,7 @@ def incident_row(seq: int, incident: Incident) -> Row:
     )
 
 
-def cause_rows(seq: int, causes: Sequence[Cause], names: Names) -> Iterator[Part]:
+def cause_rows(seq: int, causes: Sequence[Cause], names: StoredNames) -> Iterator[Part]:
     """Yield the rows of causes, of their causes, and of the evidence, with their tables."""
     waiting: list[tuple[int | None, Cause]] = [(None, cause) for cause in causes]
     number = 0
@@ -79,7 +79,7 @@ def cause_rows(seq: int, causes: Sequence[Cause], names: Names) -> Iterator[Part
         number += 1
 
 
-def _evidence_row(seq: int, cause: int, number: int, interval: Evidence, names: Names) -> Row:
+def _evidence_row(seq: int, cause: int, number: int, interval: Evidence, names: StoredNames) -> Row:
     return (
         seq,
         cause,

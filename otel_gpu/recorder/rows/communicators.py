@@ -14,7 +14,7 @@ from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Directory
 from otel_gpu.recorder.losses import NOT_FOLLOWED
-from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, signed
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.text import from_json, to_json
@@ -33,7 +33,7 @@ _Handle = tuple[int, int]
 class CommunicatorRows:
     """Turns readings of ranks into rows, and keeps what they all stand at."""
 
-    def __init__(self, names: Names, lost: Counter[str]) -> None:
+    def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
         self._lost = lost
         self._known: OrderedDict[int, OrderedDict[_Handle, CommunicatorActivity]] = OrderedDict()

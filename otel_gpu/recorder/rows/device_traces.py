@@ -46,7 +46,7 @@ _OF_OPERATIONS = (
 _Referred = Mapping[str, Sequence[int | None]]
 
 
-class Piece(NamedTuple):
+class RowChunk(NamedTuple):
     """Rows of one table that are written at once, and how much text is in them."""
 
     table: str
@@ -86,7 +86,7 @@ class TraceRows:
         starts = [min(one.starts_ns) for one in (trace.activities, trace.host) if len(one)]
         self.start_unix_ns = min(trace.base_unix_ns + min(starts, default=0), activity.unix_ns)
 
-    def head(self) -> Piece:
+    def head(self) -> RowChunk:
         """Return the row of the trace."""
         trace = self._activity.trace
         rejected = to_json(trace.rejected) or "{}"
@@ -97,9 +97,9 @@ class TraceRows:
             *(trace.processes, int(trace.has_stacks), int(trace.has_shapes)),
             *(trace.overhead_ns, rejected, self.count - 1),
         )
-        return Piece(tables.TRACES, [row], len(rejected))
+        return RowChunk(tables.TRACES, [row], len(rejected))
 
-    def pieces(self, most_rows: int, most_bytes: int) -> Iterator[Piece]:
+    def pieces(self, most_rows: int, most_bytes: int) -> Iterator[RowChunk]:
         """Yield the rows of its parts in order, no more at a time than that, and at least one."""
         seq = self.seq + 1
         for part in self._parts:
@@ -110,7 +110,7 @@ class TraceRows:
                     end, text_bytes = _within(part.texts, at, end, most_bytes)
                 numbers = range(seq + at, seq + end)
                 rows = list(zip(numbers, repeat(self.seq), *part.cut(at, end), strict=False))
-                yield Piece(part.table, rows, text_bytes)
+                yield RowChunk(part.table, rows, text_bytes)
                 at = end
             seq += part.length
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Directory
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
-from otel_gpu.recorder.names import Names
+from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
 from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.text import from_json, to_json
@@ -40,7 +40,7 @@ class _Known(NamedTuple):
 class HeldMemory:
     """Turns what is said of memory into rows, and keeps what it all stands at."""
 
-    def __init__(self, names: Names, lost: Counter[str]) -> None:
+    def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
         self._lost = lost
         self._known: OrderedDict[int, _Known] = OrderedDict()
@@ -188,7 +188,7 @@ def _blocks(
     held: Iterable[tuple[int, int | None, list[Any]]],
 ) -> BlocksActivity | None:
     process, number, device = of
-    image: ProcessImage | None = directory.process(process)
+    image: Program | None = directory.process(process)
     if image is None:
         return None
     find = directory.program_stack

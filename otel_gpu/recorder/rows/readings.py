@@ -11,12 +11,12 @@ from operator import sub
 from typing import TypeVar
 
 from otel_gpu.enrich.activities import AggregatesActivity, CountersActivity, Series, TimesActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_MANY_SERIES
-from otel_gpu.recorder.names import Names
-from otel_gpu.recorder.processes import Process
+from otel_gpu.recorder.names import StoredNames
+from otel_gpu.recorder.processes import StoredProcess
 from otel_gpu.recorder.rows.totals import added_row, total_row
 from otel_gpu.recorder.text import clean
 from otel_gpu.state.time_accounting import compare
@@ -33,7 +33,7 @@ _NOTHING = (0, 0, 0)
 class Readings:
     """Turns readings into rows; ``counters`` is what the chunk says of them."""
 
-    def __init__(self, names: Names, lost: Counter[str]) -> None:
+    def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
         self._lost = lost
         self.counters: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Readings:
                 batch.add_part("counters", (seq, clean(name), value))
 
     def _add_aggregates(self, batch: RowBatch, seq: int, activity: AggregatesActivity) -> None:
-        process: Process | None = None
+        process: StoredProcess | None = None
         for series in activity.series:
             # Those of one process come together.
             if process is None or process.named is not series.process:
@@ -71,7 +71,7 @@ class Readings:
                 batch.add_part("aggregates", (seq, number, *added), len(added[-1]))
 
     def _add_times(self, batch: RowBatch, seq: int, activity: TimesActivity) -> None:
-        read: dict[ProcessImage, list[ThreadTime]] = {}
+        read: dict[Program, list[ThreadTime]] = {}
         for time in activity.times:
             read.setdefault(time.process, []).append(time)
         for image, times in read.items():
@@ -115,7 +115,7 @@ class Readings:
                         keep("thread_time_totals", process.number, chunk, *time_key, *figures)
 
     def _is_kept(
-        self, process: Process, put: Callable[[Process, _Part], bool], part: _Part
+        self, process: StoredProcess, put: Callable[[StoredProcess, _Part], bool], part: _Part
     ) -> bool:
         if process.is_followed and put(process, part):
             return True

@@ -40,7 +40,7 @@ class Basis(StrEnum):
     NOTHING = "nothing"
 
 
-class Outcome(StrEnum):
+class ComparisonOutcome(StrEnum):
     """What a comparison comes to."""
 
     FASTER = "faster"
@@ -164,7 +164,7 @@ class Comparison(NamedTuple):
     b: Side
     comparable: bool
     reasons: tuple[str, ...]
-    outcome: Outcome
+    outcome: ComparisonOutcome
     noise: float | None
     deltas: tuple[Delta, ...]
 
@@ -191,7 +191,13 @@ def compare(a: Side, b: Side) -> Comparison:
     comparable = not fatal and a.mean_ns is not None and b.mean_ns is not None
     noise = _noise(a, b) if comparable else None
     found = Comparison(
-        a, b, comparable, (*fatal, *other), Outcome.NOT_COMPARABLE, noise, tuple(_deltas(a, b))
+        a,
+        b,
+        comparable,
+        (*fatal, *other),
+        ComparisonOutcome.NOT_COMPARABLE,
+        noise,
+        tuple(_deltas(a, b)),
     )
     if not comparable:
         # Memory is as large on any device, and a share is one of anything.
@@ -200,9 +206,9 @@ def compare(a: Side, b: Side) -> Comparison:
             kept += _shares(a, b)
         return found._replace(deltas=tuple(kept))
     change = found.change or 0.0
-    outcome = Outcome.NEUTRAL
+    outcome = ComparisonOutcome.NEUTRAL
     if abs(change) > max(REAL, noise or FLOOR):
-        outcome = Outcome.SLOWER if change > 0 else Outcome.FASTER
+        outcome = ComparisonOutcome.SLOWER if change > 0 else ComparisonOutcome.FASTER
     return found._replace(outcome=outcome)
 
 

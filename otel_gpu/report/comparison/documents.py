@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Figures, Side
-from otel_gpu.report.document import CROWD_PID, Document, Node, Process, Who
+from otel_gpu.report.document import CROWD_PID, Document, ProcessReport, TimeNode, Who
 from otel_gpu.report.wording.formats import describe_place, describe_where, printable
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.wire.frames import PYTHON, Frame
@@ -49,7 +49,7 @@ def side_of(source: str, document: Document) -> Side:
     )
 
 
-def _faults(document: Document, calls: int, judged: Sequence[Process]) -> tuple[str, ...]:
+def _faults(document: Document, calls: int, judged: Sequence[ProcessReport]) -> tuple[str, ...]:
     if document.memory:
         return ()
     if not judged:
@@ -57,7 +57,7 @@ def _faults(document: Document, calls: int, judged: Sequence[Process]) -> tuple[
     return (f"{calls:,} CUDA calls are too few for a time per call",)
 
 
-def _paces(document: Document, judged: Sequence[Process], calls: int) -> Iterator[float]:
+def _paces(document: Document, judged: Sequence[ProcessReport], calls: int) -> Iterator[float]:
     """Yield about how long a call took, with all that was between calls, in stretches of the window."""
     mean_ns = sum(sum(one.budget_ns.values()) for one in judged) / calls
     counted: defaultdict[int, float] = defaultdict(float)
@@ -78,7 +78,7 @@ def _paces(document: Document, judged: Sequence[Process], calls: int) -> Iterato
         yield mean_ns * (2 - made / usual)
 
 
-def _times(judged: Sequence[Process]) -> Figures:
+def _times(judged: Sequence[ProcessReport]) -> Figures:
     found: Counter[tuple[DeltaKind, str]] = Counter()
     for process in judged:
         for state, time_ns in process.budget_ns.items():
@@ -89,7 +89,7 @@ def _times(judged: Sequence[Process]) -> Figures:
     return found
 
 
-def _add_node(node: Node, found: Counter[tuple[DeltaKind, str]], depth: int) -> None:
+def _add_node(node: TimeNode, found: Counter[tuple[DeltaKind, str]], depth: int) -> None:
     if node.where is not None and (node.state == _LINE or not node.children):
         found[DeltaKind.LINE, describe_where(node.where)] += node.time_ns
     if depth and node.state != _LINE:

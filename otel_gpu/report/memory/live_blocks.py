@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.chains import CauseKind, Failure
 from otel_gpu.explain.memory.advice import advise, keep_cache
 from otel_gpu.explain.memory.allocator_churn import Churn
 from otel_gpu.explain.memory.out_of_memory import can_expand
 from otel_gpu.report.memory.snapshot import failure_alarms, holdings, out_of_memory
-from otel_gpu.report.memory.types import GrowingLine, Memory, MemoryReading
+from otel_gpu.report.memory.types import DeviceMemory, GrowingLine, MemoryReading
 from otel_gpu.report.wording.formats import count_of, describe_place, format_duration, format_size
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.state.capture_state import Figures
@@ -32,7 +32,7 @@ _LAYERS: Mapping[str, Layer] = {"runtime": Layer.RUNTIME, "driver": Layer.DRIVER
 
 def block_rows(
     devices: Iterable[DeviceBlocks], failures: FailuresOf, mode: str | None
-) -> Iterator[Memory]:
+) -> Iterator[DeviceMemory]:
     """
     Yield what frameworks hold of devices.
 
@@ -78,7 +78,7 @@ def block_notes(devices: Iterable[DeviceBlocks], pauses: Mapping[str, int]) -> I
             )
 
 
-def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> Memory:
+def _row(one: DeviceBlocks, failed: Sequence[Failure], mode: str | None) -> DeviceMemory:
     totals, peak, readings = one.totals or _NOTHING, one.peak, one.readings
     ooms = tuple(map(out_of_memory, failed))
     trends, full_in_s = one.trends, one.full_in_s
@@ -129,7 +129,7 @@ class MemoryCalls(NamedTuple):
     """
 
     allocations: Allocations
-    churn: Mapping[ImageKey, Sequence[Churn]]
+    churn: Mapping[ProcessKey, Sequence[Churn]]
     end_unix_ns: int
 
 
@@ -138,7 +138,7 @@ def layer_rows(
     calls: MemoryCalls,
     failures: FailuresOf,
     known: frozenset[tuple[int, int, int]],
-) -> Iterator[Memory]:
+) -> Iterator[DeviceMemory]:
     """
     Yield what the calls of a runtime and of a driver took of devices since they were watched.
 
@@ -164,7 +164,7 @@ def layer_rows(
                 churn = ()
 
 
-def _over_time(row: Memory, name: AllocationKey, calls: MemoryCalls) -> Memory:
+def _over_time(row: DeviceMemory, name: AllocationKey, calls: MemoryCalls) -> DeviceMemory:
     readings = calls.allocations.readings_of(name)
     most = max(readings, key=lambda one: one.live_bytes, default=None)
     return row._replace(
@@ -181,7 +181,7 @@ def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]
     return layer != Layer.RUNTIME, device, layer
 
 
-def with_churn(row: Memory, churn: Iterable[Churn]) -> Memory:
+def with_churn(row: DeviceMemory, churn: Iterable[Churn]) -> DeviceMemory:
     """Return a row that says which calls cost time, and what to do, each with its number."""
     ranked = sorted(churn, key=lambda one: (-one.time_ns, one.kind, one.place))[:_MAX_CHURN]
     # What a line frees past the allocator, another one allocated: that one is to change.
@@ -220,8 +220,8 @@ def _advice(one: Churn) -> str:
 
 
 def _layer_row(
-    process: ProcessImage, device: int, layer: Layer, taken: Taken, failed: Sequence[Failure]
-) -> Memory:
+    process: Program, device: int, layer: Layer, taken: Taken, failed: Sequence[Failure]
+) -> DeviceMemory:
     ooms = tuple(map(out_of_memory, failed))
     return _blank(process, max(0, device), layer)._replace(
         live_bytes=taken.live_bytes,
@@ -234,8 +234,8 @@ def _layer_row(
     )
 
 
-def _blank(process: ProcessImage, device: int, layer: Layer) -> Memory:
-    return Memory(
+def _blank(process: Program, device: int, layer: Layer) -> DeviceMemory:
+    return DeviceMemory(
         pid=process.pid,
         device=device,
         layer=layer,

@@ -8,15 +8,15 @@ from otel_gpu.explain.chains import Failure, Pin
 from otel_gpu.explain.memory.advice import advise, grow, keep_cache, pool_name
 from otel_gpu.report.memory.types import (
     ChurnRow,
+    DeviceMemory,
     GrowingLine,
     Holding,
     KeptMemory,
-    Memory,
     MemoryPool,
     MemoryReading,
-    OutOfMemory,
+    OutOfMemoryRow,
     PinnedBy,
-    PinnedHole,
+    PinnedHoleRow,
 )
 from otel_gpu.report.wording.formats import (
     describe_place,
@@ -25,7 +25,7 @@ from otel_gpu.report.wording.formats import (
     format_size,
 )
 from otel_gpu.state.memory import sizes as memory_sizes
-from otel_gpu.state.memory.code_locations import Places
+from otel_gpu.state.memory.code_locations import StackLocations
 from otel_gpu.state.memory.history import (
     BlockWalk,
     Live,
@@ -52,14 +52,14 @@ _STUCK_SHARE, _FULL_SHARE = 0.2, 0.8
 
 def memory_rows(
     snapshots: Iterable[tuple[MemorySnapshot, BlockWalk, Sequence[Failure]]],
-) -> tuple[tuple[Memory, ...], tuple[str, ...]]:
+) -> tuple[tuple[DeviceMemory, ...], tuple[str, ...]]:
     """
     Return what is to be said of what allocators hold of devices, and what is not known of it.
 
     Args:
         snapshots: Each with what led to it, and the requests in it that failed.
     """
-    rows: list[Memory] = []
+    rows: list[DeviceMemory] = []
     notes: list[str] = []
     for snapshot, history, failures in snapshots:
         rows.append(_row(snapshot, history, failures))
@@ -67,8 +67,8 @@ def memory_rows(
     return tuple(rows), tuple(notes)
 
 
-def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failure]) -> Memory:
-    operations, place_of = snapshot.operations, Places(snapshot.stacks)
+def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failure]) -> DeviceMemory:
+    operations, place_of = snapshot.operations, StackLocations(snapshot.stacks)
     split = split_of(snapshot.segments)
     count = len(operations)
     at_end = live_before(snapshot, count)
@@ -77,7 +77,7 @@ def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failur
     counts = Counter(operations.actions)
     times = [unix_us for unix_us in operations.unix_us if unix_us]
     peak_unix_us = operations.unix_us[min(history.peak_at, count - 1)] if count else 0
-    row = Memory(
+    row = DeviceMemory(
         pid=None,
         device=snapshot.device,
         layer=Layer.FRAMEWORK,
@@ -118,8 +118,8 @@ def _row(snapshot: MemorySnapshot, history: BlockWalk, failures: Sequence[Failur
 
 
 def _with_sizes(
-    row: Memory, snapshot: MemorySnapshot, at_end: dict[int, Live], place_of: Places
-) -> Memory:
+    row: DeviceMemory, snapshot: MemorySnapshot, at_end: dict[int, Live], place_of: StackLocations
+) -> DeviceMemory:
     sizes = memory_sizes.churn_sizes(snapshot.operations, place_of)
     holes = memory_sizes.pinned_holes(snapshot.segments, at_end, place_of)
     return row._replace(
@@ -133,13 +133,13 @@ def _with_sizes(
         ),
         segment_sizes=tuple(memory_sizes.segment_sizes(snapshot.segments)),
         holes=tuple(
-            PinnedHole(one.size_bytes, one.stuck_bytes, one.segment_bytes, holdings(one.holders))
+            PinnedHoleRow(one.size_bytes, one.stuck_bytes, one.segment_bytes, holdings(one.holders))
             for one in holes
         ),
     )
 
 
-def _with_room(row: Memory) -> Memory:
+def _with_room(row: DeviceMemory) -> DeviceMemory:
     """Return it with how much of the device is left, where the size of the device is known."""
     capacity, stuck, pending = row.capacity_bytes, row.stuck_bytes, row.pending_bytes
     if capacity is None or capacity < row.reserved_bytes or stuck is None or pending is None:
@@ -177,7 +177,7 @@ def _notes(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[str]:
         )
 
 
-def place_text(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> str:
+def place_text(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> str:
     """Return a line of a program for the middle of a sentence."""
     return describe_place(frame_of(row))
 
@@ -189,12 +189,12 @@ def kept_for(kept: KeptMemory) -> str:
     return f"{what}, where {place_text(kept.holders[0])} allocated" if kept.holders else what
 
 
-def cause_name(row: OutOfMemory) -> str:
+def cause_name(row: OutOfMemoryRow) -> str:
     """Return why a request failed, in two words."""
     return row.cause.replace("_", " ")
 
 
-def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemory) -> Frame:
+def frame_of(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> Frame:
     """Return a line of a program as a frame."""
     return Frame(PYTHON, row.function, row.file, row.line)
 
@@ -216,10 +216,10 @@ def _pinned_by(pin: Pin) -> PinnedBy:
     return PinnedBy(place.function, place.file, place.line, *pin[1:])
 
 
-def out_of_memory(failure: Failure) -> OutOfMemory:
+def out_of_memory(failure: Failure) -> OutOfMemoryRow:
     """Return a request that failed, as a document says it."""
     place = failure.place
-    return OutOfMemory(
+    return OutOfMemoryRow(
         failure.unix_ns or None,
         place.function,
         place.file,
@@ -260,13 +260,13 @@ def _pools(segments: Iterable[Segment]) -> Iterator[MemoryPool]:
         )
 
 
-def failure_alarms(ooms: Iterable[OutOfMemory]) -> Iterator[str]:
+def failure_alarms(ooms: Iterable[OutOfMemoryRow]) -> Iterator[str]:
     """Say which requests failed, and why."""
     for oom in ooms:
         yield f"A request for {format_size(oom.asked_bytes)} failed in {place_text(oom)}: {cause_name(oom)}."
 
 
-def _alarms(row: Memory) -> Iterator[str]:
+def _alarms(row: DeviceMemory) -> Iterator[str]:
     if _churns(row):
         yield (
             f"{row.segment_frees:,} segments were given back to the device and "
@@ -278,7 +278,7 @@ def _alarms(row: Memory) -> Iterator[str]:
         yield f"{stuck} of what is reserved is stuck between blocks, and the device is nearly full."
 
 
-def _advice(row: Memory) -> Iterator[str]:
+def _advice(row: DeviceMemory) -> Iterator[str]:
     stuck_bytes = _stuck_when_full(row)
     if stuck_bytes and row.expandable_segments is False:
         yield grow(stuck_bytes)
@@ -286,14 +286,14 @@ def _advice(row: Memory) -> Iterator[str]:
         yield keep_cache(row.segment_frees or 0, "a loop")
 
 
-def _churns(row: Memory) -> bool:
+def _churns(row: DeviceMemory) -> bool:
     cycles = min(row.segment_allocations or 0, row.segment_frees or 0)
     if cycles < _CHURN or not row.recorded_ns:
         return False
     return cycles / row.recorded_ns * _NS_PER_MINUTE >= _CHURN_PER_MINUTE
 
 
-def _stuck_when_full(row: Memory) -> int:
+def _stuck_when_full(row: DeviceMemory) -> int:
     """Return what is stuck between blocks where that matters: the device is nearly full; else 0."""
     capacity, stuck = row.capacity_bytes, row.stuck_bytes or 0
     if not capacity or row.reserved_bytes <= capacity * _FULL_SHARE:

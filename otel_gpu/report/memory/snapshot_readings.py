@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
     MemoryActivity,
     OutOfMemoryActivity,
 )
-from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Program
 from otel_gpu.enrich.ids import NO_SEED, SpanIds
 from otel_gpu.explain.memory.out_of_memory import MAX_FAILURES
 from otel_gpu.faults import Observer
@@ -48,14 +48,14 @@ class AsReadings:
     def __init__(self, observer: Observer) -> None:
         self._observe = observer.observe
         self._ids = SpanIds(NO_SEED)
-        self._process = ProcessImage(0, 0, "python", 0, {"service.name": _SERVICE})
+        self._process = Program(0, 0, "python", 0, {"service.name": _SERVICE})
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
         if isinstance(activity, CaptureActivity):
             self._ids = SpanIds(activity.seed)
             attributes = {"service.name": _SERVICE}
-            self._process = ProcessImage(0, 0, "python", activity.unix_ns, attributes)
+            self._process = Program(0, 0, "python", activity.unix_ns, attributes)
         if isinstance(activity, MemoryActivity):
             for reading in readings_of(activity, self._process, self._ids):
                 self._observe(reading)
@@ -64,7 +64,7 @@ class AsReadings:
 
 
 def readings_of(
-    activity: MemoryActivity, process: ProcessImage, ids: SpanIds
+    activity: MemoryActivity, process: Program, ids: SpanIds
 ) -> Iterator[BlocksActivity | OutOfMemoryActivity]:
     """Yield what a snapshot says, in order of time."""
     snapshot, history = activity.snapshot, walk_back(activity.snapshot)
@@ -87,7 +87,7 @@ class _Moments:
     """Goes through a snapshot once, from its beginning on."""
 
     def __init__(
-        self, activity: MemoryActivity, process: ProcessImage, ids: SpanIds, history: BlockWalk
+        self, activity: MemoryActivity, process: Program, ids: SpanIds, history: BlockWalk
     ) -> None:
         self._activity, self._process, self._ids = activity, process, ids
         self._snapshot: MemorySnapshot = activity.snapshot

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import ProcessKey, Program
 from otel_gpu.report.document import CROWD_PID, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
@@ -14,7 +14,7 @@ from otel_gpu.state.memory.snapshot import NOT_SAMPLED
 from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
 from otel_gpu.wire.memory import MemorySnapshot
 
-_ANYBODY = ProcessImage(CROWD_PID, 0, "process of the snapshot", 0, {})
+_ANYBODY = Program(CROWD_PID, 0, "process of the snapshot", 0, {})
 
 
 class MemoryStackCollector:
@@ -81,7 +81,7 @@ class MemoryStackCollector:
         )
 
     def _rows(self) -> Iterable[StackRow]:
-        rows: dict[tuple[ImageKey, int, int, str], StackRow] = {}
+        rows: dict[tuple[ProcessKey, int, int, str], StackRow] = {}
         for one in self._stacks():
             if one.size_bytes <= 0 and one.blocks <= 0:
                 continue

@@ -52,7 +52,7 @@ class ChurnRow(NamedTuple):
     holders: tuple[Holding, ...]
 
 
-class PinnedHole(NamedTuple):
+class PinnedHoleRow(NamedTuple):
     """A hole of which ``stuck_bytes`` cannot be given back; ``holders``: of the blocks at its ends."""
 
     hole_bytes: int
@@ -73,7 +73,7 @@ class KeptMemory(NamedTuple):
     holders: tuple[Holding, ...]
 
 
-class OutOfMemory(NamedTuple):
+class OutOfMemoryRow(NamedTuple):
     """
     A request that failed; see ``explain.chains.Failure``.
 
@@ -119,7 +119,7 @@ class GrowingLine(NamedTuple):
     full_in_s: float | None
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """
     What one process holds of one device, as one layer says.
 
@@ -182,7 +182,7 @@ class Memory(NamedTuple):
     end_holders: tuple[Holding, ...]
     churn: tuple[Holding, ...]
     leaks: tuple[Holding, ...]
-    ooms: tuple[OutOfMemory, ...]
+    ooms: tuple[OutOfMemoryRow, ...]
     alarms: tuple[str, ...]
     advice: tuple[str, ...]
     blocks: str | None = None
@@ -196,7 +196,7 @@ class Memory(NamedTuple):
     largest_blocks: tuple[Holding, ...] = ()
     churn_sizes: tuple[ChurnRow, ...] = ()
     segment_sizes: tuple[SegmentSize, ...] = ()
-    holes: tuple[PinnedHole, ...] = ()
+    holes: tuple[PinnedHoleRow, ...] = ()
     unreserved_bytes: int | None = None
     usable_bytes: int | None = None
     pooled_bytes: int | None = None

@@ -10,7 +10,7 @@ from otel_gpu.explain.nccl.collective_names import (
     signature_text,
     standing_text,
 )
-from otel_gpu.report.nccl.types import CommunicatorReport, Operation, Rank, State
+from otel_gpu.report.nccl.types import CommunicatorReport, OperationCalls, Rank, State
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.memory.code_locations import find_allocating_place
@@ -110,10 +110,10 @@ def _rank(group: RankGroup, member: Member, now: int) -> Rank:
     )
 
 
-def _operations(counted: _Counted) -> Iterator[Operation]:
+def _operations(counted: _Counted) -> Iterator[OperationCalls]:
     for number, (calls, size_bytes) in counted.operations.items():
         if calls:
-            yield Operation(operation_name(number), calls, size_bytes)
+            yield OperationCalls(operation_name(number), calls, size_bytes)
 
 
 def _counted(member: Member) -> _Counted:

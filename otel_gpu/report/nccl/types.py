@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.nccl.rank_positions import State
 
-__all__ = ["CommunicatorReport", "Operation", "Rank", "State"]
+__all__ = ["CommunicatorReport", "OperationCalls", "Rank", "State"]
 
 
-class Operation(NamedTuple):
+class OperationCalls(NamedTuple):
     """
     Calls of one operation on a communicator, by one rank.
 
@@ -48,14 +48,14 @@ class Rank(NamedTuple):
         where: The line of the program's own code in that.
     """
 
-    process: ProcessImage
+    process: Program
     rank: int | None
     device: int | None
     called: int
     completed: int
     pending: int
     pending_ns: int | None
-    calls: tuple[Operation, ...]
+    calls: tuple[OperationCalls, ...]
     captured: int
     failed: int
     completions: int

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from otel_gpu import __version__
-from otel_gpu.report.timeline.tracks import Arrow, Details, Instant, Level, Place, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Details, Instant, Level, Slice, Track
 from otel_gpu.report.wording.formats import printable
 
 MAX_LANES = 64
@@ -50,11 +50,11 @@ class PerfettoFile:
         self.left_out: Counter[str] = Counter()
         stream.write('{"displayTimeUnit":"ns","traceEvents":[')
 
-    def ended(self, drawn: Slice) -> Place | None:
+    def ended(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that ended before; None: there is no room."""
         return self._slice(drawn, began=False)
 
-    def began(self, drawn: Slice) -> Place | None:
+    def began(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that began before; None: there is no room."""
         return self._slice(drawn, began=True)
 
@@ -97,7 +97,7 @@ class PerfettoFile:
         }
         self._stream.write(f'\n],"otherData":{json.dumps(about)}}}\n')
 
-    def _slice(self, drawn: Slice, *, began: bool) -> Place | None:
+    def _slice(self, drawn: Slice, *, began: bool) -> ArrowEnd | None:
         track = drawn.track
         start_ns = max(drawn.start_unix_ns, self._origin_unix_ns)
         end_ns = max(drawn.end_unix_ns, start_ns)
@@ -109,7 +109,7 @@ class PerfettoFile:
         duration = _microseconds(end_ns - start_ns)
         self._event("X", start_ns, place, drawn, dur=duration, args=_inert(drawn.details))
         self.written["slices"] += 1
-        return Place(track.process, lane)
+        return ArrowEnd(track.process, lane)
 
     def _lane(self, track: Track, start_ns: int, end_ns: int, *, began: bool) -> int | None:
         key = (track.process, track.thread, track.role)

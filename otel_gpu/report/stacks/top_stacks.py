@@ -26,7 +26,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StallActivity,
 )
-from otel_gpu.enrich.identity.identities import CallStack, Culprit, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Culprit, Program
 from otel_gpu.report.document import Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.intervals import ON_CPU, Spell, spells_of
@@ -70,7 +70,7 @@ class StackRow(NamedTuple):
         device: Of memory, the device as the process sees it; else None.
     """
 
-    process: ProcessImage
+    process: Program
     name: str
     stack: CallStack
     seen: int

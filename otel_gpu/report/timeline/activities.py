@@ -18,16 +18,16 @@ from otel_gpu.enrich.activities import (
     PressureActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.enrich.stack_text import cut_frames
 from otel_gpu.report.document import Culprit, Window
 from otel_gpu.report.timeline.tracks import (
     Arrow,
+    ArrowEnd,
     Details,
     Drawing,
     Instant,
     Level,
-    Place,
     Slice,
     Track,
 )
@@ -87,7 +87,7 @@ class ActivityTracks:
         self._only_slices = only_slices
         # Only what readings add is wanted of it.
         self._ledger = Ledger(window, follow=self._follow)
-        self._sums: defaultdict[ProcessImage, Counter[str]] = defaultdict(Counter)
+        self._sums: defaultdict[Program, Counter[str]] = defaultdict(Counter)
         self._since_unix_ns = 0
         self._open: dict[tuple[int, int, int], OpenCallActivity] = {}
         self._traces = DeviceTracks(drawing)
@@ -234,7 +234,7 @@ class DeviceTracks:
     def draw(self, trace: DeviceTrace) -> None:
         """Draw all of a trace."""
         enqueued = set(trace.activities.correlations) - {0}
-        calls: dict[int, tuple[Place, int]] = {}
+        calls: dict[int, tuple[ArrowEnd, int]] = {}
         host = trace.host
         tracks = self._host_tracks(trace)
         for row in _in_order(host.starts_ns, host.durations_ns):
@@ -281,7 +281,7 @@ class DeviceTracks:
             tracks[device, stream] = Track(processes[device], title, stream, name, is_device=True)
         return tracks
 
-    def _draw_devices(self, trace: DeviceTrace, calls: dict[int, tuple[Place, int]]) -> None:
+    def _draw_devices(self, trace: DeviceTrace, calls: dict[int, tuple[ArrowEnd, int]]) -> None:
         done = trace.activities
         kinds = kinds_of(trace.names, done)
         tracks = self._device_tracks(trace)
@@ -317,7 +317,7 @@ def device_title(device: int, model: str, source: str) -> str:
     return f"device {device}{f', {model}' if model else ''} ({source})"
 
 
-def track_of(process: ProcessImage, tid: int, comm: str, role: str = "") -> Track:
+def track_of(process: Program, tid: int, comm: str, role: str = "") -> Track:
     """Return the track of a thread of a process."""
     return Track(process.pid, service_of(process), tid, comm, role)
 
@@ -335,7 +335,7 @@ def _in_order(starts_ns: Sequence[int], durations_ns: Sequence[int]) -> Iterator
     yield from array("I", rows)
 
 
-def _level(process: ProcessImage, name: str, unix_ns: int, value: float) -> Level:
+def _level(process: Program, name: str, unix_ns: int, value: float) -> Level:
     return Level(process.pid, service_of(process), f"CUDA {name}", unix_ns, {name: value})
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from otel_gpu.report.causes import find_intervals
 from otel_gpu.report.document import Chain, Culprit, Document, Incident
 from otel_gpu.report.timeline.activities import HOST, stack_lines, track_of
-from otel_gpu.report.timeline.tracks import Arrow, Drawing, Instant, Place, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Drawing, Instant, Slice, Track
 from otel_gpu.report.wording.formats import describe_kind, describe_thread, format_duration
 from otel_gpu.report.wording.sentences import because, label_of, plain, sentence_of
 
@@ -27,7 +27,7 @@ def draw_document(document: Document, drawing: Drawing) -> None:
     kept: list[_Kept] = []
     for chain in document.chains:
         _add_chain(chain, slices, kept, {pid: image.comm for pid, image in names.items()})
-    places: dict[int, Place | None] = {}
+    places: dict[int, ArrowEnd | None] = {}
     # Of what begins together, the longer one holds the other.
     for number in sorted(range(len(slices)), key=lambda at: _order(slices[at])):
         places[number] = drawing.began(slices[number])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from otel_gpu.report.timeline.activities import OTHERS
-from otel_gpu.report.timeline.tracks import Arrow, Instant, Level, Place, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Instant, Level, Slice, Track
 
 MAX_ITEMS: Final = 60_000
 """Of devices, and again of threads."""
@@ -100,19 +100,19 @@ class TimelineDrawing:
         self._devices, self._threads = _Pool(max_items), _Pool(max_items)
         self._marks: list[Mark] = []
 
-    def ended(self, drawn: Slice) -> Place | None:
+    def ended(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that ended before."""
         track = drawn.track
         if drawn.category == "wait" and not track.role:
             track = track._replace(role=WAITS)
         self._pool(track).add(track, drawn, is_begin=False)
-        return Place(track.process, track.thread)
+        return ArrowEnd(track.process, track.thread)
 
-    def began(self, drawn: Slice) -> Place | None:
+    def began(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that began before."""
         track = drawn.track
         self._pool(track).add(track, drawn, is_begin=True)
-        return Place(track.process, track.thread)
+        return ArrowEnd(track.process, track.thread)
 
     def instant(self, drawn: Instant) -> None:
         """Mark an incident; no other moment is."""

@@ -28,7 +28,7 @@ class Track(NamedTuple):
     is_device: bool = False
 
 
-class Place(NamedTuple):
+class ArrowEnd(NamedTuple):
     """Where something was drawn, which is what arrows lead to and from."""
 
     process: int
@@ -71,19 +71,19 @@ class Arrow(NamedTuple):
 
     name: str
     category: str
-    source: Place
+    source: ArrowEnd
     source_unix_ns: int
-    target: Place
+    target: ArrowEnd
     target_unix_ns: int
 
 
 class Drawing(Protocol):
     """Takes what is to be drawn."""
 
-    def ended(self, drawn: Slice) -> Place | None:
+    def ended(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that ended before; None: there is no room."""
 
-    def began(self, drawn: Slice) -> Place | None:
+    def began(self, drawn: Slice) -> ArrowEnd | None:
         """Draw a slice, after those of its track that began before; None: there is no room."""
 
     def instant(self, drawn: Instant) -> None:

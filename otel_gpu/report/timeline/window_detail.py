@@ -15,17 +15,17 @@ from otel_gpu.enrich.activities import (
     StallActivity,
 )
 from otel_gpu.enrich.cuda_errors import error_name
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain import evidence
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.wakers import is_ended_by_threads
 from otel_gpu.report.document import Window
 
 
-class Moment(NamedTuple):
+class WindowEvent(NamedTuple):
     """One thing that a thread did, or that was done to it; ``what`` is an API or a reason."""
 
-    process: ProcessImage
+    process: Program
     tid: int
     comm: str
     what: str
@@ -39,7 +39,7 @@ class Moment(NamedTuple):
         return max(0, self.interval.end_unix_ns - self.interval.start_unix_ns)
 
 
-class Moments:
+class WindowDetail:
     """
     Watches activities, and keeps the longest moments of a window.
 
@@ -68,7 +68,7 @@ class Moments:
         self._tid = tid
         self._least_ns = least_ns
         self._limit = limit
-        self._longest: list[tuple[int, int, str, int, Moment]] = []
+        self._longest: list[tuple[int, int, str, int, WindowEvent]] = []
         self._number = 0
         self.counts: Counter[str] = Counter()
 
@@ -78,7 +78,7 @@ class Moments:
             if self._chooses(moment):
                 self._keep(moment)
 
-    def in_order(self) -> list[Moment]:
+    def in_order(self) -> list[WindowEvent]:
         """Return what was kept, in order of time."""
         return [
             entry[-1]
@@ -89,7 +89,7 @@ class Moments:
         """Return how many of the window are not kept: the shortest."""
         return self.counts.total() - len(self._longest)
 
-    def _chooses(self, moment: Moment) -> bool:
+    def _chooses(self, moment: WindowEvent) -> bool:
         interval = moment.interval
         return (
             (not self._pids or moment.process.pid in self._pids)
@@ -97,7 +97,7 @@ class Moments:
             and self._window.overlaps(interval.start_unix_ns, interval.end_unix_ns)
         )
 
-    def _keep(self, moment: Moment) -> None:
+    def _keep(self, moment: WindowEvent) -> None:
         interval = moment.interval
         self.counts[interval.kind] += 1
         if moment.length_ns < self._least_ns:
@@ -110,11 +110,11 @@ class Moments:
         else:
             heapq.heappushpop(self._longest, entry)
 
-    def _moments_of(self, activity: Activity) -> Iterator[Moment]:
+    def _moments_of(self, activity: Activity) -> Iterator[WindowEvent]:
         match activity:
             case CallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.end_unix_ns)
-                yield Moment(
+                yield WindowEvent(
                     process,
                     event.tid,
                     event.comm,
@@ -126,29 +126,29 @@ class Moments:
             case GapActivity(process, event):
                 whole = evidence.of_whole(activity, activity.end_unix_ns)
                 what = f"{activity.previous_api.name} to {activity.next_api.name}"
-                yield Moment(process, event.tid, event.comm, what, whole)
+                yield WindowEvent(process, event.tid, event.comm, what, whole)
             case OpenCallActivity(process, event):
                 whole = evidence.of_whole(activity, activity.seen_unix_ns)
                 whole = whole._replace(id=f"open_{whole.id}", kind="open_call")
-                yield Moment(process, event.tid, event.comm, activity.api.name, whole)
+                yield WindowEvent(process, event.tid, event.comm, activity.api.name, whole)
             case StallActivity():
                 yield from self._stalls_of(activity)
             case ForkActivity(process, event, child):
                 fork = evidence.of_fork(activity)
-                yield Moment(process, event.tid, event.comm, f"child {child.pid}", fork)
+                yield WindowEvent(process, event.tid, event.comm, f"child {child.pid}", fork)
             case ExitActivity(process, end_unix_ns, code):
                 name = f"exit-{process.pid}-{process.image_ktime_ns}"
                 end = Evidence(name, "exit", end_unix_ns, end_unix_ns, None, None, "", (), b"")
                 what = "exit" if code is None else f"exit code {code}"
-                yield Moment(process, process.pid, process.comm, what, end)
+                yield WindowEvent(process, process.pid, process.comm, what, end)
             case _:
                 pass
 
-    def _stalls_of(self, stall: StallActivity) -> Iterator[Moment]:
+    def _stalls_of(self, stall: StallActivity) -> Iterator[WindowEvent]:
         process, event = stall.process, stall.event
         for part in (evidence.of_blocked(stall, _waker(stall)), evidence.of_run_queue(stall)):
             if part.end_unix_ns > part.start_unix_ns:
-                yield Moment(process, event.tid, event.comm, part.reason, part)
+                yield WindowEvent(process, event.tid, event.comm, part.reason, part)
 
 
 def _waker(stall: StallActivity) -> Culprit | None:

@@ -27,18 +27,18 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.explain.accounting.verdicts import UNKNOWN, find_verdicts
 from otel_gpu.explain.chains import Verdict
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.call_counts import api_rows
 from otel_gpu.report.causes import rank_of
-from otel_gpu.report.document import ApiTotals, ImageKey, key_of, with_names
+from otel_gpu.report.document import ApiTotals, ProcessKey, key_of, with_names
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.top.open_calls import OpenCalls
 from otel_gpu.report.top.screen import AgentUse, ApiLine, IncidentLine, ProcessLine, View
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Ledger, Mark
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 
 MAX_ENDED = 8_192
 """Series kept of processes that ended."""
@@ -48,8 +48,8 @@ _NEARLY = 0.9
 
 
 class _Figures(NamedTuple):
-    apis: dict[tuple[ImageKey, str], ApiTotals]
-    verdicts: dict[ImageKey, Verdict]
+    apis: dict[tuple[ProcessKey, str], ApiTotals]
+    verdicts: dict[ProcessKey, Verdict]
     length_ns: int = 0
 
 
@@ -74,12 +74,12 @@ class Board:
         self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
-        self._places = Places(settings.max_processes)
-        self._names = Names()
+        self._places = CodeLocations(settings.max_processes)
+        self._names = ThreadNames()
         self._host = ""
         self._base: Mark = {}
         # For how long ranks waited for others when the interval began.
-        self._lags: dict[ImageKey, int] = {}
+        self._lags: dict[ProcessKey, int] = {}
         # 0: nothing was read yet.
         self._base_unix_ns = 0
         self._now: _Figures | None = None
@@ -149,12 +149,12 @@ class Board:
         self._lags = lags
         self._base, self._base_unix_ns = self._ledger.mark(), unix_ns
 
-    def _figures_now(self, unix_ns: int, lags: Mapping[ImageKey, int]) -> _Figures:
+    def _figures_now(self, unix_ns: int, lags: Mapping[ProcessKey, int]) -> _Figures:
         since = {image: lag_ns - self._lags.get(image, 0) for image, lag_ns in lags.items()}
         start_unix_ns = self._base_unix_ns or self._extent.start_unix_ns
         return self._figures(self._base, since)._replace(length_ns=unix_ns - start_unix_ns)
 
-    def _figures(self, since: Mark, lags: Mapping[ImageKey, int]) -> _Figures:
+    def _figures(self, since: Mark, lags: Mapping[ProcessKey, int]) -> _Figures:
         figures = self._ledger.figures(since).values()
         rows = api_rows(figures, self._ledger.middles_ns)
         return _Figures(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, OpenCallActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.wire.frames import Frame
 
 MAX_OPEN = 4_096
@@ -15,14 +15,14 @@ _Key = tuple[int, int, int]
 """pid, tid and start_ktime_ns of a call."""
 
 
-class OpenCall(NamedTuple):
+class OpenCallRow(NamedTuple):
     """
     A call that has not returned; ``age_ns`` since it began.
 
     ``began_before_capture``: at least so long. ``place`` is the program's own code that made it.
     """
 
-    process: ProcessImage
+    process: Program
     api: str
     tid: int
     comm: str
@@ -63,14 +63,14 @@ class OpenCalls:
         for key in [key for key in self._calls if key[0] == pid]:
             del self._calls[key]
 
-    def rows(self, now_unix_ns: int) -> Iterator[OpenCall]:
+    def rows(self, now_unix_ns: int) -> Iterator[OpenCallRow]:
         """Yield the calls that hang at a moment, the oldest first."""
         calls = sorted(self._calls.items(), key=lambda item: (item[1][0].start_unix_ns, item[0]))
         for _, (activity, first_age_ns) in calls:
             is_early = activity.event.began_before_capture
             patience_ns = 2 * max(_NS_PER_S, 0 if is_early else first_age_ns // 4)
             if now_unix_ns - activity.seen_unix_ns <= patience_ns:
-                yield OpenCall(
+                yield OpenCallRow(
                     activity.process,
                     activity.api.name,
                     activity.event.tid,

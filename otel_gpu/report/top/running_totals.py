@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
     StatusActivity,
 )
 from otel_gpu.report.call_counts import api_rows
-from otel_gpu.report.document import ApiTotals, ImageKey, key_of
+from otel_gpu.report.document import ApiTotals, ProcessKey, key_of
 from otel_gpu.report.notes import describe_losses
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Ledger
@@ -36,7 +36,7 @@ class RunningTotals:
         self._ledger = Ledger(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._start_unix_ns = 0
-        self._previous: dict[tuple[ImageKey, str], tuple[int, int]] = {}
+        self._previous: dict[tuple[ProcessKey, str], tuple[int, int]] = {}
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -71,7 +71,7 @@ class RunningTotals:
 
     def rates(self, rows: Sequence[ApiTotals]) -> Iterator[float]:
         """Yield calls per second of each row, since this was asked for the last time."""
-        now: dict[tuple[ImageKey, str], tuple[int, int]] = {}
+        now: dict[tuple[ProcessKey, str], tuple[int, int]] = {}
         now_unix_ns = self._now_unix_ns()
         for row in rows:
             identity = (key_of(row.process), row.api)

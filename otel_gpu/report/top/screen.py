@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Incident
-from otel_gpu.report.document import ApiTotals, Node
-from otel_gpu.report.top.open_calls import OpenCall
+from otel_gpu.report.document import ApiTotals, TimeNode
+from otel_gpu.report.top.open_calls import OpenCallRow
 
 
 class ApiLine(NamedTuple):
@@ -31,12 +31,12 @@ class ProcessLine(NamedTuple):
     the start where the interval has none; ``time_tree`` says who they waited for.
     """
 
-    process: ProcessImage
+    process: Program
     has_ended: bool
     verdict: str
     verdict_now: str
     budget_ns: Mapping[str, int]
-    time_tree: Node | None = None
+    time_tree: TimeNode | None = None
 
 
 class IncidentLine(NamedTuple):
@@ -64,6 +64,6 @@ class View(NamedTuple):
     processes: tuple[ProcessLine, ...]
     apis: tuple[ApiLine, ...]
     incidents: tuple[IncidentLine, ...]
-    open_calls: tuple[OpenCall, ...]
+    open_calls: tuple[OpenCallRow, ...]
     losses: Mapping[str, int]
     left_out: int

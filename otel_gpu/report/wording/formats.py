@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from otel_gpu.enrich import stack_text
-from otel_gpu.enrich.identity.identities import ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import Program, Resource, Who
 from otel_gpu.enrich.stack_text import cut_frames, frame_type, stack_id_text
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, Where
 from otel_gpu.explain.devices.xids import meaning_of
@@ -85,12 +85,12 @@ def format_offset(unix_ns: int, origin_unix_ns: int) -> str:
     return f"{(unix_ns - origin_unix_ns) / _NS_PER_S:+.3f} s"
 
 
-def service_of(process: ProcessImage) -> str:
+def service_of(process: Program) -> str:
     """The service's name, as it was given."""
     return str(process.attributes.get("service.name") or process.comm)
 
 
-def process_name(process: ProcessImage) -> str:
+def process_name(process: Program) -> str:
     """The service's name and the pid; of the sum of many, what it is the sum of."""
     return f"{printable(named(process))}{_numbered(process)}"
 
@@ -101,18 +101,18 @@ def shorten(name: str) -> str:
     return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"
 
 
-def short_process(process: ProcessImage) -> str:
+def short_process(process: Program) -> str:
     """Return the service's name, shortened, and the pid, as ``process_name`` does."""
     return f"{shorten(named(process))}{_numbered(process)}"
 
 
-def named(process: ProcessImage) -> str:
+def named(process: Program) -> str:
     """The service's name; of a process without a pid what it is called."""
     # An import may not say which processes they were, and call them what they are.
     return process.comm if process.pid < 0 else service_of(process)
 
 
-def _numbered(process: ProcessImage) -> str:
+def _numbered(process: Program) -> str:
     return "" if process.pid <= CROWD_PID else f" ({process.pid})"
 
 

@@ -27,7 +27,7 @@ class PhaseKind(StrEnum):
     STEADY = "steady"
 
 
-class Phase(NamedTuple):
+class BucketPhase(NamedTuple):
     """
     What takes the time of a slot, and how many threads do at a time, on average.
 
@@ -45,15 +45,15 @@ class Phase(NamedTuple):
         return f"{self.kind} {format_share(self.share)}"
 
 
-def phase_of(slot: Slot) -> Phase:
+def phase_of(slot: Slot) -> BucketPhase:
     """Return the phase of a slot."""
     length_ns = slot.length_ns
     if slot.lost_ns >= _STALLED * length_ns:
-        return Phase(PhaseKind.STALLED, slot.lost_ns / length_ns)
+        return BucketPhase(PhaseKind.STALLED, slot.lost_ns / length_ns)
     if slot.calls == 0:
-        return Phase(PhaseKind.NO_CALLS)
+        return BucketPhase(PhaseKind.NO_CALLS)
     if slot.allocate_ns >= _ALLOCATING * length_ns:
-        return Phase(PhaseKind.ALLOCATING, slot.allocate_ns / length_ns)
+        return BucketPhase(PhaseKind.ALLOCATING, slot.allocate_ns / length_ns)
     if slot.synchronize_ns >= _MOSTLY * length_ns:
-        return Phase(PhaseKind.WAITING, slot.synchronize_ns / length_ns)
-    return Phase(PhaseKind.STEADY)
+        return BucketPhase(PhaseKind.WAITING, slot.synchronize_ns / length_ns)
+    return BucketPhase(PhaseKind.STEADY)

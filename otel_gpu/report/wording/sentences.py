@@ -20,7 +20,7 @@ from otel_gpu.report.document import (
     Failure,
     Incident,
     Lines,
-    ProcessImage,
+    Program,
     Where,
 )
 from otel_gpu.report.wording.formats import (
@@ -68,7 +68,7 @@ class Strong(str):
     __slots__ = ()
 
 
-Part = str | Culprit | ProcessImage
+Part = str | Culprit | Program
 Sentence = tuple[Part, ...]
 
 
@@ -213,7 +213,7 @@ def plain(sentence: Sentence) -> str:
         match part:
             case Culprit():
                 written.append(describe_thread(part))
-            case ProcessImage():
+            case Program():
                 written.append(process_name(part))
             case _:
                 written.append(printable(part))

@@ -8,10 +8,10 @@ under the other one's name (taskset runs a shell), so that one hog would be two.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from otel_gpu.enrich.identity.identities import Culprit, ProcessImage, Who
-from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident, Node, VerdictClass
+from otel_gpu.enrich.identity.identities import Culprit, Program, Who
+from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident, TimeNode, VerdictClass
 from otel_gpu.report.causes import walk
-from otel_gpu.report.document import CulpritTime, Document, Process
+from otel_gpu.report.document import CulpritTime, Document, ProcessReport
 from otel_gpu.report.steps import Steps
 
 BY_LINK = "exe"
@@ -42,7 +42,7 @@ def with_one_name(
     )
 
 
-def program_of(process: ProcessImage) -> str:
+def program_of(process: Program) -> str:
     """Return the name of the file that a process runs; empty: it is not known."""
     return str(process.attributes.get("process.executable.name", ""))
 
@@ -63,7 +63,7 @@ class _Names:
             for culprit in cause.culprits:
                 self._see(culprit, cause.time_ns)
 
-    def _see_nodes(self, nodes: Sequence[Node]) -> None:
+    def _see_nodes(self, nodes: Sequence[TimeNode]) -> None:
         for node in nodes:
             if node.who:
                 self._see(Culprit(*node.who[:3]), node.time_ns)
@@ -86,7 +86,7 @@ class _Names:
             name = self._program_of(pid) or name
         return thread._replace(comm=name)
 
-    def of_process(self, process: Process) -> Process:
+    def of_process(self, process: ProcessReport) -> ProcessReport:
         tree = process.time_tree
         return process._replace(
             time_tree=tree and self._of_node(tree),
@@ -128,7 +128,7 @@ class _Names:
             waker=evidence.waker and self.of(evidence.waker),
         )
 
-    def _of_node(self, node: Node) -> Node:
+    def _of_node(self, node: TimeNode) -> TimeNode:
         who = node.who and self._of_who(node.who)
         return node._replace(who=who, children=tuple(map(self._of_node, node.children)))
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.limits.recent import Recent
-from otel_gpu.stacks.programs import ProcessImages
+from otel_gpu.stacks.programs import MappedPrograms
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.wire.agent_records import json_record
@@ -38,7 +38,7 @@ class _Handle(NamedTuple):
 class LaunchedKernels:
     """The kernels that processes launch; each is said once, and again if its handle is given out again."""
 
-    def __init__(self, processes: ProcessImages, symbols: Symbols) -> None:
+    def __init__(self, processes: MappedPrograms, symbols: Symbols) -> None:
         self._processes = processes
         self._symbols = symbols
         # By image and handle, and of those that were launched until when to leave them alone.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import aggregate_since
 from otel_gpu.state.memory.blocks import MAX_READINGS, Reading, halve
@@ -35,7 +35,7 @@ class AllocationWindow(NamedTuple):
 
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
-AllocationKey = tuple[ImageKey, int, str]
+AllocationKey = tuple[ProcessKey, int, str]
 """A process image, the number of a device (-1: not known) and the layer of the calls."""
 
 

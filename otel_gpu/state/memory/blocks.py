@@ -15,8 +15,8 @@ from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identity.identities import (
     CallStack,
     DeviceIdentity,
-    ImageKey,
-    ProcessImage,
+    ProcessKey,
+    Program,
     key_of,
 )
 from otel_gpu.state.memory.code_locations import find_allocating_place
@@ -56,7 +56,7 @@ class By(StrEnum):
 class MemoryStack(NamedTuple):
     """What blocks of one stack hold of a device; ``stack`` None: it is not known where."""
 
-    process: ProcessImage | None
+    process: Program | None
     device: int
     stack: CallStack | None
     size_bytes: int
@@ -95,7 +95,7 @@ class DeviceBlocks:
         outside_bytes: What others held of it when that was last known.
     """
 
-    def __init__(self, process: ProcessImage, number: int) -> None:
+    def __init__(self, process: Program, number: int) -> None:
         self.process, self.number = process, number
         self.device: DeviceIdentity | None = None
         self.totals: MemoryTotals | None = None
@@ -298,8 +298,8 @@ class AllocatorState:
         self._has_begun = window.start_unix_ns is None
         self._read_unix_ns: int | None = None
         self._stacks = 0
-        self._images: Counter[ImageKey] = Counter()
-        self._devices: OrderedDict[tuple[ImageKey, int], DeviceBlocks] = OrderedDict()
+        self._images: Counter[ProcessKey] = Counter()
+        self._devices: OrderedDict[tuple[ProcessKey, int], DeviceBlocks] = OrderedDict()
 
     def observe(self, activity: object) -> None:
         """Take one activity; those that say nothing of blocks are ignored."""
@@ -315,11 +315,11 @@ class AllocatorState:
             one.finish_reading()
         return [one for _, one in sorted(self._devices.items(), key=lambda item: item[0])]
 
-    def find(self, process: ProcessImage, number: int) -> DeviceBlocks | None:
+    def find(self, process: Program, number: int) -> DeviceBlocks | None:
         """Return what is held of a device by a process image; None: nothing is known."""
         return self._devices.get((key_of(process), number))
 
-    def knows(self, process: ProcessImage) -> bool:
+    def knows(self, process: Program) -> bool:
         """Say whether a process image has an allocator, as far as is known."""
         return key_of(process) in self._images
 
@@ -354,7 +354,7 @@ class AllocatorState:
         held = event.reserved_bytes + event.device_free_bytes
         one.outside_bytes = max(0, event.device_total_bytes - held)
 
-    def _find(self, process: ProcessImage, number: int) -> DeviceBlocks:
+    def _find(self, process: Program, number: int) -> DeviceBlocks:
         name = key_of(process), number
         one = self._devices.get(name)
         if one is None:

@@ -18,7 +18,7 @@ _BACKWARD: Final = "torch::autograd::"
 _ALLOCATOR: Final = re.compile(r"torch::unwind|torch::CapturedTraceback|torch::cuda::|c10::|at::")
 
 
-class Places:
+class StackLocations:
     """Says of stacks, by their number, where they are in their program."""
 
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:

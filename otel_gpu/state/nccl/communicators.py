@@ -4,14 +4,14 @@ from collections import OrderedDict
 from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identity.identities import ImageKey, ProcessImage, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.state.nccl.rank_calls import Handle, Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.window import Window
 
 MAX_MEMBERS: Final = 4_096
 """Ranks of all communicators, those that were read last."""
-Lags = dict[ImageKey, dict[tuple[ImageKey, int, int], int]]
+Lags = dict[ProcessKey, dict[tuple[ProcessKey, int, int], int]]
 """For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``RankGroup.rank_of`` has it)."""
 
 
@@ -29,13 +29,13 @@ class CommunicatorStates:
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self._window = window
-        self._groups: dict[tuple[int, ImageKey | None, Handle | None], RankGroup] = {}
+        self._groups: dict[tuple[int, ProcessKey | None, Handle | None], RankGroup] = {}
         # In the order in which they were read.
-        self._members: OrderedDict[tuple[ImageKey, Handle], tuple[RankGroup, Member]] = (
+        self._members: OrderedDict[tuple[ProcessKey, Handle], tuple[RankGroup, Member]] = (
             OrderedDict()
         )
-        self._of: dict[ImageKey, dict[Handle, None]] = {}
-        self._images: dict[int, ImageKey] = {}
+        self._of: dict[ProcessKey, dict[Handle, None]] = {}
+        self._images: dict[int, ProcessKey] = {}
         self._has_begun = window.start_unix_ns is None
         self.unix_offset_ns: int | None = None
         self.left_out = 0
@@ -74,7 +74,7 @@ class CommunicatorStates:
         return self.ktime_of(activity.unix_ns)
 
     def _join(
-        self, name: tuple[ImageKey, Handle], activity: CommunicatorActivity
+        self, name: tuple[ProcessKey, Handle], activity: CommunicatorActivity
     ) -> tuple[RankGroup, Member]:
         image, handle = name
         identity = activity.communicator.id
@@ -91,7 +91,7 @@ class CommunicatorStates:
             self._remove(next(iter(self._members)))
         return found
 
-    def _remove(self, name: tuple[ImageKey, Handle]) -> None:
+    def _remove(self, name: tuple[ProcessKey, Handle]) -> None:
         image, handle = name
         group, _ = self._members.pop(name)
         del group.members[name]
@@ -106,7 +106,7 @@ class CommunicatorStates:
             if self._images.get(image[0]) == image:
                 del self._images[image[0]]
 
-    def end(self, process: ProcessImage) -> None:
+    def end(self, process: Program) -> None:
         """Take in that a process has ended: it calls nothing more, and the others may wait for it."""
         for group, member in self.of(key_of(process)):
             member.has_ended = True
@@ -116,11 +116,11 @@ class CommunicatorStates:
         """Return a moment by the clock of the calls; 0: not known."""
         return 0 if self.unix_offset_ns is None else max(0, unix_ns - self.unix_offset_ns)
 
-    def image_of(self, pid: int) -> ImageKey | None:
+    def image_of(self, pid: int) -> ProcessKey | None:
         """Return the latest image of a process, if it is a rank of anything."""
         return self._images.get(pid)
 
-    def knows(self, image: ImageKey) -> bool:
+    def knows(self, image: ProcessKey) -> bool:
         """Say whether a process is a rank of anything."""
         return image in self._of
 
@@ -128,11 +128,11 @@ class CommunicatorStates:
         """Return all communicators."""
         return list(self._groups.values())
 
-    def of(self, image: ImageKey) -> list[tuple[RankGroup, Member]]:
+    def of(self, image: ProcessKey) -> list[tuple[RankGroup, Member]]:
         """Return what a process is a rank of."""
         return [self._members[image, handle] for handle in self._of.get(image, ())]
 
-    def lags(self, unix_ns: int) -> dict[ImageKey, int]:
+    def lags(self, unix_ns: int) -> dict[ProcessKey, int]:
         """
         Return for how long other ranks came later than each process until now.
 

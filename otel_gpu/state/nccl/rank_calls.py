@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identity.identities import CallStack, ImageKey, ProcessImage
+from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program
 from otel_gpu.procfs.jobs import RANK
 from otel_gpu.wire.communicators import Communicator, QueuedCollective
 
@@ -41,7 +41,7 @@ class Member:
         longest_ns: The longest time that a collective of it took, until the program knew.
     """
 
-    def __init__(self, process: ProcessImage, handle: Handle, first: Communicator) -> None:
+    def __init__(self, process: Program, handle: Handle, first: Communicator) -> None:
         self.process, self.handle, self.last = process, handle, first
         job_rank = process.attributes.get(RANK)
         self.job_rank = job_rank if isinstance(job_rank, int) else -1
@@ -51,7 +51,7 @@ class Member:
         self.calls: list[QueuedCollective] = []
         self.stacks: dict[int, CallStack] = {}
         self.lag_ns = self.late_ns = 0
-        self.lag_by_ns: dict[tuple[ImageKey, int], int] = {}
+        self.lag_by_ns: dict[tuple[ProcessKey, int], int] = {}
         self.open_ns = 0
         self.longest_ns = 0
         self.known_from_ktime_ns = 0

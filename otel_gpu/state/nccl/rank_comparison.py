@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
-from otel_gpu.enrich.identity.identities import ImageKey, key_of
+from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.state.nccl.rank_calls import Handle, Member
 from otel_gpu.state.nccl.rank_positions import (
     Standing,
@@ -42,7 +42,7 @@ class RankGroup:
 
     def __init__(self, identity: int) -> None:
         self.id = identity
-        self.members: dict[tuple[ImageKey, Handle], Member] = {}
+        self.members: dict[tuple[ProcessKey, Handle], Member] = {}
         self._numbered: list[Member] | None = None
         # Who called a number last, or has not.
         self._lasts: dict[int, tuple[int | None, tuple[Member, ...]]] = {}

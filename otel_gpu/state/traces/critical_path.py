@@ -41,7 +41,7 @@ class PathBound(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Piece(NamedTuple):
+class PathSegment(NamedTuple):
     """
     A stretch of a path; ``row`` is of the device for work and queues, and else of the host.
 
@@ -105,7 +105,7 @@ _OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = PathBound
 _CALLED, _ANNOTATED, _COPIED = int(HostWork.CALL), int(HostWork.ANNOTATION), int(Work.COPY)
 _OF_DEVICE = frozenset({_KERNEL, _QUEUE})
 _END_NS: Final = 1 << 63
-# As Piece itself does it, in half the time.
+# As PathSegment itself does it, in half the time.
 _piece: Final = tuple.__new__
 
 
@@ -204,7 +204,7 @@ class Walk:
         self._by_end = sorted((row for row in work if durations_ns[row]), key=self._end_of)
         self._ends_ns = [self._end_of(row) for row in self._by_end]
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[PathSegment]:
         """Yield the pieces, the last one first; they are all of the stretch."""
         begin_ns, at_ns = self._start_ns, self._end_ns
         work, thread = NO_ROW, NO_THREAD
@@ -218,7 +218,7 @@ class Walk:
             for bound, row, from_ns in steps:
                 start_ns = from_ns if from_ns > begin_ns else begin_ns  # noqa: FURB136 -- twice as fast
                 if start_ns < at_ns:
-                    yield _piece(Piece, (bound, row, start_ns, at_ns))
+                    yield _piece(PathSegment, (bound, row, start_ns, at_ns))
                     at_ns = start_ns
 
     def _of_work(self, work: int, at_ns: int) -> "_Steps":

@@ -35,7 +35,7 @@ class Kernel(NamedTuple):
     tensor_cores: bool | None
 
 
-class Operation(NamedTuple):
+class OperatorTotals(NamedTuple):
     """What all calls of one operator took: of the host and of the device, without those in them."""
 
     name: str
@@ -72,7 +72,7 @@ class DeviceWork(NamedTuple):
     """
 
     kernels: tuple[Kernel, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[OperatorTotals, ...]
     copies: tuple[Copies, ...]
     kernel_ns: int
     kernel_count: int
@@ -202,7 +202,7 @@ def _kernels(
 
 def _operations(
     trace: DeviceTrace, timeline: Timeline, owners: Sequence[int], host_time: HostTime
-) -> Iterator[Operation]:
+) -> Iterator[OperatorTotals]:
     host, activities, operation = trace.host, trace.activities, int(HostWork.OPERATION)
     # By name and shapes: calls, time of the host, time of the device, activities.
     sums: dict[tuple[int, int], list[int]] = {}
@@ -219,7 +219,7 @@ def _operations(
             one[2] += activities.durations_ns[row]
             one[3] += 1
     for (name, shape), found in sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1])):
-        yield Operation(trace.names[name], trace.shapes[shape], *found)
+        yield OperatorTotals(trace.names[name], trace.shapes[shape], *found)
 
 
 def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:

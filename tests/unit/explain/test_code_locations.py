@@ -1,6 +1,6 @@
 """Where the threads of a process were that waited."""
 
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.wire.frames import NATIVE, Frame
 from tests.activities import call, call_stack, gap, image, stall
 
@@ -24,7 +24,7 @@ def waits(function, length_ms, *, number, root_ms=0, waker_pid=0):
 
 
 def place_of(*activities, waker_pid=0):
-    places = Places(8)
+    places = CodeLocations(8)
     for activity in activities:
         places.observe(activity)
     seen = places.find(TRAINER.pid, "lock", waker_pid)
@@ -51,7 +51,7 @@ def test_of_a_process_that_ended_no_gap_waits_for_its_call():
     stack = call_stack(3, (Frame(NATIVE, "train", "", 0, "libfoo.so", 0),))
     after_gap = call(TRAINER, "cudaLaunchKernel", 20 * MS, 1 * MS, stack=stack)
     work = gap(TRAINER, "cudaMalloc", "cudaLaunchKernel", 10 * MS, 20 * MS)
-    places = Places(8)
+    places = CodeLocations(8)
 
     places.observe(work)
     places.forget(TRAINER.pid)

@@ -1,15 +1,15 @@
 """What made a step slow: the parts of what was slow that lie in it."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.explain.slow_steps import causes_of_step, chains_by_thread
 from otel_gpu.state.steps import SlowStep
 from otel_gpu.wire.marks import Step
 from tests.unit.report.samples import HOG, MS, preempted
 
-TRAIN = ProcessImage(42, 5, "train", 0, {"service.name": "train"})
-OTHER = ProcessImage(43, 5, "train", 0, {"service.name": "train"})
+TRAIN = Program(42, 5, "train", 0, {"service.name": "train"})
+OTHER = Program(43, 5, "train", 0, {"service.name": "train"})
 T0 = preempted(TRAIN, 0).effect.start_unix_ns
 
 

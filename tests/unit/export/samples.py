@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import (
     OpenCallActivity,
     StallActivity,
 )
-from otel_gpu.enrich.identity.identities import DeviceIdentity, ProcessImage
+from otel_gpu.enrich.identity.identities import DeviceIdentity, Program
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.export.otlp.span_limits import Limits
 from otel_gpu.export.resources import Origins, Resources
@@ -27,14 +27,14 @@ CUDA_MEMCPY_ASYNC = 31
 CUDA_LAUNCH_KERNEL = 1
 CU_MEM_ALLOC = 110
 
-PROCESS = ProcessImage(
+PROCESS = Program(
     pid=42,
     image_ktime_ns=7,
     comm="python",
     start_unix_ns=BOOT_UNIX_NS + 7,
     attributes={"service.name": "trainer", "service.instance.id": "i-1", "process.pid": 42},
 )
-CHILD = ProcessImage(
+CHILD = Program(
     pid=43,
     image_ktime_ns=2_000,
     comm="python",

@@ -27,7 +27,7 @@ def test_the_agents_place_is_the_process_place_too():
         "service.instance.id=x,process.pid=1,process.owner=root",
         "OTEL_SERVICE_NAME": "agent",
     }
-    image = samples.ProcessImage(1, 1, "x", 1, {"service.name": "trainer", "zone": "c"})
+    image = samples.Program(1, 1, "x", 1, {"service.name": "trainer", "zone": "c"})
 
     assert dict(Resources(environ).of(image).attributes) == {
         "k8s.cluster.name": "gpu 1",

@@ -9,7 +9,7 @@ from otel_gpu.capture.preload.programs import LOST_BY_DOORS
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
-from otel_gpu.enrich.identity.identities import ProcessImage, Resource
+from otel_gpu.enrich.identity.identities import Program, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
 from otel_gpu.explain.chains import (
@@ -101,7 +101,7 @@ def process(pid=42):
     """A process image with every attribute that enrich can find."""
     image_ktime_ns = 5 * SECOND
     attributes = describe(pid, image_ktime_ns, facts_of(PROCESS, T0), host_of(capture().info))
-    return ProcessImage(pid, image_ktime_ns, "python", T0 + image_ktime_ns, attributes)
+    return Program(pid, image_ktime_ns, "python", T0 + image_ktime_ns, attributes)
 
 
 def of_hardware(trainer):

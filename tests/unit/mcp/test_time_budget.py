@@ -9,7 +9,7 @@ from otel_gpu.explain.chains import Cause, Culprit, Incident, Verdict
 from otel_gpu.mcp.answers import MAX_BYTES
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.server import answer
-from otel_gpu.report.document import Document, Node, Where, Window, processes_of
+from otel_gpu.report.document import Document, TimeNode, Where, Window, processes_of
 from otel_gpu.report.health import Health
 from tests.activities import SECOND, T0, image, lines_at
 from tests.unit.mcp import served
@@ -21,7 +21,7 @@ LOADER = Who(77, 79, "loader", "python load.py", unit="job.service")
 
 
 def node(state, share, *children, **values):
-    return Node(state, round(share * SECOND), share, children=children, **values)
+    return TimeNode(state, round(share * SECOND), share, children=children, **values)
 
 
 def judged(process, tree):

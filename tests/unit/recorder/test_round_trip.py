@@ -12,7 +12,7 @@ from otel_gpu import pipeline, wire
 from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import PressureActivity, ResourceActivity, WhoActivity
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identity.identities import Culprit, DeviceIdentity, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import Culprit, DeviceIdentity, Program, Resource, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.recorder.limits import Limits
@@ -72,7 +72,7 @@ from tests.unit.recorder.stores import (
 MS = 1_000_000
 STACK = ("anon_pipe_read", "vfs_read", "ksys_read")
 TRAINER = image(42)
-WORKER = ProcessImage(
+WORKER = Program(
     77,
     6 * SECOND,
     "pt_data_worker",
@@ -233,7 +233,7 @@ def test_every_kind_of_activity_is_read_back(tmp_path):
 
 def test_processes_have_the_names_that_became_known_last(tmp_path):
     """An image that was known by its thread's name only is shown with its service later on."""
-    early = ProcessImage(42, 5 * SECOND, "python3", T0, {"service.name": "python3"})
+    early = Program(42, 5 * SECOND, "python3", T0, {"service.name": "python3"})
     written = [
         capture(),
         call(early, "cudaMalloc", 10 * SECOND, MS),

@@ -3,7 +3,16 @@
 from otel_gpu import wire
 from otel_gpu.enrich.activities import TimesActivity
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Node, Verdict
+from otel_gpu.explain.chains import (
+    Cause,
+    Chain,
+    Culprit,
+    Effect,
+    Evidence,
+    Incident,
+    TimeNode,
+    Verdict,
+)
 from otel_gpu.explain.examples import Examples
 from otel_gpu.explain.memory.allocator_churn import AllocatorChurn
 from otel_gpu.explain.settings import Settings
@@ -116,14 +125,14 @@ def verdict(process, name="cpu-starved"):
         name,
         {"starved": 0.6, "gpu": 0.25, "cpu": 0.15},
         {"run_queue": 600 * MS, "host": 150 * MS, "gpu_wait": 250 * MS, "io": 0},
-        Node(
+        TimeNode(
             "all",
             1_000 * MS,
             1.0,
             children=(
-                Node("run_queue", 600 * MS, 0.6),
-                Node("gpu_wait", 250 * MS, 0.25),
-                Node("host", 150 * MS, 0.15),
+                TimeNode("run_queue", 600 * MS, 0.6),
+                TimeNode("gpu_wait", 250 * MS, 0.25),
+                TimeNode("host", 150 * MS, 0.15),
             ),
         ),
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
@@ -176,7 +176,7 @@ def _captures(draw):
 
 def _observe(collector, number, start_ms, began_ms, steps, late_ms):
     """Play one capture; return when it began and ended, in milliseconds."""
-    process = ProcessImage(100 + number, 1, "trainer", T0 + began_ms * MS, {})
+    process = Program(100 + number, 1, "trainer", T0 + began_ms * MS, {})
     collector.observe(capture(unix_ns=T0 + start_ms * MS))
     at_ms, made = start_ms, 0
     for step_ms, added in steps:
@@ -282,7 +282,7 @@ def test_an_older_capture_that_was_written_later_is_cut_at_the_window_as_well():
 def test_a_run_queue_is_spread_from_the_begin_of_its_capture():
     """The first reading of a thread that was there before the capture reaches no further back."""
     collector = Collector(FakeExplainer())
-    old = ProcessImage(42, 1, "trainer", T0 - 3_600 * SECOND, {})
+    old = Program(42, 1, "trainer", T0 - 3_600 * SECOND, {})
     collector.observe(capture(unix_ns=T0))
     waited = series(old, wire.METRIC_RUN_QUEUE, aggregate([40 * MS]))
     collector.observe(snapshot(2, waited, calls(old, "cudaFree", [1_000])))

@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.enrich.identity.identities import Resource, Who
-from otel_gpu.report.document import Node, Where
+from otel_gpu.report.document import TimeNode, Where
 from otel_gpu.report.time_tree import largest_leaves, time_rows
 from otel_gpu.report.wording.sentences import plain
 
@@ -16,7 +16,7 @@ HERE = Where("get_batch", "/app/train.py", 40)
 
 
 def node(state, share, *children, **values):
-    return Node(state, round(share * 1e9), share, children=children, **values)
+    return TimeNode(state, round(share * 1e9), share, children=children, **values)
 
 
 def told(*children):
@@ -108,14 +108,14 @@ def lines(share, *counts, samples=43, lost=0.0):
 
 def test_work_has_a_row_for_each_of_its_lines():
     """With its share of the samples, where there is more than one."""
-    work = Node(
+    work = TimeNode(
         "host_work",
         700_000_000,
         0.7,
         WORKER,
         **lines(0.7, ("decode", 7, 0.9), ("f", 9, 0.05), lost=0.05),
     )
-    own = Node("host", 200_000_000, 0.2, **lines(0.2, ("step", 3, 1.0), samples=1))
+    own = TimeNode("host", 200_000_000, 0.2, **lines(0.2, ("step", 3, 1.0), samples=1))
 
     assert told(node("ipc", 0.7, node("ipc", 0.7, work, who=FEED)), own)[2:] == [
         (2, "work", "python (77), which was working on a CPU: 43 samples"),
@@ -130,7 +130,7 @@ def test_what_work_is_known_to_be_is_said():
     """By the frames between the line and the end of the stack."""
     below = lines(0.6, ("slow_augment", 88, 1.0))
     (line,) = below["children"]
-    own = Node("host", 600_000_000, 0.6, **below | {"children": (line._replace(work="gc"),)})
+    own = TimeNode("host", 600_000_000, 0.6, **below | {"children": (line._replace(work="gc"),)})
 
     assert told(own)[0][2] == "its own work, in data.py:88 slow_augment (gc): 100 % of 43 samples"
 
@@ -147,7 +147,7 @@ def test_work_without_a_sample_says_so():
 
 def test_somebodys_work_is_one_leaf_with_its_first_line():
     """Where there is little room, the line with most says enough."""
-    work = Node(
+    work = TimeNode(
         "host_work", 700_000_000, 0.7, WORKER, **lines(0.7, ("decode", 7, 0.9), ("f", 9, 0.1))
     )
     tree = node(

@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mapped_files
-from otel_gpu.stacks.programs import MAX_REMEMBERED, ProcessImages
+from otel_gpu.stacks.programs import MAX_REMEMBERED, MappedPrograms
 
 QSORT = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
 KTIME_NS = 77
@@ -20,7 +20,7 @@ NOBODY = 4_194_304  # one more than the largest pid
 
 @pytest.fixture
 def images():
-    images = ProcessImages(lambda _pid: KTIME_NS)
+    images = MappedPrograms(lambda _pid: KTIME_NS)
     yield images
     images.close()
 

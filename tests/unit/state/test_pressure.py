@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.report.render.text.tables import load_lines
-from otel_gpu.state.pressure import Load, Pressure, Throttled
+from otel_gpu.state.pressure import Load, PressureState, Throttled
 from otel_gpu.state.window import Window
 from tests.activities import SECOND, T0
 
@@ -29,7 +29,7 @@ def full(at_s, load1, waited_us, throttled_ns, swapped):
 
 
 def load_of(*readings, window=Window()):  # noqa: B008 -- immutable
-    pressure = Pressure(window)
+    pressure = PressureState(window)
     for one in readings:
         pressure.observe(one)
     return pressure.load()

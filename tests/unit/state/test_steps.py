@@ -1,13 +1,13 @@
 """Steps of threads: what is usual, and what is not."""
 
 from otel_gpu import wire
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.state.steps import MAX_SERIES, MAX_SLOW, Steps
 from otel_gpu.state.window import Window
 from otel_gpu.wire.marks import Step
 
-PROCESS = ProcessImage(7, 70, "train", 0, {"service.name": "train"})
+PROCESS = Program(7, 70, "train", 0, {"service.name": "train"})
 MS = 1_000_000
 
 

@@ -7,14 +7,14 @@ from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
 from otel_gpu.state import thread_names as module
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 from tests.activities import SECOND, T0, calls, capture, image, snapshot, thread_time, times
 
 WAITED = (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP)
 
 
 def told(*everybody):
-    names = Names()
+    names = ThreadNames()
     for second, who in enumerate(everybody):
         names.observe(WhoActivity(T0 + second * SECOND, who))
     return names
@@ -40,7 +40,7 @@ def test_a_thread_keeps_the_name_that_it_had():
 
 def test_watched_processes_keep_the_names_that_they_give_themselves():
     """Their threads are seen one by one, and rename themselves."""
-    names = Names()
+    names = ThreadNames()
     names.learn_images([image(900, 1, name="python")])
 
     assert names.named(Culprit(900, 0, "hog")) == Culprit(900, 0, "hog")

@@ -7,7 +7,7 @@ from otel_gpu.report.devices.types import Advice, DeviceReport, GapRow
 from otel_gpu.report.document import Document
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.html.shapes import MOST_ROWS, Part, ShareBar
+from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, SharePart
 from otel_gpu.report.render.html.tables import Table, table_of
 from otel_gpu.report.render.html.timeline import IDLE_TONES
 from otel_gpu.report.render.text.devices import (
@@ -65,7 +65,7 @@ def device_figures(document: Document) -> Iterator[tuple[str, str]]:
     yield f"median step{longest}", format_duration(usual_ns) if steps else "unknown"
 
 
-def phase_parts(row: DeviceReport) -> list[Part]:
+def phase_parts(row: DeviceReport) -> list[SharePart]:
     """Return where the time of a device went; idle time that is not known is what is left."""
     parts = (
         (GPU, "computing", row.compute_ns),
@@ -76,7 +76,7 @@ def phase_parts(row: DeviceReport) -> list[Part]:
     return [_part(row, *one) for one in parts if one[2]]
 
 
-def idle_parts(row: DeviceReport) -> list[Part]:
+def idle_parts(row: DeviceReport) -> list[SharePart]:
     """Return why a device was idle, as shares of its window."""
     ranked = fields.largest_first(row.idle or {}, _LEAST_SHARE * row.window_ns)
     return [_part(row, IDLE_TONES.get(cause, OTHER), cause, time_ns) for cause, time_ns in ranked]
@@ -122,9 +122,9 @@ def _is_shown(name: str, document: Document) -> bool:
     return not rest or (kind in _TABLES and number.isdigit() and int(number) < MOST_ROWS)
 
 
-def _part(row: DeviceReport, tone: str, name: str, time_ns: int | None) -> Part:
+def _part(row: DeviceReport, tone: str, name: str, time_ns: int | None) -> SharePart:
     share = (time_ns or 0) / (row.window_ns or 1)
-    return Part(tone, name, share, format_duration(time_ns or 0))
+    return SharePart(tone, name, share, format_duration(time_ns or 0))
 
 
 def _unless_empty(*found: tuple[str, Table]) -> Iterator[tuple[str, Table]]:

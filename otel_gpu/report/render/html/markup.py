@@ -27,7 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.defaults import DEFAULT_NAMESPACE
 from markupsafe import Markup, escape
 
-from otel_gpu.report.document import Culprit, Frame, ProcessImage
+from otel_gpu.report.document import Culprit, Frame, Program
 from otel_gpu.report.wording.formats import (
     describe_place,
     frame_line,
@@ -51,7 +51,7 @@ _WHO = Markup('<span class="who">{} ({})</span>')
 _ENDING = re.compile(r"</(script|style)", re.ASCII | re.IGNORECASE)
 
 
-class Place(NamedTuple):
+class FrameLine(NamedTuple):
     """A frame as the line of code that it is at."""
 
     frame: Frame
@@ -137,9 +137,9 @@ _FORMS: Mapping[type, Callable[[Any], Any]] = {
     Id: lambda name: Markup("<code>{}</code>").format(clip(name, _ID_CHARACTERS)),
     # An import may not say which processes they were, and call them what they are.
     Culprit: lambda thread: _who(thread.comm or "?", thread.pid, thread_number(thread)),
-    ProcessImage: lambda process: _who(named(process), process.pid, str(process.pid)),
+    Program: lambda process: _who(named(process), process.pid, str(process.pid)),
     Frame: lambda frame: _code(frame, frame_line(frame)),
-    Place: lambda place: _code(place.frame, describe_place(place.frame)),
+    FrameLine: lambda place: _code(place.frame, describe_place(place.frame)),
     tuple: lambda parts: Markup().join(escape(show(part)) for part in parts),
 }
 

@@ -6,22 +6,21 @@ from otel_gpu.report.document import Document
 from otel_gpu.report.memory.snapshot import frame_of, kept_for
 from otel_gpu.report.memory.types import (
     ChurnRow,
+    DeviceMemory,
     FileHolder,
     GrowingLine,
     Holding,
-    Memory,
     MemoryReading,
-    OutOfMemory,
+    OutOfMemoryRow,
     PinnedBy,
-    PinnedHole,
+    PinnedHoleRow,
     SegmentSize,
 )
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.charts import LOST, Chart
-from otel_gpu.report.render.html.markup import Place
-from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, ShareBar
-from otel_gpu.report.render.html.shapes import Part as Share
+from otel_gpu.report.render.html.markup import FrameLine
+from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, ShareBar, SharePart
 from otel_gpu.report.render.html.tables import Table, table_of
 from otel_gpu.report.render.text.memory import file_text, memory_parts, places_text, size_class
 from otel_gpu.report.wording.formats import (
@@ -53,7 +52,7 @@ def alarm_of(document: Document) -> tuple[str, str] | None:
     return next(((row.alarms[0], row.advice[0] if row.advice else "") for row in rows), None)
 
 
-def name_of_memory(row: Memory, document: Document) -> object:
+def name_of_memory(row: DeviceMemory, document: Document) -> object:
     """Say whose memory of which device it is, and who says so."""
     process = next((one for one in document.images if one.pid == row.pid), None)
     whose = process if process is not None else f"process {row.pid}" if row.pid else ""
@@ -61,14 +60,14 @@ def name_of_memory(row: Memory, document: Document) -> object:
     return (whose, f", d{said}") if whose else f"D{said}"
 
 
-def place_of_holding(row: Holding | PinnedBy | OutOfMemory | GrowingLine) -> object:
+def place_of_holding(row: Holding | PinnedBy | OutOfMemoryRow | GrowingLine) -> object:
     """Name a line of a program, or what stands for one."""
     if not row.file:
         return Name(row.function)
-    return Place(frame_of(row))
+    return FrameLine(frame_of(row))
 
 
-def memory_charts(row: Memory) -> Iterator[Chart]:
+def memory_charts(row: DeviceMemory) -> Iterator[Chart]:
     """Yield what was in use and reserved over time, and when requests failed."""
     readings = row.readings
     if len(readings) < 2 or length_of_memory(row) <= 0:  # noqa: PLR2004 -- two ends
@@ -89,7 +88,7 @@ def memory_charts(row: Memory) -> Iterator[Chart]:
         yield Chart("Out of memory", "marks", about, marks, LOST, height=20)
 
 
-def length_of_memory(row: Memory) -> int:
+def length_of_memory(row: DeviceMemory) -> int:
     """Return how long it was looked at, in nanoseconds, up to the last request that failed."""
     if not row.readings:
         return 0
@@ -97,13 +96,15 @@ def length_of_memory(row: Memory) -> int:
     return max(ends) - row.readings[0].unix_ns
 
 
-def memory_shares(row: Memory) -> list[Share]:
+def memory_shares(row: DeviceMemory) -> list[SharePart]:
     """Return what the reserved memory is used for; what is not used at all is left out."""
     # Of some sources there are parts less.
     shares = zip(_TONES, memory_parts(row), strict=False)
     whole = row.reserved_bytes or 1
     return [
-        Share(tone, name, size / whole, format_size(size)) for tone, (name, size) in shares if size
+        SharePart(tone, name, size / whole, format_size(size))
+        for tone, (name, size) in shares
+        if size
     ]
 
 
@@ -154,7 +155,7 @@ def segment_table(rows: Sequence[SegmentSize]) -> Table:
     return table_of(Table("Segments by size", columns), rows, most=MOST_HELD)
 
 
-def hole_table(rows: Sequence[PinnedHole]) -> Table:
+def hole_table(rows: Sequence[PinnedHoleRow]) -> Table:
     """Return the largest holes, and whose blocks are beside them."""
     columns = (
         fields.text("blocks beside it", lambda one: places_text(one.holders)),
@@ -187,7 +188,7 @@ def growth_table(rows: Sequence[GrowingLine]) -> Table:
     return table_of(Table("Lines that hold more and more", columns), rows, most=MOST_HELD)
 
 
-def window_table(row: Memory) -> Table:
+def window_table(row: DeviceMemory) -> Table:
     """Return how the calls went that allocate, over time."""
     origin_ns = row.windows[0].start_unix_ns if row.windows else 0
     columns = (
@@ -205,7 +206,7 @@ def window_table(row: Memory) -> Table:
     return table_of(Table("Calls that allocate, over time", columns), row.windows)
 
 
-def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
+def failure_facts(oom: OutOfMemoryRow) -> Iterator[tuple[str, str]]:
     """Yield what was there when a request failed."""
     yield "Free on the device", _size(oom.free_bytes)
     yield (
@@ -224,7 +225,7 @@ def failure_facts(oom: OutOfMemory) -> Iterator[tuple[str, str]]:
         yield "Held by others", f"at least {format_size(oom.outside_bytes)}"
 
 
-def known_of_memory(row: Memory) -> Iterator[str]:
+def known_of_memory(row: DeviceMemory) -> Iterator[str]:
     """Yield how much of it is known, where that is not all."""
     if row.before_bytes:
         yield f"{format_size(row.before_bytes)} is in use since before the attach."
@@ -260,7 +261,7 @@ def _columns(
 
 
 def _draw(
-    row: Memory,
+    row: DeviceMemory,
     columns: Sequence[tuple[float, float, MemoryReading]],
     tone: str,
     parts: Sequence[float],
@@ -274,7 +275,7 @@ def _draw(
             yield Rectangle(tone, left, width, _HEIGHT - height, height, title=title)
 
 
-def _marks(row: Memory) -> Iterator[Rectangle]:
+def _marks(row: DeviceMemory) -> Iterator[Rectangle]:
     start_ns, length_ns = row.readings[0].unix_ns, length_of_memory(row)
     for number, oom in enumerate(row.ooms):
         if oom.unix_ns is None or not 0 <= oom.unix_ns - start_ns <= length_ns:

@@ -18,8 +18,8 @@ from otel_gpu.report.render.html import (
 )
 from otel_gpu.report.render.html.markup import (
     ENVIRONMENT,
+    FrameLine,
     Id,
-    Place,
     clip,
     hash_of,
     names_for_templates,
@@ -106,7 +106,7 @@ ENVIRONMENT.globals |= names_for_templates(
         "MOST_IN_FULL": MOST_IN_FULL,
         "MOST_ROWS_OF_STEPS": MOST_ROWS_OF_STEPS,
         "MOST_SLOW_STEPS": MOST_SLOW_STEPS,
-        "Place": Place,
+        "Place": FrameLine,
         "clip": clip,
         "coverage": coverage,
         "load_lines": load_lines,

@@ -12,7 +12,7 @@ MOST_ROWS = 200
 WIDTH = 100.0
 
 
-class Part(NamedTuple):
+class SharePart(NamedTuple):
     """One part of a whole; ``beside`` is what stands beside its share."""
 
     tone: str
@@ -41,7 +41,7 @@ class ShareBar(NamedTuple):
     share: float
 
 
-def blocks_of(parts: Iterable[Part]) -> list[Rectangle]:
+def blocks_of(parts: Iterable[SharePart]) -> list[Rectangle]:
     """Lay parts one after the other; what they do not fill stays empty."""
     blocks = []
     left = 0.0
@@ -58,15 +58,17 @@ def bar_block(tone: str, share: float) -> list[Rectangle]:
     return [Rectangle(tone, 0.0, min(max(share, 0.0), 1.0) * WIDTH)]
 
 
-def cause_parts(causes: Iterable[Cause]) -> list[Part]:
+def cause_parts(causes: Iterable[Cause]) -> list[SharePart]:
     """Return the shares of causes."""
-    return [Part(tone_of(cause.kind), label_of(cause.kind), cause.share) for cause in causes]
+    return [SharePart(tone_of(cause.kind), label_of(cause.kind), cause.share) for cause in causes]
 
 
-def named_parts(shares: Mapping[str, float], names: Mapping[str, tuple[str, str]]) -> list[Part]:
+def named_parts(
+    shares: Mapping[str, float], names: Mapping[str, tuple[str, str]]
+) -> list[SharePart]:
     """Return shares by size, in words; those that are too small to matter are left out."""
     ranked = largest_first(shares, SHOWN_SHARE)
-    return [Part(*names.get(name, (OTHER, Name(name))), share) for name, share in ranked]
+    return [SharePart(*names.get(name, (OTHER, Name(name))), share) for name, share in ranked]
 
 
 def listed(parts: Iterable[object], separator: object = ", ") -> tuple[Any, ...]:

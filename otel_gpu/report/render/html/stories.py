@@ -15,16 +15,16 @@ from otel_gpu.report.document import (
     Chain,
     Document,
     Incident,
-    Process,
-    ProcessImage,
+    ProcessReport,
+    Program,
     Who,
     key_of,
     stack_of_cause,
 )
 from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.render.html.charts import is_busy
-from otel_gpu.report.render.html.markup import Place
-from otel_gpu.report.render.html.shapes import Part, cause_parts, listed
+from otel_gpu.report.render.html.markup import FrameLine
+from otel_gpu.report.render.html.shapes import SharePart, cause_parts, listed
 from otel_gpu.report.time_tree import time_rows
 from otel_gpu.report.wording.formats import count_of, format_duration
 from otel_gpu.report.wording.phrases import CLASSES, OTHER, tone_of
@@ -70,7 +70,7 @@ def leading_incident(document: Document) -> Incident | None:
     return min(document.incidents, key=rank, default=None)
 
 
-def lead_parts(incident: Incident) -> list[Part]:
+def lead_parts(incident: Incident) -> list[SharePart]:
     """The causes of the leading incident, each with who did it."""
     causes_shown = [cause for cause in incident.causes if cause.share >= _LEADING_SHARE]
     return [
@@ -79,7 +79,7 @@ def lead_parts(incident: Incident) -> list[Part]:
     ][:_MOST_LEADING]
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """
     A cause in a tree, or a part of all the time of a process.
 
@@ -91,28 +91,28 @@ class Node(NamedTuple):
     tone: str = ""
     kind: str = ""
     sentence: Sentence = ()
-    place: Place | None = None
-    inner: Sequence["Node"] = ()
+    place: FrameLine | None = None
+    inner: Sequence["TreeNode"] = ()
     rest: str = ""
     identity: str = ""
 
 
-def time_nodes(process: Process) -> list[Node]:
+def time_nodes(process: ProcessReport) -> list[TreeNode]:
     """Return where all the time of the threads of a process went that feed a GPU."""
-    levels: list[list[Node]] = [[]]
+    levels: list[list[TreeNode]] = [[]]
     known = {process.process.pid}
     for row in time_rows(process.time_tree):
-        one, inner = row.node, list[Node]()
+        one, inner = row.node, list[TreeNode]()
         is_new = one.who is not None and one.who.pid not in known
         identity = _identity_of(one.who, process) if one.who and is_new else ""
         known |= {one.who.pid} if one.who else set()
-        shown = Node(one.share, one.time_ns, row.tone, sentence=row.sentence, inner=inner)
+        shown = TreeNode(one.share, one.time_ns, row.tone, sentence=row.sentence, inner=inner)
         levels[row.depth].append(shown._replace(identity=identity))
         levels[row.depth + 1 :] = [inner]
     return levels[0]
 
 
-def _identity_of(who: Who, process: Process) -> str:
+def _identity_of(who: Who, process: ProcessReport) -> str:
     """Say who it is that is known by name and number; nothing of one like the process itself."""
     if who.command == process.command:
         return ""
@@ -120,29 +120,29 @@ def _identity_of(who: Who, process: Process) -> str:
     return "; ".join(f"{name} {value}" for name, value in known if value)
 
 
-def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[Node]:
+def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[TreeNode]:
     """Return causes with their places, except the effect's ``own``, and with their own causes."""
 
-    def write(step: Step, inner: list[Node]) -> Node:
+    def write(step: Step, inner: list[TreeNode]) -> TreeNode:
         cause, stack = step.cause, stack_of_cause(step.cause)
         said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
         # A line is in the sentence.
         is_new = stack is not None and (own is None or stack != own) and not cause.lines.first
-        place = Place(stack.place) if stack and stack.place and is_new else None
+        place = FrameLine(stack.place) if stack and stack.place and is_new else None
         shown = _trim(inner) if step.depth < _MOST_DEPTH else []
         tone, kind = tone_of(cause.kind), Code(cause.kind)
-        return Node(cause.share, cause.time_ns, tone, kind, said, place, shown)
+        return TreeNode(cause.share, cause.time_ns, tone, kind, said, place, shown)
 
     return _trim(write_tree(found, write))
 
 
-def _trim(nodes: list[Node]) -> list[Node]:
+def _trim(nodes: list[TreeNode]) -> list[TreeNode]:
     shown = [one for one in nodes[:_MOST_CAUSES] if one.share >= SHOWN_SHARE] or nodes[:1]
     if not (rest := [node for node in nodes if not any(node is one for one in shown)]):
         return shown
     time_ns = sum(node.time_ns for node in rest)
     words = f"{count_of(len(rest), 'smaller cause')}: {format_duration(time_ns)} together"
-    return [*shown, Node(0.0, time_ns, rest=words)]
+    return [*shown, TreeNode(0.0, time_ns, rest=words)]
 
 
 def duration_of(incident: Incident) -> int:
@@ -155,9 +155,9 @@ def places_of(incident: Incident) -> tuple[object, ...]:
     """Say where the effects of an incident were, or else where they waited."""
     ranked = causes.ranked_places(incident)
     if len(ranked) == 1:
-        return (Place(ranked[0][0]),)
+        return (FrameLine(ranked[0][0]),)
     shown: list[object] = [
-        (Place(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
+        (FrameLine(frame), f" {count:,} {TIMES}") for frame, count in ranked[:_MOST_PLACES]
     ]
     if len(ranked) > _MOST_PLACES:
         shown.append(count_of(len(ranked) - _MOST_PLACES, "other place"))
@@ -188,11 +188,11 @@ def stacks_of(chain: Chain) -> list[ShownStack]:
     return list(shown.values())[:MOST_STACKS]
 
 
-def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]:
+def judged_and_others(document: Document) -> tuple[list[ProcessReport], list[ProcessReport]]:
     """Return the processes that call CUDA, those with most to do with it first, and the rest."""
     calling = {key_of(row.process) for row in document.apis}
 
-    def is_judged(one: Process) -> bool:
+    def is_judged(one: ProcessReport) -> bool:
         return bool(one.budget_ns) or key_of(one.process) in calling
 
     judged = filter(is_judged, document.processes)
@@ -200,9 +200,9 @@ def judged_and_others(document: Document) -> tuple[list[Process], list[Process]]
     return sorted(judged, key=lambda one: -sum(one.budget_ns.values())), list(others)
 
 
-def state_parts(process: Process) -> list[Part]:
+def state_parts(process: ProcessReport) -> list[SharePart]:
     """Return what a process's feeder threads spent their time on."""
-    return [Part(node.tone, node.sentence, node.share) for node in time_nodes(process)]
+    return [SharePart(node.tone, node.sentence, node.share) for node in time_nodes(process)]
 
 
 def tone_of_verdict(verdict: str) -> str:
@@ -211,7 +211,7 @@ def tone_of_verdict(verdict: str) -> str:
     return CLASSES[name][0] if name in CLASSES and name != verdict else OTHER
 
 
-def busy_processes(document: Document) -> list[ProcessImage]:
+def busy_processes(document: Document) -> list[Program]:
     """Return the processes that have charts of their own."""
     images = [one.process for one in document.processes]
     busy = [image for image in images if is_busy(document.slots_of(image))]

@@ -9,7 +9,7 @@ from otel_gpu.report.memory.memory_calls import ROLE_WORDS, ROLES
 from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
-from otel_gpu.report.render.html.markup import Id, Place, Quiet
+from otel_gpu.report.render.html.markup import FrameLine, Id, Quiet
 from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, listed
 from otel_gpu.report.render.text.collectives import MOST_RANKS, RANKS
 from otel_gpu.report.waits import kind_of_wait
@@ -125,10 +125,10 @@ def rank_table(row: CommunicatorReport) -> Table:
     return table_of(Table("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
 
 
-def place_of(interval: Interval) -> Place | None:
+def place_of(interval: Interval) -> FrameLine | None:
     """Name where a thread was in a measured interval, unless that is the effect itself."""
     stack = interval.stack
-    return Place(stack.place) if stack and stack.place else None
+    return FrameLine(stack.place) if stack and stack.place else None
 
 
 def functions_of(names: Iterable[str]) -> tuple[Part, ...]:

@@ -11,9 +11,9 @@ from otel_gpu.report.comparison.comparison import (
     REAL,
     Basis,
     Comparison,
+    ComparisonOutcome,
     Delta,
     DeltaKind,
-    Outcome,
     Side,
 )
 from otel_gpu.report.render import fields
@@ -44,11 +44,11 @@ _TITLES: Mapping[DeltaKind, str] = {
     DeltaKind.MEMORY_FILE: "which files held device memory in the end",
     DeltaKind.SHARE: "shares of the whole time",
 }
-_COLOURS: Mapping[Outcome, str] = {
-    Outcome.SLOWER: "bold red",
-    Outcome.FASTER: "bold green",
-    Outcome.NEUTRAL: "bold",
-    Outcome.NOT_COMPARABLE: "bold yellow",
+_COLOURS: Mapping[ComparisonOutcome, str] = {
+    ComparisonOutcome.SLOWER: "bold red",
+    ComparisonOutcome.FASTER: "bold green",
+    ComparisonOutcome.NEUTRAL: "bold",
+    ComparisonOutcome.NOT_COMPARABLE: "bold yellow",
 }
 
 
@@ -66,7 +66,7 @@ def headline(found: Comparison) -> str:
         return "not comparable in time" if has_time else "neither says anything of time"
     basis = _BASES[found.a.basis]
     more = f"{_signed(b_ns - a_ns)} per {basis} ({_percent(change, '+')})"
-    said = "neutral: " if found.outcome is Outcome.NEUTRAL else f"{found.outcome}: "
+    said = "neutral: " if found.outcome is ComparisonOutcome.NEUTRAL else f"{found.outcome}: "
     return f"{said}{more}, {_exact(a_ns)} → {_exact(b_ns)}"
 
 

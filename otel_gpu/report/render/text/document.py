@@ -18,8 +18,8 @@ from otel_gpu.report.document import (
     Effect,
     EffectKind,
     Incident,
-    Process,
-    ProcessImage,
+    ProcessReport,
+    Program,
     Severity,
     key_of,
     stack_of_cause,
@@ -110,7 +110,7 @@ def _is_counted(document: Document) -> bool:
     return bool(document.processes or document.apis or NO_CALLS in document.notes)
 
 
-def _write_parts(document: Document, console: Console, process: ProcessImage | None) -> None:
+def _write_parts(document: Document, console: Console, process: Program | None) -> None:
     _write_devices(document, console)
     if not _is_counted(document) or (document.memory and not document.processes):
         # Of what an allocator or a profiler says alone, nothing is known of calls.
@@ -203,7 +203,7 @@ def _verdicts(document: Document) -> list[Text]:
     return lines or [Text("No CUDA call in this window.")]
 
 
-def _verdict(process: Process) -> Iterator[Text]:
+def _verdict(process: ProcessReport) -> Iterator[Text]:
     line = Text(f"{process_name(process.process)}: ")
     line.append(printable(process.verdict), style="bold" if process.budget_ns else "")
     if shares := largest_first(process.verdict_shares, SHOWN_SHARE):

@@ -8,13 +8,13 @@ from rich.text import Text
 
 from otel_gpu.report.memory.snapshot import cause_name, kept_for, place_text
 from otel_gpu.report.memory.types import (
+    DeviceMemory,
     FileHolder,
     GrowingLine,
     Holding,
     Layer,
-    Memory,
     MemoryPool,
-    OutOfMemory,
+    OutOfMemoryRow,
     SegmentSize,
 )
 from otel_gpu.report.render import fields
@@ -34,7 +34,7 @@ _MAX_ROWS = 10
 _LEAST_HOLE_BYTES = 32 << 20
 
 
-def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
+def memory_sections(row: DeviceMemory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     """Yield headings, and what stands below each: what went wrong first."""
     of = f"device {row.device}" + (f", process {row.pid}" if row.pid is not None else "")
     if row.alarms:
@@ -58,7 +58,7 @@ def memory_sections(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]
     yield from _churned(row)
 
 
-def _held(row: Memory, of: str) -> Iterator[tuple[str, Sequence[RenderableType]]]:
+def _held(row: DeviceMemory, of: str) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     if row.peak_bytes and row.holders:
         # Read now and then: the peak may have been between two readings.
         held = min(row.peak_bytes, sum(one.size_bytes for one in row.holders))
@@ -71,7 +71,7 @@ def _held(row: Memory, of: str) -> Iterator[tuple[str, Sequence[RenderableType]]
         yield "The largest blocks in use", _table(row.largest_blocks, row.live_bytes)
 
 
-def _churned(row: Memory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
+def _churned(row: DeviceMemory) -> Iterator[tuple[str, Sequence[RenderableType]]]:
     if row.churn:
         length = f" in {format_duration(row.recorded_ns)}" if row.recorded_ns else ""
         total = sum(one.size_bytes for one in row.churn)
@@ -92,7 +92,7 @@ _WINDOWS: tuple[Field, ...] = (
 )
 
 
-def _segments(row: Memory) -> Iterator[RenderableType]:
+def _segments(row: DeviceMemory) -> Iterator[RenderableType]:
     if row.pools:
         pools = sorted(row.pools, key=lambda one: -one.reserved_bytes)[:_MAX_ROWS]
         yield draw_table(_POOLS, pools)
@@ -167,7 +167,7 @@ _CHURN_SIZES: tuple[Field, ...] = (
 )
 
 
-def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
+def memory_parts(row: DeviceMemory) -> tuple[tuple[str, int | None], ...]:
     """Return the parts of the reserved memory, and their sizes; None: not known."""
     cached = None if row.stuck_bytes is not None else row.reserved_bytes - row.live_bytes
     return (
@@ -185,7 +185,7 @@ def memory_parts(row: Memory) -> tuple[tuple[str, int | None], ...]:
     )
 
 
-def _room(row: Memory) -> Iterator[Text]:
+def _room(row: DeviceMemory) -> Iterator[Text]:
     reserved = max(row.reserved_bytes, row.peak_reserved_bytes or 0)
     if row.capacity_bytes and row.capacity_bytes >= reserved:
         room = format_size(row.capacity_bytes - reserved)
@@ -198,7 +198,7 @@ def _room(row: Memory) -> Iterator[Text]:
         )
 
 
-def _parts(row: Memory) -> list[tuple[str, int, float]]:
+def _parts(row: DeviceMemory) -> list[tuple[str, int, float]]:
     parts = (*memory_parts(row), ("all that is reserved", row.reserved_bytes))
     whole = row.reserved_bytes or 1
     return [(name, size, size / whole) for name, size in parts if size is not None]
@@ -223,7 +223,7 @@ def _table(rows: Sequence[Holding], whole_bytes: int) -> list[RenderableType]:
     return [draw_table(shown, rows[:_MAX_ROWS]), *more]
 
 
-def _peak(row: Memory) -> str:
+def _peak(row: DeviceMemory) -> str:
     when = f" at {format_time(row.peak_unix_ns)} UTC" if row.peak_unix_ns else ""
     size_bytes = row.peak_bytes or 0
     return f"{size_bytes:,} bytes ({format_size(size_bytes)}){when}"
@@ -238,7 +238,7 @@ def _growth(row: GrowingLine) -> Text:
     )
 
 
-def _failure(oom: OutOfMemory) -> Iterator[RenderableType]:
+def _failure(oom: OutOfMemoryRow) -> Iterator[RenderableType]:
     yield Text(
         f"{place_text(oom)} asked for {_exact(oom.asked_bytes)}: {cause_name(oom)}",
         style="bold",

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from rich.text import Text
 
 from otel_gpu.report.causes import is_hosts_fault, path_of
-from otel_gpu.report.document import ImageKey, Incident, key_of
+from otel_gpu.report.document import Incident, ProcessKey, key_of
 from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.render.text.document import style_of
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend, name_shares
 from otel_gpu.report.render.top.call_table import draw_calls
 from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.time_tree import TimeRow, largest_leaves
-from otel_gpu.report.top.open_calls import OpenCall
+from otel_gpu.report.top.open_calls import OpenCallRow
 from otel_gpu.report.top.screen import IncidentLine, ProcessLine, View
 from otel_gpu.report.wording.formats import (
     describe_kind,
@@ -43,7 +43,7 @@ class Controls(NamedTuple):
     """What the operator chose; ``chosen`` is the process that is looked at, None all."""
 
     sort: str = "time"
-    chosen: ImageKey | None = None
+    chosen: ProcessKey | None = None
     is_paused: bool = False
     has_ended: bool = False
     has_keys: bool = False
@@ -87,7 +87,7 @@ def draw_screen(
     return lines[:height]
 
 
-def _choose(view: View, chosen: ImageKey | None) -> View:
+def _choose(view: View, chosen: ProcessKey | None) -> View:
     if chosen is None:
         return view
 
@@ -240,7 +240,7 @@ def _whose(incident: Incident) -> str:
     return f"{words}, {where}" if where else words
 
 
-def _open_calls(calls: Sequence[OpenCall], most: int) -> Iterator[Text]:
+def _open_calls(calls: Sequence[OpenCallRow], most: int) -> Iterator[Text]:
     if calls:
         yield Text(f"calls that do not return: {len(calls):,}", style="bold red")
     for call in calls[:most]:

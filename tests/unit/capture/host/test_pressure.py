@@ -6,7 +6,7 @@ import os
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.host.pressure import Pressure
+from otel_gpu.capture.host.pressure import PressureReader
 from otel_gpu.wire.bodies import parse_body
 
 PSI = "some avg10=1.50 avg60=0.20 avg300=0.00 total=12345\n"
@@ -27,7 +27,7 @@ def host(tmp_path):
                 path.write_text(text)
 
         def read(self, *pids):
-            return Pressure(proc=self.proc, cgroups=self.cgroups).read(pids)
+            return PressureReader(proc=self.proc, cgroups=self.cgroups).read(pids)
 
     return Host()
 
@@ -186,7 +186,7 @@ def test_members_of_a_known_cgroup_are_found_when_there_is_no_room_for_others(ho
 
 def test_this_host_s_pressure_can_be_recorded():
     """What is read here and now passes the check that a replay does."""
-    body = json.dumps(Pressure().read([os.getpid()])).encode()
+    body = json.dumps(PressureReader().read([os.getpid()])).encode()
 
     assert parse_body(wire.RECORD_PRESSURE, body)["cpus"] == os.cpu_count()
 
@@ -199,7 +199,7 @@ def test_a_cgroup_is_read_for_a_while_after_its_process_ended(host):
             "cgroup/cpu/job/cpu.stat": "nr_periods 9\nnr_throttled 3\nthrottled_time 7000\n",
         }
     )
-    pressure = Pressure(proc=host.proc, cgroups=host.cgroups)
+    pressure = PressureReader(proc=host.proc, cgroups=host.cgroups)
 
     pressure.read([42])
     readings = [pressure.read([])["cgroups"] for _ in range(7)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from otel_gpu import cli, pipeline
 from otel_gpu.capture.recording import RecordingWriter
 from otel_gpu.cli.commands import UsageError
-from otel_gpu.cli.part_reports import Moment, parse_moment
+from otel_gpu.cli.part_reports import TimePoint, parse_time_point
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report.collector import Collector
@@ -234,29 +234,29 @@ def test_what_makes_no_sense_is_refused(recording, capsys, arguments, message):
 @pytest.mark.parametrize(
     ("text", "moment"),
     [
-        ("30s", Moment("end", -30 * 10**9)),
-        ("-30s", Moment("end", -30 * 10**9)),
-        ("+1.5m", Moment("begin", 90 * 10**9)),
-        ("250ms", Moment("end", -250 * 10**6)),
-        ("2h", Moment("end", -7_200 * 10**9)),
-        ("1d", Moment("end", -86_400 * 10**9)),
-        ("1760000000", Moment("unix", 1_760_000_000 * 10**9)),
-        ("1760000000.123456789", Moment("unix", 1_760_000_000_123_456_789)),
-        ("1760000000.5", Moment("unix", 1_760_000_000_500_000_000)),
-        ("2025-10-09T08:53:20", Moment("unix", 1_760_000_000 * 10**9)),
-        ("2025-10-09 10:53:20.000001+02:00", Moment("unix", 1_760_000_000 * 10**9 + 1_000)),
-        ("2025-10-09", Moment("unix", 1_759_968_000 * 10**9)),
+        ("30s", TimePoint("end", -30 * 10**9)),
+        ("-30s", TimePoint("end", -30 * 10**9)),
+        ("+1.5m", TimePoint("begin", 90 * 10**9)),
+        ("250ms", TimePoint("end", -250 * 10**6)),
+        ("2h", TimePoint("end", -7_200 * 10**9)),
+        ("1d", TimePoint("end", -86_400 * 10**9)),
+        ("1760000000", TimePoint("unix", 1_760_000_000 * 10**9)),
+        ("1760000000.123456789", TimePoint("unix", 1_760_000_000_123_456_789)),
+        ("1760000000.5", TimePoint("unix", 1_760_000_000_500_000_000)),
+        ("2025-10-09T08:53:20", TimePoint("unix", 1_760_000_000 * 10**9)),
+        ("2025-10-09 10:53:20.000001+02:00", TimePoint("unix", 1_760_000_000 * 10**9 + 1_000)),
+        ("2025-10-09", TimePoint("unix", 1_759_968_000 * 10**9)),
     ],
 )
 def test_moments_are_read(text, moment):
     """Every way to name a moment means one, to the nanosecond where it says so."""
-    assert parse_moment(text) == moment
+    assert parse_time_point(text) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "30", "s", "--5s", "5 s", "٣s", "1e9", "nan"])
 def test_what_names_no_moment_is_refused(text):
     """A duration without its unit is asked for it, not taken for 1970."""
     with pytest.raises(UsageError) as error:
-        parse_moment(text)
+        parse_time_point(text)
 
     assert error.value.hint

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from otel_gpu import cli
 from otel_gpu.cli.commands import Output
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from tests.activities import SECOND, T0, call, capture
 from tests.unit.recorder.stores import write
 
@@ -21,7 +21,7 @@ EVIL = "\x1b]0;owned\x07\n=cmd()\u202e\x9b31m"
 def path(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
-    process = ProcessImage(42, 5 * SECOND, "x", T0, {"service.name": EVIL})
+    process = Program(42, 5 * SECOND, "x", T0, {"service.name": EVIL})
     calls = [call(process, "cudaMalloc", n * SECOND, 1_500_000 * n, comm="=a") for n in (1, 2, 3)]
     return write(tmp_path / "store.db", [capture(), *calls])
 

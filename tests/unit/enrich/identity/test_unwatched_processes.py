@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Program, Who
 from otel_gpu.enrich.identity.unwatched_processes import unit_of, who_of, who_of_facts
 
 CONTAINER = "0123456789abcdef" * 4
@@ -58,7 +58,7 @@ def test_hostile_facts_are_bounded():
 
 def test_a_watched_process_has_it_in_its_attributes():
     """So that both are shown in the same words."""
-    process = ProcessImage(
+    process = Program(
         7,
         1,
         "python",

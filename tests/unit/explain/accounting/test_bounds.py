@@ -5,7 +5,7 @@ from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain.accounting.bounds import with_bounds
 from otel_gpu.explain.accounting.verdicts import find_verdicts
 from otel_gpu.explain.chains import Cause, Incident
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.time_tree import say_bound
 from otel_gpu.report.wording.sentences import plain
@@ -21,7 +21,7 @@ HOLDER = Culprit(42, 43, "saver")
 
 def bounds_of(*times, samples=(), incidents=()):
     """What a verdict names: class and words."""
-    places, ledger = Places(16), Ledger()
+    places, ledger = CodeLocations(16), Ledger()
     for sample in samples:
         places.observe(sample)
     ledger.observe(account(1, *times))

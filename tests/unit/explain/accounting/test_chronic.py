@@ -10,11 +10,11 @@ from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.chronic import find_chronic
 from otel_gpu.explain.advice import LINES_ADVICE
 from otel_gpu.explain.chains import stack_of_cause
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Figures
-from otel_gpu.state.thread_names import Names
+from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.frames import Frame
 from tests.activities import (
     APIS_BY_NAME,
@@ -525,7 +525,7 @@ def test_none_of_many_who_had_the_cpu_is_to_blame_for_all():
 
 def test_hundreds_of_neighbours_that_matter_to_nobody_hide_no_cause_and_are_not_looked_for():
     """Of more neighbours than causes are kept, the time is too little; the rest is told as without them."""
-    places = Places(8)
+    places = CodeLocations(8)
     loader = [of_loader(800), rest(100)]
     neighbours = [
         row(RUN_QUEUE, GAP, 1, who=Culprit(5000 + n, 0, f"job-{n}")) for n in range(CAUSES + 44)
@@ -536,13 +536,13 @@ def test_hundreds_of_neighbours_that_matter_to_nobody_hide_no_cause_and_are_not_
         figures = Figures(TRAINER, (), tuple(rows))
         return list(find_chronic(figures, START, START + SECOND, settings, places, None, names))
 
-    class Asked(Names):
+    class Asked(ThreadNames):
         def named(self, culprit):
             asked.append(culprit.pid)
             return super().named(culprit)
 
     asked = []
-    (alone,) = found(loader, Names())
+    (alone,) = found(loader, ThreadNames())
     (among,) = found([*loader, *neighbours], Asked())
 
     assert (among.cause.kind, among.cause.time_ns, among.pids) == ("ipc", 800 * MS, {77})

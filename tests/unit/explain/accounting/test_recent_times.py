@@ -9,7 +9,7 @@ from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.accounting.waited_for import account_pieces
 from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.state.time_accounting import Account
 from tests.activities import APIS_BY_NAME, MS, SECOND, T0, capture, image, thread_time, times
 from tests.unit.explain.nccl.test_collectives import hanging
@@ -132,7 +132,7 @@ class TestPieces:
     def test_what_was_seen_is_not_told_again(self):
         """Of a lock four tenths were seen, and six in the account."""
         culprit = Culprit(5, 6, "other")
-        seen = [Piece("lock", 400 * MS, culprit, None)]
+        seen = [CauseInterval("lock", 400 * MS, culprit, None)]
 
         found = pieces([(BLOCKED, GAP, 600 * MS, {"reason": "lock", "wait": OPEN})], seen=seen)
 

@@ -17,7 +17,7 @@ from otel_gpu.explain.accounting.time_tree import (
     grow,
     resources_of,
 )
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.state.capture_state import Figures
 from tests.activities import SECOND, call_stack, gap
 from tests.unit.explain.streams import (
@@ -335,7 +335,7 @@ def place_of(function, line=7):
 
 
 def seen(*activities):
-    places = Places(16)
+    places = CodeLocations(16)
     for activity in activities:
         places.observe(activity)
     return places
@@ -536,7 +536,7 @@ def test_places_are_bounded_and_forgotten():
 
 def test_places_of_very_many_processes_are_bounded():
     """Those that were seen first are given up."""
-    places = Places(4096)
+    places = CodeLocations(4096)
     for pid in range(1, 400):
         for number in range(50):
             wait = off_cpu(number, 1, reason="ipc", stack=place_of("f", number))

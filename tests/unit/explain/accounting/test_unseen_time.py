@@ -9,7 +9,7 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.accounting.unseen_time import _shares
 from otel_gpu.explain.accounting.waits import Waited
 from otel_gpu.explain.chains import Evidence
-from otel_gpu.explain.intervals import Piece
+from otel_gpu.explain.intervals import CauseInterval
 from tests.unit.explain.streams import (
     MS,
     TRAINER,
@@ -170,7 +170,7 @@ _SPAN = Evidence("gap", "gap", 0, 1)
 
 @given(
     st.lists(st.builds(Waited, _KINDS, _WHO, st.none(), _TIMES), max_size=6),
-    st.lists(st.builds(Piece, _KINDS, _TIMES, _WHO, st.just(_SPAN)), max_size=6),
+    st.lists(st.builds(CauseInterval, _KINDS, _TIMES, _WHO, st.just(_SPAN)), max_size=6),
     _TIMES,
     st.sampled_from([None, SERVER]),
 )

@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.accounting.verdicts import STATES, budget_of, find_verdicts
-from otel_gpu.explain.code_locations import Places
+from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Ledger
 from tests.activities import calls, snapshot
@@ -214,7 +214,7 @@ def test_a_process_without_feeder_threads_has_no_verdict():
 
 
 def looked_at(times, *samples):
-    places = Places(16)
+    places = CodeLocations(16)
     for sample in samples:
         places.observe(sample)
     ledger = Ledger()

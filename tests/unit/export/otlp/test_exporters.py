@@ -15,8 +15,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.metrics.exporter import open_exporters
 from otel_gpu.export.otlp.exporters import otlp_transport
-from otel_gpu.export.otlp.queue import Pending
-from otel_gpu.export.otlp.sender import Delivery, Outcome
+from otel_gpu.export.otlp.queue import QueuedItem
+from otel_gpu.export.otlp.sender import Delivery, SendOutcome
 from otel_gpu.export.otlp.signals import LOGS, SPANS
 from otel_gpu.export.otlp.span_encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
 from otel_gpu.export.profiles.profile_encoder import PROFILES, ProfileEncoder, Taken
@@ -55,9 +55,9 @@ def span(number: int, text: str = "") -> FinishedSpan:
     )
 
 
-def batch(*spans: FinishedSpan) -> list[Pending]:
+def batch(*spans: FinishedSpan) -> list[QueuedItem]:
     encoder = SpanEncoder()
-    return [Pending(ORIGIN, len(data), data) for data in map(encoder.encode, spans)]
+    return [QueuedItem(ORIGIN, len(data), data) for data in map(encoder.encode, spans)]
 
 
 def closed_port() -> int:
@@ -72,18 +72,18 @@ def test_spans_arrive_as_the_standard_exporter_would_send_them(connect, receiver
 
     delivery = connect(protocol).deliver(batch(*spans))
 
-    assert delivery == Delivery(Outcome.DELIVERED)
+    assert delivery == Delivery(SendOutcome.DELIVERED)
     (request,) = receiver.requests("traces")
     assert request.protocol == protocol
     assert request.body == stock_encode([readable(s) for s in spans]).SerializeToString()
     assert len(receiver.spans()) == 23
 
 
-def log_batch(*numbers: int) -> list[Pending]:
+def log_batch(*numbers: int) -> list[QueuedItem]:
     encoder = LogEncoder()
     event = SpanEvent("otel_gpu.stack", 5, (("code.stacktrace", "main (a.py:1)"),))
     items = [encoder.encode(SpanLog(*span(number)[:3], event)) for number in numbers]
-    return [Pending(ORIGIN, len(data), data) for data in items]
+    return [QueuedItem(ORIGIN, len(data), data) for data in items]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -99,14 +99,14 @@ def test_log_records_arrive_where_logs_go(receiver, protocol):
     transport = otlp_transport(environ, LOGS)
 
     assert transport.place.startswith("the log endpoint ")
-    assert transport.deliver(log_batch(1, 2, 3)) == Delivery(Outcome.DELIVERED)
+    assert transport.deliver(log_batch(1, 2, 3)) == Delivery(SendOutcome.DELIVERED)
     receiver.reject_spans = 2
-    assert transport.deliver(log_batch(4, 5)) == Delivery(Outcome.DELIVERED, rejected=2)
+    assert transport.deliver(log_batch(4, 5)) == Delivery(SendOutcome.DELIVERED, rejected=2)
     # What makes no sense takes nothing back that was counted.
     receiver.reject_spans = -7
-    assert transport.deliver(log_batch(7)) == Delivery(Outcome.DELIVERED)
+    assert transport.deliver(log_batch(7)) == Delivery(SendOutcome.DELIVERED)
     receiver.refuse(True)
-    assert transport.deliver(log_batch(6)).outcome is Outcome.UNAVAILABLE
+    assert transport.deliver(log_batch(6)).outcome is SendOutcome.UNAVAILABLE
     transport.close()
 
     request, *_ = receiver.requests("logs")
@@ -159,7 +159,7 @@ def test_an_answer_without_an_end_costs_little(encoding, piece):
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": one.endpoint}
         environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
         with closing(otlp_transport(environ)) as transport:
-            assert transport.deliver(batch(span(1))) == Delivery(Outcome.DELIVERED)
+            assert transport.deliver(batch(span(1))) == Delivery(SendOutcome.DELIVERED)
         (exporter,) = open_exporters({**environ, "OTEL_METRICS_EXPORTER": "otlp"}, 9)
         exporter.export(MetricsData([]))
         exporter.shutdown()
@@ -177,7 +177,7 @@ def test_telemetry_is_not_sent_on():
             environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": one.endpoint}
             environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
             with closing(otlp_transport(environ)) as transport:
-                assert transport.deliver(batch(span(1))).outcome is Outcome.REJECTED
+                assert transport.deliver(batch(span(1))).outcome is SendOutcome.REJECTED
 
         assert one.requests == 1
         assert other.requests == 0
@@ -200,14 +200,14 @@ def test_profiles_arrive_where_profiles_go(receiver, protocol):
     encoder = ProfileEncoder(ORIGIN)
     encoder.add(Taken(5, 10, 42, "trainer", ("do_nanosleep",), None))
     data = encoder.encode(bytes(range(16))).data
-    batch = [Pending(ORIGIN, len(data), data)]
+    batch = [QueuedItem(ORIGIN, len(data), data)]
 
     assert transport.place.startswith("the profile endpoint ")
-    assert transport.deliver(batch) == Delivery(Outcome.DELIVERED)
+    assert transport.deliver(batch) == Delivery(SendOutcome.DELIVERED)
     receiver.reject_spans = 1
-    assert transport.deliver(batch) == Delivery(Outcome.DELIVERED, rejected=1)
+    assert transport.deliver(batch) == Delivery(SendOutcome.DELIVERED, rejected=1)
     receiver.refuse(True)
-    assert transport.deliver(batch).outcome is Outcome.UNAVAILABLE
+    assert transport.deliver(batch).outcome is SendOutcome.UNAVAILABLE
     transport.close()
 
     request, *_ = receiver.requests()
@@ -224,7 +224,7 @@ def test_an_endpoint_of_profiles_is_taken_as_it_is(receiver):
     transport = otlp_transport(environ, PROFILES)
 
     assert transport.place == f"the profile endpoint {receiver.http_endpoint}/elsewhere"
-    assert transport.deliver([Pending(ORIGIN, 0, b"")]).outcome is Outcome.REJECTED
+    assert transport.deliver([QueuedItem(ORIGIN, 0, b"")]).outcome is SendOutcome.REJECTED
     transport.close()
 
 
@@ -238,7 +238,7 @@ def test_headers_and_compression_hold(connect, receiver, protocol, compression):
         OTEL_EXPORTER_OTLP_COMPRESSION=compression,
     )
 
-    assert transport.deliver(batch(span(1, "x" * 5000))).outcome is Outcome.DELIVERED
+    assert transport.deliver(batch(span(1, "x" * 5000))).outcome is SendOutcome.DELIVERED
 
     (request,) = receiver.requests("traces")
     assert request.headers["api-key"] == "secret"
@@ -257,7 +257,7 @@ def test_a_signals_own_endpoint_wins(receiver):
         }
     )
 
-    assert transport.deliver(batch(span(1))).outcome is Outcome.DELIVERED
+    assert transport.deliver(batch(span(1))).outcome is SendOutcome.DELIVERED
     transport.close()
 
 
@@ -271,7 +271,7 @@ def test_empty_variables_count_as_not_set(connect, protocol):
         protocol, **{f"OTEL_EXPORTER_OTLP_{name}": value for name, value in empty.items()}
     )
 
-    assert transport.deliver(batch(span(1))).outcome is Outcome.DELIVERED
+    assert transport.deliver(batch(span(1))).outcome is SendOutcome.DELIVERED
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -281,7 +281,7 @@ def test_spans_that_the_receiver_rejects_are_told(connect, receiver, protocol):
 
     delivery = connect(protocol).deliver(batch(span(1), span(2), span(3)))
 
-    assert delivery == Delivery(Outcome.DELIVERED, rejected=2)
+    assert delivery == Delivery(SendOutcome.DELIVERED, rejected=2)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -295,7 +295,7 @@ def test_a_dead_endpoint_is_unavailable(protocol):
         }
     )
 
-    assert transport.deliver(batch(span(1))).outcome is Outcome.UNAVAILABLE
+    assert transport.deliver(batch(span(1))).outcome is SendOutcome.UNAVAILABLE
     transport.close()
 
 
@@ -306,7 +306,7 @@ def test_a_receiver_that_has_no_time_is_unavailable(connect, receiver, protocol)
 
     delivery = connect(protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.3").deliver(batch(span(1)))
 
-    assert delivery.outcome is Outcome.UNAVAILABLE
+    assert delivery.outcome is SendOutcome.UNAVAILABLE
 
 
 def test_a_receiver_that_refuses_for_good_has_rejected(receiver):
@@ -318,7 +318,7 @@ def test_a_receiver_that_refuses_for_good_has_rejected(receiver):
         }
     )
 
-    assert transport.deliver(batch(span(1))).outcome is Outcome.REJECTED
+    assert transport.deliver(batch(span(1))).outcome is SendOutcome.REJECTED
     transport.close()
 
 
@@ -331,8 +331,8 @@ def test_a_request_that_is_too_large_is_told_at_once(caplog):
         small = transport.deliver(batch(span(1)))
         transport.close()
 
-    assert large.outcome is Outcome.TOO_LARGE
-    assert small.outcome is Outcome.DELIVERED
+    assert large.outcome is SendOutcome.TOO_LARGE
+    assert small.outcome is SendOutcome.DELIVERED
     assert "retrying" not in caplog.text
 
 
@@ -348,7 +348,7 @@ def test_a_batch_is_encoded_once_however_often_it_is_tried(connect, receiver, mo
 
     delivery = transport.deliver(batch(span(1), span(2)))
 
-    assert delivery == Delivery(Outcome.DELIVERED)
+    assert delivery == Delivery(SendOutcome.DELIVERED)
     assert encode.call_count == 1
     assert len(receiver.spans()) == 2
 
@@ -374,7 +374,7 @@ def test_closing_ends_a_wait_for_an_answer(connect, receiver):
     thread.join(8.0)
 
     assert not thread.is_alive()
-    assert answers[0].outcome is not Outcome.DELIVERED
+    assert answers[0].outcome is not SendOutcome.DELIVERED
 
 
 @pytest.mark.parametrize(

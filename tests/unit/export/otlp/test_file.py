@@ -12,8 +12,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.otlp.file import FileTransport, OtlpFile
-from otel_gpu.export.otlp.queue import Pending
-from otel_gpu.export.otlp.sender import Outcome
+from otel_gpu.export.otlp.queue import QueuedItem
+from otel_gpu.export.otlp.sender import SendOutcome
 from otel_gpu.export.otlp.span_encoder import SpanEncoder
 from otel_gpu.export.spans.finished import STATUS_ERROR, FinishedSpan, Origin, SpanLink
 
@@ -38,10 +38,10 @@ def test_a_batch_is_a_line_of_otlp_json(tmp_path):
     file = OtlpFile(str(tmp_path / "out.jsonl"))
     data = SpanEncoder().encode(SPAN)
 
-    delivery = FileTransport(file).deliver([Pending(ORIGIN, len(data), data)])
+    delivery = FileTransport(file).deliver([QueuedItem(ORIGIN, len(data), data)])
     file.close()
 
-    assert delivery.outcome is Outcome.DELIVERED
+    assert delivery.outcome is SendOutcome.DELIVERED
     (line,) = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(line) == {
         "resourceSpans": [

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.enrich.identity.identities import ProcessImage
-from otel_gpu.export.otlp.queue import Pending, SpanQueue
+from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
 from otel_gpu.export.spans.finished import Origin
 
 ORIGINS = [Origin(Resource({}), InstrumentationScope(name)) for name in "ab"]
 
 
-def program(pid: int, user: str) -> ProcessImage:
-    return ProcessImage(pid, 1, "python3", 0, {"process.owner": user})
+def program(pid: int, user: str) -> Program:
+    return Program(pid, 1, "python3", 0, {"process.owner": user})
 
 
 FLOOD, SECOND_FLOOD = program(1, "nobody"), program(2, "nobody")
@@ -29,8 +29,8 @@ def queue_of(limit_bytes=1000, batch_bytes=100, batch_spans=50, header_bytes=0) 
     )
 
 
-def pending(size_bytes: int, content: bytes = b"", origin: int = 0) -> Pending:
-    return Pending(ORIGINS[origin], size_bytes, content)
+def pending(size_bytes: int, content: bytes = b"", origin: int = 0) -> QueuedItem:
+    return QueuedItem(ORIGINS[origin], size_bytes, content)
 
 
 def test_batches_are_split_by_bytes():
@@ -81,9 +81,9 @@ def test_a_full_queue_drops_the_oldest():
     assert [p.content[0] for p in queue.take()] == [2, 3]
 
 
-def of(process: ProcessImage, number: int, size_bytes: int = 10) -> Pending:
+def of(process: Program, number: int, size_bytes: int = 10) -> QueuedItem:
     origin = Origin(ORIGINS[0].resource, ORIGINS[0].scope, process)
-    return Pending(origin, size_bytes, (process.pid, number))
+    return QueuedItem(origin, size_bytes, (process.pid, number))
 
 
 def test_a_full_queue_drops_of_the_user_that_has_most():
@@ -231,7 +231,7 @@ def test_batches_grow_back_after_a_refusal():
 def test_the_bound_holds_whatever_happens(steps):
     """What waits or is sent never takes more bytes than the limit, and of a program it is in order."""
     queue = queue_of(limit_bytes=300)
-    taken: list[list[Pending]] = []
+    taken: list[list[QueuedItem]] = []
     put = dropped = settled = 0
 
     for step, size_bytes, process in steps:

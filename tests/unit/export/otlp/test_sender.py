@@ -7,14 +7,14 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.export.otlp import sender as sender_module
-from otel_gpu.export.otlp.queue import Pending, SpanQueue
-from otel_gpu.export.otlp.sender import BackgroundSender, Delivery, Outcome, Sender
+from otel_gpu.export.otlp.queue import QueuedItem, SpanQueue
+from otel_gpu.export.otlp.sender import BackgroundSender, Delivery, Sender, SendOutcome
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.faults import Faults
 
 ORIGIN = Origin(Resource({}), InstrumentationScope("otel_gpu.cuda"))
-DELIVERED = Delivery(Outcome.DELIVERED)
-UNAVAILABLE = Delivery(Outcome.UNAVAILABLE)
+DELIVERED = Delivery(SendOutcome.DELIVERED)
+UNAVAILABLE = Delivery(SendOutcome.UNAVAILABLE)
 
 
 class StubTransport:
@@ -23,14 +23,14 @@ class StubTransport:
     place = "the stub"
 
     def __init__(self) -> None:
-        self.answer: Callable[[Sequence[Pending]], Delivery] = lambda _: DELIVERED
+        self.answer: Callable[[Sequence[QueuedItem]], Delivery] = lambda _: DELIVERED
         self.batches: list[list[bytes]] = []
         self.closed = False
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.asked = threading.Event()
 
-    def deliver(self, batch: Sequence[Pending]) -> Delivery:
+    def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
         self.batches.append([p.content for p in batch])
         self.asked.set()
         self.may_answer.wait()
@@ -72,12 +72,12 @@ def start(transport, monkeypatch):
         sender.shutdown(5.0)
 
 
-def _as_it_is(item: Pending) -> Pending:
+def _as_it_is(item: QueuedItem) -> QueuedItem:
     return item
 
 
-def span(number: int, size_bytes: int = 10) -> Pending:
-    return Pending(ORIGIN, size_bytes, b"%d" % number)
+def span(number: int, size_bytes: int = 10) -> QueuedItem:
+    return QueuedItem(ORIGIN, size_bytes, b"%d" % number)
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -240,9 +240,9 @@ def test_spans_after_the_end_are_counted(start, transport):
 @pytest.mark.parametrize(
     ("delivery", "dropped"),
     [
-        (Delivery(Outcome.REJECTED), {"rejected_by_receiver": 3}),
-        (Delivery(Outcome.DELIVERED, rejected=2), {"rejected_by_receiver": 2}),
-        (Delivery(Outcome.DELIVERED, rejected=99), {"rejected_by_receiver": 3}),
+        (Delivery(SendOutcome.REJECTED), {"rejected_by_receiver": 3}),
+        (Delivery(SendOutcome.DELIVERED, rejected=2), {"rejected_by_receiver": 2}),
+        (Delivery(SendOutcome.DELIVERED, rejected=99), {"rejected_by_receiver": 3}),
     ],
 )
 def test_spans_that_a_receiver_refuses_are_counted(start, transport, delivery, dropped):
@@ -262,7 +262,7 @@ def test_a_batch_that_is_too_large_is_split(start, transport):
 
     def answer(batch):
         too_large = len(batch) > 2 or b"7" in [p.content for p in batch]
-        return Delivery(Outcome.TOO_LARGE if too_large else Outcome.DELIVERED)
+        return Delivery(SendOutcome.TOO_LARGE if too_large else SendOutcome.DELIVERED)
 
     transport.answer = answer
     sender = start()
@@ -295,7 +295,12 @@ def test_a_file_that_cannot_be_written_does_not_end_the_thread(start, transport,
 
 def test_counters_add_up_at_every_moment(start, transport):
     """Whoever looks, and whenever: accepted is exported, dropped and pending together."""
-    answers = [DELIVERED, UNAVAILABLE, Delivery(Outcome.REJECTED), Delivery(Outcome.DELIVERED, 1)]
+    answers = [
+        DELIVERED,
+        UNAVAILABLE,
+        Delivery(SendOutcome.REJECTED),
+        Delivery(SendOutcome.DELIVERED, 1),
+    ]
     transport.answer = lambda _: answers[len(transport.batches) % 4]
     sender = start(limit_bytes=200, batch_spans=3, flush_interval_s=0.001)
 
@@ -343,7 +348,7 @@ def test_a_direct_sender_does_not_ask_a_dead_endpoint_for_every_batch(transport)
 def test_a_direct_sender_splits_and_counts_too(transport):
     """Refusals are handled as in the background."""
     transport.answer = lambda batch: (
-        Delivery(Outcome.TOO_LARGE) if len(batch) > 1 else Delivery(Outcome.DELIVERED, 1)
+        Delivery(SendOutcome.TOO_LARGE) if len(batch) > 1 else Delivery(SendOutcome.DELIVERED, 1)
     )
     sender = direct(transport)
     for number in range(4):
@@ -360,7 +365,7 @@ def test_an_error_of_our_own_costs_one_batch(start, transport):
     faults = Faults()
     sender = start(batch_spans=3, faults=faults)
 
-    def fail(_: Sequence[Pending]) -> Delivery:
+    def fail(_: Sequence[QueuedItem]) -> Delivery:
         raise KeyError("resource")
 
     transport.answer = fail

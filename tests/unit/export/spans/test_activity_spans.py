@@ -417,7 +417,7 @@ def test_other_activities_make_no_spans(builder):
 def test_memory_does_not_grow_with_the_past(builder):
     """Images, devices and open calls of the past are let go of."""
     for number in range(10_007):
-        process = samples.ProcessImage(number, 1, "x", 1, {"service.name": "x"})
+        process = samples.Program(number, 1, "x", 1, {"service.name": "x"})
         device = DeviceIdentity(number, None, None)
         builder.spans(samples.call(device=device, process=process, pid=number))
         builder.spans(samples.open_call(start_ktime_ns=number))

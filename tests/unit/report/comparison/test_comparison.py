@@ -2,7 +2,14 @@
 
 import pytest
 
-from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Outcome, Side, alike, compare
+from otel_gpu.report.comparison.comparison import (
+    Basis,
+    ComparisonOutcome,
+    DeltaKind,
+    Side,
+    alike,
+    compare,
+)
 
 MS = 1_000_000
 WORK = {"gemm": 10.0, "relu": 5.0}
@@ -24,7 +31,7 @@ def test_the_same_is_neutral():
 
     assert found.comparable
     assert (found.outcome, found.change, found.reasons, found.deltas) == (
-        Outcome.NEUTRAL,
+        ComparisonOutcome.NEUTRAL,
         0,
         (),
         (),
@@ -34,11 +41,11 @@ def test_the_same_is_neutral():
 @pytest.mark.parametrize(
     ("factor", "outcome"),
     [
-        (1.2, Outcome.SLOWER),
-        (1.051, Outcome.SLOWER),
-        (1.049, Outcome.NEUTRAL),
-        (0.951, Outcome.NEUTRAL),
-        (0.949, Outcome.FASTER),
+        (1.2, ComparisonOutcome.SLOWER),
+        (1.051, ComparisonOutcome.SLOWER),
+        (1.049, ComparisonOutcome.NEUTRAL),
+        (0.951, ComparisonOutcome.NEUTRAL),
+        (0.949, ComparisonOutcome.FASTER),
     ],
 )
 def test_five_percent_are_a_change(factor, outcome):
@@ -54,7 +61,7 @@ def test_what_steps_differ_by_is_no_change():
 
     assert found.change == pytest.approx(0.1)
     assert found.noise > 0.4
-    assert found.outcome is Outcome.NEUTRAL
+    assert found.outcome is ComparisonOutcome.NEUTRAL
     assert not found.is_slower_by(0.05)
 
 
@@ -88,7 +95,7 @@ def test_what_cannot_be_compared_says_why(other, reason):
 
     found = compare(a, b)
 
-    assert (found.comparable, found.outcome) == (False, Outcome.NOT_COMPARABLE)
+    assert (found.comparable, found.outcome) == (False, ComparisonOutcome.NOT_COMPARABLE)
     assert any(reason in one for one in found.reasons)
     assert found.change is None
     assert [(one.kind, one.change) for one in found.deltas] == [(DeltaKind.MEMORY, 200)]
@@ -166,7 +173,7 @@ def test_other_kernels_of_the_same_operators_are_compared():
 
     found = compare(a, b)
 
-    assert (found.outcome, found.reasons) == (Outcome.FASTER, ())
+    assert (found.outcome, found.reasons) == (ComparisonOutcome.FASTER, ())
 
 
 def test_windows_have_to_be_of_the_same_work():
@@ -176,7 +183,7 @@ def test_windows_have_to_be_of_the_same_work():
 
     assert not compare(a, side([150 * MS], basis=Basis.WINDOW, work=much)).comparable
     found = compare(a, side([104 * MS], basis=Basis.WINDOW))
-    assert found.outcome is Outcome.NEUTRAL
+    assert found.outcome is ComparisonOutcome.NEUTRAL
     assert "the windows are compared" in found.reasons[0]
 
 

@@ -14,7 +14,7 @@ from otel_gpu.report.timeline.timeline import (
     WAITS,
     TimelineDrawing,
 )
-from otel_gpu.report.timeline.tracks import Arrow, Instant, Level, Place, Slice, Track
+from otel_gpu.report.timeline.tracks import Arrow, ArrowEnd, Instant, Level, Slice, Track
 
 T0 = 1_750_000_000_123_456_789
 THREAD = Track(4242, "trainer", 4243, "python")
@@ -106,7 +106,7 @@ def test_only_incidents_are_marked():
         drawing.instant(Instant(THREAD, f"{number}", "incident", T0 - number))
     drawing.instant(Instant(THREAD, "exit", "process", T0))
     drawing.level(Level(0, "host", "load", T0, {"threads": 1.5}))
-    drawing.arrow(Arrow("then", "cause", Place(1, 1), T0, Place(1, 2), T0))
+    drawing.arrow(Arrow("then", "cause", ArrowEnd(1, 1), T0, ArrowEnd(1, 2), T0))
 
     timeline = drawing.finish()
 

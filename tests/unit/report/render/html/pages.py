@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from markupsafe import escape
 
-from otel_gpu.enrich.identity.identities import CallStack, ProcessImage, Resource, Who
+from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Evidence, Incident, Verdict
 from otel_gpu.report.document import (
     ApiTotals,
@@ -12,10 +12,10 @@ from otel_gpu.report.document import (
     CulpritTime,
     Document,
     Load,
-    Node,
     OffCpu,
     Slot,
     Throttled,
+    TimeNode,
     Where,
     Window,
     processes_of,
@@ -107,28 +107,31 @@ def tree_named(name, kind):
     who = Who(900, 901, name, name, name, name, name, name, name)
     where = Where(name, name, 3)
     file = Resource("file", name, name, name, is_remote=True, source=name)
-    work = Node("host_work", MS, 0.5, Who(901, 901, name, name), where, 1)
-    behind = Node(kind, MS, 0.5, who, where, 1, resource=file)
-    waited = Node("ipc", 2 * MS, 1.0, who, where, 2, (work, behind), resource=file)
-    unknown = Node("unknown", MS, 0.5, note=name)
-    return Node(
+    work = TimeNode("host_work", MS, 0.5, Who(901, 901, name, name), where, 1)
+    behind = TimeNode(kind, MS, 0.5, who, where, 1, resource=file)
+    waited = TimeNode("ipc", 2 * MS, 1.0, who, where, 2, (work, behind), resource=file)
+    unknown = TimeNode("unknown", MS, 0.5, note=name)
+    return TimeNode(
         "all",
         4 * MS,
         1.0,
-        children=(Node("ipc", 3 * MS, 0.7, children=(waited, unknown)), Node(name, MS, 0.3)),
+        children=(
+            TimeNode("ipc", 3 * MS, 0.7, children=(waited, unknown)),
+            TimeNode(name, MS, 0.3),
+        ),
     )
 
 
 def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
     """A report with something in each of its parts; each string of the traced is ``name``."""
-    process = ProcessImage(
+    process = Program(
         42,
         1,
         name,
         T0,
         {"service.name": name, "process.command_args": (name, name)},
     )
-    other = ProcessImage(77, 1, name, T0, {})
+    other = Program(77, 1, name, T0, {})
     culprit, worker = Culprit(900, 901, name), Culprit(42, 43, name)
     called, waited = stack_named(name, 1), stack_named(name, 2)
     evidence = Evidence(

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from otel_gpu.report.render.html.markup import (
     ENVIRONMENT,
-    Place,
+    FrameLine,
     Quiet,
     as_source,
     clip,
@@ -83,7 +83,7 @@ def test_a_long_name_of_cpp_is_short_and_whole_on_hover():
     )
     frame = Frame("native", whole, module="libtorch_cuda.so")
 
-    for shown in (show(frame), show(Place(frame))):
+    for shown in (show(frame), show(FrameLine(frame))):
         seen = Seen(shown)
         assert seen.text == "masked_fill_kernel (libtorch_cuda.so)"
         assert seen.values_of("title") == [f"{whole} (libtorch_cuda.so)"]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from otel_gpu.enrich.identity.identities import Who
-from otel_gpu.report.document import ApiTotals, Balance, Node, OffCpu, Slot, Where, processes_of
+from otel_gpu.report.document import ApiTotals, Balance, OffCpu, Slot, TimeNode, Where, processes_of
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html import tables
 from otel_gpu.report.render.html.page import MOST_BALANCES
@@ -130,7 +130,7 @@ def test_a_verdict_comes_with_its_numbers():
 
 
 def node(state, share, *children, **values):
-    return Node(state, round(share * SECOND), share, children=children, **values)
+    return TimeNode(state, round(share * SECOND), share, children=children, **values)
 
 
 def where_part(tree, **named):

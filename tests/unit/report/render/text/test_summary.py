@@ -17,7 +17,7 @@ from otel_gpu.enrich.activities import (
     Series,
     StatusActivity,
 )
-from otel_gpu.enrich.identity.identities import ProcessImage
+from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.enrich.percentiles import bucket_middles_ns, percentile_ns
 from otel_gpu.report.render.text.summary import Summary, is_live
@@ -43,7 +43,7 @@ def buckets_with(counts):
 
 
 def image(pid, service="train.py"):
-    return ProcessImage(pid, pid * 1_000, "python", START_NS, {"service.name": service})
+    return Program(pid, pid * 1_000, "python", START_NS, {"service.name": service})
 
 
 def series(process, api, counts, *, total_ns, status=0, metric=wire.METRIC_CALL_DURATION):

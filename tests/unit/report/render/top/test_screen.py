@@ -16,16 +16,16 @@ from rich.text import Text
 from otel_gpu import pipeline, wire
 from otel_gpu.cli.sources import RecordingSource
 from otel_gpu.enrich.enricher import Enricher
-from otel_gpu.enrich.identity.identities import ProcessImage, Who
+from otel_gpu.enrich.identity.identities import Program, Who
 from otel_gpu.explain.chains import Cause, Culprit, Incident
 from otel_gpu.explain.settings import Settings
-from otel_gpu.report.document import Node, Where
+from otel_gpu.report.document import TimeNode, Where
 from otel_gpu.report.render.top.bars import draw_bar, draw_legend
 from otel_gpu.report.render.top.call_table import SORTS
 from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.render.top.screen import Controls, draw_screen, key_of
 from otel_gpu.report.top.model import Board
-from otel_gpu.report.top.open_calls import OpenCall
+from otel_gpu.report.top.open_calls import OpenCallRow
 from otel_gpu.report.top.screen import AgentUse, IncidentLine
 from otel_gpu.wire.frames import PYTHON, Frame
 from tests.activities import (
@@ -69,8 +69,7 @@ def incident_of(process, *, advice="It is so. Do this."):
 def crowded(name="trainer"):
     """Many processes, calls, incidents and open calls, all of one name."""
     images = [
-        ProcessImage(pid, pid * SECOND, name[:15], 0, {"service.name": name})
-        for pid in range(100, 130)
+        Program(pid, pid * SECOND, name[:15], 0, {"service.name": name}) for pid in range(100, 130)
     ]
     board = Board(Settings(), 2 * SECOND)
     for activity in (
@@ -105,7 +104,7 @@ def test_calls_that_do_not_return_are_shown_with_their_line():
     """Of one that began before the capture the age is a lower bound."""
     view = Board(Settings(), 2 * SECOND).view()
     place = Frame(PYTHON, "step", "/app/train.py", 31)
-    seen = OpenCall(image(), "cudaMalloc", 43, "worker", 12 * SECOND)
+    seen = OpenCallRow(image(), "cudaMalloc", 43, "worker", 12 * SECOND)
     early = seen._replace(began_before_capture=True, place=place)
 
     lines = drawn(view._replace(open_calls=(seen, early)), width=120)
@@ -174,12 +173,14 @@ def test_calls_are_on_a_screen_of_any_height(height):
 def waited_for(line, comm):
     """A process line whose threads mostly waited for somebody, who worked."""
     worker = Who(77, 77, comm)
-    work = Node("host_work", 6 * SECOND, 0.6, worker, Where("decode", "/app/data.py", 7), 9)
-    feeder = Node("ipc", 7 * SECOND, 0.7, Who(77, 79, comm, function="_feed"), children=(work,))
-    waits = Node("ipc", 7 * SECOND, 0.7, children=(feeder,))
-    busy = Node("run_queue", SECOND, 0.1, children=(Node("run_queue", SECOND, 0.1, worker),))
-    rest = [Node(state, SECOND, 0.1) for state in ("host", "gpu_wait")]
-    tree = Node("all", 10 * SECOND, 1.0, children=(waits, busy, *rest))
+    work = TimeNode("host_work", 6 * SECOND, 0.6, worker, Where("decode", "/app/data.py", 7), 9)
+    feeder = TimeNode("ipc", 7 * SECOND, 0.7, Who(77, 79, comm, function="_feed"), children=(work,))
+    waits = TimeNode("ipc", 7 * SECOND, 0.7, children=(feeder,))
+    busy = TimeNode(
+        "run_queue", SECOND, 0.1, children=(TimeNode("run_queue", SECOND, 0.1, worker),)
+    )
+    rest = [TimeNode(state, SECOND, 0.1) for state in ("host", "gpu_wait")]
+    tree = TimeNode("all", 10 * SECOND, 1.0, children=(waits, busy, *rest))
     return line._replace(time_tree=tree)
 
 
