@@ -113,6 +113,23 @@ def test_pages_say_how_many_tools_an_assistant_has():
     assert {number for _, number in said} == {len(TOOLS)}
 
 
+def test_each_cache_of_the_agent_is_on_the_page_of_bounds():
+    """The generator finds every cache that is registered, and every `Recent`, wherever it is made."""
+    text = (ROOT / "docs" / "internals" / "bounds.md").read_text(encoding="utf-8")
+    package = ROOT / "otel_gpu"
+    missing = []
+    for path in package.rglob("*.py"):
+        if path.parent.name == "limits":
+            continue
+        source, module = path.read_text(encoding="utf-8"), path.relative_to(package)
+        names = re.findall(r'(?:CACHES\.register\w*|@remembered)\(\s*"(\w+)"', source)
+        missing += [(module, name) for name in names if f"| `{name}` |" not in text]
+        if len(re.findall(r"= Recent\(", source)) > text.count(f"| `{module}` |"):
+            missing.append((module, "Recent"))
+
+    assert missing == []
+
+
 def test_each_test_that_the_page_of_threats_names_exists():
     """And each of its rows names one."""
     text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
