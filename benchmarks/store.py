@@ -13,7 +13,7 @@ from benchmarks.days import day
 from benchmarks.peak_memory import own_peak_mib, run_measured
 from benchmarks.result import Result
 from otel_gpu.enrich.activities import Activity
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.recorder import open_writer
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def run(*, quick: bool = False) -> list[Result]:
 def _writing(folder: Path, seconds: int, max_bytes: int | None) -> Result:
     """Write activities that are ready, at their rate, as a capture does."""
     activities = list(day(ROWS_PER_S * seconds, seconds, slow_one_in=10**9))
-    limits = Limits() if max_bytes is None else Limits(max_bytes=max_bytes)
+    limits = StoreLimits() if max_bytes is None else StoreLimits(max_bytes=max_bytes)
     with open_writer(folder / f"rate-{max_bytes}.db", limits, live=True) as writer:
         share = _share(activities, writer.observe)
     lost = sum(writer.lost().values())
@@ -97,7 +97,7 @@ def _write_day(path: Path, rows: int, seconds: int, max_bytes: int) -> Written:
     made = largest_bytes = 0
     before_mib = own_peak_mib()
     log = path.with_name(f"{path.name}-wal")
-    with open_writer(path, Limits(max_bytes=max_bytes), live=False) as writer:
+    with open_writer(path, StoreLimits(max_bytes=max_bytes), live=False) as writer:
         for activity in day(rows, seconds):
             writer.observe(activity)
             made += 1

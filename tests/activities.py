@@ -26,7 +26,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Program
 from otel_gpu.enrich.ids import SpanIds, capture_seed
-from otel_gpu.enrich.known_work import Work
+from otel_gpu.enrich.known_work import WorkKind
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
@@ -398,7 +398,7 @@ def lines_at(*counts, work="", lost=0, file="/app/pictures.py", complete=True):
     for number, (function, line, count) in enumerate(counts, 1):
         frames = (Frame("cpython", function, file, line), MAIN_FRAME)
         stack = call_stack(0x5A0 + number, frames, complete=complete)
-        known = KnownStack(Where(function, file, line), Work(work) if work else None, stack)
+        known = KnownStack(Where(function, file, line), WorkKind(work) if work else None, stack)
         sums.add(known, count, count * 10_000_000)
     if lost:
         sums.add(NOWHERE, lost, lost * 10_000_000)

@@ -20,7 +20,7 @@ from otel_gpu.report.document import key_of
 from otel_gpu.report.render.top.call_table import SORTS
 from otel_gpu.report.render.top.screen import Controls, draw_screen
 from otel_gpu.report.top.model import Board
-from otel_gpu.report.top.screen import View
+from otel_gpu.report.top.screen import TopView
 
 _MAX_MESSAGES = 100
 
@@ -48,7 +48,7 @@ class Display:
         self._live = live(redirect_stdout=False, redirect_stderr=False) if is_live else None
         self._messages = _Messages()
         self._open = ExitStack()
-        self._view: View | None = None
+        self._view: TopView | None = None
         self._drawn_size = console.size
         self._due_s = time.monotonic() + interval_s
         self.has_quit = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from otel_gpu.config import Config
 from otel_gpu.errors import StoreError
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.losses import describe_losses
 
 if TYPE_CHECKING:
@@ -50,9 +50,11 @@ def has_destination(config: Config) -> bool:
     return bool(config.export.otlp_file) or any(map(os.environ.get, DESTINATIONS))
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> StoreLimits:
     """Return what a store may hold."""
-    return Limits(max_bytes=config.store.max_bytes, max_age_s=config.store.max_age_h * _S_PER_H)
+    return StoreLimits(
+        max_bytes=config.store.max_bytes, max_age_s=config.store.max_age_h * _S_PER_H
+    )
 
 
 def wants_store(config: Config) -> bool:

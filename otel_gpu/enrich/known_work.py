@@ -28,7 +28,7 @@ from otel_gpu.limits.caches import remembered
 from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 
-class Work(StrEnum):
+class WorkKind(StrEnum):
     """What work is known by its frames."""
 
     GC = "gc"
@@ -59,7 +59,7 @@ class KnownWork(NamedTuple):
         layer: If set, the functions count in such a library only.
     """
 
-    work: Work
+    work: WorkKind
     advice: str
     files: str = ""
     modules: str = ""
@@ -73,7 +73,7 @@ _INSTALLED = r"(?:site|dist)-packages/(?:.*/)?"
 # Of two rows that know the same frame, the first one holds.
 KNOWN_WORK: tuple[KnownWork, ...] = (
     KnownWork(
-        Work.GC,
+        WorkKind.GC,
         "Python's garbage collector ran on the thread's time. Collect between epochs (gc.disable, "
         "gc.collect), exempt what stays (gc.freeze), or raise gc.set_threshold.",
         functions=r"_?PyGC_\w+|_PyGC_\w+|gc_\w+|collect_with_callback|deduce_unreachable"
@@ -83,7 +83,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         layer=libraries.PYTHON,
     ),
     KnownWork(
-        Work.TOKENISING,
+        WorkKind.TOKENISING,
         "Text was turned into tokens. Do it ahead of time and store the result, in batches with a "
         "fast tokenizer, or in more workers.",
         files=rf"{_INSTALLED}(tokenizers|sentencepiece|tiktoken|sacremoses)/.*"
@@ -91,7 +91,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         modules=r"tokenizers|_sentencepiece|_tiktoken|libsentencepiece\w*",
     ),
     KnownWork(
-        Work.IMAGE_DECODING,
+        WorkKind.IMAGE_DECODING,
         "Images were decoded or changed on the CPU. Use more workers, decode on the GPU (nvJPEG, "
         "DALI, torchvision.io), or store images in the size that is needed.",
         files=rf"{_INSTALLED}((PIL|cv2|imageio|imagecodecs|skimage)/.*|turbojpeg\.py)"
@@ -101,7 +101,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         functions=r"jpeg_\w+|decode_mcu\w*|png_(read|write)_\w+|WebPDecode\w*|tj3?Decompress\w*",
     ),
     KnownWork(
-        Work.MEDIA_DECODING,
+        WorkKind.MEDIA_DECODING,
         "Audio or video was decoded on the CPU. Use more workers, decode on the GPU (NVDEC), or "
         "store what is decoded.",
         files=rf"{_INSTALLED}((torchaudio|librosa|av|decord|torchcodec)/.*|soundfile\.py)"
@@ -109,13 +109,13 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         modules=r"libav(codec|format|util|filter)|libsw(scale|resample)|libsndfile|libdecord",
     ),
     KnownWork(
-        Work.COLLATING,
+        WorkKind.COLLATING,
         "Samples were put together into a batch. Return arrays of one size, collate in the workers, "
         "and use fewer and larger items.",
         files=r"torch/utils/data/_utils/(collate|pin_memory)\.py",
     ),
     KnownWork(
-        Work.CHECKPOINTING,
+        WorkKind.CHECKPOINTING,
         "State was saved or loaded. Save less often, in another thread or process "
         "(torch.distributed.checkpoint.async_save), or to a faster place.",
         files=rf"torch/serialization\.py|torch/distributed/checkpoint/.*|{_INSTALLED}safetensors/.*"
@@ -124,21 +124,21 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         functions=r"_?pickle_\w*(dump|load)\w*|_pickle_(Unp|P)ickler_\w+",
     ),
     KnownWork(
-        Work.SENDING,
+        WorkKind.SENDING,
         "Objects were pickled for another process. Send tensors (shared memory) or arrays and not "
         "objects, and fewer and larger items.",
         files=r"lib/python/multiprocessing/(queues|connection|reduction|managers)\.py"
         r"|torch/multiprocessing/(queue|reductions)\.py",
     ),
     KnownWork(
-        Work.LOGGING,
+        WorkKind.LOGGING,
         "The program wrote logs or metrics. Log less in the loop, format only what is written, or "
         "hand records to another thread (logging.handlers.QueueHandler).",
         files=r"lib/python/logging/\w+\.py|torch/utils/tensorboard/.*"
         rf"|{_INSTALLED}(loguru|structlog|tqdm|wandb|mlflow|tensorboardX)/.*",
     ),
     KnownWork(
-        Work.COMPILATION,
+        WorkKind.COMPILATION,
         "Code was compiled. Compile before it counts, keep the caches (TORCHINDUCTOR_CACHE_DIR, "
         "TRITON_CACHE_DIR, CUDA_CACHE_PATH), and keep shapes that change from compiling again "
         "(dynamic=True).",
@@ -153,7 +153,7 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         functions=r"nvrtcCompileProgram|nvPTXCompiler\w+|nvJitLink\w+",
     ),
     KnownWork(
-        Work.IMPORT,
+        WorkKind.IMPORT,
         "Modules were imported. Import them before the loop, and in a parent process before its "
         "workers are forked.",
         files=r"<frozen (importlib\._bootstrap(_external)?|zipimport)>"
@@ -162,21 +162,21 @@ KNOWN_WORK: tuple[KnownWork, ...] = (
         layer=libraries.PYTHON,
     ),
     KnownWork(
-        Work.JSON,
+        WorkKind.JSON,
         "JSON was read or written. Do it ahead of time, with a faster library (orjson), or keep the "
         "data in a binary format.",
         files=rf"(lib/python/json|{_INSTALLED}simplejson)/\w+\.py",
         modules=r"_json|orjson|ujson|rapidjson|_speedups",
     ),
     KnownWork(
-        Work.TABLES,
+        WorkKind.TABLES,
         "Tables were read or changed. Do it ahead of time, read only the columns that are needed, or "
         "use more workers.",
         files=rf"{_INSTALLED}(pandas|pyarrow|polars|duckdb)/.*",
         modules=r"libarrow\w*|libparquet\w*|polars|duckdb",
     ),
     KnownWork(
-        Work.COMPRESSION,
+        WorkKind.COMPRESSION,
         "Data was compressed or decompressed. Use a faster method (lz4, zstd), or store what is read "
         "often without.",
         files=r"lib/python/(gzip|bz2|lzma|zipfile|tarfile|_compression)(/\w+)*\.py",
@@ -223,7 +223,7 @@ def _patterns() -> Sequence[_Pattern]:
 class Working(NamedTuple):
     """What a thread was at work on; ``place`` is the line of the program's own that asked for it."""
 
-    work: Work | None
+    work: WorkKind | None
     place: Frame | None
 
 
@@ -238,14 +238,14 @@ def find_work(frames: Sequence[Frame], place: Frame | None) -> Working:
     """
     end = frames.index(place) + 1 if place in frames else len(frames)
     found = [work for frame in frames[:end] if (work := work_of(frame))]
-    work = Work.GC if Work.GC in found else found[-1] if found else None
+    work = WorkKind.GC if WorkKind.GC in found else found[-1] if found else None
     if place is None:
         return Working(work, None)
     for outer in range(end - 1, len(frames)):
         frame = frames[outer]
         if _is_imported(frames, outer):
             # All that runs meanwhile is for the import.
-            work = work if work is Work.GC else Work.IMPORT
+            work = work if work is WorkKind.GC else WorkKind.IMPORT
         elif _is_own(frame, place):
             return Working(work, frame)
     return Working(work, place)
@@ -256,7 +256,7 @@ def _is_own(frame: Frame, place: Frame) -> bool:
     if frame.kind != place.kind:
         return False
     if frame is place:
-        return work_of(frame) in (None, Work.GC)
+        return work_of(frame) in (None, WorkKind.GC)
     if frame.kind == PYTHON:
         own = bool(frame.function or frame.file) and not is_standard_library(frame.file)
     else:
@@ -273,7 +273,7 @@ def _is_imported(frames: Sequence[Frame], index: int) -> bool:
 
 
 @remembered("known_work", _REMEMBERED, 300)
-def work_of(frame: Frame) -> Work | None:
+def work_of(frame: Frame) -> WorkKind | None:
     """Return the work that a frame is known for; None: it is not known."""
     if frame.kind == PYTHON:
         source = source_of(frame.file)

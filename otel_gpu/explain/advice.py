@@ -10,7 +10,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from otel_gpu.enrich.known_work import ADVICE, Work
+from otel_gpu.enrich.known_work import ADVICE, WorkKind
 from otel_gpu.explain.chains import Cause, CauseKind
 from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.explain.ranking import Added
@@ -94,7 +94,7 @@ def advice_of(
     if kind == "run_queue" and is_cpu_idle:
         return IDLE_CPU_ADVICE
     if kind == "host_work" and has_lines:
-        return ADVICE[Work(work)] if work else LINES_ADVICE
+        return ADVICE[WorkKind(work)] if work else LINES_ADVICE
     return RULE_BY_KIND[kind].advice
 
 

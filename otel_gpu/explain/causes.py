@@ -50,7 +50,7 @@ from otel_gpu.explain.off_cpu_split import Sweep, ThreadWindow
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES, merge
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
@@ -105,7 +105,7 @@ class Causes:
 
     def __init__(
         self,
-        timeline: Timeline,
+        timeline: EventTimeline,
         quotas: Quotas,
         settings: Settings,
         samples: Samples | None = None,

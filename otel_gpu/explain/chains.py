@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who, key_of
 from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
-from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.state.memory.snapshot import Kept, LineHolding
 from otel_gpu.wire.frames import Frame
@@ -159,7 +159,7 @@ class Cause(NamedTuple):
     evidence: tuple[Evidence, ...]
     via: tuple["Cause", ...] = ()
     resource: Resource | None = None
-    lines: Lines = NO_LINES
+    lines: CodeLines = NO_LINES
     trouble: DeviceTrouble | None = None
     others: tuple[Culprit, ...] = ()
 
@@ -415,5 +415,5 @@ class Verdict(NamedTuple):
     shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
     time_tree: TimeNode | None = None
-    lines: Lines = NO_LINES
+    lines: CodeLines = NO_LINES
     bounds: tuple[VerdictClass, ...] = ()

@@ -28,7 +28,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.explain.accounting.time_states import state_of
 from otel_gpu.limits.recent import Recent
-from otel_gpu.state.code_lines import Lines, merge
+from otel_gpu.state.code_lines import CodeLines, merge
 from otel_gpu.state.cpu_samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.probe_table import API_BY_NUMBER
@@ -214,11 +214,11 @@ class CodeLocations:
 
     def lines(
         self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
-    ) -> Lines:
+    ) -> CodeLines:
         """Return the lines on which a thread, or all of a process, worked in some contexts."""
         return self.lines_of([(pid, tid, contexts)])
 
-    def lines_of(self, workers: Collection[Worker]) -> Lines:
+    def lines_of(self, workers: Collection[Worker]) -> CodeLines:
         """Return the lines on which several worked, each of whom is named once."""
         lines = merge(self._samples.of(*worker) for worker in workers)
         if not lines.samples:

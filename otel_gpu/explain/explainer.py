@@ -64,11 +64,11 @@ from otel_gpu.explain.pending_effects import PendingEffects
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.cpu_samples import Samples
 from otel_gpu.state.device_states import DeviceStates
 from otel_gpu.state.memory.blocks import AllocatorState
-from otel_gpu.state.memory.call_balance import sum_taken, taken_by
+from otel_gpu.state.memory.call_balance import balance_calls, sum_taken
 from otel_gpu.state.memory.code_locations import StackLocations
 from otel_gpu.state.memory.history import BlockWalk, walk_back
 
@@ -99,7 +99,7 @@ class Explainer:
 
     def __init__(self, settings: Settings | None = None, *, keeps_closed: bool = True) -> None:
         self.settings = settings if settings is not None else Settings()
-        self._timeline = Timeline(self.settings)
+        self._timeline = EventTimeline(self.settings)
         self._baselines = Baselines(self.settings)
         self._effects = Effects(self._baselines, self.settings)
         self._quotas = Quotas(self._timeline)
@@ -405,7 +405,7 @@ class Explainer:
 
     def _taken_bytes(self, image: ProcessKey) -> int:
         account = self._baselines.ledger.accounts.get(image)
-        taken = taken_by(account.series.values()) if account else {}
+        taken = balance_calls(account.series.values()) if account else {}
         return sum_taken(taken.values()).live_bytes if taken else 0
 
     def _add(self, chain: Chain) -> None:

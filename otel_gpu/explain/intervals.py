@@ -6,7 +6,7 @@ from typing import NamedTuple
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.explain import rules
 from otel_gpu.explain.chains import Culprit, DeviceTrouble, Evidence
-from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.code_lines import NO_LINES, CodeLines
 
 # Of the kept time of a state, for its cause to be that of the rest too.
 _CLEAR_SHARE = 0.75
@@ -29,7 +29,7 @@ class CauseInterval(NamedTuple):
     is_followed: bool = False
     is_repeated: bool = False
     resource: Resource | None = None
-    lines: Lines = NO_LINES
+    lines: CodeLines = NO_LINES
     trouble: DeviceTrouble | None = None
     others: tuple[Culprit, ...] = ()
 

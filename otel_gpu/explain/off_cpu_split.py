@@ -9,7 +9,7 @@ from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.quotas import Quotas
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.explain.wakers import Wakers, is_for_network
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import EVERYWHERE, Samples
@@ -30,7 +30,7 @@ class ThreadWindow(NamedTuple):
 class Sweep:
     """Sweeps stalls, with what the timeline remembers of other threads."""
 
-    def __init__(self, timeline: Timeline, quotas: Quotas, samples: Samples) -> None:
+    def __init__(self, timeline: EventTimeline, quotas: Quotas, samples: Samples) -> None:
         self._timeline = timeline
         self._quotas = quotas
         self._samples = samples

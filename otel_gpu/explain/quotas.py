@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity, StallActivity
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.reading_history import ReadingHistory
 
 _MAX_READINGS = 64
@@ -40,7 +40,7 @@ class _Throttling(NamedTuple):
 class Quotas:
     """Keeps the latest readings; bounded."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: EventTimeline) -> None:
         self._timeline = timeline
         self._readings: ReadingHistory[dict[str, _Throttled]] = ReadingHistory(_MAX_READINGS)
 

@@ -28,7 +28,7 @@ FAULT_OF_CULPRIT = "culprit"
 NO_FAULT = "nobody"
 
 
-class Rule(NamedTuple):
+class CauseRule(NamedTuple):
     """What a kind of cause means: whose fault it is, and what to do about it."""
 
     kind: str
@@ -36,213 +36,215 @@ class Rule(NamedTuple):
     advice: str
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
         "preemption",
         FAULT,
         "Another thread took the CPU away. Give the process CPUs of its own (cpuset, taskset), "
         "or lower the other's priority.",
     ),
-    Rule(
+    CauseRule(
         "run_queue",
         FAULT,
         "The thread was ready and its CPU was busy. Move the other load off the CPUs of the "
         "threads that feed the GPU, or start fewer workers than there are CPUs.",
     ),
-    Rule(
+    CauseRule(
         "cpu_quota",
         FAULT,
         "The cgroup's CPU quota was used up. Raise cpu.max (the container's CPU limit), or use "
         "fewer threads.",
     ),
-    Rule(
+    CauseRule(
         "lock",
         FAULT_OF_CULPRIT,
         "The thread waited for another thread of its program. Shorten what the holder does "
         "meanwhile, or share less.",
     ),
-    Rule(
+    CauseRule(
         "gil",
         FAULT,
         "Another Python thread held the GIL. Move its work to another process, or to native code "
         "that releases the GIL.",
     ),
-    Rule(
+    CauseRule(
         "io",
         FAULT,
         "The thread waited for a disk or file system. Prefetch, cache, or write in another thread.",
     ),
-    Rule(
+    CauseRule(
         "ipc",
         FAULT_OF_CULPRIT,
         "The thread waited for data from another thread or process. See what the sender did "
         "meanwhile; for a data loader, raise workers or prefetching.",
     ),
-    Rule(
+    CauseRule(
         "network",
         FAULT,
         "The thread waited for another host. Prefetch in other threads, keep copies on a local disk, "
         "or move the data closer; where segments are sent again, look at the network itself.",
     ),
-    Rule("sleep", NO_FAULT, "The program slept. Find the sleep, or the polling loop around it."),
-    Rule(
+    CauseRule(
+        "sleep", NO_FAULT, "The program slept. Find the sleep, or the polling loop around it."
+    ),
+    CauseRule(
         "page_fault",
         FAULT,
         "The thread waited for memory to be paged in. Pin or pre-touch buffers, and keep files "
         "that are mapped on fast storage.",
     ),
-    Rule(
+    CauseRule(
         "reclaim",
         FAULT,
         "The kernel freed memory on the thread's time. Raise the memory limit, or use less page "
         "cache.",
     ),
-    Rule(
+    CauseRule(
         "mmap_lock",
         FAULT,
         "The thread waited for its address space, which another thread was changing. Map, unmap "
         "and allocate less in the others.",
     ),
-    Rule(
+    CauseRule(
         "fork",
         FAULT,
         "A fork copied the page tables of a large process and stopped its threads meanwhile. "
         "Start children early, or from a small helper (spawn, forkserver).",
     ),
-    Rule(
+    CauseRule(
         "stopped",
         FAULT,
         "The process was stopped by a signal or a debugger. Find who sends SIGSTOP.",
     ),
-    Rule(
+    CauseRule(
         "frozen",
         FAULT,
         "The cgroup of the process was frozen (cgroup.freeze, or freezer.state of version 1), and no signal "
         "stopped it. Find what freezes it: a paused container, a checkpoint, or a batch scheduler that "
         "suspends jobs.",
     ),
-    Rule(
+    CauseRule(
         "capture",
         NO_FAULT,
         "otel-gpu stopped the process while it placed its probes in a library that was loaded. "
         "That is done once for a library: a service that is watched with --pid is not stopped.",
     ),
-    Rule(
+    CauseRule(
         "gpu_wait",
         NO_FAULT,
         "The host waited for the device, as it was told to. Nothing on the host would make this "
         "faster: profile the kernels.",
     ),
-    Rule(
+    CauseRule(
         "gpu_backpressure",
         NO_FAULT,
         "The launch queue was full: the device is behind and the host waits for it. Profile the "
         "kernels; more CPU would not help.",
     ),
-    Rule(
+    CauseRule(
         "first_call",
         NO_FAULT,
         "First use: libraries and modules are loaded and contexts made. Warm up before it counts.",
     ),
-    Rule(
+    CauseRule(
         "allocator_churn",
         FAULT,
         "Device allocations get slower from window to window. Allocate once, use a pool "
         "(cudaMallocAsync, a caching allocator), and look for fragmentation.",
     ),
-    Rule(
+    CauseRule(
         "empty_cache",
         FAULT,
         "The cache of the allocator is given back again and again, and what it held is allocated anew: "
         "each of these calls waits for the device. Do not call torch.cuda.empty_cache() in the loop.",
     ),
-    Rule(
+    CauseRule(
         "allocation_retry",
         FAULT,
         "The device had no more, so the allocator gave back its whole cache and tried again, over and "
         "over. Use less memory, or leave others less of the device.",
     ),
-    Rule(
+    CauseRule(
         "allocator_bypass",
         FAULT,
         "Memory is allocated past the framework's allocator, which would have kept it: each of these "
         "calls waits for the device. Allocate it once, or from the framework's pool.",
     ),
-    Rule(
+    CauseRule(
         "exhausted",
         FAULT,
         "The program needs more memory than there is. Use a smaller batch, or activation checkpointing.",
     ),
-    Rule(
+    CauseRule(
         "fitting_hole",
         FAULT,
         "A hole that fits was free, and was not used. Ask once more.",
     ),
-    Rule(
+    CauseRule(
         "private_pool",
         FAULT,
         "A private pool keeps enough free memory. Let go of CUDA graphs that are not replayed any more, or of the "
         "torch.cuda.MemPool.",
     ),
-    Rule(
+    CauseRule(
         "other_stream",
         FAULT,
         "Enough memory is free, for another stream. Allocate on one stream what is to use the same memory.",
     ),
-    Rule(
+    CauseRule(
         "kept_cache",
         FAULT,
         "The allocator did not give back what is free. Empty its cache before a CUDA graph is captured.",
     ),
-    Rule(
+    CauseRule(
         "fragmentation",
         FAULT,
         "Enough memory was free, in holes that were too small. Let segments grow "
         "(expandable_segments:True), or allocate what is large before what is small.",
     ),
-    Rule(
+    CauseRule(
         "other_process",
         FAULT,
         "Others hold much of the device. Look who uses it, and give each its share with "
         "torch.cuda.set_per_process_memory_fraction().",
     ),
-    Rule(
+    CauseRule(
         "leak",
         FAULT,
         "More and more memory is held from step to step. Let go of what the named line keeps.",
     ),
-    Rule("unexplained", NO_FAULT, "What this time went to was not seen."),
-    Rule(
+    CauseRule("unexplained", NO_FAULT, "What this time went to was not seen."),
+    CauseRule(
         "host_work",
         NO_FAULT,
         "The program's own work on the CPU, between CUDA calls. Profile it, or move it to another "
         "thread or process.",
     ),
-    Rule(
+    CauseRule(
         "gpu_clocks",
         FAULT,
         "The clocks of the device were limited. By heat (sw_thermal, hw_thermal): look at its cooling; by "
         "power (sw_power_cap, hw_power_brake): at its power limit (nvidia-smi -q -d POWER,PERFORMANCE) and the "
         "supply; by sync_boost: at the other devices of its group.",
     ),
-    Rule(
+    CauseRule(
         "gpu_fault",
         FAULT,
         "The device had an error. Look at the kernel's log around that time, and at nvidia-smi -q -d ECC.",
     ),
-    Rule(
+    CauseRule(
         "collective_wait",
         FAULT_OF_CULPRIT,
         "A rank came late to a collective, and all others waited. What kept it is below: give it the CPU, "
         "data or device that it lacks, or divide the work evenly among the ranks.",
     ),
-    Rule(
+    CauseRule(
         "collective_mismatch",
         FAULT,
         "Ranks asked for different things in one collective, which cannot end. Look at the calls of the rank "
         "that differs: all have to make the same calls of a communicator in the same order.",
     ),
-    Rule(
+    CauseRule(
         "collective_stuck",
         FAULT,
         "All ranks that are seen called the collective, and it does not end. Look for errors of the device and "
@@ -251,7 +253,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-RULE_BY_KIND: Mapping[str, Rule] = {rule.kind: rule for rule in RULES}
+RULE_BY_KIND: Mapping[str, CauseRule] = {rule.kind: rule for rule in RULES}
 KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
 RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 

@@ -187,7 +187,7 @@ class _Tracks(Generic[_T]):
                 del self._tids[pid]
 
 
-class Timeline:
+class EventTimeline:
     """
     The latest stalls, calls and forks, bounded.
 

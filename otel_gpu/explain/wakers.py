@@ -19,7 +19,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import StallActivity
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.chains import Culprit
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 
 # By what a thread was blocked on (enrich/reasons.py).
 _BY_THREADS = frozenset({"lock", "gil", "child_wait", "stopped", "capture"})
@@ -39,7 +39,7 @@ _NETWORK = re.compile(r"(?:_*(tcp|udp|inet6?|sk|skb|sock|netlink)_.*)(?:\..*)?")
 class Wakers:
     """Says who ended a wait, with what the timeline knows of processes."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: EventTimeline) -> None:
         self._timeline = timeline
 
     def find(self, stall: StallActivity) -> Culprit | None:

@@ -36,10 +36,10 @@ from otel_gpu.export.otlp.sender import Sender
 from otel_gpu.export.otlp.signals import LOGS, SPANS, Signal
 from otel_gpu.export.otlp.sinks import open_senders
 from otel_gpu.export.otlp.span_encoder import WARN, SpanLog
-from otel_gpu.export.otlp.span_limits import Limits, TraceSampler
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits, TraceSampler
 from otel_gpu.export.resources import (
     Origins,
-    Resources,
+    ProcessResources,
     agent_resource,
     capture_version,
     scope,
@@ -86,7 +86,7 @@ class Exports:
         faults: Faults | None,
     ) -> None:
         self._live = live
-        self._limits = Limits.of_environment(environ)
+        self._limits = SpanSizeLimits.of_environment(environ)
         self._sampler = TraceSampler.of_environment(environ)
         wants_spans = config.spans.mode != "none"
         wants_logs = wants_spans and config.stacks.mode == LOG
@@ -94,7 +94,7 @@ class Exports:
         value_length = self._limits.log_value_length if wants_logs else self._limits.value_length
         self._stacks = Stacks(config.stacks.mode, value_length)
         self._environ = environ
-        self._resources = Resources(environ)
+        self._resources = ProcessResources(environ)
         self._service_name = setting(environ, OTEL_SERVICE_NAME)[1]
         with ExitStack() as failing:
             self._metrics = MetricExports(config, environ, live=live, file=file, faults=faults)

@@ -39,7 +39,7 @@ from otel_gpu import __version__
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.settings import Settings
 from otel_gpu.export import semconv
-from otel_gpu.export.otlp.span_limits import Limits
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits
 from otel_gpu.export.resources import scope
 from otel_gpu.export.spans.causal import chain_spans
 from otel_gpu.export.spans.exported import SpanReference
@@ -75,7 +75,7 @@ class CausalChainProcessor(SpanProcessor):
             destination = SimpleSpanProcessor(destination)
         self._destination = destination
         self._settings = settings or Settings()
-        self._limits = Limits(limits or SpanLimits())
+        self._limits = SpanSizeLimits(limits or SpanLimits())
         self._scope = scope(semconv.SCOPE_CAUSAL, __version__)
         self._lock = threading.Lock()
         self._medians = Medians(self._settings)

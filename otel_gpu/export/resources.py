@@ -82,7 +82,7 @@ class _ByImage(Generic[_Made]):
         self._kept.pop(image, None)
 
 
-class Resources(_ByImage[ObservedResource]):
+class ProcessResources(_ByImage[ObservedResource]):
     """The Resource of each process image: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -93,7 +93,7 @@ class Resources(_ByImage[ObservedResource]):
 class Origins(_ByImage[Mapping[str, Origin]]):
     """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
 
-    def __init__(self, version: str, resources: Resources) -> None:
+    def __init__(self, version: str, resources: ProcessResources) -> None:
         scopes = [scope(name, version) for name in _SCOPES]
         super().__init__(
             lambda image: {s.name: Origin(resources.of(image), s, image) for s in scopes}

@@ -34,7 +34,7 @@ _MAX_WAIT_SPANS: Final = 16
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Steps:
+class OptimizerSteps:
     """
     The steps of each thread that steps an optimizer.
 

@@ -20,7 +20,7 @@ from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-de
 from opentelemetry.instrumentation.utils import unwrap
 
 from otel_gpu import __version__
-from otel_gpu.instrumentation.steps import Steps
+from otel_gpu.instrumentation.steps import OptimizerSteps
 
 SCOPE = "otel_gpu.torch"
 
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
     """Entry point ``otel_gpu_torch`` of ``opentelemetry_instrumentor``."""
 
-    _steps: Steps | None = None
+    _steps: OptimizerSteps | None = None
     _hook: Any = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -43,7 +43,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as its base has it
         provider, meters = kwargs.get("tracer_provider"), kwargs.get("meter_provider")
-        self._steps = Steps(
+        self._steps = OptimizerSteps(
             trace.get_tracer(SCOPE, __version__, provider),
             metrics.get_meter(SCOPE, __version__, meters),
         )

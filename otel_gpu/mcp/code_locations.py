@@ -10,7 +10,7 @@ from typing import Any
 
 from otel_gpu.mcp.answers import inert, name_of, present
 from otel_gpu.mcp.tool import share
-from otel_gpu.report.document import KERNEL, NATIVE, CallStack, Frame, Lines
+from otel_gpu.report.document import KERNEL, NATIVE, CallStack, CodeLines, Frame
 from otel_gpu.report.wording.formats import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
@@ -28,7 +28,7 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
     return code | {"stack_id": stack_id_text(stack.id)}
 
 
-def lines_of(lines: Lines) -> dict[str, Any]:
+def lines_of(lines: CodeLines) -> dict[str, Any]:
     """Return on which lines somebody worked, and how many samples say so; nothing without any."""
     each = [
         present(

@@ -27,7 +27,7 @@ _TYPE: Final = struct.Struct("@q")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class Status(NamedTuple):
+class FileStatus(NamedTuple):
     """
     Of a file: its mode, owners, device and mount.
 
@@ -43,7 +43,7 @@ class Status(NamedTuple):
     mount: int
 
 
-def status_of(descriptor: int) -> Status:
+def status_of(descriptor: int) -> FileStatus:
     """
     Return what the kernel knows of an open file; the descriptor can be one of O_PATH.
 
@@ -57,7 +57,7 @@ def status_of(descriptor: int) -> Status:
     _check(_LIBC.syscall(ctypes.c_long(number), *place, wanted, status))
     uid, gid, mode = _OWNER.unpack_from(status, _OWNER_OFFSET)
     major, minor, mount = _DEVICE.unpack_from(status, _DEVICE_OFFSET)
-    return Status(mode, uid, gid, major << 20 | minor, mount)
+    return FileStatus(mode, uid, gid, major << 20 | minor, mount)
 
 
 def file_system_of(descriptor: int) -> int:

@@ -23,7 +23,7 @@ import os
 import stat
 from typing import Final
 
-from otel_gpu.procfs.file_status import PROC, Status, file_system_of, status_of
+from otel_gpu.procfs.file_status import PROC, FileStatus, file_system_of, status_of
 from otel_gpu.procfs.mounts import BELOW_OVERLAY, server_of
 from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.users import User
@@ -69,7 +69,7 @@ def check_device(device: int, pid: int, mount: int = 0) -> None:
         raise ServedError(server)
 
 
-def open_regular(place: int, pid: int, checked: Status | None = None) -> int:
+def open_regular(place: int, pid: int, checked: FileStatus | None = None) -> int:
     """
     Open what an O_PATH descriptor stands for, and close that one.
 
@@ -120,13 +120,13 @@ class _Walk:
         self._pid = pid
         self._links = 0
         # With what is known of it, once that was looked at: what is open keeps the number of its mount.
-        self._open: list[tuple[int, Status | None]] = [(os.open(root, _FOLDER_FLAGS), None)]
+        self._open: list[tuple[int, FileStatus | None]] = [(os.open(root, _FOLDER_FLAGS), None)]
 
     def close(self) -> None:
         """Close all folders."""
         self._leave(0)
 
-    def find(self, *, follow: bool) -> tuple[int, Status]:
+    def find(self, *, follow: bool) -> tuple[int, FileStatus]:
         """Return an O_PATH descriptor of what is there, if the user can read it, and its status."""
         self._check(self._look(), _SEARCH)
         ahead = _names(self._path)
@@ -152,7 +152,7 @@ class _Walk:
                 break
         raise self._error(errno.ELOOP)
 
-    def _look(self) -> Status:
+    def _look(self) -> FileStatus:
         place, _ = self._open[-1]
         checked = self._open[-2][1] if len(self._open) > 1 else None
         status = _look_at(place, self._pid, checked)
@@ -174,7 +174,7 @@ class _Walk:
         while len(self._open) > kept:
             close_file(self._open.pop()[0])
 
-    def _check(self, status: Status, wanted: int) -> None:
+    def _check(self, status: FileStatus, wanted: int) -> None:
         if self._user.uid == 0:
             return
         is_owner, is_member = status.uid == self._user.uid, status.gid in self._user.gids
@@ -186,7 +186,7 @@ class _Walk:
         return OSError(number, os.strerror(number), self._path)
 
 
-def _look_at(place: int, pid: int, checked: Status | None) -> Status:
+def _look_at(place: int, pid: int, checked: FileStatus | None) -> FileStatus:
     status = status_of(place)
     # Some kernels do not state the mount. What is on one mount can have more than one device (overlay).
     if (

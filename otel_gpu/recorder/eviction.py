@@ -9,7 +9,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.problems import READER, TOO_SMALL, NoRoomError
 from otel_gpu.recorder.tables.tables import NUMBERED
 
@@ -69,7 +69,7 @@ _FORGET = (
 class Room:
     """Sees to it that the store of a writer's connection does not outgrow its limits."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, limits: Limits) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, limits: StoreLimits) -> None:
         self._connection = connection
         self._log = path.with_name(f"{path.name}-wal")
         self._limits = limits

@@ -18,7 +18,7 @@ from pathlib import Path
 from otel_gpu import __version__
 from otel_gpu.errors import StoreError
 from otel_gpu.files import safe_files
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock, lock_path
 from otel_gpu.recorder.problems import ELSEWHERE, FAILURES, explained, is_damage, problem_of
 from otel_gpu.recorder.tables import schema
@@ -55,7 +55,7 @@ class _UnusableError(Exception):
 
 
 def open_writing(
-    path: Path, limits: Limits, *, durable: bool
+    path: Path, limits: StoreLimits, *, durable: bool
 ) -> tuple[sqlite3.Connection, Lock, Path]:
     """
     Open a store, or begin one: the connection, the lock, and where the file is.
@@ -156,7 +156,7 @@ def _is_foreign(path: Path, *, was_ours: bool) -> bool:
     return bool(number != schema.APPLICATION_ID)
 
 
-def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.Connection:
+def _open(path: Path, limits: StoreLimits, lock: Lock, *, durable: bool) -> sqlite3.Connection:
     is_new = not path.exists() or path.stat().st_size == 0
     with explained(path, hint=ELSEWHERE):
         try:
@@ -176,7 +176,7 @@ def _open(path: Path, limits: Limits, lock: Lock, *, durable: bool) -> sqlite3.C
     return connection
 
 
-def _begin(path: Path, limits: Limits, *, durable: bool) -> sqlite3.Connection:
+def _begin(path: Path, limits: StoreLimits, *, durable: bool) -> sqlite3.Connection:
     facts = {"created_by": f"otel-gpu {__version__}", "created_unix_ns": f"{time.time_ns()}"}
     try:
         os.close(safe_files.open_own(path, os.O_RDWR | os.O_CREAT))
@@ -224,7 +224,7 @@ def _has_log(path: Path) -> bool:
 
 
 def _configure(
-    connection: sqlite3.Connection, limits: Limits, path: Path, *, durable: bool
+    connection: sqlite3.Connection, limits: StoreLimits, path: Path, *, durable: bool
 ) -> None:
     execute = connection.execute
     execute(f"PRAGMA page_size = {_PAGE_BYTES}")

@@ -19,7 +19,7 @@ from typing import Any
 from otel_gpu.faults import Faults
 from otel_gpu.recorder.batch import PendingRows, RowBatch
 from otel_gpu.recorder.eviction import Room
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock
 from otel_gpu.recorder.losses import FAILED
 from otel_gpu.recorder.problems import DAMAGED, FAILURES, NoRoomError, Problem, problem_of
@@ -52,7 +52,7 @@ class Journal:
         self,
         connection: sqlite3.Connection,
         path: Path,
-        limits: Limits,
+        limits: StoreLimits,
         first: Mapping[str, int],
         lock: Lock,
         faults: Faults,

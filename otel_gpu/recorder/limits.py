@@ -9,7 +9,7 @@ _MAX_PENDING_BYTES = 16 * _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class StoreLimits:
     """
     The limits of a store.
 

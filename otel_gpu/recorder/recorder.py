@@ -11,7 +11,7 @@ from otel_gpu import __version__
 from otel_gpu.faults import Faults
 from otel_gpu.recorder.files import open_writing
 from otel_gpu.recorder.journal import Background, Journal
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import UNENDED, LastWriter
 from otel_gpu.recorder.losses import KILLED
 from otel_gpu.recorder.problems import explained
@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 def open_writer(
-    path: Path, limits: Limits | None = None, *, live: bool, faults: Faults | None = None
+    path: Path, limits: StoreLimits | None = None, *, live: bool, faults: Faults | None = None
 ) -> StoreWriter:
     """
     Open a store, or begin one, to write what is observed.
@@ -39,7 +39,7 @@ def open_writer(
     Raises:
         StoreError: As ``open_writing`` does.
     """
-    limits = Limits() if limits is None else limits
+    limits = StoreLimits() if limits is None else limits
     connection, lock, path = open_writing(path, limits, durable=live)
     with ExitStack() as undo, explained(path):
         undo.callback(lock.close)

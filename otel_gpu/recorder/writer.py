@@ -35,7 +35,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.explain.chains import Cause, Chain, Incident
 from otel_gpu.recorder.batch import ROW_BYTES, ChunkExtent, RowBatch
 from otel_gpu.recorder.journal import Journal
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.losses import BUSY, CHAINS, TOO_LARGE, TRACE_TOO_LARGE
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.processes import End
@@ -66,7 +66,7 @@ class StoreWriter:
     def __init__(
         self,
         journal: Journal,
-        limits: Limits,
+        limits: StoreLimits,
         first: Mapping[str, int],
         *,
         live: bool,

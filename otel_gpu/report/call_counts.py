@@ -17,7 +17,7 @@ from otel_gpu.report.document import (
 )
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.differences import without_waits
-from otel_gpu.state.memory.call_balance import sum_taken, taken_by
+from otel_gpu.state.memory.call_balance import balance_calls, sum_taken
 from otel_gpu.wire.readings import Aggregate
 
 
@@ -46,7 +46,7 @@ def event_time_rows(figures: Iterable[Figures], middles_ns: Sequence[float]) -> 
 def balances(figures: Iterable[Figures]) -> Iterator[Balance]:
     """Yield allocations against frees, per process that made any."""
     for one in figures:
-        if taken := taken_by(one.series):
+        if taken := balance_calls(one.series):
             yield Balance(one.process, *sum_taken(taken.values()))
 
 

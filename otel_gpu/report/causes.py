@@ -32,7 +32,7 @@ _RANK: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Sever
 T = TypeVar("T")
 
 
-class Step(NamedTuple):
+class CauseStep(NamedTuple):
     """
     One cause on the walk.
 
@@ -51,7 +51,7 @@ def walk(
     most: int | None = None,
     thread: Culprit | None = None,
     depth: int = 0,
-) -> Iterator[Step]:
+) -> Iterator[CauseStep]:
     """
     Yield each cause, and after it the causes that it has itself.
 
@@ -62,11 +62,11 @@ def walk(
         depth: How many threads were followed to find them.
     """
     for cause in causes[:most]:
-        yield Step(cause, thread, depth)
+        yield CauseStep(cause, thread, depth)
         yield from walk(cause.via, most=most, thread=cause.culprit, depth=depth + 1)
 
 
-def write_tree(causes: Sequence[Cause], write: Callable[[Step, list[T]], T]) -> list[T]:
+def write_tree(causes: Sequence[Cause], write: Callable[[CauseStep, list[T]], T]) -> list[T]:
     """
     Write causes from the leaves on: for faces whose form is a tree as well.
 

@@ -45,7 +45,7 @@ from otel_gpu.report.nccl.builder import communicator_rows
 from otel_gpu.report.notes import write_notes
 from otel_gpu.report.other_processes import Crowd
 from otel_gpu.report.steps import step_rows
-from otel_gpu.report.time_buckets import Slots, Totals
+from otel_gpu.report.time_buckets import TimeBuckets, Totals
 from otel_gpu.report.wording.thread_names import program_of, with_one_name
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Figures, Ledger, SeriesDelta
@@ -53,7 +53,7 @@ from otel_gpu.state.memory.allocations import Allocations
 from otel_gpu.state.memory.blocks import AllocatorState
 from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.pressure import PressureState
-from otel_gpu.state.steps import Steps
+from otel_gpu.state.steps import ThreadSteps
 from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.memory import MemorySnapshot
 
@@ -91,7 +91,7 @@ class Collector:
         self._pids = frozenset(pids)
         self._rejected = {} if rejected is None else rejected
         self._extent = CaptureExtent()
-        self._slots = Slots(self._extent, window)
+        self._slots = TimeBuckets(self._extent, window)
         self._allocations = Allocations()
         self._ledger = Ledger(window, follow=self._follow)
         self._crowd = Crowd(self._ledger, self._slots)
@@ -117,7 +117,7 @@ class Collector:
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
         self._devices = DeviceRows()
         self._nobodys_faults = NobodysFaults(window)
-        self._steps = Steps(window)
+        self._steps = ThreadSteps(window)
         self._ways: dict[type, Callable[[Any], object]] = {
             CaptureActivity: self._observe_capture,
             ExitActivity: self._observe_exit,

@@ -34,8 +34,8 @@ from otel_gpu.explain.chains import (
 from otel_gpu.report.devices.types import Advice, DeviceReport
 from otel_gpu.report.memory.types import DeviceMemory
 from otel_gpu.report.nccl.types import CommunicatorReport
-from otel_gpu.report.steps import Steps
-from otel_gpu.state.code_lines import NO_LINES, Line, Lines
+from otel_gpu.report.steps import StepTotals
+from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.pressure import Load, Throttled
 from otel_gpu.state.window import Window
 from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
@@ -53,6 +53,7 @@ __all__ = [
     "Cause",
     "CauseKind",
     "Chain",
+    "CodeLines",
     "CommunicatorReport",
     "Context",
     "Culprit",
@@ -68,17 +69,16 @@ __all__ = [
     "Frame",
     "Incident",
     "Line",
-    "Lines",
     "Load",
     "OffCpu",
     "ProcessKey",
     "ProcessReport",
     "Program",
     "Severity",
-    "Slot",
-    "Steps",
+    "StepTotals",
     "ThreadState",
     "Throttled",
+    "TimeBucket",
     "TimeNode",
     "VerdictClass",
     "Where",
@@ -154,7 +154,7 @@ class ProcessReport(NamedTuple):
     verdict_shares: Mapping[str, float]
     budget_ns: Mapping[str, int]
     time_tree: TimeNode | None = None
-    lines: Lines = NO_LINES
+    lines: CodeLines = NO_LINES
     verdict_bounds: tuple[VerdictClass, ...] = ()
 
 
@@ -230,7 +230,7 @@ class CulpritTime(NamedTuple):
     effects: int
 
 
-class Slot(NamedTuple):
+class TimeBucket(NamedTuple):
     """
     What happened in one stretch of the window that captures cover; ``process`` is None for all together.
     """
@@ -270,7 +270,7 @@ class Document(NamedTuple):
     chains: tuple[Chain, ...] = ()
     blames: tuple[CulpritTime, ...] = ()
     off_cpu: tuple[OffCpu, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[TimeBucket, ...] = ()
     load: Load | None = None
     losses: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
@@ -279,7 +279,7 @@ class Document(NamedTuple):
     advice: tuple[Advice, ...] = ()
     event_times: tuple[EventTime, ...] = ()
     communicators: tuple[CommunicatorReport, ...] = ()
-    steps: tuple[Steps, ...] = ()
+    steps: tuple[StepTotals, ...] = ()
     uncovered: tuple[Window, ...] = ()
 
     @property
@@ -314,11 +314,11 @@ class Document(NamedTuple):
         """Return the processes whose threads' time was accounted for, so that it was judged."""
         return tuple(process for process in self.processes if process.budget_ns)
 
-    def slots_of(self, process: Program | None) -> list[Slot]:
+    def slots_of(self, process: Program | None) -> list[TimeBucket]:
         """Return what happened when to one process; None: to all together."""
         return [slot for slot in self.slots if slot.process is process]
 
-    def over_time(self, process: Program | None) -> list[Slot | Window]:
+    def over_time(self, process: Program | None) -> list[TimeBucket | Window]:
         """Return what happened when, as ``slots_of``, and what is ``uncovered``, in order of time."""
         slots = self.slots_of(process)
         breaks = self.uncovered
@@ -338,7 +338,7 @@ class Document(NamedTuple):
         key = key_of(process)
 
         def is_its(
-            row: "ProcessReport | ApiTotals | EventTime | Balance | CulpritTime | OffCpu | Steps",
+            row: "ProcessReport | ApiTotals | EventTime | Balance | CulpritTime | OffCpu | StepTotals",
         ) -> bool:
             return key_of(row.process) == key
 

@@ -20,10 +20,10 @@ from otel_gpu.report.document import (
     CallStack,
     Cause,
     Chain,
+    CodeLines,
     Document,
     Evidence,
     Frame,
-    Lines,
     Program,
     Where,
     stack_of_cause,
@@ -114,7 +114,7 @@ def frame_form(frame: Frame) -> dict[str, Any]:
     return written | {name: value for name, value in known if value}
 
 
-def lines_form(lines: Lines) -> dict[str, Any]:
+def lines_form(lines: CodeLines) -> dict[str, Any]:
     """Return on which lines somebody worked, and how many samples say so; nothing without any."""
     written = [
         {
@@ -137,7 +137,7 @@ def _record(noun: Any) -> dict[str, Any]:  # noqa: ANN401 -- any NamedTuple
             continue
         if isinstance(value, Program):
             written |= {"pid": value.pid, "process": process_id(value)}
-        elif isinstance(value, Lines):
+        elif isinstance(value, CodeLines):
             written |= lines_form(value)
         elif value or name not in _ABSENT_WHEN_EMPTY:
             written[_KEYS.get(name, name)] = _value(name, value)

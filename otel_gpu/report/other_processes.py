@@ -10,7 +10,7 @@ from itertools import islice
 
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.report.document import CROWD_PID, ProcessKey, key_of
-from otel_gpu.report.time_buckets import Slots
+from otel_gpu.report.time_buckets import TimeBuckets
 from otel_gpu.report.wording.formats import service_of
 from otel_gpu.state.capture_state import Ledger
 from otel_gpu.state.time_accounting import MAX_SERIES
@@ -49,7 +49,7 @@ class Crowd:
         slots: What happened when, by process.
     """
 
-    def __init__(self, ledger: Ledger, slots: Slots) -> None:
+    def __init__(self, ledger: Ledger, slots: TimeBuckets) -> None:
         self._ledger = ledger
         self._slots = slots
         self._ended: dict[ProcessKey, Program] = {}

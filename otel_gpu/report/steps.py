@@ -8,8 +8,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
 from otel_gpu.state.steps import SlowStep as Slow
-from otel_gpu.state.steps import Steps as Ledger
-from otel_gpu.state.steps import StepSeries
+from otel_gpu.state.steps import StepSeries, ThreadSteps
 
 MAX_ROWS: Final = 256
 """In a document: those of the most time."""
@@ -23,7 +22,7 @@ KINDS: Mapping[int, str] = {
 """What steps are for, by ``enum step_kind``."""
 
 
-class SlowStep(NamedTuple):
+class SlowStepRow(NamedTuple):
     """
     A step that took far longer than usual.
 
@@ -47,7 +46,7 @@ class SlowStep(NamedTuple):
     unexplained_ns: int
 
 
-class Steps(NamedTuple):
+class StepTotals(NamedTuple):
     """
     Steps of one kind, made by one thread.
 
@@ -76,12 +75,12 @@ class Steps(NamedTuple):
     variation: float
     loader_wait_ns: int
     slow_steps: int
-    slow: tuple[SlowStep, ...]
+    slow: tuple[SlowStepRow, ...]
 
 
 def step_rows(
-    steps: Ledger, chains: Iterable[Chain], chosen: Collection[int] = ()
-) -> tuple[Steps, ...]:
+    steps: ThreadSteps, chains: Iterable[Chain], chosen: Collection[int] = ()
+) -> tuple[StepTotals, ...]:
     """
     Return what is to be said of steps.
 
@@ -95,9 +94,9 @@ def step_rows(
     return tuple(_row(one, by_thread) for one in found[:MAX_ROWS])
 
 
-def _row(series: StepSeries, chains: ThreadChains) -> Steps:
+def _row(series: StepSeries, chains: ThreadChains) -> StepTotals:
     p50_ns, p99_ns = series.quantiles_ns(0.5, 0.99)
-    return Steps(
+    return StepTotals(
         series.process,
         series.tid,
         series.comm,
@@ -117,10 +116,10 @@ def _row(series: StepSeries, chains: ThreadChains) -> Steps:
     )
 
 
-def _slow(step: Slow, chains: ThreadChains) -> SlowStep:
+def _slow(step: Slow, chains: ThreadChains) -> SlowStepRow:
     activity = step.activity
     event = activity.event
-    return SlowStep(
+    return SlowStepRow(
         event.number,
         activity.start_unix_ns,
         step.duration_ns,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Program
-from otel_gpu.report.document import ProcessKey, Slot, Window, key_of
+from otel_gpu.report.document import ProcessKey, TimeBucket, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import grown
@@ -19,7 +19,7 @@ _DIGITS = 6
 
 
 class Totals(NamedTuple):
-    """What is added up in each slot; the names are those of ``Slot``."""
+    """What is added up in each slot; the names are those of ``TimeBucket``."""
 
     calls: float = 0
     call_ns: float = 0
@@ -46,7 +46,7 @@ class Totals(NamedTuple):
 _NOTHING = Totals()
 
 
-class Slots:
+class TimeBuckets:
     """
     Sums per process image in equal stretches of the time that captures cover.
 
@@ -117,7 +117,7 @@ class Slots:
 
     def rows(
         self, processes: dict[ProcessKey, Program], end_unix_ns: int, least_ns: int
-    ) -> Iterator[Slot]:
+    ) -> Iterator[TimeBucket]:
         """
         Yield rows for all images together, then for each image: where captures are, and nowhere else.
 
@@ -143,7 +143,7 @@ class Slots:
                     continue
                 for number in range(_rows_in(last_unix_ns - first_unix_ns, row_ns)):
                     row_unix_ns = first_unix_ns + number * row_ns
-                    yield Slot(
+                    yield TimeBucket(
                         processes[chosen] if chosen else None,
                         row_unix_ns,
                         min(row_unix_ns + row_ns, last_unix_ns),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack
-from otel_gpu.enrich.known_work import Work
+from otel_gpu.enrich.known_work import WorkKind
 
 MAX_LINES = 128
 """Lines kept of one thread, or of one answer; those with least time are given up."""
@@ -39,7 +39,7 @@ class Line(NamedTuple):
     stack: CallStack
 
 
-class Lines(NamedTuple):
+class CodeLines(NamedTuple):
     """
     The lines of some time on CPUs, those with most first.
 
@@ -64,7 +64,7 @@ class Lines(NamedTuple):
         return line.weight_ns / self.weight_ns if self.weight_ns else 0.0
 
 
-NO_LINES = Lines(0, 0, ())
+NO_LINES = CodeLines(0, 0, ())
 """No sample was taken."""
 
 
@@ -72,7 +72,7 @@ class KnownStack(NamedTuple):
     """A stack whose ``place`` is the line that asked for its work; None: that is not known."""
 
     where: Where | None
-    work: Work | None
+    work: WorkKind | None
     stack: CallStack | None
 
 
@@ -128,17 +128,17 @@ class LineSums:
             entry = self._entries[where, work] = _Entry(stack)
         entry.add(stack, samples, weight_ns)
 
-    def add_lines(self, lines: Lines) -> None:
+    def add_lines(self, lines: CodeLines) -> None:
         """Add what was added up before."""
         for line in lines.each:
-            known = KnownStack(line.where, Work(line.work) if line.work else None, line.stack)
+            known = KnownStack(line.where, WorkKind(line.work) if line.work else None, line.stack)
             self.add(known, line.samples, line.weight_ns)
         rest = lines.samples - sum(line.samples for line in lines.each)
         rest_ns = lines.weight_ns - sum(line.weight_ns for line in lines.each)
         if rest or rest_ns:
             self.add(NOWHERE, rest, rest_ns)
 
-    def lines(self) -> Lines:
+    def lines(self) -> CodeLines:
         """Return the lines of all that was added."""
         if not self.samples:
             return NO_LINES
@@ -149,7 +149,7 @@ class LineSums:
         each.sort(key=lambda line: (-line.weight_ns, -line.samples, line.where))
         work, most_ns = max(self._by_work.items(), key=lambda item: (item[1], item[0]))
         is_clear = 2 * most_ns >= self.weight_ns > 0
-        return Lines(self.samples, self.weight_ns, tuple(each), work if is_clear else "")
+        return CodeLines(self.samples, self.weight_ns, tuple(each), work if is_clear else "")
 
     def _make_room(self) -> None:
         # Half of them at once, so that a line that comes late has its chance.
@@ -163,7 +163,7 @@ def _line_of(where: Where, entries: list[tuple[str, _Entry]]) -> Line:
     return Line(where, work, samples, sum(entry.weight_ns for _, entry in entries), most.stack)
 
 
-def merge(lines: Iterable[Lines]) -> Lines:
+def merge(lines: Iterable[CodeLines]) -> CodeLines:
     """Return the lines of several intervals, or threads, as those of one."""
     several = [one for one in lines if one.samples]
     if len(several) <= 1:

@@ -15,7 +15,7 @@ from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.known_work import find_work
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.state.code_lines import NOWHERE, KnownStack, Lines, LineSums, Where, merge
+from otel_gpu.state.code_lines import NOWHERE, CodeLines, KnownStack, LineSums, Where, merge
 
 MAX_SAMPLES = 16_384
 """Samples whose moments are kept: over a minute of what a whole host may take."""
@@ -119,7 +119,7 @@ class Samples:
         start_ktime_ns: int,
         end_ktime_ns: int,
         contexts: AbstractSet[int] = AT_WORK,
-    ) -> Lines:
+    ) -> CodeLines:
         """
         Return the lines of a thread in an interval; with no ``tid``, of all threads of a process.
 
@@ -133,7 +133,7 @@ class Samples:
         tids = self._tids.get(pid, ()) if tid is None else (tid,)
         return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, contexts)
 
-    def of_others(self, pid: int, tid: int, start_ktime_ns: int, end_ktime_ns: int) -> Lines:
+    def of_others(self, pid: int, tid: int, start_ktime_ns: int, end_ktime_ns: int) -> CodeLines:
         """Return the lines of all threads of a process but one, outside of CUDA calls."""
         tids = self._tids.get(pid, set()) - {tid}
         return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, AT_WORK)
@@ -145,7 +145,7 @@ class Samples:
         start_ktime_ns: int,
         end_ktime_ns: int,
         contexts: AbstractSet[int],
-    ) -> Lines:
+    ) -> CodeLines:
         sums = LineSums()
         for tid in tids:
             track = self._tracks.get((pid, tid))
@@ -218,7 +218,9 @@ class SampleSums:
             self._threads.move_to_end(key)
         sums.add(self._stacks.find(activity.stack), 1, event.weight_ns)
 
-    def of(self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK) -> Lines:
+    def of(
+        self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
+    ) -> CodeLines:
         """Return the lines of a thread, or of all threads of a process, in some contexts."""
         found: Mapping[tuple[int, int, int], LineSums] = self._by_pid.get(pid, {})
         return merge(

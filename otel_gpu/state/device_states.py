@@ -21,7 +21,7 @@ _MAX_FAULTS = 256
 _PREFIX = "GPU-"
 
 
-class State(NamedTuple):
+class DeviceState(NamedTuple):
     """What one device said at a moment; cumulative counters, and clocks of that moment (0: not known)."""
 
     limited_ns: Mapping[str, int]
@@ -54,7 +54,7 @@ class DeviceStates:
     """Keeps the latest readings and faults; bounded, as a reading has so many devices at most."""
 
     def __init__(self) -> None:
-        self._states: Recent[str, ReadingHistory[State]] = Recent(MAX_DEVICES)
+        self._states: Recent[str, ReadingHistory[DeviceState]] = Recent(MAX_DEVICES)
         self._faults: deque[DeviceFaultActivity] = deque(maxlen=_MAX_FAULTS)
         # By what else names a device: the uuids of its parts, where it is, and who uses it.
         self._parents: Recent[str, str] = Recent(MAX_DEVICES * MAX_PARTS)
@@ -164,7 +164,7 @@ class DeviceStates:
 
     def _readings(
         self, uuid: str, start_unix_ns: int, end_unix_ns: int
-    ) -> Sequence[Reading[State]]:
+    ) -> Sequence[Reading[DeviceState]]:
         history = self._states.get(uuid)
         return history.across(start_unix_ns, end_unix_ns) if history else ()
 
@@ -173,8 +173,8 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix(_PREFIX).removeprefix("MIG-").lower()
 
 
-def _state_of(gpu: Mapping[str, Any]) -> State:
-    return State(
+def _state_of(gpu: Mapping[str, Any]) -> DeviceState:
+    return DeviceState(
         gpu.get("limited_ns", {}),
         gpu.get("errors", {}).get("uncorrected", 0),
         gpu.get("clock_mhz", 0),

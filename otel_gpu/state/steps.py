@@ -106,7 +106,7 @@ class StepSeries:
             del self.slow[MAX_SLOW:]
 
 
-class Steps:
+class ThreadSteps:
     """
     The steps of all threads; bounded.
 

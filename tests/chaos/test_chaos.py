@@ -39,7 +39,7 @@ from otel_gpu.enrich.activities import AggregatesActivity, CallActivity, Counter
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export.exports import Exports, open_exports
 from otel_gpu.faults import Faults, Isolated
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from tests.chaos.injection import ERRORS, Injection
 from tests.chaos.kernel_side import KernelSide
@@ -154,7 +154,7 @@ class Chaos(RuleBasedStateMachine):
         # Nothing of this host is to be looked at, and each batch of rows written at once.
         self.open.enter_context(patched(watchlist_module, "all_pids", list))
         self.open.enter_context(patched(KernelStacks, "prepare", lambda _: None))
-        limits = Limits(batch_interval_s=0.0)
+        limits = StoreLimits(batch_interval_s=0.0)
         self.open.enter_context(patched(recorder_module, "limits_of", lambda _: limits))
         logging.disable(logging.CRITICAL)
         self.open.callback(logging.disable, logging.NOTSET)

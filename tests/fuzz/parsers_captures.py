@@ -17,7 +17,7 @@ from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
 from otel_gpu.cli import commands
 from otel_gpu.errors import RecordingError, StoreError
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import lock_path
 from otel_gpu.recorder.recorder import open_writer
 from tests.fuzz.target import Target
@@ -203,9 +203,9 @@ def parse_store(data: bytes, folder: Path) -> None:
         _read_by_commands(path, data, (*_REPORTS, *_STACKS))
     lock_path(path).write_bytes(data[:24])
     path.chmod(0o600)
-    with closing(open_writer(path, Limits(), live=False)) as writer:
+    with closing(open_writer(path, StoreLimits(), live=False)) as writer:
         assert writer.lost() == {}
-    with closing(open_writer(path, Limits(), live=False)):
+    with closing(open_writer(path, StoreLimits(), live=False)):
         pass
 
 

@@ -22,7 +22,7 @@ from otel_gpu.stacks.python.interpreter_memory import check
 from otel_gpu.stacks.python.layouts import layout_of
 from otel_gpu.stacks.symbols.debug_files import symbol_sources
 from otel_gpu.stacks.symbols.demangling import Demangler
-from otel_gpu.stacks.symbols.elf_file import ElfImage, Segment, image_of
+from otel_gpu.stacks.symbols.elf_file import ElfImage, LoadSegment, image_of
 from otel_gpu.stacks.symbols.perf_map import PerfMap
 from otel_gpu.stacks.symbols.symbol_table import SymbolTable
 from otel_gpu.stacks.unwind import expressions
@@ -98,7 +98,7 @@ class _Flat:
 
     def __init__(self, data: bytes, eh_frame_header: int) -> None:
         self.eh_frame_header = eh_frame_header
-        self.segments = (Segment(0, 0, len(data), len(data), executable=True),)
+        self.segments = (LoadSegment(0, 0, len(data), len(data), executable=True),)
         self._data = data
 
     def read(self, address: int, size_bytes: int) -> memoryview:

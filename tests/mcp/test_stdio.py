@@ -15,7 +15,7 @@ from otel_gpu.capture.recording import read_recording
 from otel_gpu.enrich.activities import CallActivity, StatusActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.mcp.tools import sql
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.recorder import open_writer
 from tests.mcp.clients import COMMAND, ask, environment, error_of, run, stdio_client
 from tests.unit.mcp import served
@@ -267,7 +267,7 @@ def test_a_store_is_told_while_an_agent_writes_it(tmp_path):
             assert writer.close()
             return await ask(client, "get_trace_stats")
 
-    with open_writer(path, Limits(batch_rows=100), live=True) as writer:
+    with open_writer(path, StoreLimits(batch_rows=100), live=True) as writer:
         stats = run(story(writer))
 
     assert stats["calls"] == 480

@@ -35,7 +35,7 @@ from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.thread_contexts import ContextPlaces
 from otel_gpu.capture.processes.unread import Unread
 from otel_gpu.capture.processes.watched_processes import WatchedProcesses
-from otel_gpu.capture.steps.period_maps import RhythmMaps, limit_rhythms
+from otel_gpu.capture.steps.period_maps import PeriodMaps, limit_rhythms
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.formatting.units import count_of
@@ -202,7 +202,7 @@ class Programs:
         self._cpu_sampling = self.bpf.map("cpu_sampling")
         self.blocks = BlockMaps(self.bpf, config)
         self.communicators = CommunicatorMaps(self.bpf)
-        self.rhythms = RhythmMaps(self.bpf)
+        self.rhythms = PeriodMaps(self.bpf)
         self._lost, self.refusals = [0] * wire.COUNTER_COUNT, Refusals()
         self.shares = KernelShares(self.bpf, share_bounds(config), self.refusals)
         self.processes = WatchedProcesses(self.bpf, self._lost, self.shares)

@@ -26,7 +26,7 @@ _INTERNET_KINDS: Mapping[int, str] = {_STREAM: "tcp", _DATAGRAM: "udp"}
 _IPV4_BYTES = 4
 
 
-class Resources:
+class ResourceMaps:
     """
     The resources that the kernel side gave ids to.
 

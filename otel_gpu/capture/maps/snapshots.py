@@ -10,7 +10,7 @@ from otel_gpu.capture.maps.blocks import is_over
 from otel_gpu.capture.maps.communicators import is_ended
 from otel_gpu.capture.maps.ended_waits import EndedWaits
 from otel_gpu.capture.maps.kernel_stacks import KernelStacks
-from otel_gpu.capture.maps.resources import Resources
+from otel_gpu.capture.maps.resources import ResourceMaps
 from otel_gpu.capture.maps.thresholds import find_thresholds
 from otel_gpu.capture.maps.unwatched_blockers import Culprits
 from otel_gpu.capture.steps.detector import FoundSteps
@@ -134,7 +134,7 @@ class Snapshots:
         self._refused = [0] * len(COUNTERS_OF_REFUSALS)
         self._were_refused = False
         self.stacks = KernelStacks(programs)
-        self.resources = Resources(programs, watched)
+        self.resources = ResourceMaps(programs, watched)
         self.culprits = Culprits(watched)
         rhythms = (programs.rhythms, programs.doors.rhythms)
         self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.steps.period import CallSequence
-from otel_gpu.capture.steps.period_maps import RhythmMemory, Round
+from otel_gpu.capture.steps.period_maps import PeriodMemory, Round
 from otel_gpu.limits.work_budget import WorkBudget
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
@@ -66,7 +66,7 @@ class _Memory:
         return int(wire.DOOR_HEADER.named(data)["pid"]) if len(data) == wire.DOOR_HEADER.size else 0
 
 
-class DoorRhythms(RhythmMemory):
+class DoorRhythms(PeriodMemory):
     """
     Those of all doors, by numbers above those of the kernel side.
 

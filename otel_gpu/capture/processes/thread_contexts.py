@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
-from otel_gpu.capture.processes.thread_locals import FIXED, Slot, find_slot, place_of
+from otel_gpu.capture.processes.thread_locals import FIXED, ThreadLocalSlot, find_slot, place_of
 from otel_gpu.errors import MapFullError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, mappings_of, program_path
@@ -71,7 +71,7 @@ class ThreadContexts:
     def __init__(self, places: ContextPlaces, work: FileWork | None = None) -> None:
         self._places = places
         self._work = work or FileWork()
-        self._slots: Recent[FileId, Slot | None] = Recent(_MAX_FILES)
+        self._slots: Recent[FileId, ThreadLocalSlot | None] = Recent(_MAX_FILES)
         # By pid: image_ktime_ns, module and offset.
         self._known: dict[int, tuple[int, int, int]] = {}
 
@@ -104,7 +104,7 @@ class ThreadContexts:
         place = wire.THREAD_CONTEXT_PLACE.pack(image_ktime_ns, offset, module)
         self._places.set(pid, place)
 
-    def _slot_of(self, mapped: MappedFile) -> Slot | None:
+    def _slot_of(self, mapped: MappedFile) -> ThreadLocalSlot | None:
         # Inodes come again; what is found in the wrong file leads to no valid record.
         if mapped.file not in self._slots:
             try:
@@ -115,7 +115,7 @@ class ThreadContexts:
         return self._slots[mapped.file]
 
 
-def _find_slot(mapped: MappedFile, work: FileWork) -> Slot | None:
+def _find_slot(mapped: MappedFile, work: FileWork) -> ThreadLocalSlot | None:
     try:
         image = ElfImage(work.open(mapped))
     except ServedError:
@@ -128,7 +128,7 @@ def _find_slot(mapped: MappedFile, work: FileWork) -> Slot | None:
         image.close()
 
 
-def _read_place(slot: Slot, mapped: MappedFile) -> tuple[int, int] | None:
+def _read_place(slot: ThreadLocalSlot, mapped: MappedFile) -> tuple[int, int] | None:
     """Return module and offset; None: the dynamic linker has not said yet, or it is nonsense."""
     if slot.kind == FIXED and mapped.path != program_path(mapped.pid):
         return None

@@ -53,10 +53,10 @@ _TWO_WORDS: Final = struct.Struct("<Qq")
 DESCRIPTOR, MODULE, DISTANCE = 0, 1, 2
 """What the words are that a dynamic linker fills in."""
 FIXED: Final = 3
-"""There are none: ``Slot.address`` is the distance, in the program that a process runs."""
+"""There are none: ``ThreadLocalSlot.address`` is the distance, in the program that a process runs."""
 
 
-class Slot(NamedTuple):
+class ThreadLocalSlot(NamedTuple):
     """Words that the dynamic linker fills in: which, and where in the addresses of the file."""
 
     kind: int
@@ -71,7 +71,7 @@ class ThreadLocal(NamedTuple):
     offset: int
 
 
-def find_slot(image: ElfImage, name: bytes) -> Slot | None:
+def find_slot(image: ElfImage, name: bytes) -> ThreadLocalSlot | None:
     """Return what leads to a thread-local symbol of a file; None: it has none, or none that is used."""
     symbol = find_symbol(image, name)
     kinds = _RELOCATIONS.get(image.machine)
@@ -91,12 +91,14 @@ def find_slot(image: ElfImage, name: bytes) -> Slot | None:
         is_pair = kind == MODULE
         offset = int.from_bytes(image.read(address + 8, 8), "little") if is_pair else addend
         if named == symbol.number if named else offset == symbol.offset:
-            return Slot(kind, address, pages)
+            return ThreadLocalSlot(kind, address, pages)
     distance = _fixed_distance(image, symbol)
-    return None if distance is None else Slot(FIXED, distance, pages)
+    return None if distance is None else ThreadLocalSlot(FIXED, distance, pages)
 
 
-def place_of(slot: Slot, start: int, read: Callable[[int, int], bytes]) -> tuple[int, int] | None:
+def place_of(
+    slot: ThreadLocalSlot, start: int, read: Callable[[int, int], bytes]
+) -> tuple[int, int] | None:
     """
     Return module and offset of a thread-local variable; module 0: from the thread pointer.
 

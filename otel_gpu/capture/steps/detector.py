@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.steps.period import CallSequence, Rhythm, turns_of
-from otel_gpu.capture.steps.period_maps import RhythmMemory
+from otel_gpu.capture.steps.period import CallSequence, Period, turns_of
+from otel_gpu.capture.steps.period_maps import PeriodMemory
 from otel_gpu.capture.steps.period_search import Reason, find_rhythm
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.proc_files import read_file
@@ -39,7 +39,7 @@ _LAST_CALLS: Final = 8192
 _NEVER_KTIME_NS: Final = 1 << 64
 
 
-class State(enum.StrEnum):
+class DetectionState(enum.StrEnum):
     """What is known of the steps of a thread, beside the reasons why none were found."""
 
     FOUND = "found"
@@ -58,12 +58,12 @@ class _Step(NamedTuple):
 class _Thread:
     """A thread that has a rhythm in some memory, whether it is known or not."""
 
-    def __init__(self, who: tuple[int, int, int], maps: RhythmMemory) -> None:
+    def __init__(self, who: tuple[int, int, int], maps: PeriodMemory) -> None:
         self.pid, self.tid, self.image_ktime_ns = who
         self.maps = maps
         self.comm = b""
-        self.state: State | Reason = Reason.FEW_CALLS
-        self.rhythm: Rhythm | None = None
+        self.state: DetectionState | Reason = Reason.FEW_CALLS
+        self.rhythm: Period | None = None
         self.is_withheld = False
         self.period_ns = 0.0
         self.tried = 0  # calls
@@ -99,7 +99,7 @@ class FoundSteps:
 
     def __init__(
         self,
-        memories: Sequence[RhythmMemory],
+        memories: Sequence[PeriodMemory],
         watched: Callable[[int], int],
         clock: Callable[[], float] = time.monotonic,
         lose: Callable[[int, int], None] = lambda _pid, _uid: None,
@@ -182,7 +182,7 @@ class FoundSteps:
                 yield index, thread, rhythm
             self._forget_dropped(maps)
 
-    def _forget_dropped(self, maps: RhythmMemory) -> None:
+    def _forget_dropped(self, maps: PeriodMemory) -> None:
         """Forget threads whose memory was let go: a program can give back what we have not seen end."""
         dropped = [
             index
@@ -211,7 +211,7 @@ class FoundSteps:
         else:
             yield from _records(thread, steps)
 
-    def _wants_area(self, index: int, maps: RhythmMemory) -> bool:
+    def _wants_area(self, index: int, maps: PeriodMemory) -> bool:
         thread = self._threads[index]
         is_new = thread.rhythm is None and not thread.tried
         return thread.maps is maps and is_new and not thread.is_resting
@@ -254,14 +254,14 @@ class FoundSteps:
         thread.period_ns = median(lengths_ns)
         if thread.period_ns < _LEAST_PERIOD_NS:
             # So are parameters that are made one by one; steps may come after them.
-            thread.state = State.TOO_SHORT
+            thread.state = DetectionState.TOO_SHORT
             if thread.tried >= _SURE_CALLS:
                 self._rest_a_while(index, thread, thread.state)
             return
         if thread.rhythm is None and self._has_same(thread):
-            self._rest(index, thread, State.SAME)
+            self._rest(index, thread, DetectionState.SAME)
             return
-        before, thread.rhythm, thread.state = thread.rhythm, found, State.FOUND
+        before, thread.rhythm, thread.state = thread.rhythm, found, DetectionState.FOUND
         if before is None or before.edges != found.edges:
             # Of what comes while another rhythm is told no round is reported: it is in the calls.
             thread.early = thread.early or []
@@ -294,8 +294,8 @@ class FoundSteps:
         """Keep no calls that nobody looks at, and look again for what was not found or is gone."""
         made, kept = rhythm["made"], rhythm["kept"]
         if thread.image in self._telling:
-            if thread.state is not State.TOLD:
-                self._rest(index, thread, State.TOLD)
+            if thread.state is not DetectionState.TOLD:
+                self._rest(index, thread, DetectionState.TOLD)
         elif thread.is_resting:
             if self._clock() >= thread.again_s:
                 thread.is_resting, thread.tried, thread.early = False, 0, []
@@ -305,16 +305,16 @@ class FoundSteps:
         elif thread.early is not None or thread.number != thread.seen[0]:
             thread.seen = thread.number, made
         elif made - thread.seen[1] > _LOST_AFTER * thread.rhythm.longest_calls + _LEAST_CALLS:
-            self._rest_a_while(index, thread, State.LOST)
+            self._rest_a_while(index, thread, DetectionState.LOST)
         elif kept == wire.RHYTHM_CALLS == thread.tried and rhythm["area"]:
             thread.maps.take_area(index)
 
-    def _rest_a_while(self, index: int, thread: _Thread, state: State | Reason) -> None:
+    def _rest_a_while(self, index: int, thread: _Thread, state: DetectionState | Reason) -> None:
         self._rest(index, thread, state)
         thread.again_s = self._clock() + thread.rest_s
         thread.rest_s = min(2 * thread.rest_s, _AGAIN_AT_MOST_S)
 
-    def _rest(self, index: int, thread: _Thread, state: State | Reason) -> None:
+    def _rest(self, index: int, thread: _Thread, state: DetectionState | Reason) -> None:
         thread.maps.stop(index)
         thread.maps.take_area(index)
         thread.state, thread.rhythm, thread.is_resting = state, None, True
@@ -338,7 +338,7 @@ class FoundSteps:
         self._threads.pop(index, None)
 
 
-def _steps_of(rhythm: Rhythm, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
+def _steps_of(rhythm: Period, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
     """Yield the steps among calls; of the last one of all, it has to be said when it returned."""
     starts_ns, gaps_ns = calls.starts_ns, calls.gaps_ns
     for turn in turns_of(rhythm, calls.symbols):

@@ -15,7 +15,7 @@ _SYMBOL_BITS = 16
 _HISTORY = (1 << _SYMBOL_BITS * HISTORY_CALLS) - 1
 
 
-class Role(enum.Enum):
+class CallRole(enum.Enum):
     """What a call is between host and device."""
 
     LAUNCH = enum.auto()
@@ -39,7 +39,7 @@ class CallSequence(NamedTuple):
     symbols: Sequence[int]
     starts_ns: Sequence[int]
     gaps_ns: Sequence[int]
-    roles: Mapping[int, Role]
+    roles: Mapping[int, CallRole]
 
     def folded(self) -> "CallSequence":
         """Return these calls without those that are made again at once."""
@@ -49,7 +49,7 @@ class CallSequence(NamedTuple):
         return CallSequence(symbols, starts_ns, gaps_ns, self.roles)
 
 
-class Rhythm(NamedTuple):
+class Period(NamedTuple):
     """
     How the steps of a thread are told from its calls.
 
@@ -81,7 +81,7 @@ class Turn(NamedTuple):
     last: int
 
 
-def turns_of(rhythm: Rhythm, symbols: Sequence[int]) -> Iterator[Turn]:
+def turns_of(rhythm: Period, symbols: Sequence[int]) -> Iterator[Turn]:
     """Yield the steps among calls."""
     start_mask = (1 << _SYMBOL_BITS * rhythm.start_calls) - 1
     end_mask = (1 << _SYMBOL_BITS * rhythm.end_calls) - 1

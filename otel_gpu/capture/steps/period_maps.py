@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
-from otel_gpu.capture.steps.period import CallSequence, Rhythm, Role
+from otel_gpu.capture.steps.period import CallRole, CallSequence, Period
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 _NUMBER, _LONG = struct.Struct("<I"), struct.Struct("<Q")
@@ -27,14 +27,14 @@ _START_KTIME_NS: Final = wire.RHYTHM.offset_of("start_ktime_ns")
 _PATTERNS: Final = struct.Struct(f"<{2 * wire.RHYTHM_PATTERNS}Q")
 _SYMBOL_BITS = 16
 _AREA_BYTES: Final = wire.RHYTHM_CALLS * wire.RHYTHM_CALL.size
-_ROLES: Final[Mapping[int, Role]] = {
-    wire.FAMILY_LAUNCH: Role.LAUNCH,
-    wire.FAMILY_GRAPH_LAUNCH: Role.LAUNCH,
-    wire.FAMILY_SYNCHRONIZE: Role.WAIT,
+_ROLES: Final[Mapping[int, CallRole]] = {
+    wire.FAMILY_LAUNCH: CallRole.LAUNCH,
+    wire.FAMILY_GRAPH_LAUNCH: CallRole.LAUNCH,
+    wire.FAMILY_SYNCHRONIZE: CallRole.WAIT,
 }
-_COPIES: Final[Mapping[int, Role]] = {
-    wire.COPY_DEVICE_TO_HOST: Role.TO_HOST,
-    wire.COPY_HOST_TO_DEVICE: Role.TO_DEVICE,
+_COPIES: Final[Mapping[int, CallRole]] = {
+    wire.COPY_DEVICE_TO_HOST: CallRole.TO_HOST,
+    wire.COPY_HOST_TO_DEVICE: CallRole.TO_DEVICE,
 }
 
 
@@ -52,7 +52,7 @@ def limit_rhythms(bpf: BpfObject, *, are_wanted: bool) -> None:
         bpf.set_max_entries("rhythm_calls", 1)
 
 
-class RhythmMemory(ABC):
+class PeriodMemory(ABC):
     """Rhythms in memory that both sides write into, by index."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class RhythmMemory(ABC):
     def calls(self, index: int) -> CallSequence:
         """Return the calls that are kept."""
         words = array("Q", self._kept(index))
-        roles: dict[int, Role] = {}
+        roles: dict[int, CallRole] = {}
         symbols = array("H")
         for what in words[1::2]:
             symbol = what >> 32 & 0xFFFF
@@ -99,7 +99,7 @@ class RhythmMemory(ABC):
         gaps_ns = array("I", (what & 0xFFFFFFFF for what in words[1::2]))
         return CallSequence(symbols, words[::2], gaps_ns, roles)
 
-    def follow(self, index: int, rhythm: Rhythm) -> None:
+    def follow(self, index: int, rhythm: Period) -> None:
         """Have the rounds of a rhythm reported; the one that goes on is also one of it."""
         self._write(index, _MASKS[0], _LONG.pack(0))
         patterns = (
@@ -143,7 +143,7 @@ class RhythmMemory(ABC):
         self._write(index, _AT[name], _NUMBER.pack(number))
 
 
-class RhythmMaps(RhythmMemory):
+class PeriodMaps(PeriodMemory):
     """
     The kernel side's rhythms; mapped, as both sides write into them.
 
@@ -216,10 +216,10 @@ class RhythmMaps(RhythmMemory):
             return calls[: kept * wire.RHYTHM_CALL.size]
 
 
-def _role(api: int, copy_kind: int) -> Role:
+def _role(api: int, copy_kind: int) -> CallRole:
     row = API_BY_NUMBER.get(api)
     if row is None or row.stream_work == wire.WORK_AWAITED:
-        return Role.OTHER
+        return CallRole.OTHER
     if row.family == wire.FAMILY_COPY:
-        return _COPIES.get(copy_kind, Role.OTHER)
-    return _ROLES.get(row.family, Role.OTHER)
+        return _COPIES.get(copy_kind, CallRole.OTHER)
+    return _ROLES.get(row.family, CallRole.OTHER)

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from otel_gpu.capture.steps.period import (
     HISTORY_CALLS,
+    CallRole,
     CallSequence,
-    Rhythm,
-    Role,
+    Period,
     history_of,
     turns_of,
 )
@@ -52,8 +52,8 @@ _COME_BETWEEN, _MISSING = 2.0, 30.0
 _SHUFFLED, _SHUFFLES = 4_096, 3
 _WITHOUT_MEETINGS = 0.75
 
-_ENDING = {Role.WAIT, Role.TO_HOST}
-_MEETING = {*_ENDING, Role.TO_DEVICE}
+_ENDING = {CallRole.WAIT, CallRole.TO_HOST}
+_MEETING = {*_ENDING, CallRole.TO_DEVICE}
 
 
 class Reason(enum.StrEnum):
@@ -66,27 +66,27 @@ class Reason(enum.StrEnum):
     UNSURE = "unsure"
 
 
-def find_rhythm(calls: CallSequence) -> Rhythm | Reason:
+def find_rhythm(calls: CallSequence) -> Period | Reason:
     """Return the rhythm of a thread, or why none is known."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS
-    if not any(calls.roles[symbol] is Role.LAUNCH for symbol in set(calls.symbols)):
+    if not any(calls.roles[symbol] is CallRole.LAUNCH for symbol in set(calls.symbols)):
         # A step launches something; of many calls it takes megabytes to find out that none does.
         return Reason.NO_ROUNDS
     plain = _find(calls, calls.symbols, folds=False)
-    if isinstance(plain, Rhythm):
+    if isinstance(plain, Period):
         return plain
     folded = calls.folded()
     if len(folded.symbols) == len(calls.symbols):
         return plain
     found = _find(folded, calls.symbols, folds=True)
-    return found if isinstance(found, Rhythm) else plain
+    return found if isinstance(found, Period) else plain
 
 
 class _Text:
     """Calls, any stretch of which is compared with any other at once."""
 
-    def __init__(self, symbols: Sequence[int], roles: Mapping[int, Role]) -> None:
+    def __init__(self, symbols: Sequence[int], roles: Mapping[int, CallRole]) -> None:
         self.symbols, self.roles = symbols, roles
         # Lists of so many numbers would be eight times as large, and leave their room scattered.
         self._sums = array(
@@ -95,7 +95,7 @@ class _Text:
         self._powers = array(
             "Q", accumulate(symbols, lambda power, _: power * _BASE % _PRIME, initial=1)
         )
-        launches = (roles[symbol] is Role.LAUNCH for symbol in symbols)
+        launches = (roles[symbol] is CallRole.LAUNCH for symbol in symbols)
         self._launches = array("I", accumulate(launches, initial=0))
 
     def word(self, first: int, end: int) -> int:
@@ -206,7 +206,7 @@ def _part(
     return found
 
 
-def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Rhythm | Reason:
+def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Period | Reason:
     text = _Text(calls.symbols, calls.roles)
     best, certainty = _where_they_meet(text), 1.0
     if best is None:
@@ -273,7 +273,7 @@ def _of_launches(text: _Text) -> _Division | None:
 
 
 def _share_by_chance(
-    symbols: Sequence[int], roles: Mapping[int, Role], symbol: int, *, folds: bool
+    symbols: Sequence[int], roles: Mapping[int, CallRole], symbol: int, *, folds: bool
 ) -> float:
     """Return the share of whole known words if the latest of these calls came in any order."""
     shuffler = random.Random(0)  # noqa: S311 -- the same each time
@@ -302,7 +302,7 @@ def _rotated(text: _Text, gaps_ns: Sequence[int], division: _Division) -> _Divis
         at = begins[0] + shift
         before, after = roles[symbols[at - 1]], roles[symbols[at]]
         ends = before in _ENDING and after not in _ENDING
-        copies = after is Role.TO_DEVICE is not before
+        copies = after is CallRole.TO_DEVICE is not before
         return usual_ns[shift] / longest_ns + ends + copies
 
     likely = sorted(usual_ns, key=inviting, reverse=True)[:_ROTATIONS]
@@ -338,7 +338,7 @@ def _alike(words: Iterable[Sequence[int]]) -> int:
     return next((at for at, ones in enumerate(zip(*words, strict=False)) if len(set(ones)) > 1), 0)
 
 
-def _by_edges(calls: CallSequence, division: _Division, *, folds: bool) -> Iterator[Rhythm]:
+def _by_edges(calls: CallSequence, division: _Division, *, folds: bool) -> Iterator[Period]:
     """Yield how steps may be told by their first and last calls; by few of them first."""
     steps = [calls.symbols[slice(*division.examples[word])] for word in division.words]
     lengths = [len(step) for step in steps]
@@ -346,7 +346,7 @@ def _by_edges(calls: CallSequence, division: _Division, *, folds: bool) -> Itera
         starts = {history_of(step[:length]) for step in steps}
         ends = {history_of(step[-length:]) for step in steps}
         if max(len(starts), len(ends)) <= MOST_PATTERNS:
-            yield Rhythm(
+            yield Period(
                 *(tuple(sorted(starts)), length, tuple(sorted(ends)), length),
                 folds=folds,
                 confidence_percent=0,

@@ -15,7 +15,7 @@ from typing import Any
 from otel_gpu.cli.commands import JSON_HELP, Output, UsageError
 from otel_gpu.cli.flight_recorder import store_path
 from otel_gpu.cli.service.files import UNIT, Action, ServiceLayout
-from otel_gpu.cli.service.systemd import State, state_of_service
+from otel_gpu.cli.service.systemd import ServiceState, state_of_service
 from otel_gpu.cli.service.trust import parts_of_program, untrusted
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError, StoreError
@@ -127,7 +127,7 @@ def _status(args: Namespace, config: Config, out: Output) -> int:
     return 0 if state.active == "active" else 1
 
 
-def _describe_state(state: State) -> str:
+def _describe_state(state: ServiceState) -> str:
     if not state.is_installed:
         return "service   not installed; otel-gpu service install"
     words = [f"{state.active} ({state.sub})"]
@@ -138,7 +138,7 @@ def _describe_state(state: State) -> str:
     return "service   " + ", ".join(filter(None, [*words, state.enabled]))
 
 
-def _describe_cost(state: State, uptime_s: float, recorder: Mapping[str, Any]) -> str:
+def _describe_cost(state: ServiceState, uptime_s: float, recorder: Mapping[str, Any]) -> str:
     words = []
     cpu_ns = state.cpu_ns
     if cpu_ns is None and recorder.get("last_unix_ns", 0) > time.time_ns() - uptime_s * 1e9:

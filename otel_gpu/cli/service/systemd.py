@@ -22,7 +22,7 @@ _NS_PER_US = 1_000
 Ask = Callable[[Sequence[str]], str]
 
 
-class State(NamedTuple):
+class ServiceState(NamedTuple):
     """
     The service, as systemd has it; None is what it does not say.
 
@@ -70,7 +70,7 @@ def ask_systemctl(arguments: Sequence[str]) -> str:
     return done.stdout
 
 
-def state_of_service(ask: Ask = ask_systemctl) -> State:
+def state_of_service(ask: Ask = ask_systemctl) -> ServiceState:
     """Return the state of the service, given how to ask systemctl."""
     shown = ask(["show", UNIT, f"--property={_PROPERTIES}"])
     values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
@@ -79,7 +79,7 @@ def state_of_service(ask: Ask = ask_systemctl) -> State:
     uptime_s = None
     if active == "active" and since_us:
         uptime_s = max(time.monotonic_ns() - since_us * _NS_PER_US, 0) / 1e9
-    return State(
+    return ServiceState(
         is_installed=values.get("LoadState") == "loaded",
         active=active,
         sub=values.get("SubState", ""),

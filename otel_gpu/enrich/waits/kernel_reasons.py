@@ -52,7 +52,7 @@ REASONS = frozenset(
 )
 
 
-class Rule(NamedTuple):
+class KernelRule(NamedTuple):
     """
     A reason, and the kernel functions that mean it.
 
@@ -71,13 +71,13 @@ _SEMAPHORE = r"rwsem_down_(read|write)_slowpath|__?down_(read|write).*|down_(rea
 _COMPLETION = r"__wait_for_common|wait_for_common|wait_for_completion.*|wait_for_vfork_done"
 
 # Of two rows that know the same function, the first one holds.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[KernelRule, ...] = (
     # The end of a process is handled where its stops are, and is none.
-    Rule(UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
+    KernelRule(UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
     # Of cgroup v2 and of v1: both are inside of get_signal.
-    Rule(FROZEN, r"do_freezer_trap|(__)?refrigerator"),
-    Rule(STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
-    Rule(
+    KernelRule(FROZEN, r"do_freezer_trap|(__)?refrigerator"),
+    KernelRule(STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
+    KernelRule(
         MMAP_LOCK,
         r"vm_mmap_pgoff|(__)?vm_munmap|do_mprotect_pkey|do_madvise.*|madvise_.*|mmap_(read|write)_.*"
         r"|lock_mm_and_find_vma|get_mmap_lock_carefully|do_user_addr_fault|do_page_fault"
@@ -89,7 +89,7 @@ RULES: tuple[Rule, ...] = (
         r"|os_lock_user_pages",
         inside=_SEMAPHORE,
     ),
-    Rule(
+    KernelRule(
         RECLAIM,
         r"try_to_free_(mem_cgroup_)?pages|do_try_to_free_pages|__perform_reclaim"
         r"|shrink_(node|lruvec|slab|zones|one|many|folio_list|page_list|(in)?active_list).*"
@@ -97,26 +97,26 @@ RULES: tuple[Rule, ...] = (
         r"|__alloc_pages_(slowpath|direct_.*)|try_to_compact_pages|compact_zone|out_of_memory"
         r"|throttle_direct_reclaim|reclaim_throttle|congestion_wait|wait_iff_congested",
     ),
-    Rule(
+    KernelRule(
         PAGE_FAULT,
         r"(__)?handle_mm_fault|do_user_addr_fault|(asm_)?exc_page_fault|do_page_fault|do_mem_abort"
         r"|filemap_fault|do_swap_page|swap_read_.*|handle_userfault|migration_entry_wait.*",
     ),
-    Rule(
+    KernelRule(
         DRIVER,
         r"_?nv_.*|_nv\d+rm|nvidia_.*|nvkms_.*|nvUvm.*|uvm_.*|rm_.*"
         r"|os_(acquire|cond|delay|schedule|wait|down)_?.*",
     ),
-    Rule(
+    KernelRule(
         LOCK,
         r"futex_.*|__futex_.*|do_futex"
         r"|(locks|flock|posix)_lock_inode_wait|fcntl_setlk(64)?|__do_sys_flock",
     ),
-    Rule(
+    KernelRule(
         SLEEP,
         r"(do|common|hrtimer|clock)_nanosleep(_restart)?|common_nsleep.*|timerfd_read(_iter)?",
     ),
-    Rule(
+    KernelRule(
         IPC,
         r"(anon_)?pipe_(read|write|wait).*|fifo_open|wait_for_partner"
         r"|(do_|ep_|epoll_)(poll|epoll_wait|epoll_pwait)|do_sys_poll|do_select"
@@ -126,9 +126,9 @@ RULES: tuple[Rule, ...] = (
         r"|do_msg(rcv|snd)|(__)?do_semtimedop|mqueue_.*|wq_sleep|do_mq_timed(send|receive)"
         r"|do_sigtimedwait|sigsuspend|__(x64|arm64)_sys_pause|__do_sys_pause",
     ),
-    Rule(CHILD_WAIT, r"do_wait|kernel_wait4|kernel_waitid"),
-    Rule(CHILD_WAIT, r"kernel_clone|_do_fork", inside=_COMPLETION),
-    Rule(
+    KernelRule(CHILD_WAIT, r"do_wait|kernel_wait4|kernel_waitid"),
+    KernelRule(CHILD_WAIT, r"kernel_clone|_do_fork", inside=_COMPLETION),
+    KernelRule(
         IO,
         r"io_schedule(_timeout)?|bit_wait_io(_timeout)?|(submit_)?bio_.*|submit_bio_wait|(__)?blk_.*"
         r"|blkdev_.*|rq_qos_wait|wbt_wait|folio_wait_.*|wait_on_page_.*|balance_dirty_pages.*"

@@ -17,7 +17,7 @@ from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
 from otel_gpu.explain.code_locations import CodeLocations, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
-from otel_gpu.state.code_lines import NO_LINES, Lines
+from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
 from otel_gpu.state.thread_names import ThreadNames
 
@@ -145,7 +145,7 @@ class AccountCauses:
             return
         self._workers.setdefault(tuple(map(_name_of, causes)), {})[worker] = None
 
-    def _lines(self, names: Collection[tuple[_Name, ...]]) -> Lines:
+    def _lines(self, names: Collection[tuple[_Name, ...]]) -> CodeLines:
         """Return the lines of all who worked for causes of these names, of each of them once."""
         if self._places is None:
             return NO_LINES

@@ -41,7 +41,7 @@ from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.wakers import waker_of
 from otel_gpu.state.capture_state import Figures
-from otel_gpu.state.code_lines import NO_LINES, Line, Lines
+from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.cpu_samples import AT_WORK
 
 IDLE = "idle"
@@ -345,7 +345,7 @@ class _Grower:
         is_work = place == HOST
         return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
 
-    def _divide(self, time_ns: int, lines: Lines) -> Iterator[TimeNode]:
+    def _divide(self, time_ns: int, lines: CodeLines) -> Iterator[TimeNode]:
         """Yield the lines that some work went to, and the smaller ones together."""
         # One alone has no need to be summed up.
         is_few = len(lines.each) - _MOST_LINES < _FEW

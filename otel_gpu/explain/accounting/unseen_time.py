@@ -8,7 +8,7 @@ from otel_gpu.explain.accounting.waits import AccountWaits, Waited
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.explain.intervals import CauseInterval
 from otel_gpu.explain.ranking import fit
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.code_lines import NO_LINES
 from otel_gpu.state.cpu_samples import Samples
 
@@ -22,7 +22,7 @@ _WAITS = frozenset({"run_queue", *rules.REPEATED_KINDS})
 class Unseen:
     """Divides time among what an account knows of it, less what is known one by one."""
 
-    def __init__(self, waits: AccountWaits, timeline: Timeline, samples: Samples) -> None:
+    def __init__(self, waits: AccountWaits, timeline: EventTimeline, samples: Samples) -> None:
         self._waits = waits
         self._timeline = timeline
         self._samples = samples

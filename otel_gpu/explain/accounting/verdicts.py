@@ -23,7 +23,7 @@ from otel_gpu.explain.chains import TimeNode, Verdict, VerdictClass
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
 from otel_gpu.state.capture_state import Figures
-from otel_gpu.state.code_lines import NO_LINES, Lines, merge
+from otel_gpu.state.code_lines import NO_LINES, CodeLines, merge
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 __all__ = [
@@ -165,7 +165,7 @@ def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
     return first if is_clear else MIXED, tuple(named)
 
 
-def _lines_of(verdict: Verdict, places: CodeLocations) -> Lines:
+def _lines_of(verdict: Verdict, places: CodeLocations) -> CodeLines:
     """Return the lines of the work that took most of the time of the class that leads."""
     tree = verdict.time_tree
     if tree is None or not verdict.bounds:

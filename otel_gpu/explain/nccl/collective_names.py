@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from otel_gpu import wire
 from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
-from otel_gpu.state.nccl.rank_positions import Standing, State
+from otel_gpu.state.nccl.rank_positions import RankState, Standing
 from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
@@ -80,11 +80,11 @@ def standing_text(group: RankGroup, standing: Standing) -> str:
     operation = operation_name(asked[0][0].operation) if asked else "collective"
     which = f"{operation} {standing.number:,} of {communicator_name(group)}"
     match standing.state:
-        case State.RANK_MISSING:
+        case RankState.RANK_MISSING:
             return f"{which}: not called by {ranks_text(group, standing.lacking)}"
-        case State.RANKS_DISAGREE:
+        case RankState.RANKS_DISAGREE:
             return f"{which}: {_disagreement(group, standing)}"
-        case State.QUEUED:
+        case RankState.QUEUED:
             return f"{which}: {_queued(group, standing)}"
         case _:
             return ""
@@ -92,7 +92,7 @@ def standing_text(group: RankGroup, standing: Standing) -> str:
 
 def absence_text(group: RankGroup, standing: Standing) -> str:
     """Return how many wait for a rank that is missing, and whether it can still come; else empty."""
-    if standing.state != State.RANK_MISSING:
+    if standing.state != RankState.RANK_MISSING:
         return ""
     gone = [one for one in standing.lacking if not one.is_in]
     left = f"; {ranks_text(group, gone)} left it, or ended" if gone else ""

@@ -30,11 +30,11 @@ from otel_gpu.explain.nccl.collective_names import (
     standing_text,
 )
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
-from otel_gpu.state.nccl.rank_positions import Standing, State
+from otel_gpu.state.nccl.rank_positions import RankState, Standing
 
 # The last one may have queued its part some time before its call returned.
 _SLACK_NS = 1_000_000
@@ -43,9 +43,9 @@ _LONGEST_FACTOR = 4
 _MAX_ASKING = 4_096
 
 _KIND_BY_STATE = {
-    State.RANK_MISSING: CauseKind.COLLECTIVE_WAIT,
-    State.RANKS_DISAGREE: CauseKind.COLLECTIVE_MISMATCH,
-    State.QUEUED: CauseKind.COLLECTIVE_STUCK,
+    RankState.RANK_MISSING: CauseKind.COLLECTIVE_WAIT,
+    RankState.RANKS_DISAGREE: CauseKind.COLLECTIVE_MISMATCH,
+    RankState.QUEUED: CauseKind.COLLECTIVE_STUCK,
 }
 
 
@@ -90,7 +90,7 @@ class Collectives:
         has_no_calls: Whether nobody sees who asks for the end of a collective: all that wait count.
     """
 
-    def __init__(self, timeline: Timeline, settings: Settings) -> None:
+    def __init__(self, timeline: EventTimeline, settings: Settings) -> None:
         self.communicators = CommunicatorStates()
         self.has_no_calls = False
         self._timeline = timeline
@@ -161,9 +161,9 @@ class Collectives:
     def _delays_in(
         self, group: RankGroup, member: Member, start: int, end: int, *, is_open: bool
     ) -> Iterator[Delay]:
-        standing = group.standing() if is_open else Standing(State.RUNNING)
+        standing = group.standing() if is_open else Standing(RankState.RUNNING)
         is_waiting = member in standing.waiting
-        if is_waiting and standing.state != State.RANK_MISSING:
+        if is_waiting and standing.state != RankState.RANK_MISSING:
             kind = _KIND_BY_STATE[standing.state]
             since = max(start, standing.since_ktime_ns)
             if kind == CauseKind.COLLECTIVE_MISMATCH or end - since >= self._patience_ns(standing):
@@ -235,7 +235,7 @@ class Collectives:
 
     def _patience_ns(self, standing: Standing) -> int:
         # Before the first one, programs are still on their way to it.
-        if standing.state != State.QUEUED and standing.number > 1:
+        if standing.state != RankState.QUEUED and standing.number > 1:
             return self._settings.collective_hang_ns
         longest_ns = max((one.longest_ns for one in standing.waiting), default=0)
         return max(self._settings.collective_stuck_ns, _LONGEST_FACTOR * longest_ns)

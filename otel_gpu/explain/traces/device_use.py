@@ -21,8 +21,14 @@ from otel_gpu.explain.traces.trace_health import (
 from otel_gpu.state.traces.algorithm_searches import Searches, find_searches
 from otel_gpu.state.traces.collectives import Key, collectives_of
 from otel_gpu.state.traces.critical_path import CriticalPath, PathBound, find_critical_path
-from otel_gpu.state.traces.device_steps import Step, counted, find_steps, host_spans, over_steps
-from otel_gpu.state.traces.device_time import Phases, Timeline, timelines
+from otel_gpu.state.traces.device_steps import (
+    TracedStep,
+    counted,
+    find_steps,
+    host_spans,
+    over_steps,
+)
+from otel_gpu.state.traces.device_time import DeviceTimeline, Phases, timelines
 from otel_gpu.state.traces.device_work import DeviceWork, find_work
 from otel_gpu.state.traces.host_regions import Region, find_regions
 from otel_gpu.state.traces.host_time import HostTime, rows_by_start
@@ -95,7 +101,7 @@ class DeviceUse(NamedTuple):
     model: DeviceModel
     start_ns: int
     phases: Phases
-    steps: tuple[Step, ...]
+    steps: tuple[TracedStep, ...]
     idle_ns: Mapping[IdleCause, int]
     places: tuple[tuple[IdlePlace, int], ...]
     gaps: tuple[NamedGap, ...]
@@ -104,7 +110,7 @@ class DeviceUse(NamedTuple):
     health: tuple[TraceProblem, ...]
     verdict: DeviceVerdict
     collectives: Mapping[Key, int]
-    timeline: Timeline
+    timeline: DeviceTimeline
     kinds: Sequence[KernelKind]
     every_gap: IdleGaps
     regions: Mapping[Region, RegionUse]
@@ -164,7 +170,7 @@ def _examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
         idle_ns = gaps.by_cause()
         phases = timeline.phases(timeline.start_ns, timeline.end_ns)
         launches = measure(trace, timeline.rows, links)
-        whole = Step("", timeline.start_ns, timeline.end_ns, 0, thread, phases, {})
+        whole = TracedStep("", timeline.start_ns, timeline.end_ns, 0, thread, phases, {})
         step = _middle(counted(steps) or [whole])
         path = find_critical_path(trace, timeline, links, host_time, step.start_ns, step.end_ns)
         health = examine_health(
@@ -207,7 +213,7 @@ def _is_known(path: CriticalPath) -> bool:
     return unknown_ns <= _UNKNOWN * (path.end_ns - path.start_ns)
 
 
-def _middle(steps: Sequence[Step]) -> Step:
+def _middle(steps: Sequence[TracedStep]) -> TracedStep:
     return sorted(steps, key=lambda step: step.duration_ns)[(len(steps) - 1) // 2]
 
 
@@ -230,7 +236,7 @@ def _lost(trace: DeviceTrace) -> tuple[Lost, Sequence[int]]:
 
 
 def _regions(
-    regions: Mapping[Region, Spans], timeline: Timeline, steps: Sequence[Step]
+    regions: Mapping[Region, Spans], timeline: DeviceTimeline, steps: Sequence[TracedStep]
 ) -> Iterator[tuple[Region, RegionUse]]:
     gaps = timeline.gaps()
     for region, spans in regions.items():

@@ -18,7 +18,7 @@ from itertools import chain
 from operator import sub
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.host_time import Doing, HostTime
 from otel_gpu.state.traces.kernel_kinds import is_migration
 from otel_gpu.state.traces.launches import LATENCY_NS, NO_ROW
@@ -204,7 +204,7 @@ _NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, NO_ROW, -1)
 
 def find_gaps(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     links: Sequence[int],
     lost: Sequence[int],
     host_time: HostTime,
@@ -253,7 +253,7 @@ def find_gaps(
     return gaps
 
 
-def _calls(trace: DeviceTrace, timeline: Timeline, links: Sequence[int]) -> Sequence[int]:
+def _calls(trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int]) -> Sequence[int]:
     """
     Return the call that enqueued each activity, or else what the device waited for with it.
 
@@ -271,7 +271,7 @@ def _calls(trace: DeviceTrace, timeline: Timeline, links: Sequence[int]) -> Sequ
     return calls
 
 
-def _bounds(trace: DeviceTrace, timeline: Timeline) -> Iterator[tuple[int, int, int, int]]:
+def _bounds(trace: DeviceTrace, timeline: DeviceTimeline) -> Iterator[tuple[int, int, int, int]]:
     """Yield start and end of gaps, and the activities before and after each; ``NO_ROW``: there is none."""
     rows, activities = timeline.rows, trace.activities
     reached_ns, last = timeline.start_ns, NO_ROW

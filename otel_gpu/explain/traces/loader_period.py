@@ -13,7 +13,7 @@ _SHARE = 0.8
 _LEAST_NS = 100_000
 
 
-class Rhythm(NamedTuple):
+class LoaderPeriod(NamedTuple):
     """Every ``period``-th step waits: ``long`` of ``steps``."""
 
     period: int
@@ -21,7 +21,7 @@ class Rhythm(NamedTuple):
     steps: int
 
 
-def rhythm_of(waits_ns: Sequence[int]) -> Rhythm | None:
+def rhythm_of(waits_ns: Sequence[int]) -> LoaderPeriod | None:
     """
     Return the rhythm of waits; None: they have none, or there are too few to tell.
 
@@ -42,4 +42,4 @@ def rhythm_of(waits_ns: Sequence[int]) -> Rhythm | None:
     # All that waits nearly as long and a step that is not in the rhythm speak against it.
     if period < 2 or alike < _SHARE * len(distances):  # noqa: PLR2004 -- every step is no rhythm
         return None
-    return Rhythm(period, len(long), len(waits_ns))
+    return LoaderPeriod(period, len(long), len(waits_ns))

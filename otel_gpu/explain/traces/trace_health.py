@@ -6,7 +6,7 @@ from operator import add
 from typing import Final, NamedTuple
 
 from otel_gpu.explain.traces.idle_causes import IdleCause
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.launches import Launches
 from otel_gpu.state.traces.stream_order import StreamOrder
 from otel_gpu.wire.device_activity import DeviceTrace
@@ -96,7 +96,7 @@ class Lost(NamedTuple):
 
 def examine_health(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     *,
     launches: Launches,
     lost: Lost,
@@ -144,7 +144,7 @@ def _of_order(order: StreamOrder) -> Iterator[TraceProblem]:
 
 
 def _of_launches(
-    timeline: Timeline, launches: Launches, lost: Lost, idle_ns: Mapping[IdleCause, int]
+    timeline: DeviceTimeline, launches: Launches, lost: Lost, idle_ns: Mapping[IdleCause, int]
 ) -> Iterator[TraceProblem]:
     activities, window_ns = len(timeline.rows), max(1, timeline.end_ns - timeline.start_ns)
     if timeline.left_out:
@@ -169,14 +169,14 @@ def _of_launches(
         yield TraceProblem(Fault.CLOCKS, launches.early, launches.linked)
 
 
-def _of_work(timeline: Timeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[TraceProblem]:
+def _of_work(timeline: DeviceTimeline, idle_ns: Mapping[IdleCause, int]) -> Iterator[TraceProblem]:
     window_ns = timeline.end_ns - timeline.start_ns
     busy_ns = window_ns - sum(idle_ns.values())
     if busy_ns < LEAST_BUSY_NS:
         yield TraceProblem(Fault.LITTLE_WORK, busy_ns, window_ns, is_fatal=True)
 
 
-def _of_window(trace: DeviceTrace, timeline: Timeline, steps: int) -> Iterator[TraceProblem]:
+def _of_window(trace: DeviceTrace, timeline: DeviceTimeline, steps: int) -> Iterator[TraceProblem]:
     host, window_ns = trace.host, timeline.end_ns - timeline.start_ns
     if steps or not len(host):
         return

@@ -36,7 +36,7 @@ from otel_gpu.export.metrics.measures import measure, measure_open_call, measure
 from otel_gpu.export.metrics.observed_program import ObservedProgram
 from otel_gpu.export.metrics.points import Measurement, read_layouts
 from otel_gpu.export.metrics.snapshots import Agent, Snapshot
-from otel_gpu.export.resources import Resources, agent_resource, capture_version
+from otel_gpu.export.resources import ProcessResources, agent_resource, capture_version
 from otel_gpu.export.semconv import Instrument
 from otel_gpu.state.differences import without_waits
 from otel_gpu.state.time_accounting import Accounts
@@ -58,7 +58,7 @@ class MetricStore:
         self, environ: Mapping[str, str], *, max_series: int, is_sampled: IsSampled | None = None
     ) -> None:
         self._environ = environ
-        self._resources = Resources(environ)
+        self._resources = ProcessResources(environ)
         self._is_sampled = is_sampled
         self._lock = threading.Lock()
         # Images whose end was not seen stay no longer than that: the kernel side holds max_series.

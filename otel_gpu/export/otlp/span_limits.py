@@ -43,7 +43,7 @@ _MAX_DECISIONS = 4096
 _Item = TypeVar("_Item", SpanEvent, SpanLink)
 
 
-class Limits:
+class SpanSizeLimits:
     """
     Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
 
@@ -62,7 +62,7 @@ class Limits:
         )
 
     @classmethod
-    def of_environment(cls, environ: Mapping[str, str]) -> "Limits":
+    def of_environment(cls, environ: Mapping[str, str]) -> "SpanSizeLimits":
         """Read the ``OTEL_*_LIMIT`` variables; ConfigError: one of them is not a count."""
         try:
             with standing_in(environ):

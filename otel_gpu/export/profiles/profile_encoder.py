@@ -42,7 +42,7 @@ class EncodedProfile(NamedTuple):
     data: bytes
 
 
-class Taken(NamedTuple):
+class ProcessSample(NamedTuple):
     """
     A sample of one process.
 
@@ -89,7 +89,7 @@ class ProfileEncoder:
         self._samples: dict[tuple[int, tuple[int, ...], int], list[tuple[int, int]]] = {}
         self._type = [self._text(text) for text in _SAMPLE_TYPE]
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: ProcessSample) -> None:
         """Take a sample in."""
         key = self._stack(taken), self._attributes_of(taken), self._link(taken)
         values = self._samples.get(key)
@@ -123,7 +123,7 @@ class ProfileEncoder:
         dictionary = field(_DICTIONARY_TAG, self._dictionary.SerializeToString())
         return EncodedProfile(self._origin, around + dictionary)
 
-    def _attributes_of(self, taken: Taken) -> tuple[int, ...]:
+    def _attributes_of(self, taken: ProcessSample) -> tuple[int, ...]:
         is_cut = taken.stack is not None and not taken.stack.complete
         return (
             self._attribute(semconv.OTEL_GPU_THREAD_TID, taken.tid),
@@ -131,7 +131,7 @@ class ProfileEncoder:
             *([self._attribute(semconv.OTEL_GPU_STACK_COMPLETE, False)] if is_cut else ()),  # noqa: FBT003 -- its value
         )
 
-    def _stack(self, taken: Taken) -> int:
+    def _stack(self, taken: ProcessSample) -> int:
         stack = taken.stack
         key = stack.id if stack else 0, taken.functions
         if key == (0, ()):
@@ -176,7 +176,7 @@ class ProfileEncoder:
             table.add(name_strindex=texts[0], filename_strindex=texts[1])
         return number
 
-    def _link(self, taken: Taken) -> int:
+    def _link(self, taken: ProcessSample) -> int:
         ids = taken.trace_id, taken.span_id
         number = 0 if not taken.span_id else self._links.get(ids)
         if number is None:

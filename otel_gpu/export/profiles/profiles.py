@@ -16,7 +16,7 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.export.profiles.profile_encoder import EncodedProfile, ProfileEncoder, Taken
+from otel_gpu.export.profiles.profile_encoder import EncodedProfile, ProcessSample, ProfileEncoder
 from otel_gpu.export.spans.finished import Origin
 
 # Of all processes together; at the usual rate those of minutes.
@@ -54,7 +54,7 @@ class Profiles:
         self._put = put
         self._interval_ns = interval_ns
         self._most_bytes = most_bytes
-        self._taken: dict[Program, list[Taken]] = {}
+        self._taken: dict[Program, list[ProcessSample]] = {}
         self._count = 0
         self._made = 0
         self._due_unix_ns = 0
@@ -88,7 +88,7 @@ class Profiles:
         process, event, unix_ns, functions, stack = activity[:5]
         ids = self._ids.around_sample(event)
         weight_ns = min(event.weight_ns, _MOST_WEIGHT_NS)
-        taken = Taken(unix_ns, weight_ns, event.tid, event.comm, functions, stack, *ids)
+        taken = ProcessSample(unix_ns, weight_ns, event.tid, event.comm, functions, stack, *ids)
         self._taken.setdefault(process, []).append(taken)
         self._count += 1
         if self._count >= _MOST_SAMPLES:

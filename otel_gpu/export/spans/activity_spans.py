@@ -42,7 +42,7 @@ from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.measures import call_attributes, device_attributes
 from otel_gpu.export.metrics.steps import describe_slow
-from otel_gpu.export.otlp.span_limits import Limits
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits
 from otel_gpu.export.resources import Origins
 from otel_gpu.export.spans import descriptions
 from otel_gpu.export.spans.descriptions import Pairs, add_account, add_thread
@@ -57,7 +57,7 @@ from otel_gpu.export.spans.finished import (
     SharedAttributes,
 )
 from otel_gpu.export.spans.stack_events import NO_STACK, Stacks, StackTelemetry
-from otel_gpu.state.steps import Steps
+from otel_gpu.state.steps import ThreadSteps
 from otel_gpu.wire.events import CudaCall
 
 _CHOICE_NAMES = tuple(semconv.OTEL_GPU_CHOICE_VALUES.items())
@@ -90,7 +90,7 @@ _new_tuple = tuple.__new__
 class SpanBuilder:
     """Turns activities into finished spans."""
 
-    def __init__(self, origins: Origins, limits: Limits, stacks: Stacks) -> None:
+    def __init__(self, origins: Origins, limits: SpanSizeLimits, stacks: Stacks) -> None:
         self._limits = limits
         self._stacks = stacks
         self._origins = origins
@@ -99,7 +99,7 @@ class SpanBuilder:
         self._origin: Origin
         # Attributes of calls, and what they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
-        self._steps = Steps()
+        self._steps = ThreadSteps()
         # Ages at which open calls are reported next, by the call's span id.
         self._open_due_ns: dict[bytes, int] = {}
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {

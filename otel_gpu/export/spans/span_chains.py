@@ -22,7 +22,7 @@ from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import judge, lost_to_host_ns
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.span_activities import (
     attributes_of,
@@ -94,7 +94,7 @@ def chain_of(
         return None
     effect, subject = judged
     # Nothing is known of other threads, so no waker can be followed.
-    timeline = Timeline(settings)
+    timeline = EventTimeline(settings)
     finder = Causes(timeline, Quotas(timeline), replace(settings, max_depth=0))
     finder.knows_states = knows_states(call)
     in_order = sorted(

@@ -51,7 +51,7 @@ _DATATYPES: Final[Mapping[str, tuple[int, int]]] = {
 _PEERS = re.compile(r"(?:send (\d{1,9})->\d{1,9}|recv (\d{1,9})<-\d{1,9})\Z")
 
 
-class Request(NamedTuple):
+class CollectiveRequest(NamedTuple):
     """
     What one entry asked for.
 
@@ -77,7 +77,7 @@ class Request(NamedTuple):
         return self.signature.operation in _POINT_TO_POINT
 
 
-def request_of(entry: Mapping[str, Any]) -> Request:
+def request_of(entry: Mapping[str, Any]) -> CollectiveRequest:
     """
     Return what an entry asked for.
 
@@ -97,7 +97,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
     # Ranks may give each other different amounts, so these say nothing of who is wrong.
     is_uneven = operation == wire.COLLECTIVE_ALL_TO_ALL or plain.endswith(("gatherv", "scatterv"))
     is_exchange = operation == wire.COLLECTIVE_ALL_TO_ALL
-    return Request(
+    return CollectiveRequest(
         Signature(operation, 0 if is_uneven else elements, datatype, _NO_REDUCTION, _NO_ROOT),
         min(elements * width, _MOST),
         int(peers[1] or peers[2]) if peers else -1,

@@ -14,7 +14,7 @@ _MAX_HEADER_CHARACTERS: Final = 256
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-class Request(NamedTuple):
+class InferenceRequest(NamedTuple):
     """A request in a batch; ``context`` is the span that asked for it, if that is known."""
 
     prefill_tokens: int
@@ -31,7 +31,7 @@ class EngineBatch(NamedTuple):
     """All that is run at once, in the step of an engine that has this number."""
 
     number: int
-    requests: Sequence[Request]
+    requests: Sequence[InferenceRequest]
 
     @property
     def known(self) -> int:

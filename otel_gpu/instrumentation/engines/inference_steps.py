@@ -35,7 +35,7 @@ _ERROR_TYPE: Final = "error.type"
 _NS_PER_S: Final = 1_000_000_000
 
 
-class Step(NamedTuple):
+class InferenceStep(NamedTuple):
     """A step that runs; ``identity`` is what threads in it publish, ``labels`` what its histogram has."""
 
     span: Span
@@ -63,7 +63,7 @@ class InferenceSteps:
             STEP_DURATION, "s", "From when a batch was begun to when its results were there"
         )
 
-    def begin(self, number: int, began_ns: int) -> Step | None:
+    def begin(self, number: int, began_ns: int) -> InferenceStep | None:
         """Begin the step of a number, counted from 1, at a Unix time; None: nobody wants it."""
         if not is_wanted():
             return None
@@ -79,9 +79,9 @@ class InferenceSteps:
             return None
         publish_context()
         prepare_marks()
-        return Step(span, identity, began_ns, labels, number)
+        return InferenceStep(span, identity, began_ns, labels, number)
 
-    def describe(self, step: Step, batch: EngineBatch) -> None:
+    def describe(self, step: InferenceStep, batch: EngineBatch) -> None:
         """
         Say which batch a step runs.
 
@@ -109,7 +109,7 @@ class InferenceSteps:
         )
 
     def end(
-        self, step: Step, error: BaseException | None = None, now_ns: int | None = None
+        self, step: InferenceStep, error: BaseException | None = None, now_ns: int | None = None
     ) -> None:
         """End a step, now or at a Unix time; an error is what the engine raised in it."""
         now_ns = time.time_ns() if now_ns is None else now_ns

@@ -12,9 +12,13 @@ from typing import Any, Final
 
 import wrapt
 
-from otel_gpu.instrumentation.engines.batch import EngineBatch, Request, context_of
+from otel_gpu.instrumentation.engines.batch import EngineBatch, InferenceRequest, context_of
 from otel_gpu.instrumentation.engines.guard import ErrorGuard
-from otel_gpu.instrumentation.engines.inference_steps import InferenceSteps, Step, is_wanted
+from otel_gpu.instrumentation.engines.inference_steps import (
+    InferenceStep,
+    InferenceSteps,
+    is_wanted,
+)
 from otel_gpu.instrumentation.published import surrounded_by
 
 _SCHEDULER: Final = "sglang.srt.managers.scheduler"
@@ -63,7 +67,7 @@ class _Schedulers:
         finally:
             self._guard.run(self._end, step, batch, error)
 
-    def _begin(self, batch: Any) -> tuple[Step, EngineBatch] | None:  # noqa: ANN401 - of the engine
+    def _begin(self, batch: Any) -> tuple[InferenceStep, EngineBatch] | None:  # noqa: ANN401 - of the engine
         # It runs empty batches to keep in step with other ranks, and such as others have run.
         if self._guard.has_failed or not is_wanted() or not batch.reqs:
             return None
@@ -77,7 +81,7 @@ class _Schedulers:
         step = self._steps.begin(self._number, began_ns)
         return None if step is None else (step, read)
 
-    def _end(self, step: Step, batch: EngineBatch, error: BaseException | None) -> None:
+    def _end(self, step: InferenceStep, batch: EngineBatch, error: BaseException | None) -> None:
         now_ns = time.time_ns()
         self._steps.describe(step, batch)
         self._steps.end(step, error, now_ns)
@@ -85,14 +89,16 @@ class _Schedulers:
 
 def _read(batch: Any, number: int) -> EngineBatch:  # noqa: ANN401 - of the engine
     if batch.forward_mode.is_decode():
-        return EngineBatch(number, [Request(0, 1, _context_of(request)) for request in batch.reqs])
+        return EngineBatch(
+            number, [InferenceRequest(0, 1, _context_of(request)) for request in batch.reqs]
+        )
     decoded = {id(request) for request in batch.decoding_reqs or ()}
     return EngineBatch(
         number,
         [
-            Request(0, tokens, _context_of(request))
+            InferenceRequest(0, tokens, _context_of(request))
             if id(request) in decoded
-            else Request(tokens, 0, _context_of(request))
+            else InferenceRequest(tokens, 0, _context_of(request))
             for request, tokens in zip(batch.reqs, batch.extend_lens, strict=True)
         ],
     )

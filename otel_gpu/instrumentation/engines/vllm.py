@@ -17,9 +17,13 @@ from typing import Any, Final
 import wrapt
 
 from otel_gpu.instrumentation.context import Identity
-from otel_gpu.instrumentation.engines.batch import EngineBatch, Request, context_of_headers
+from otel_gpu.instrumentation.engines.batch import EngineBatch, InferenceRequest, context_of_headers
 from otel_gpu.instrumentation.engines.guard import ErrorGuard
-from otel_gpu.instrumentation.engines.inference_steps import InferenceSteps, Step, is_wanted
+from otel_gpu.instrumentation.engines.inference_steps import (
+    InferenceStep,
+    InferenceSteps,
+    is_wanted,
+)
 from otel_gpu.instrumentation.published import publish_context, publish_span, surrounded_by
 
 CARRIED: Final = "_otel_gpu_step"
@@ -107,7 +111,7 @@ class _Core:
         self._began_ns = 0
         self._is_published = False
         self._is_carried = True
-        self._running: dict[int, tuple[object, int, Step]] = {}
+        self._running: dict[int, tuple[object, int, InferenceStep]] = {}
         schedule, update = scheduler.schedule, scheduler.update_from_output
         execute = executor.execute_model
         scheduler.schedule = functools.partial(self._schedule, schedule)
@@ -162,7 +166,7 @@ class _Core:
             publish_span(step.span, _CORE)
         self._carry(output, step)
 
-    def _carry(self, output: object, step: Step) -> None:
+    def _carry(self, output: object, step: InferenceStep) -> None:
         if not self._is_carried:
             return
         try:
@@ -248,8 +252,8 @@ def _read(output: Any, requests: Any, number: int) -> EngineBatch:  # noqa: ANN4
     )
 
 
-def _request(request: Any, computed: int, tokens: int) -> Request:  # noqa: ANN401 - of the engine
+def _request(request: Any, computed: int, tokens: int) -> InferenceRequest:  # noqa: ANN401 - of the engine
     # All but the newest token was there before: the prompt, and after a preemption what followed it.
     known = max(request.num_prompt_tokens, request.num_tokens - 1)
     prefill = min(max(known - computed, 0), tokens)
-    return Request(prefill, tokens - prefill, context_of_headers(request.trace_headers))
+    return InferenceRequest(prefill, tokens - prefill, context_of_headers(request.trace_headers))

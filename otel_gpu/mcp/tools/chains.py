@@ -13,8 +13,8 @@ from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.code_locations import code_of, lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, tool
 from otel_gpu.report.causes import (
+    CauseStep,
     Interval,
-    Step,
     find_intervals,
     in_order_of_time,
     longest_first,
@@ -152,7 +152,7 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
 def _causes(
     causes: Sequence[Cause], pid: int, shown_above: CallStack | None = None
 ) -> dict[str, Any]:
-    def write(step: Step, inner: list[dict[str, Any]]) -> dict[str, Any]:
+    def write(step: CauseStep, inner: list[dict[str, Any]]) -> dict[str, Any]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
         shown = noun(

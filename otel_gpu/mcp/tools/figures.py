@@ -9,7 +9,7 @@ from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import lines_of
 from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
-from otel_gpu.report.document import Document, ProcessReport, Program, Slot
+from otel_gpu.report.document import Document, ProcessReport, Program, TimeBucket
 from otel_gpu.report.memory.memory_calls import ROLES
 from otel_gpu.report.render.fields import largest_first
 from otel_gpu.report.time_tree import say_bound, time_rows
@@ -69,7 +69,7 @@ def get_trace_stats(
     }
 
 
-def _allocating_mean_us(slot: Slot) -> float | None:
+def _allocating_mean_us(slot: TimeBucket) -> float | None:
     return micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None
 
 
@@ -245,6 +245,6 @@ def _growth(document: Document) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (-(row["growth"] or 0), row["pid"]))
 
 
-def _mean_ns(slots: Sequence[Slot]) -> float:
+def _mean_ns(slots: Sequence[TimeBucket]) -> float:
     calls = sum(slot.allocate_calls for slot in slots)
     return sum(slot.allocate_ns for slot in slots) / calls if calls else 0.0

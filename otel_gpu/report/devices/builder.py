@@ -25,7 +25,7 @@ from otel_gpu.report.devices.types import (
     OperationRow,
 )
 from otel_gpu.state.traces.collectives import Key, find_waits
-from otel_gpu.state.traces.device_steps import Step, counted
+from otel_gpu.state.traces.device_steps import TracedStep, counted
 from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_ROWS: Final = 100
@@ -202,7 +202,7 @@ def _critical(use: DeviceUse) -> CriticalPathRow | None:
     )
 
 
-def _step_row(name: str, step: Step, base_ns: int, *, knows_idle: bool) -> DeviceStepRow:
+def _step_row(name: str, step: TracedStep, base_ns: int, *, knows_idle: bool) -> DeviceStepRow:
     return DeviceStepRow(
         name,
         step.name,

@@ -15,7 +15,7 @@ from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.state.memory.allocations import AllocationKey, Allocations
 from otel_gpu.state.memory.blocks import By, DeviceBlocks
-from otel_gpu.state.memory.call_balance import Taken, taken_by
+from otel_gpu.state.memory.call_balance import CallBalance, balance_calls
 from otel_gpu.state.memory.sizes import files_of
 from otel_gpu.state.memory.snapshot import Layer
 from otel_gpu.wire.blocks import MemoryTotals
@@ -152,7 +152,7 @@ def layer_rows(
         image = key_of(one.process)
         # Of the runtime first; a program that calls the driver only has no other row.
         churn = calls.churn.get(image, ())
-        taken = taken_by(one.series)
+        taken = balance_calls(one.series)
         for (device, layer), sums in sorted(taken.items(), key=_runtime_first):
             key = (*image, device)
             failed = () if key in known else failures.get(key, ())
@@ -176,7 +176,7 @@ def _over_time(row: DeviceMemory, name: AllocationKey, calls: MemoryCalls) -> De
     )
 
 
-def _runtime_first(item: tuple[tuple[int, str], Taken]) -> tuple[bool, int, str]:
+def _runtime_first(item: tuple[tuple[int, str], CallBalance]) -> tuple[bool, int, str]:
     (device, layer), _ = item
     return layer != Layer.RUNTIME, device, layer
 
@@ -220,7 +220,7 @@ def _advice(one: Churn) -> str:
 
 
 def _layer_row(
-    process: Program, device: int, layer: Layer, taken: Taken, failed: Sequence[Failure]
+    process: Program, device: int, layer: Layer, taken: CallBalance, failed: Sequence[Failure]
 ) -> DeviceMemory:
     ooms = tuple(map(out_of_memory, failed))
     return _blank(process, max(0, device), layer)._replace(

@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.wire.probe_table import APIS
 
 
-class Role(StrEnum):
+class AllocationRole(StrEnum):
     """What a call does with memory."""
 
     ALLOCATE = "allocate"
@@ -16,18 +16,20 @@ class Role(StrEnum):
     HOST_FREE = "free host memory"
 
 
-_ROLES: Mapping[int, Role] = {
-    wire.FAMILY_ALLOCATE: Role.ALLOCATE,
-    wire.FAMILY_FREE: Role.FREE,
-    wire.FAMILY_HOST_ALLOCATE: Role.HOST_ALLOCATE,
-    wire.FAMILY_HOST_FREE: Role.HOST_FREE,
+_ROLES: Mapping[int, AllocationRole] = {
+    wire.FAMILY_ALLOCATE: AllocationRole.ALLOCATE,
+    wire.FAMILY_FREE: AllocationRole.FREE,
+    wire.FAMILY_HOST_ALLOCATE: AllocationRole.HOST_ALLOCATE,
+    wire.FAMILY_HOST_FREE: AllocationRole.HOST_FREE,
 }
-ROLES: Mapping[str, Role] = {api.name: _ROLES[api.family] for api in APIS if api.family in _ROLES}
+ROLES: Mapping[str, AllocationRole] = {
+    api.name: _ROLES[api.family] for api in APIS if api.family in _ROLES
+}
 """Of APIs that allocate or free."""
 
-ROLE_WORDS: Mapping[Role, str] = {
-    Role.ALLOCATE: "allocates on the device",
-    Role.FREE: "frees on the device",
-    Role.HOST_ALLOCATE: "allocates pinned host memory",
-    Role.HOST_FREE: "frees pinned host memory",
+ROLE_WORDS: Mapping[AllocationRole, str] = {
+    AllocationRole.ALLOCATE: "allocates on the device",
+    AllocationRole.FREE: "frees on the device",
+    AllocationRole.HOST_ALLOCATE: "allocates pinned host memory",
+    AllocationRole.HOST_FREE: "frees pinned host memory",
 }

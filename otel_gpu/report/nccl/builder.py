@@ -10,7 +10,7 @@ from otel_gpu.explain.nccl.collective_names import (
     signature_text,
     standing_text,
 )
-from otel_gpu.report.nccl.types import CommunicatorReport, OperationCalls, Rank, State
+from otel_gpu.report.nccl.types import CommunicatorReport, OperationCalls, Rank, RankState
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.code_lines import Where
 from otel_gpu.state.memory.code_locations import find_allocating_place
@@ -27,7 +27,7 @@ _PER_RANK = frozenset(
 """Operations whose calls have the part of one rank."""
 _POINT_TO_POINT = frozenset({wire.COLLECTIVE_SEND, wire.COLLECTIVE_RECEIVE})
 _BROADCASTS = frozenset({wire.COLLECTIVE_BROADCAST, wire.COLLECTIVE_REDUCE})
-_HANGS = frozenset({State.RANK_MISSING, State.RANKS_DISAGREE})
+_HANGS = frozenset({RankState.RANK_MISSING, RankState.RANKS_DISAGREE})
 _NS_PER_S = 1e9
 
 
@@ -189,4 +189,10 @@ def _notes(communicators: CommunicatorStates, rows: Iterable[CommunicatorReport]
 def _order(row: CommunicatorReport) -> tuple[bool, bool, int, int, str]:
     waited_ns = sum(one.waited_for_others_ns for one in row.ranks)
     size_bytes = sum(made.size_bytes for one in row.ranks for made in one.calls)
-    return row.state not in _HANGS, row.state != State.QUEUED, -waited_ns, -size_bytes, row.id or ""
+    return (
+        row.state not in _HANGS,
+        row.state != RankState.QUEUED,
+        -waited_ns,
+        -size_bytes,
+        row.id or "",
+    )

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.state.code_lines import Where
-from otel_gpu.state.nccl.rank_positions import State
+from otel_gpu.state.nccl.rank_positions import RankState
 
-__all__ = ["CommunicatorReport", "OperationCalls", "Rank", "State"]
+__all__ = ["CommunicatorReport", "OperationCalls", "Rank", "RankState"]
 
 
 class OperationCalls(NamedTuple):
@@ -90,7 +90,7 @@ class CommunicatorReport(NamedTuple):
     id: str | None
     rank_count: int | None
     absent: int | None
-    state: State
+    state: RankState
     number: int
     waiting: str
     algorithm_bytes_per_s: float | None

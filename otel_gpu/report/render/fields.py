@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from otel_gpu.report.document import Slot, Window
+from otel_gpu.report.document import TimeBucket, Window
 from otel_gpu.report.wording.formats import format_duration, format_size
 from otel_gpu.report.wording.phases import NO_CAPTURE, phase_of
 from otel_gpu.report.wording.phrases import CONTEXTS
@@ -98,15 +98,15 @@ def over_time(start_unix_ns: int, columns: Sequence[Field]) -> tuple[Field, ...]
     return (begin, *map(unless_uncovered, columns), _PHASE)
 
 
-def offset_of(row: Slot | Window, start_unix_ns: int) -> str:
+def offset_of(row: TimeBucket | Window, start_unix_ns: int) -> str:
     """How long after a moment something begins."""
     seconds = ((row.start_unix_ns or 0) - start_unix_ns) / _NS_PER_S
     return f"+{seconds:.3f}".rstrip("0").rstrip(".") + " s"
 
 
-def phase_text(row: Slot | Window) -> str:
+def phase_text(row: TimeBucket | Window) -> str:
     """Write the phase of a slot, or that no capture was there, and how long."""
-    if isinstance(row, Slot):
+    if isinstance(row, TimeBucket):
         return str(phase_of(row))
     return f"{NO_CAPTURE} for {format_duration((row.end_unix_ns or 0) - (row.start_unix_ns or 0))}"
 

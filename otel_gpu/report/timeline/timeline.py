@@ -46,7 +46,7 @@ class Item(NamedTuple):
     longest_ns: int
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """A thread or a stream; what lies in something else is in the lane after it."""
 
     track: Track
@@ -58,7 +58,7 @@ class TrackGroup(NamedTuple):
 
     name: str
     is_device: bool
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
 
 
 class Mark(NamedTuple):
@@ -179,7 +179,7 @@ class _Pool:
             ordered = sorted(found, key=lambda track: (track.thread, track.role))
             (process, name, *_), is_device = next(iter(found)), ordered[0].is_device
             known = is_device or process >= OTHERS or f"({process})" in name
-            rows_of = tuple(Row(track, found[track]) for track in ordered)
+            rows_of = tuple(TimelineRow(track, found[track]) for track in ordered)
             yield TrackGroup(name if known else f"{name} ({process})", is_device, rows_of)
 
     def _keep(self, most: int) -> None:

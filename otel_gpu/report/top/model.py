@@ -35,7 +35,7 @@ from otel_gpu.report.causes import rank_of
 from otel_gpu.report.document import ApiTotals, ProcessKey, key_of, with_names
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.top.open_calls import OpenCalls
-from otel_gpu.report.top.screen import AgentUse, ApiLine, IncidentLine, ProcessLine, View
+from otel_gpu.report.top.screen import AgentUse, ApiLine, IncidentLine, ProcessLine, TopView
 from otel_gpu.state.agent_health import AgentReadings
 from otel_gpu.state.capture_state import Ledger, Mark
 from otel_gpu.state.thread_names import ThreadNames
@@ -110,7 +110,7 @@ class Board:
         for _ in self._explainer.close():
             pass
 
-    def view(self) -> View:
+    def view(self) -> TopView:
         """What there is to see at this moment of the stream."""
         self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
@@ -118,7 +118,7 @@ class Board:
         total = self._figures({}, lags)
         # The first interval may not be over: what there is of it.
         now = self._now or self._figures_now(now_unix_ns, lags)
-        return View(
+        return TopView(
             self._host,
             now_unix_ns,
             now_unix_ns - self._extent.start_unix_ns,

@@ -53,7 +53,7 @@ class AgentUse(NamedTuple):
     rss_bytes: int | None = None
 
 
-class View(NamedTuple):
+class TopView(NamedTuple):
     """Everything on one screen; times in nanoseconds."""
 
     host: str

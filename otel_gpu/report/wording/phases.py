@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple
 
-from otel_gpu.report.document import Slot
+from otel_gpu.report.document import TimeBucket
 from otel_gpu.report.wording.formats import format_share
 
 # A phase is named after what takes this part of it.
@@ -45,7 +45,7 @@ class BucketPhase(NamedTuple):
         return f"{self.kind} {format_share(self.share)}"
 
 
-def phase_of(slot: Slot) -> BucketPhase:
+def phase_of(slot: TimeBucket) -> BucketPhase:
     """Return the phase of a slot."""
     length_ns = slot.length_ns
     if slot.lost_ns >= _STALLED * length_ns:

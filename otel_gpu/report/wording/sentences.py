@@ -14,12 +14,12 @@ from otel_gpu.report.document import (
     COLLECTIVE,
     Cause,
     CauseKind,
+    CodeLines,
     Culprit,
     Effect,
     EffectKind,
     Failure,
     Incident,
-    Lines,
     Program,
     Where,
 )
@@ -260,7 +260,7 @@ def in_line(where: Where, work: str, share: float, samples: int) -> Sentence:
     return ("in ", Name(describe_where(where)), f"{known}: {counted}")
 
 
-def in_lines(lines: Lines) -> Sentence:
+def in_lines(lines: CodeLines) -> Sentence:
     """Say in which line somebody mostly worked; nothing where that is not known."""
     line = lines.first
     return in_line(line.where, line.work, lines.share_of(line), lines.samples) if line else ()

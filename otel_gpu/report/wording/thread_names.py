@@ -12,7 +12,7 @@ from otel_gpu.enrich.identity.identities import Culprit, Program, Who
 from otel_gpu.explain.chains import Cause, Chain, Evidence, Incident, TimeNode, VerdictClass
 from otel_gpu.report.causes import walk
 from otel_gpu.report.document import CulpritTime, Document, ProcessReport
-from otel_gpu.report.steps import Steps
+from otel_gpu.report.steps import StepTotals
 
 BY_LINK = "exe"
 """What the kernel calls a program that was started through /proc/self/exe: that is the link's name."""
@@ -93,7 +93,7 @@ class _Names:
             verdict_bounds=tuple(map(self._of_bound, process.verdict_bounds)),
         )
 
-    def of_steps(self, steps: Steps) -> Steps:
+    def of_steps(self, steps: StepTotals) -> StepTotals:
         slow = (one._replace(causes=self._of_causes(one.causes)) for one in steps.slow)
         own = self.of(Culprit(steps.process.pid, steps.tid, steps.comm))
         return steps._replace(comm=own.comm, slow=tuple(slow))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.stacks.python.interpreter_memory import ENCODINGS
-from otel_gpu.stacks.python.line_tables import Lines, decode
+from otel_gpu.stacks.python.line_tables import LineTable, decode
 from otel_gpu.stacks.samples import Image
 from otel_gpu.wire.frames import CONTROLS, PYTHON, Frame
 
@@ -147,7 +147,7 @@ class _Code:
     def __init__(self, fields: Mapping[str, Any], table: bytes) -> None:
         self._version, self._first_line = fields["version"], fields["first_line"]
         self._table = table
-        self._lines: Lines | None = None
+        self._lines: LineTable | None = None
         file, name = _text(fields, "file"), _text(fields, "qualified_name")
         self.frame = Frame(PYTHON, name, file)
         self.frames: dict[int, Frame] = {}

@@ -195,7 +195,7 @@ class PythonMemory:
         return found
 
 
-class Verdict(NamedTuple):
+class LayoutCheck(NamedTuple):
     """
     Whether a layout is true of an interpreter.
 
@@ -207,7 +207,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def check(layout: InterpreterLayout, runtime: int, read: Read) -> Verdict:
+def check(layout: InterpreterLayout, runtime: int, read: Read) -> LayoutCheck:
     """
     Return whether a layout is true of a running interpreter, by the address of ``_PyRuntime``.
 
@@ -217,14 +217,14 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> Verdict:
     """
     memory = PythonMemory(layout, runtime, read)
     if len(read(runtime + layout.runtime_interpreters, _POINTER_BYTES)) != _POINTER_BYTES:
-        return Verdict("early", "its memory cannot be read")
+        return LayoutCheck("early", "its memory cannot be read")
     failures: list[str] = []
     try:
         for thread_id, frame in memory.threads():
             if thread_id and frame:
                 try:
                     if _has_sound_frames(memory, read, thread_id, frame):
-                        return Verdict("good")
+                        return LayoutCheck("good")
                 except ValueError as error:
                     failures.append(str(error))
             if len(failures) == _MAX_FAILED_THREADS:
@@ -232,8 +232,8 @@ def check(layout: InterpreterLayout, runtime: int, read: Read) -> Verdict:
     except ValueError as error:
         failures.append(str(error))
     if failures:
-        return Verdict("bad", f"its frames cannot be followed: {failures[0]}")
-    return Verdict("early", "no thread of it runs enough Python code yet")
+        return LayoutCheck("bad", f"its frames cannot be followed: {failures[0]}")
+    return LayoutCheck("early", "no thread of it runs enough Python code yet")
 
 
 def _has_sound_frames(memory: PythonMemory, read: Read, thread_id: int, frame: int) -> bool:

@@ -40,7 +40,7 @@ _MAX_DIFFERENCE_BYTES: Final = 6
 _ONE_LINE, _NO_COLUMNS, _LONG, _NO_LINE = 10, 13, 14, 15
 
 
-class Lines(NamedTuple):
+class LineTable(NamedTuple):
     """
     A line table, decoded: ``lines[i]`` holds for offsets below ``ends[i]``, in bytes.
 
@@ -63,14 +63,14 @@ class Lines(NamedTuple):
         return self.lines[position] if position < len(self.lines) else _UNKNOWN
 
 
-def decode(version: int, first_line: int, line_table: bytes) -> Lines:
+def decode(version: int, first_line: int, line_table: bytes) -> LineTable:
     """
     Decode ``co_linetable``; of one that is damaged or cut, what comes before that.
 
     ``version`` is that of the interpreter, major << 8 | minor.
     """
     read = _read_locations if version >= _FIRST_WITH_LOCATIONS else _read_pairs
-    lines = Lines(_checked(first_line), array("I"), array("i"))
+    lines = LineTable(_checked(first_line), array("I"), array("i"))
     end, line = 0, first_line
     for size_bytes, difference in read(line_table):
         end += size_bytes

@@ -56,7 +56,7 @@ def read_bytes() -> int:
     return _read_bytes
 
 
-class Segment(NamedTuple):
+class LoadSegment(NamedTuple):
     """A part of the file that is loaded; ``address`` is where its own addresses say."""
 
     address: int
@@ -216,7 +216,7 @@ class ElfImage:
             raise ValueError("its program headers have another size")
         if programs > _MAX_SEGMENTS:
             raise ValueError(f"it has too many segments: {programs}")
-        self.segments: Sequence[Segment] = ()
+        self.segments: Sequence[LoadSegment] = ()
         self.eh_frame_header: int | None = None
         self.thread_storage: ThreadStorage | None = None
         notes = self._read_segments(programs_at, programs)
@@ -237,7 +237,7 @@ class ElfImage:
             kind, flags, offset, address, _, in_file, in_memory, alignment = header
             if kind == _LOAD:
                 executable = bool(flags & _EXECUTABLE)
-                segments.append(Segment(address, offset, in_file, in_memory, executable))
+                segments.append(LoadSegment(address, offset, in_file, in_memory, executable))
             elif kind == _NOTES:
                 notes.append((offset, in_file))
             elif kind == _THREAD_STORAGE:

@@ -30,7 +30,7 @@ from bisect import bisect_right
 from typing import Final
 
 from otel_gpu.stacks.symbols.elf_file import ElfImage
-from otel_gpu.stacks.unwind.cfi_rows import Common, Row, row_at
+from otel_gpu.stacks.unwind.cfi_rows import CfiRow, Common, row_at
 from otel_gpu.stacks.unwind.leb128 import sleb128, uleb128
 
 _U32 = struct.Struct("<I")
@@ -75,7 +75,7 @@ class CallFrames:
         if self._header:
             self._read_header()
 
-    def row(self, address: int) -> Row | None:
+    def row(self, address: int) -> CfiRow | None:
         """Return how to find the caller of a virtual address; None: the file does not say."""
         try:
             entry = self._find(address)
@@ -118,7 +118,7 @@ class CallFrames:
         start: int = _I32.unpack(self._image.read(self._table + index * _ENTRY_BYTES, 4))[0]
         return start
 
-    def _row(self, entry: int, address: int) -> Row | None:
+    def _row(self, entry: int, address: int) -> CfiRow | None:
         data = self._entry(entry)
         distance = _U32.unpack_from(data)[0]
         if not distance:

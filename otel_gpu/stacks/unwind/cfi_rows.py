@@ -41,7 +41,7 @@ class Saved(NamedTuple):
     expression: bytes = b""
 
 
-class Row(NamedTuple):
+class CfiRow(NamedTuple):
     """
     How to get from one address to its caller.
 
@@ -79,7 +79,7 @@ class Common(NamedTuple):
     program: bytes
 
 
-def row_at(common: Common, program: bytes, start: int, end: int, address: int) -> Row:
+def row_at(common: Common, program: bytes, start: int, end: int, address: int) -> CfiRow:
     """
     Return the row of an address in the function from ``start`` to ``end``, by its program.
 
@@ -95,7 +95,7 @@ def row_at(common: Common, program: bytes, start: int, end: int, address: int) -
     extent = (state.location, end)
     if state.location > address:
         extent = (state.before, min(state.location, end))
-    return Row(*state.cfa, state.saved, common.return_register, common.is_signal_frame, *extent)
+    return CfiRow(*state.cfa, state.saved, common.return_register, common.is_signal_frame, *extent)
 
 
 class _State:

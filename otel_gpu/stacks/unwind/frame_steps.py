@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.stacks.unwind import cfi_rows
-from otel_gpu.stacks.unwind.cfi_rows import Row, Saved
+from otel_gpu.stacks.unwind.cfi_rows import CfiRow, Saved
 from otel_gpu.stacks.unwind.expressions import evaluate
 
 _WORD: Final = (1 << 64) - 1
@@ -119,7 +119,7 @@ BEGINNING: Final = UnwoundFrame(-1, {})
 
 
 def caller(
-    architecture: Architecture, row: Row, frame: UnwoundFrame, stack: StackCopy
+    architecture: Architecture, row: CfiRow, frame: UnwoundFrame, stack: StackCopy
 ) -> UnwoundFrame | None:
     """Return the caller of a frame whose stack pointer is known, by its row; or None."""
     if row.return_register != architecture.return_address:
@@ -137,7 +137,9 @@ def caller(
     return _going_on(architecture, row, frame, known)
 
 
-def _cfa(architecture: Architecture, row: Row, frame: UnwoundFrame, stack: StackCopy) -> int | None:
+def _cfa(
+    architecture: Architecture, row: CfiRow, frame: UnwoundFrame, stack: StackCopy
+) -> int | None:
     if row.cfa_expression:
         # Stubs ask how far into them it is; on x86-64, where that goes by the same number
         # as the return address.
@@ -148,7 +150,7 @@ def _cfa(architecture: Architecture, row: Row, frame: UnwoundFrame, stack: Stack
 
 
 def _going_on(
-    architecture: Architecture, row: Row, frame: UnwoundFrame, found: dict[int, int]
+    architecture: Architecture, row: CfiRow, frame: UnwoundFrame, found: dict[int, int]
 ) -> UnwoundFrame | None:
     address = found.pop(architecture.return_address, None)
     stack_pointer = architecture.stack_pointer

@@ -16,7 +16,7 @@ from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.stacks.unwind import cfi_rows
 from otel_gpu.stacks.unwind.cfi import CallFrames
-from otel_gpu.stacks.unwind.cfi_rows import Row
+from otel_gpu.stacks.unwind.cfi_rows import CfiRow
 from otel_gpu.stacks.unwind.frame_steps import Architecture, follows_call
 
 # What to do at an address. Only the first two have numbers.
@@ -41,7 +41,7 @@ _MAX_IMAGES: Final = 512
 _MAX_WORK: Final = 256 << 10
 
 
-class Rule(NamedTuple):
+class UnwindRule(NamedTuple):
     """
     How to get from one address to its caller.
 
@@ -55,7 +55,7 @@ class Rule(NamedTuple):
     frame_pointer: int = 0
 
 
-class FileRules(dict[int, Rule]):
+class FileRules(dict[int, UnwindRule]):
     """The rules of one file by virtual address, made when they are asked for."""
 
     def __init__(self, image: ElfImage, rules: "Rules") -> None:
@@ -63,12 +63,12 @@ class FileRules(dict[int, Rule]):
         self._image = image
         self._all = rules
         self._frames = CallFrames(image)
-        self._rows: dict[int, Row | None] = {}
+        self._rows: dict[int, CfiRow | None] = {}
         # Where the rows begin that were met, in order, and with where they end, their rules.
         self._begins: list[int] = []
-        self._extents: list[tuple[int, Rule]] = []
+        self._extents: list[tuple[int, UnwindRule]] = []
 
-    def __missing__(self, address: int) -> Rule:
+    def __missing__(self, address: int) -> UnwindRule:
         at = bisect_right(self._begins, address)
         if at and address < self._extents[at - 1][0]:
             rule = self[address] = self._extents[at - 1][1]
@@ -91,7 +91,7 @@ class FileRules(dict[int, Rule]):
         self._all.used += 1
         return rule
 
-    def row(self, address: int) -> Row | None:
+    def row(self, address: int) -> CfiRow | None:
         """Return what the tables say about an address."""
         if address not in self._rows:
             try:
@@ -107,7 +107,7 @@ class FileRules(dict[int, Rule]):
             self._all.architecture, self._image, address
         )
 
-    def _read(self, address: int) -> Row | None:
+    def _read(self, address: int) -> CfiRow | None:
         if self._all.work > _MAX_WORK:
             raise NotReadError("this walk has read enough")
         before = self._frames.work
@@ -123,14 +123,14 @@ class FileRules(dict[int, Rule]):
         )
 
 
-class SameRule(dict[int, Rule]):
+class SameRule(dict[int, UnwindRule]):
     """The rule of memory that is no file."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: UnwindRule) -> None:
         super().__init__()
         self._rule = rule
 
-    def __missing__(self, address: int) -> Rule:
+    def __missing__(self, address: int) -> UnwindRule:
         return self._rule
 
     def row(self, address: int) -> None:
@@ -141,10 +141,10 @@ class SameRule(dict[int, Rule]):
         return self._rule.kind == FRAME_RECORD
 
 
-_GENERAL: Final = Rule(GENERAL)
-_FRAME_RECORD: Final = Rule(FRAME_RECORD)
-_NO_CODE: Final = Rule(NO_CODE)
-_OUTERMOST: Final = Rule(OUTERMOST)
+_GENERAL: Final = UnwindRule(GENERAL)
+_FRAME_RECORD: Final = UnwindRule(FRAME_RECORD)
+_NO_CODE: Final = UnwindRule(NO_CODE)
+_OUTERMOST: Final = UnwindRule(OUTERMOST)
 _GENERATED: Final = SameRule(_FRAME_RECORD)
 NOWHERE: Final = SameRule(_NO_CODE)
 """Where there is no code."""
@@ -165,7 +165,7 @@ class Rules:
         self._mapping: mappings.Mapping | None = None
         self._files: dict[ElfImage, FileRules] = {}
         self.used = self.work = 0
-        self.different: dict[Rule, Rule] = {}
+        self.different: dict[UnwindRule, UnwindRule] = {}
 
     def begin(self) -> None:
         """Begin a walk: it may read so much of tables, and too many rules are forgotten."""
@@ -193,7 +193,7 @@ class Rules:
         return self._file_work.reading(*(mapping.pid, mapping.path) if mapping else (0, ""))
 
 
-def _reduced(architecture: Architecture, row: Row) -> Rule:
+def _reduced(architecture: Architecture, row: CfiRow) -> UnwindRule:
     stack_pointer, frame_pointer = architecture.stack_pointer, architecture.frame_pointer
     if row.return_register != architecture.return_address:
         return _GENERAL
@@ -216,4 +216,4 @@ def _reduced(architecture: Architecture, row: Row) -> Rule:
     if any(offset % 8 or abs(offset) >= _MAX_OFFSET for offset in offsets):
         return _GENERAL
     kind = BY_STACK_POINTER if row.cfa_register == stack_pointer else BY_FRAME_POINTER
-    return Rule(kind, *(offset // 8 for offset in offsets))
+    return UnwindRule(kind, *(offset // 8 for offset in offsets))

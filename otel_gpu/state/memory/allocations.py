@@ -7,7 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.state.capture_state import SeriesDelta
 from otel_gpu.state.differences import aggregate_since
-from otel_gpu.state.memory.blocks import MAX_READINGS, Reading, halve
+from otel_gpu.state.memory.blocks import MAX_READINGS, UsageReading, halve
 
 WINDOW_NS: Final = 30_000_000_000
 """How long a window is; longer, where there would be more than ``MAX_WINDOWS``."""
@@ -60,7 +60,7 @@ class Allocations:
         self.origin_unix_ns = 0
         self.width_ns = WINDOW_NS
         self._sums: dict[AllocationKey, dict[int, _Sums]] = {}
-        self._readings: dict[AllocationKey, list[Reading]] = {}
+        self._readings: dict[AllocationKey, list[UsageReading]] = {}
 
     def follow(self, growth: SeriesDelta, middles_ns: Sequence[float]) -> None:
         """
@@ -94,7 +94,7 @@ class Allocations:
         windows = self._sums.setdefault(name, {})
         windows.setdefault(offset_ns // self.width_ns, _Sums()).add(sums)
 
-    def readings_of(self, name: AllocationKey) -> tuple[Reading, ...]:
+    def readings_of(self, name: AllocationKey) -> tuple[UsageReading, ...]:
         """Return what was in use when, of what was allocated since it was watched."""
         return tuple(
             one._replace(live_bytes=max(0, one.live_bytes), reserved_bytes=max(0, one.live_bytes))
@@ -106,7 +106,7 @@ class Allocations:
         live_bytes = readings[-1].live_bytes if readings else 0
         if readings and readings[-1].unix_ns == unix_ns:
             readings.pop()
-        readings.append(Reading(unix_ns, live_bytes + added_bytes, 0))
+        readings.append(UsageReading(unix_ns, live_bytes + added_bytes, 0))
         if len(readings) > MAX_READINGS:
             self._readings[name] = list(halve(readings))
 

@@ -63,7 +63,7 @@ class MemoryStack(NamedTuple):
     blocks: int
 
 
-class Reading(NamedTuple):
+class UsageReading(NamedTuple):
     """What was in use and reserved at one moment."""
 
     unix_ns: int
@@ -99,8 +99,8 @@ class DeviceBlocks:
         self.process, self.number = process, number
         self.device: DeviceIdentity | None = None
         self.totals: MemoryTotals | None = None
-        self.readings: list[Reading] = []
-        self.peak: Reading | None = None
+        self.readings: list[UsageReading] = []
+        self.peak: UsageReading | None = None
         self.capacity_bytes = self.outside_bytes = 0
         self._entries: dict[int, _Entry] = {}
         self._at_peak: _Entries = {}
@@ -137,7 +137,7 @@ class DeviceBlocks:
                 del self._entries[key]
         if activity.totals is not None:
             self.totals = activity.totals
-            reading = Reading(
+            reading = UsageReading(
                 activity.unix_ns, activity.totals.allocated_bytes, activity.totals.reserved_bytes
             )
             if self.readings and self.readings[-1].unix_ns == activity.unix_ns:
@@ -277,7 +277,7 @@ class DeviceBlocks:
         return self.totals.allocated_bytes, self.before_bytes
 
 
-def halve(readings: list[Reading]) -> Iterator[Reading]:
+def halve(readings: list[UsageReading]) -> Iterator[UsageReading]:
     """Yield half of some readings, of two the one with more in use, and the last one as it is."""
     *older, last = readings
     for number in range(0, len(older), 2):

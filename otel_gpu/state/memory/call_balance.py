@@ -9,7 +9,7 @@ from otel_gpu.enrich.activities import Series
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
 
-class Taken(NamedTuple):
+class CallBalance(NamedTuple):
     """Device memory that successful calls allocated and freed, none of them inside another."""
 
     allocations: int = 0
@@ -23,7 +23,7 @@ class Taken(NamedTuple):
         return max(0, self.allocated_bytes - self.freed_bytes)
 
 
-def taken_by(series: Iterable[Series]) -> dict[tuple[int, str], Taken]:
+def balance_calls(series: Iterable[Series]) -> dict[tuple[int, str], CallBalance]:
     """Return what was taken, by device (-1: not known) and by the layer of the calls."""
     found: dict[tuple[int, str], list[int]] = {}
     for one in series:
@@ -35,9 +35,9 @@ def taken_by(series: Iterable[Series]) -> dict[tuple[int, str], Taken]:
         # Memory that an unmapping frees was released before, which is counted.
         sums[at] += one.aggregate.counted if api.family != wire.FAMILY_UNMAP else 0
         sums[at + 1] += one.aggregate.size_bytes
-    return {key: Taken(*sums) for key, sums in found.items() if any(sums)}
+    return {key: CallBalance(*sums) for key, sums in found.items() if any(sums)}
 
 
-def sum_taken(taken: Iterable[Taken]) -> Taken:
+def sum_taken(taken: Iterable[CallBalance]) -> CallBalance:
     """Return what was taken in all."""
-    return Taken(*map(sum, zip(*taken, strict=True)))
+    return CallBalance(*map(sum, zip(*taken, strict=True)))

@@ -13,8 +13,8 @@ from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.state.nccl.rank_calls import Handle, Member
 from otel_gpu.state.nccl.rank_positions import (
+    RankState,
     Standing,
-    State,
     absence,
     asked_by,
     disagreement,
@@ -109,7 +109,7 @@ class RankGroup:
         if members and not self.is_contradictory:
             return disagreement(members) or absence(members) or self._queued()
         if len(self.members) > 1:
-            return Standing(State.UNKNOWN)
+            return Standing(RankState.UNKNOWN)
         return self._queued()
 
     def _queued(self) -> Standing:
@@ -117,9 +117,9 @@ class RankGroup:
         waiting = tuple(one for one in going_on(members) if one.last.pending)
         number = max((one.last.completed for one in members), default=0) + 1
         if len(waiting) < len(members) or number > min(one.last.called for one in waiting):
-            return Standing(State.RUNNING)
+            return Standing(RankState.RUNNING)
         since = max(one.called_at_most_ktime_ns(number) for one in waiting)
-        return Standing(State.QUEUED, number, waiting, (), since, asked_by(waiting, number))
+        return Standing(RankState.QUEUED, number, waiting, (), since, asked_by(waiting, number))
 
     def change(self) -> None:
         """Take in that a member came, went or ended."""

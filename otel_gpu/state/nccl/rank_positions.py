@@ -13,7 +13,7 @@ _PAIR = 2
 _MAX_UNMATCHED = 1 << 14
 
 
-class State(StrEnum):
+class RankState(StrEnum):
     """How the ranks of a communicator stand to each other."""
 
     RUNNING = "running"
@@ -55,7 +55,7 @@ class Standing(NamedTuple):
         unmatched: What of an exchange of different amounts does not match.
     """
 
-    state: State
+    state: RankState
     number: int = 0
     waiting: tuple[Member, ...] = ()
     lacking: tuple[Member, ...] = ()
@@ -85,7 +85,7 @@ def disagreement(members: Sequence[Member]) -> Standing | None:
             odd = _odd_of_pairs(unmatched) if unmatched else _odd(known, asked)
             since = max(call.called_ktime_ns for _, call in known)
             return Standing(
-                *(State.RANKS_DISAGREE, number, waiting, odd or tuple(one for one, _ in known)),
+                *(RankState.RANKS_DISAGREE, number, waiting, odd or tuple(one for one, _ in known)),
                 *(since, asked, unmatched),
             )
     return None
@@ -143,7 +143,9 @@ def absence(members: Sequence[Member]) -> Standing | None:
     if not waiting:
         return None
     since = min(one.called_at_most_ktime_ns(number) for one in waiting)
-    return Standing(State.RANK_MISSING, number, waiting, lacking, since, asked_by(waiting, number))
+    return Standing(
+        RankState.RANK_MISSING, number, waiting, lacking, since, asked_by(waiting, number)
+    )
 
 
 def asked_by(members: Sequence[Member], number: int) -> tuple[tuple[Signature, int], ...]:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_steps import Step
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_steps import TracedStep
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.host_time import HostTime
 from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace
@@ -38,10 +38,10 @@ class Searches(NamedTuple):
 
 def find_searches(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     links: Sequence[int],
     host_time: HostTime,
-    steps: Sequence[Step],
+    steps: Sequence[TracedStep],
 ) -> Searches:
     """Return what one device did while algorithms were tried out; threads were walked through."""
     convolves = {number for number, name in enumerate(trace.names) if _CONVOLVES.fullmatch(name)}

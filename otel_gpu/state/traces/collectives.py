@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.kernel_kinds import KernelKind
 from otel_gpu.wire.device_activity import DeviceTrace
 
@@ -40,7 +40,7 @@ class Waits(NamedTuple):
 
 
 def collectives_of(
-    trace: DeviceTrace, timeline: Timeline, kinds: Sequence[KernelKind]
+    trace: DeviceTrace, timeline: DeviceTimeline, kinds: Sequence[KernelKind]
 ) -> dict[Key, int]:
     """Return the collectives of a device, and how long each took, in nanoseconds."""
     activities, found = trace.activities, dict[Key, int]()

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.host_time import HostTime
 from otel_gpu.state.traces.launches import LATENCY_NS, NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
@@ -74,7 +74,7 @@ class CriticalPath(NamedTuple):
 
 def find_critical_path(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     links: Sequence[int],
     host_time: HostTime,
     start_ns: int,
@@ -161,7 +161,7 @@ class Walk:
     def __init__(
         self,
         trace: DeviceTrace,
-        timeline: Timeline,
+        timeline: DeviceTimeline,
         links: Sequence[int],
         host_time: HostTime,
         start_ns: int,

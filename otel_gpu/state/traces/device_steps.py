@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_time import Phases, Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline, Phases
 from otel_gpu.state.traces.intervals import Spans, union
 from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[#\s]*\d+$")
 _CUT_OFF, _WARM_UP = 0.8, 1.5
 
 
-class Step(NamedTuple):
+class TracedStep(NamedTuple):
     """
     One step.
 
@@ -90,12 +90,12 @@ def host_spans(trace: DeviceTrace, ordered: Sequence[int]) -> HostSpans:
 
 
 def find_steps(
-    trace: DeviceTrace, timeline: Timeline, links: Sequence[int], host: HostSpans
-) -> tuple[Step, ...]:
+    trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int], host: HostSpans
+) -> tuple[TracedStep, ...]:
     """Return the steps in order; none: nobody says where they are."""
     named = _named_steps(trace) or _tiling(trace, timeline)
     ends_ns = _work_ends(trace, timeline, links, named)
-    steps: list[Step] = []
+    steps: list[TracedStep] = []
     # What was launched before anything was recorded is work of the step before the first one.
     reached_ns = timeline.left_out_end_ns
     for row, end_ns in zip(named, ends_ns, strict=True):
@@ -106,11 +106,13 @@ def find_steps(
         parts = _parts(timeline, host, start_ns, reached_ns)
         name = trace.names[trace.host.names[row]]
         thread = trace.host.threads[row]
-        steps.append(Step(name, start_ns, reached_ns, host_ns, thread, phases, parts))
+        steps.append(TracedStep(name, start_ns, reached_ns, host_ns, thread, phases, parts))
     return tuple(_judged(steps))
 
 
-def over_steps(trace: DeviceTrace, timeline: Timeline, steps: Sequence[Step]) -> Timeline:
+def over_steps(
+    trace: DeviceTrace, timeline: DeviceTimeline, steps: Sequence[TracedStep]
+) -> DeviceTimeline:
     """Return what a device did in its steps, which are its window then; without steps, what it did."""
     if not steps:
         return timeline
@@ -128,7 +130,7 @@ def over_steps(trace: DeviceTrace, timeline: Timeline, steps: Sequence[Step]) ->
     return timeline._replace(start_ns=start_ns, end_ns=end_ns, rows=rows, outside=outside)
 
 
-def counted(steps: Sequence[Step]) -> list[Step]:
+def counted(steps: Sequence[TracedStep]) -> list[TracedStep]:
     """Return the steps that count."""
     return [step for step in steps if not step.set_aside]
 
@@ -149,7 +151,7 @@ def _in_order(trace: DeviceTrace, rows: Sequence[int]) -> list[int]:
     return kept
 
 
-def _tiling(trace: DeviceTrace, timeline: Timeline) -> list[int]:
+def _tiling(trace: DeviceTrace, timeline: DeviceTimeline) -> list[int]:
     """Return stretches that the program names alike and that fill the window."""
     host = trace.host
     rows: dict[tuple[int, str], list[int]] = {}
@@ -167,7 +169,7 @@ def _tiling(trace: DeviceTrace, timeline: Timeline) -> list[int]:
 
 
 def _work_ends(
-    trace: DeviceTrace, timeline: Timeline, links: Sequence[int], steps: Sequence[int]
+    trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int], steps: Sequence[int]
 ) -> list[int]:
     """Return when the last work ended that each step launched; 0: it launched nothing."""
     host, activities = trace.host, trace.activities
@@ -184,7 +186,7 @@ def _work_ends(
     return ends_ns
 
 
-def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
+def _parts(timeline: DeviceTimeline, host: HostSpans, start_ns: int, end_ns: int) -> dict[str, int]:
     kernels, communication, copies, busy = (
         spans.within(start_ns, end_ns)
         for spans in (timeline.kernels, timeline.communication, timeline.copies, timeline.busy)
@@ -208,7 +210,7 @@ def _parts(timeline: Timeline, host: HostSpans, start_ns: int, end_ns: int) -> d
     return parts
 
 
-def _judged(steps: Sequence[Step]) -> Iterator[Step]:
+def _judged(steps: Sequence[TracedStep]) -> Iterator[TracedStep]:
     work_ns = [step.phases.window_ns - step.phases.idle_ns for step in steps]
     usual_ns = median(step.duration_ns for step in steps) if len(steps) >= _FEWEST else 0
     is_front = True

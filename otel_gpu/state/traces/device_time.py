@@ -49,7 +49,7 @@ class Phases(NamedTuple):
         return 1 - self.exposed_communication_ns / self.communication_ns
 
 
-class Timeline(NamedTuple):
+class DeviceTimeline(NamedTuple):
     """
     What one device did in its window: its steps, or from its first to its last activity.
 
@@ -109,7 +109,7 @@ class Timeline(NamedTuple):
 
 def timelines(
     trace: DeviceTrace, links: Sequence[int], kinds: Sequence[KernelKind]
-) -> Iterator[Timeline]:
+) -> Iterator[DeviceTimeline]:
     """
     Yield what each device did, by its number.
 
@@ -136,7 +136,7 @@ def timelines(
             kept = array("i", sorted((*kept, *moved), key=starts_ns.__getitem__))
         of = _by_class(activities, kept, classes)
         busy = _spans(activities, kept)
-        yield Timeline(
+        yield DeviceTimeline(
             device,
             kept,
             first,

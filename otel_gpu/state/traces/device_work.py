@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Final, NamedTuple
 
-from otel_gpu.state.traces.device_time import Timeline
+from otel_gpu.state.traces.device_time import DeviceTimeline
 from otel_gpu.state.traces.host_time import HostTime, Inside
 from otel_gpu.state.traces.kernel_kinds import KernelKind, copy_way, is_migration, is_pageable
 from otel_gpu.state.traces.launches import NO_ROW
@@ -103,7 +103,7 @@ class DeviceWork(NamedTuple):
 
 def find_work(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     links: Sequence[int],
     kinds: Sequence[KernelKind],
     host_time: HostTime,
@@ -171,7 +171,7 @@ def _by_region(inside_ns: Mapping[int, int]) -> dict[Inside, int]:
     return dict(found)
 
 
-def _owners(timeline: Timeline, links: Sequence[int], host_time: HostTime) -> "array[int]":
+def _owners(timeline: DeviceTimeline, links: Sequence[int], host_time: HostTime) -> "array[int]":
     owners = host_time.owners
     return array(
         "i", (NO_ROW if links[row] == NO_ROW else owners[links[row]] for row in timeline.rows)
@@ -180,7 +180,7 @@ def _owners(timeline: Timeline, links: Sequence[int], host_time: HostTime) -> "a
 
 def _kernels(
     trace: DeviceTrace,
-    timeline: Timeline,
+    timeline: DeviceTimeline,
     kinds: Sequence[KernelKind],
     tensor: Mapping[int, bool | None],
 ) -> Iterator[Kernel]:
@@ -201,7 +201,7 @@ def _kernels(
 
 
 def _operations(
-    trace: DeviceTrace, timeline: Timeline, owners: Sequence[int], host_time: HostTime
+    trace: DeviceTrace, timeline: DeviceTimeline, owners: Sequence[int], host_time: HostTime
 ) -> Iterator[OperatorTotals]:
     host, activities, operation = trace.host, trace.activities, int(HostWork.OPERATION)
     # By name and shapes: calls, time of the host, time of the device, activities.
@@ -222,7 +222,7 @@ def _operations(
         yield OperatorTotals(trace.names[name], trace.shapes[shape], *found)
 
 
-def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:
+def _copies(trace: DeviceTrace, timeline: DeviceTimeline) -> Iterator[Copies]:
     activities = trace.activities
     sums: dict[tuple[str, bool], list[int]] = {}
     copy = int(Work.COPY)
@@ -238,7 +238,7 @@ def _copies(trace: DeviceTrace, timeline: Timeline) -> Iterator[Copies]:
         yield Copies(*key, *found)
 
 
-def _occupancy(trace: DeviceTrace, timeline: Timeline) -> float | None:
+def _occupancy(trace: DeviceTrace, timeline: DeviceTimeline) -> float | None:
     activities = trace.activities
     occupied = whole = 0.0
     for row in timeline.rows:

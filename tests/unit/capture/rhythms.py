@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from otel_gpu.capture.steps.period import CallSequence, Role
+from otel_gpu.capture.steps.period import CallRole, CallSequence
 
 US = 1_000
 WAIT, TO_DEVICE, TO_HOST, OTHER = 1, 2, 3, 4
 KERNEL = 100
-ROLES = {WAIT: Role.WAIT, TO_DEVICE: Role.TO_DEVICE, TO_HOST: Role.TO_HOST, OTHER: Role.OTHER}
+ROLES = {
+    WAIT: CallRole.WAIT,
+    TO_DEVICE: CallRole.TO_DEVICE,
+    TO_HOST: CallRole.TO_HOST,
+    OTHER: CallRole.OTHER,
+}
 
 
 class Log(NamedTuple):
@@ -37,5 +42,5 @@ def thread(parts: Sequence[tuple[str, Sequence[int]]], *, host_us: int = 300) ->
             starts_ns.append(now_ns)
             gaps_ns.append(gap_ns)
             now_ns += 10 * US
-    roles = {symbol: ROLES.get(symbol, Role.LAUNCH) for symbol in symbols}
+    roles = {symbol: ROLES.get(symbol, CallRole.LAUNCH) for symbol in symbols}
     return Log(CallSequence(symbols, starts_ns, gaps_ns, roles), steps)

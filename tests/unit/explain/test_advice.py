@@ -3,7 +3,7 @@
 import pytest
 
 from otel_gpu.enrich.identity.identities import Culprit
-from otel_gpu.enrich.known_work import ADVICE, Work
+from otel_gpu.enrich.known_work import ADVICE, WorkKind
 from otel_gpu.explain.advice import (
     COUNTED_ADVICE,
     FAILED_ADVICE,
@@ -65,7 +65,13 @@ def advised(*causes, lost_ms=100, usual_ms=0, kind=None):
         # The GIL: what its holder does must go to another process, not to another thread.
         ([cause("gil", 100, cause("host_work", 99, lines=STEP))], ["gil"]),
         (
-            [cause("gil", 100, cause("host_work", 99, lines=lines_at(("f", 7, 3), work=Work.GC)))],
+            [
+                cause(
+                    "gil",
+                    100,
+                    cause("host_work", 99, lines=lines_at(("f", 7, 3), work=WorkKind.GC)),
+                )
+            ],
             ["gc", "gil"],
         ),
         # Of two that are behind it, the larger one first: most of the time it held the GIL at work.

@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import PressureActivity
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from tests.activities import T0
 from tests.unit.explain.streams import HOG, MS, START, preempted, throttled
 
@@ -15,7 +15,7 @@ MARKED = HOG | {"flags": wire.STALL_THROTTLED}
 
 
 def quotas_of(*readings, stalls=()):
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for stall in stalls:
         timeline.add_stall(stall)
     quotas = Quotas(timeline)

@@ -2,7 +2,7 @@
 
 from otel_gpu import wire
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from tests.activities import T0, image
 from tests.unit.explain.streams import MS, START, TRAINER, account, fork_by, off_cpu, slow, time_of
 
@@ -15,7 +15,7 @@ def starts_ms(found):
 
 def test_stalls_come_in_the_order_of_time_whatever_order_they_came_in():
     """The kernel side sends the longest ones of a call in no order."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for at_ms in (30, 10, 20):
         timeline.add_stall(off_cpu(at_ms, 5))
 
@@ -24,7 +24,7 @@ def test_stalls_come_in_the_order_of_time_whatever_order_they_came_in():
 
 def test_a_window_has_the_stalls_that_lie_in_it_partly():
     """Ends are not part of a window, nor are other threads."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for at_ms in (0, 10, 20, 30):
         timeline.add_stall(off_cpu(at_ms, 5))
     timeline.add_stall(off_cpu(12, 5, tid=43))
@@ -36,7 +36,7 @@ def test_a_window_has_the_stalls_that_lie_in_it_partly():
 
 def test_the_oldest_stalls_are_given_up_and_counted():
     """Of one thread, and of all together."""
-    timeline = Timeline(Settings(max_intervals=4, max_thread_intervals=3))
+    timeline = EventTimeline(Settings(max_intervals=4, max_thread_intervals=3))
     for at_ms in range(5):
         timeline.add_stall(off_cpu(10 * at_ms, 5))
     for at_ms in range(2):
@@ -50,7 +50,7 @@ def test_the_oldest_stalls_are_given_up_and_counted():
 
 def test_a_busy_thread_keeps_its_latest_stalls_however_many_there_were():
     """Also those that come late; one that comes later than all that is kept is given up at once."""
-    timeline = Timeline(Settings(max_intervals=101, max_thread_intervals=7))
+    timeline = EventTimeline(Settings(max_intervals=101, max_thread_intervals=7))
     for at_ms in range(0, 4010, 10):
         timeline.add_stall(off_cpu(at_ms, 5))
     everything = (START, START + 10_000 * MS)
@@ -67,7 +67,7 @@ def test_a_busy_thread_keeps_its_latest_stalls_however_many_there_were():
 
 def test_what_a_thread_gave_up_is_not_given_up_again_for_all():
     """The bound of all threads counts what is kept."""
-    timeline = Timeline(Settings(max_intervals=10, max_thread_intervals=3))
+    timeline = EventTimeline(Settings(max_intervals=10, max_thread_intervals=3))
     for at_ms in range(20):
         timeline.add_stall(off_cpu(10 * at_ms, 5))
     for at_ms in range(7):
@@ -81,7 +81,7 @@ def test_what_a_thread_gave_up_is_not_given_up_again_for_all():
 
 def test_nothing_is_kept_of_threads_that_ended():
     """Not even their places in the order; what lives is given up in it as before."""
-    timeline = Timeline(Settings(max_intervals=5000))
+    timeline = EventTimeline(Settings(max_intervals=5000))
     timeline.add_stall(off_cpu(0, 5))
     for number in range(10_000):
         short = image(1000 + number, START + number, "short")
@@ -100,7 +100,7 @@ def test_nothing_is_kept_of_threads_that_ended():
 
 def test_a_stall_that_is_told_twice_is_remembered_once():
     """Once on its own, and once with the gap around it."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for _ in range(2):
         timeline.add_stall(off_cpu(10, 5))
 
@@ -109,7 +109,7 @@ def test_a_stall_that_is_told_twice_is_remembered_once():
 
 def test_only_outermost_calls_are_remembered():
     """What a thread did is said by the call that its program made."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     timeline.add_call(slow(duration_ms=10))
     timeline.add_call(slow(duration_ms=5, start=START + MS, parent_start_ktime_ns=START))
 
@@ -118,7 +118,7 @@ def test_only_outermost_calls_are_remembered():
 
 def test_a_fork_is_found_when_it_is_seen_to_end_a_moment_late():
     """A fork of another process, or one long before, is not."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for at_ms, duration_ms in ((-50, 10), (5, 10), (20.5, 1), (60, 5)):
         timeline.add_fork(fork_by(43, at_ms, duration_ms))
 
@@ -130,7 +130,7 @@ def test_a_fork_is_found_when_it_is_seen_to_end_a_moment_late():
 
 def test_waits_for_a_cpu_without_a_stall_are_known_by_the_totals():
     """Short ones are not sent, but the account of the process has them."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     queued = (wire.STATE_RUN_QUEUE, wire.CONTEXT_OTHER)
     timeline.add_stall(off_cpu(100, 0, 12))
     for at_s, time_ms in ((99, 500), (100.5, 600), (102, 601)):
@@ -147,7 +147,7 @@ def test_waits_for_a_cpu_without_a_stall_are_known_by_the_totals():
 
 def test_totals_of_a_process_with_more_threads_say_nothing_about_one():
     """Nobody knows whose time it was."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     timeline.add_stall(off_cpu(100, 0, 12))
     timeline.add_stall(off_cpu(100, 0, 12, tid=43))
     for at_s, time_ms in ((99, 500), (100.5, 600)):

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu.explain.chains import Culprit
 from otel_gpu.explain.settings import Settings
-from otel_gpu.explain.timeline import Timeline
+from otel_gpu.explain.timeline import EventTimeline
 from otel_gpu.explain.wakers import Wakers
 from tests.activities import image
 from tests.unit.explain.streams import (
@@ -36,7 +36,7 @@ def waited(reason, functions=(), waker=STRANGER, at_ms=0, ms=100, tid=None):
 
 
 def find(stall, *known):
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     for process in known:
         timeline.know(process)
     return Wakers(timeline).find(stall)
@@ -104,7 +104,7 @@ def test_who_is_related_is_believed(reason, waker, known):
 def test_children_of_a_process_that_nobody_watches_are_not_related():
     """Half of a host has been started by number 1."""
     ours, theirs = image(42, parent_pid=1), image(88, name="server", parent_pid=1)
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     timeline.know(ours)
     timeline.know(theirs)
 
@@ -114,7 +114,7 @@ def test_children_of_a_process_that_nobody_watches_are_not_related():
 
 def test_a_fork_makes_relations_that_last():
     """Orphans are given to number 1, and do what they were forked for all the same."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     timeline.add_fork(fork_by(tid=42, at_ms=0, duration_ms=1))
 
     timeline.know(image(4343, parent_pid=1))
@@ -124,7 +124,7 @@ def test_a_fork_makes_relations_that_last():
 
 def test_a_circle_of_parents_ends():
     """Numbers are used again, and a recording may be damaged."""
-    timeline = Timeline(Settings())
+    timeline = EventTimeline(Settings())
     timeline.know(image(42, parent_pid=43))
     timeline.know(image(43, parent_pid=42))
 

@@ -13,8 +13,8 @@ from otel_gpu.enrich.activities import (
 )
 from otel_gpu.enrich.identity.identities import DeviceIdentity, Program
 from otel_gpu.enrich.ids import SpanIds
-from otel_gpu.export.otlp.span_limits import Limits
-from otel_gpu.export.resources import Origins, Resources
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits
+from otel_gpu.export.resources import Origins, ProcessResources
 from otel_gpu.export.spans.activity_spans import SpanBuilder
 from otel_gpu.export.spans.stack_events import Stacks
 from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
@@ -231,7 +231,9 @@ def open_call(stack=None, **changes) -> OpenCallActivity:
     )
 
 
-def builder(limits: Limits | None = None, stacks: str = "event") -> SpanBuilder:
+def builder(limits: SpanSizeLimits | None = None, stacks: str = "event") -> SpanBuilder:
     """What makes spans, with the usual limits."""
-    limits = limits or Limits(SpanLimits())
-    return SpanBuilder(Origins("9.8.7", Resources({})), limits, Stacks(stacks, limits.value_length))
+    limits = limits or SpanSizeLimits(SpanLimits())
+    return SpanBuilder(
+        Origins("9.8.7", ProcessResources({})), limits, Stacks(stacks, limits.value_length)
+    )

@@ -16,7 +16,7 @@ from opentelemetry.trace import (
 
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.otlp.span_encoder import ERROR, INFO, WARN, LogEncoder, SpanLog, encode_request
-from otel_gpu.export.otlp.span_limits import Limits
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits
 from otel_gpu.export.spans.finished import SpanEvent
 from tests.unit.export.otlp.test_span_encoder import bounded, dropped, origins, pairs, unix_ns
 
@@ -84,7 +84,7 @@ def test_log_records_encode_as_the_standard_encoder_does(items):
 )
 def test_limits_of_log_records_are_opentelemetry_s(environ, limits):
     """A log record's own variables go before the general ones."""
-    found = Limits.of_environment(environ)
+    found = SpanSizeLimits.of_environment(environ)
 
     log = SpanEvent("otel_gpu.stack", 5, (("a", 1),) * 200)
     assert (found.log_value_length, len(found.apply_to_log(log).attributes)) == limits
@@ -94,7 +94,7 @@ def test_limits_of_log_records_are_opentelemetry_s(environ, limits):
 def test_a_limit_that_is_no_count_is_refused(text):
     """As the SDK refuses it."""
     with pytest.raises(ConfigError, match="must be a non-negative integer"):
-        Limits.of_environment({"OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": text})
+        SpanSizeLimits.of_environment({"OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": text})
 
 
 def test_attributes_past_the_limit_are_counted():
@@ -102,7 +102,7 @@ def test_attributes_past_the_limit_are_counted():
     log = SpanEvent("otel_gpu.stack", 5, (("a", 1), ("b", 2), ("c", 3)))
 
     def limit(count):
-        return Limits(SpanLimits(), LogRecordLimits(max_log_record_attributes=count))
+        return SpanSizeLimits(SpanLimits(), LogRecordLimits(max_log_record_attributes=count))
 
     assert limit(LogRecordLimits.UNSET).apply_to_log(log) is log
     assert limit(3).apply_to_log(log) is log

@@ -1,6 +1,6 @@
 from otel_gpu.export.resources import (
     ObservedResource,
-    Resources,
+    ProcessResources,
     agent_resource,
     place_attributes,
     scope,
@@ -10,7 +10,7 @@ from tests.unit.export import samples
 
 def test_a_resource_is_the_observed_process():
     """Nothing of the agent's own identity is stamped on it."""
-    resource = Resources({}).of(samples.PROCESS)
+    resource = ProcessResources({}).of(samples.PROCESS)
 
     assert dict(resource.attributes) == {
         "service.name": "trainer",
@@ -29,7 +29,7 @@ def test_the_agents_place_is_the_process_place_too():
     }
     image = samples.Program(1, 1, "x", 1, {"service.name": "trainer", "zone": "c"})
 
-    assert dict(Resources(environ).of(image).attributes) == {
+    assert dict(ProcessResources(environ).of(image).attributes) == {
         "k8s.cluster.name": "gpu 1",
         "zone": "c",
         "service.name": "trainer",
@@ -46,7 +46,7 @@ def test_malformed_pairs_are_left_out_with_a_warning(caplog):
 
 def test_an_images_resource_is_made_once():
     """Every span of an image has the same Resource object, until it is forgotten."""
-    resources = Resources({})
+    resources = ProcessResources({})
 
     first = resources.of(samples.PROCESS)
 

@@ -12,7 +12,7 @@ from otel_gpu import wire
 from otel_gpu.capture.preload.settings import Wishes
 from otel_gpu.capture.preload.shared_memory import open_memory
 from otel_gpu.capture.preload.step_detection import DoorRhythms
-from otel_gpu.capture.steps.period import Rhythm, Role, history_of, turns_of
+from otel_gpu.capture.steps.period import CallRole, Period, history_of, turns_of
 from otel_gpu.config import load
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.doors import address_of, reading_of, running
@@ -94,9 +94,9 @@ def test_calls_are_kept_from_the_first_one_that_somebody_wants(program):
     assert (rhythm["pid"], rhythm["tid"], rhythm["made"]) == (program.pid, program.pid, 7)
     assert (again, small) == (launch, same)
     assert len({again, small, large, back, wait}) == 5
-    assert calls.roles[again] is Role.LAUNCH
-    assert (calls.roles[small], calls.roles[back]) == (Role.TO_DEVICE, Role.TO_HOST)
-    assert calls.roles[wait] is Role.WAIT
+    assert calls.roles[again] is CallRole.LAUNCH
+    assert (calls.roles[small], calls.roles[back]) == (CallRole.TO_DEVICE, CallRole.TO_HOST)
+    assert calls.roles[wait] is CallRole.WAIT
     assert calls.gaps_ns[0] == 0
     assert all(calls.gaps_ns[1:])
     assert rhythm["last_return_ktime_ns"] >= calls.starts_ns[-1]
@@ -120,7 +120,7 @@ def test_rounds_are_those_of_the_same_calls(program, folds, seed):
     program.do(f"launch({FIRST}, {LAST})")
     ((index, _),) = program.taken().items()
     first, last = program.rhythms.calls(index).symbols
-    rhythm = Rhythm(
+    rhythm = Period(
         starts=(history_of([last, first]), history_of([first, first])),
         start_calls=2,
         ends=(last,),
@@ -161,7 +161,7 @@ def test_the_round_that_a_thread_ends_after_is_the_last_one(program):
     program.rhythms.free(index)
     program.do("launch(3)")
     assert program.taken()[index]["tid"] == program.pid
-    program.rhythms.follow(index, Rhythm((first,), 1, (last,), 1, False, 100, 9))
+    program.rhythms.follow(index, Period((first,), 1, (last,), 1, False, 100, 9))
     program.do("launch(3, 9)")
 
     assert program.rhythms.rounds(index) == []
@@ -194,7 +194,7 @@ def test_another_agent_begins_anew(program):
     program.do("launch(3)")
     ((index, _),) = program.taken().items()
     (first,) = program.rhythms.calls(index).symbols
-    program.rhythms.follow(index, Rhythm((first,), 1, (first,), 1, False, 100, 9))
+    program.rhythms.follow(index, Period((first,), 1, (first,), 1, False, 100, 9))
     program.do("launch(3, 3, 3)")
     program.rhythms.close()
     program.rhythms.add(program.image, program.fd, 0)
@@ -204,7 +204,7 @@ def test_another_agent_begins_anew(program):
     assert program.rhythms.rounds(index, is_last=True) == []
     (fourth, fifth) = program.rhythms.calls(index).symbols
     # Nor does it take the round that was over then for one of its own.
-    program.rhythms.follow(index, Rhythm((fourth,), 1, (fifth,), 1, False, 100, 9))
+    program.rhythms.follow(index, Period((fourth,), 1, (fifth,), 1, False, 100, 9))
     program.do("launch(6, 4, 5, 6)")
     assert len(program.rhythms.rounds(index)) == 1
 

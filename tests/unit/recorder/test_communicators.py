@@ -8,7 +8,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
@@ -69,7 +69,7 @@ def as_read(one):
 
 def test_what_is_written_is_read_back(tmp_path):
     """Every figure, handles and ids of all 64 bits, and the latest calls, also across chunks."""
-    limits = Limits(batch_rows=7, chunk_span_ns=20 * SECOND)
+    limits = StoreLimits(batch_rows=7, chunk_span_ns=20 * SECOND)
     path = write(tmp_path / "store.db", training(), limits)
 
     found = of_ranks(read(path))
@@ -89,7 +89,7 @@ def test_what_is_written_is_read_back(tmp_path):
 )
 def test_a_window_of_a_store_has_what_that_of_a_recording_has(tmp_path, window):
     """Numbers, counts and bytes; who waited how long is as near as one reading is."""
-    limits = Limits(batch_rows=7, chunk_span_ns=10 * SECOND)
+    limits = StoreLimits(batch_rows=7, chunk_span_ns=10 * SECOND)
     path = write(tmp_path / "store.db", training(), limits)
 
     (found,), (expected,) = (
@@ -105,7 +105,7 @@ def test_a_window_of_a_store_has_what_that_of_a_recording_has(tmp_path, window):
 
 def test_a_hang_is_known_long_after_it_was_last_read(tmp_path):
     """Only what changes is read: what stands still comes from before the window."""
-    limits = Limits(batch_rows=7, chunk_span_ns=2 * SECOND)
+    limits = StoreLimits(batch_rows=7, chunk_span_ns=2 * SECOND)
     path = write(tmp_path / "store.db", [capture(), *hanging([5, 5, 4, 5])], limits)
     window = Window(T0 + 115 * SECOND, None)
 

@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, ContextActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.wire.events import Capture, Clock, Fork, Gap, ProcessSeen, Range, Step, ThreadContext
 from otel_gpu.wire.probe_table import APIS
 from tests.activities import SECOND, T0, call, capture, image
@@ -16,7 +16,7 @@ MS = 1_000_000
 PID, TID, IMAGE = 42, 43, 5 * SECOND
 COUNT = 997
 # Many chunks, and batches that end between a context and its call.
-SMALL = Limits(batch_rows=7, chunk_span_ns=SECOND)
+SMALL = StoreLimits(batch_rows=7, chunk_span_ns=SECOND)
 API = next(api.number for api in APIS if api.name == "cudaMalloc")
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from benchmarks.days import day
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock, lock_path, look_at
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
@@ -19,7 +19,7 @@ from tests.unit.recorder.stores import MIB, ask, write
 
 KILLS = 50
 # Small, so that evictions and emptied logs are killed too.
-LIMITS = Limits(max_bytes=2 * MIB, batch_rows=400)
+LIMITS = StoreLimits(max_bytes=2 * MIB, batch_rows=400)
 REPORTS = 50
 
 

@@ -10,7 +10,7 @@ from benchmarks.days import day
 from otel_gpu.cli import main
 from otel_gpu.enrich.activities import AggregatesActivity, CallActivity
 from otel_gpu.recorder import eviction
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from tests.activities import SECOND, call, calls, capture, ended, image, snapshot, stall
@@ -18,7 +18,7 @@ from tests.unit.recorder.stores import MIB, ask, read, write
 
 MS = 1_000_000
 TRAINER = image(42)
-SMALL = Limits(max_bytes=4 * MIB, batch_rows=500)
+SMALL = StoreLimits(max_bytes=4 * MIB, batch_rows=500)
 
 
 def size_of(path):
@@ -83,7 +83,7 @@ def test_what_is_too_old_is_removed(tmp_path, monkeypatch):
     """Age is since it was written, so that an old recording can be looked at in peace."""
     now = [1_000 * SECOND]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
-    limits = Limits(max_age_s=60, batch_rows=10, chunk_rows=10)
+    limits = StoreLimits(max_age_s=60, batch_rows=10, chunk_rows=10)
     with open_writer(tmp_path / "store.db", limits, live=False) as writer:
         writer.observe(capture())
         for activity in some_calls(0, 100):
@@ -97,7 +97,7 @@ def test_what_is_too_old_is_removed(tmp_path, monkeypatch):
 
 def test_names_that_nobody_refers_to_go_with_their_chunks(tmp_path):
     """A thousand processes came and went; those of the last rows are left."""
-    limits = Limits(max_bytes=MIB, batch_rows=100, chunk_rows=100)
+    limits = StoreLimits(max_bytes=MIB, batch_rows=100, chunk_rows=100)
     activities = [capture()]
     for number in range(1_000):
         process = image(1_000 + number, number + 1, f"job-{number}")
@@ -128,7 +128,9 @@ def test_what_a_living_process_once_did_is_not_forgotten(tmp_path):
         *some_calls(0, 40_000, image(9)),
         snapshot(90, calls(image(9), "cudaMalloc", [5] * 10)),
     ]
-    path = write(tmp_path / "store.db", activities, Limits(max_bytes=2 * MIB, chunk_rows=1_000))
+    path = write(
+        tmp_path / "store.db", activities, StoreLimits(max_bytes=2 * MIB, chunk_rows=1_000)
+    )
 
     found = read(path)
 
@@ -149,7 +151,9 @@ def test_what_is_left_of_a_moment_is_told_and_nothing_else(tmp_path, monkeypatch
     monkeypatch.setattr("time.time_ns", lambda: now[0])
     path, other = tmp_path / "store.db", image(7)
     # Each reading is a chunk.
-    with open_writer(path, Limits(max_age_s=60, batch_rows=2, chunk_rows=1), live=False) as writer:
+    with open_writer(
+        path, StoreLimits(max_age_s=60, batch_rows=2, chunk_rows=1), live=False
+    ) as writer:
         writer.observe(capture())
         for process in (TRAINER, other):
             writer.observe(snapshot(20, calls(process, "cudaMalloc", [5] * 3)))
@@ -167,7 +171,7 @@ def test_what_is_left_of_a_moment_is_told_and_nothing_else(tmp_path, monkeypatch
 
 def test_a_store_that_is_given_less_room_shrinks(tmp_path):
     """The next writer removes what is too much, and gives the disk back what is free."""
-    path = write(tmp_path / "store.db", day(60_000, 60), Limits(max_bytes=32 * MIB))
+    path = write(tmp_path / "store.db", day(60_000, 60), StoreLimits(max_bytes=32 * MIB))
     before = size_of(path)
 
     write(path, day(40_000, 40), SMALL)
@@ -178,7 +182,7 @@ def test_a_store_that_is_given_less_room_shrinks(tmp_path):
 
 def test_a_batch_that_does_not_fit_is_lost_and_counted(tmp_path, caplog):
     """A store that is too small for a single batch says so; the next smaller one is written."""
-    limits = Limits(max_bytes=MIB, batch_rows=10**9)
+    limits = StoreLimits(max_bytes=MIB, batch_rows=10**9)
     writer = open_writer(tmp_path / "store.db", limits, live=False)
     writer._batch_bytes = 10**9
     writer.observe(capture())
@@ -223,7 +227,7 @@ def test_a_reader_cannot_make_a_store_outgrow_its_limit(tmp_path, caplog):
 @pytest.mark.parametrize("max_bytes", [16 * MIB, 1 << 30, 1 << 40])
 def test_parts_of_a_limit_fit_into_it(max_bytes):
     """Batches are a part of a log, which is a part of the whole, as chunks are of the file."""
-    limits = Limits(max_bytes=max_bytes)
+    limits = StoreLimits(max_bytes=max_bytes)
 
     assert limits.file_bytes + limits.log_bytes == max_bytes
     assert 2 * limits.batch_bytes <= limits.emptied_bytes

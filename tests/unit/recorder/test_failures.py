@@ -20,7 +20,7 @@ from benchmarks.days import day
 from otel_gpu.cli.flight_recorder import default_path
 from otel_gpu.errors import StoreError
 from otel_gpu.recorder import files
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import lock_path
 from otel_gpu.recorder.queries import QueryLimits
 from otel_gpu.recorder.reader import StoreReader
@@ -72,7 +72,7 @@ def refusal(path, **writer):
 def test_a_full_disk_loses_rows_and_nothing_else(small_disk, caplog):
     """They are counted, it is said once, and writing goes on when there is room again."""
     path = small_disk / "store.db"
-    limits = Limits(max_bytes=1 << 30, batch_rows=500)
+    limits = StoreLimits(max_bytes=1 << 30, batch_rows=500)
     writer = open_writer(path, limits, live=False)
     writer.observe(capture())
     filler = fill(small_disk)
@@ -100,7 +100,7 @@ def test_a_full_disk_loses_rows_and_nothing_else(small_disk, caplog):
 def test_stacks_of_a_full_disk_are_written_when_there_is_room(small_disk):
     """What piled up meanwhile goes in pieces: the log may not grow as large as that."""
     path = small_disk / "store.db"
-    limits = Limits(max_bytes=1_300_000, batch_rows=50)
+    limits = StoreLimits(max_bytes=1_300_000, batch_rows=50)
 
     def calls_at(numbers):
         for number in numbers:
@@ -153,7 +153,7 @@ def test_a_read_only_folder_can_be_read_and_not_written(small_disk):
 
 def test_a_log_that_cannot_be_read_where_it_is(small_disk):
     """SQLite makes a file beside it for that; what to do about it is said."""
-    writer = open_writer(small_disk / "first.db", Limits(batch_rows=5), live=False)
+    writer = open_writer(small_disk / "first.db", StoreLimits(batch_rows=5), live=False)
     for activity in [capture(), *some_calls(10)]:
         writer.observe(activity)
     for suffix in ("", "-wal"):
@@ -352,7 +352,7 @@ def test_a_log_is_set_aside_before_its_store(tmp_path, monkeypatch):
 def test_a_log_without_its_file_is_nobodys(tmp_path):
     """Whoever removed the file and left the log behind gets a new store, and not the old rows."""
     path = tmp_path / "store.db"
-    writer = open_writer(path, Limits(batch_rows=5), live=False)
+    writer = open_writer(path, StoreLimits(batch_rows=5), live=False)
     for activity in [capture(), *some_calls(10)]:
         writer.observe(activity)
     log = (tmp_path / "store.db-wal").read_bytes()
@@ -528,7 +528,7 @@ def test_a_lock_with_the_mark_of_damage_costs_a_store_once(tmp_path):
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     path = tmp_path_factory.mktemp("sound") / "store.db"
-    return write(path, day(400, 4), Limits(batch_rows=50), blame=True).read_bytes()
+    return write(path, day(400, 4), StoreLimits(batch_rows=50), blame=True).read_bytes()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

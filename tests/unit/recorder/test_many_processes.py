@@ -12,7 +12,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.cli import main
 from otel_gpu.recorder.batch import PendingRows, RowBatch
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.report.other_processes import MAX_NAMED
 from tests.activities import (
@@ -39,7 +39,7 @@ PROCESSES = 10_007
 PER_SECOND = 36
 APIS = ("cudaMalloc", "cudaLaunchKernel")
 FIRST, LAST = aggregate([5_000] * 3), aggregate([5_000] * 7 + [90_000] * 4)
-LIMITS = Limits(max_bytes=1 << 30, batch_rows=2_003, chunk_span_ns=20 * SECOND)
+LIMITS = StoreLimits(max_bytes=1 << 30, batch_rows=2_003, chunk_span_ns=20 * SECOND)
 
 
 def counted(process, total):

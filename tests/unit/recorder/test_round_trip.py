@@ -15,7 +15,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identity.identities import Culprit, DeviceIdentity, Program, Resource, Who
 from otel_gpu.enrich.thread_times import Wait
 from otel_gpu.explain.explainer import Explainer
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.wire.probe_table import Api
@@ -257,7 +257,7 @@ def test_a_recording_is_told_the_same_from_a_store(path, tmp_path):
     written = []
     pipeline.process(read_recording(path), Enricher(), [written.append], Counter())
 
-    found = read(write(tmp_path / "store.db", written, Limits(batch_rows=17)))
+    found = read(write(tmp_path / "store.db", written, StoreLimits(batch_rows=17)))
 
     assert report_of(found) == report_of(written)
 
@@ -327,7 +327,7 @@ def test_any_stream_is_read_back(tmp_path, ops, batch_rows, chunk_rows):
     written = [capture(), *(make(op, number, totals) for number, op in enumerate(ops))]
     path = tmp_path / f"{os.urandom(8).hex()}.db"
 
-    found = read(write(path, written, Limits(batch_rows=batch_rows, chunk_rows=chunk_rows)))
+    found = read(write(path, written, StoreLimits(batch_rows=batch_rows, chunk_rows=chunk_rows)))
 
     assert list(map(without_images, found)) == list(map(without_images, written))
 
@@ -562,7 +562,7 @@ def test_a_damaged_stream_is_kept_as_far_as_it_makes_sense(tmp_path, data):
     pipeline.process([damaged], Enricher(), [activities.append], Counter())
     path = tmp_path / f"{os.urandom(8).hex()}.db"
     explainer = Explainer()
-    with open_writer(path, Limits(batch_rows=7, chunk_rows=9), live=False) as writer:
+    with open_writer(path, StoreLimits(batch_rows=7, chunk_rows=9), live=False) as writer:
         for activity in activities:
             writer.observe(activity)
             hand_on(writer, explainer, explainer.push(activity))

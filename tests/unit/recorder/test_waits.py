@@ -10,7 +10,7 @@ from otel_gpu.enrich.activities import CaptureActivity, TimesActivity, WhoActivi
 from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.recorder import eviction, names
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from tests.activities import SECOND, T0, call, capture, ended, image, thread_time, times
@@ -55,7 +55,7 @@ def test_a_wait_is_kept_once(tmp_path):
     """However many readings there are, and in however many chunks."""
     waits = [woken_by(number) for number in range(29)]
     activities = [capture(), *(account(10 + n, n * MS, waits) for n in range(1, 20))]
-    path = write(tmp_path / "store.db", activities, Limits(batch_rows=7, chunk_rows=60))
+    path = write(tmp_path / "store.db", activities, StoreLimits(batch_rows=7, chunk_rows=60))
 
     assert ask(path, "SELECT count(*), max(wait) FROM waits") == [(29, 29)]
     assert ask(path, "SELECT count(*), sum(ended_ns) FROM thread_times") == [
@@ -103,7 +103,7 @@ def test_a_window_begins_with_the_account_and_with_who_everybody_is(tmp_path):
         account(200, 2 * MS, waits[:2]),
         account(201, 2 * MS, waits),
     ]
-    limits = Limits(batch_rows=20, chunk_span_ns=7 * SECOND)
+    limits = StoreLimits(batch_rows=20, chunk_span_ns=7 * SECOND)
     path = write(tmp_path / "store.db", activities, limits)
 
     found = read(path, T0 + 199 * SECOND)
@@ -125,7 +125,7 @@ def test_eviction_forgets_waits_that_no_account_has(tmp_path):
         activities.append(account(20 + number, MS, [woken_by(100 + number)], process))
         activities.append(ended(process, 20 + number))
     path = write(
-        tmp_path / "store.db", activities, Limits(max_bytes=MIB, batch_rows=50, chunk_rows=100)
+        tmp_path / "store.db", activities, StoreLimits(max_bytes=MIB, batch_rows=50, chunk_rows=100)
     )
 
     found = read(path)
@@ -153,7 +153,9 @@ def test_who_everybody_is_is_bounded(tmp_path, captures):
         activities.append(capture(unix_ns=T0 + SECOND))
     activities += some_calls(0, 12_000)
     path = write(
-        tmp_path / "store.db", activities, Limits(max_bytes=MIB, batch_rows=100, chunk_rows=500)
+        tmp_path / "store.db",
+        activities,
+        StoreLimits(max_bytes=MIB, batch_rows=100, chunk_rows=500),
     )
 
     ((count, most),) = ask(path, "SELECT count(*), max(pid) FROM identities")

@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import (
     WhoActivity,
 )
 from otel_gpu.enrich.identity.identities import Who
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.report.document import Window
@@ -39,7 +39,7 @@ from tests.unit.recorder.stores import read, report_of, write
 MS = 1_000_000
 LENGTH_S = 240
 # Many chunks, so that windows begin in the middle.
-SMALL = Limits(batch_rows=97, chunk_span_ns=7 * SECOND)
+SMALL = StoreLimits(batch_rows=97, chunk_span_ns=7 * SECOND)
 TRAINER = image(42)
 
 
@@ -270,7 +270,7 @@ def test_of_a_capture_whose_begin_was_removed_nothing_is_told_before_its_oldest_
         snapshot(second, calls(TRAINER, "cudaMalloc", [500] * 10 * second))
         for second in range(1, 60)
     ]
-    write(path, [capture(), *readings], Limits(batch_rows=4, chunk_span_ns=7 * SECOND))
+    write(path, [capture(), *readings], StoreLimits(batch_rows=4, chunk_span_ns=7 * SECOND))
     write(path, [restarted(-500), snapshot(-499, calls(image(7), "cudaMalloc", [500] * 3))], SMALL)
     with closing(sqlite3.connect(path)) as connection:
         (begin,) = connection.execute("SELECT start_unix_ns FROM chunks WHERE chunk = 5").fetchone()
@@ -332,7 +332,7 @@ def test_the_last_minutes_are_those_that_were_written_last(tmp_path):
         *(call(TRAINER, "cudaFree", ahead + n, 1) for n in range(20)),
         *(call(TRAINER, "cudaMemcpy", 9 * SECOND + n, 1) for n in range(20)),
     ]
-    path = write(tmp_path / "store.db", written, Limits(batch_rows=10, chunk_rows=10))
+    path = write(tmp_path / "store.db", written, StoreLimits(batch_rows=10, chunk_rows=10))
 
     with StoreReader(path) as reader:
         extent = reader.extent()
@@ -348,7 +348,7 @@ def test_the_last_minutes_are_those_that_were_written_last(tmp_path):
 def test_a_store_can_be_read_while_it_is_written(tmp_path):
     """What was written so far is there, and the writer is not kept from going on."""
     path = tmp_path / "store.db"
-    with open_writer(path, Limits(batch_rows=10), live=False) as writer:
+    with open_writer(path, StoreLimits(batch_rows=10), live=False) as writer:
         writer.observe(capture())
         for number in range(1_000):
             writer.observe(call(TRAINER, "cudaMalloc", number * MS, MS))

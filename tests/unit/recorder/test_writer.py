@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import CaptureActivity, PressureActivity
 from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
 from otel_gpu.recorder import names, processes
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import look_at
 from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.reader import StoreReader
@@ -75,7 +75,7 @@ def observe(writer, activities):
 def test_rows_leave_in_batches():
     """When there are enough of them, and at the end."""
     disk = Disk()
-    writer = writer_to(disk, Limits(batch_rows=10), live=False)
+    writer = writer_to(disk, StoreLimits(batch_rows=10), live=False)
 
     observe(writer, some_calls(25))
     before = [batch.count for batch in disk.batches]
@@ -90,7 +90,7 @@ def test_memory_is_bounded_in_bytes_while_a_disk_is_busy():
     """Rows with large documents, and stacks, are not counted by their number only."""
     disk = Disk()
     disk.ready = False
-    limits = Limits(max_bytes=16 << 20, waiting_bytes=300_000)
+    limits = StoreLimits(max_bytes=16 << 20, waiting_bytes=300_000)
     writer = writer_to(disk, limits, live=True)
 
     for number in range(29):
@@ -105,7 +105,7 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
     monkeypatch.setattr(names, "MAX_PENDING_BYTES", 100_000)
     disk = Disk()
     disk.ready = False
-    writer = writer_to(disk, Limits(), live=True)
+    writer = writer_to(disk, StoreLimits(), live=True)
 
     for number in range(1, 998):
         frames = tuple(Frame("native", f"f{number}", module="x" * 500) for _ in range(7))
@@ -126,7 +126,7 @@ def test_stacks_that_wait_for_a_busy_disk_are_bounded(monkeypatch):
 def test_large_stacks_make_small_batches():
     """They go through the log with the calls that they are of."""
     disk = Disk()
-    limits = Limits(max_bytes=16 << 20)
+    limits = StoreLimits(max_bytes=16 << 20)
     writer = writer_to(disk, limits, live=False)
 
     for number in range(1, 102):
@@ -143,7 +143,7 @@ def test_large_stacks_make_small_batches():
 def test_large_rows_make_small_batches():
     """So that the size limit holds within one of them."""
     disk = Disk()
-    limits = Limits(max_bytes=16 << 20)
+    limits = StoreLimits(max_bytes=16 << 20)
     writer = writer_to(disk, limits, live=False)
 
     for number in range(10):
@@ -158,7 +158,7 @@ def test_while_live_a_batch_leaves_when_it_is_old(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     disk = Disk()
-    writer = writer_to(disk, Limits(), live=True)
+    writer = writer_to(disk, StoreLimits(), live=True)
 
     observe(writer, some_calls(3))
     assert disk.batches == []
@@ -172,7 +172,7 @@ def test_what_a_busy_disk_has_no_time_for_is_lost_and_counted():
     """Memory is bounded; the capture goes on, and so do names."""
     disk = Disk()
     disk.ready = False
-    writer = writer_to(disk, Limits(batch_rows=10, waiting_rows=30), live=True)
+    writer = writer_to(disk, StoreLimits(batch_rows=10, waiting_rows=30), live=True)
 
     observe(writer, [capture(), *some_calls(75)])
     assert disk.batches == []
@@ -194,7 +194,7 @@ def test_numbers_are_told_as_they_are_given():
         seen.append(seq)
         return seq + 2
 
-    observe(writer_to(Disk(), Limits(), live=False, reach=reach), some_calls(8))
+    observe(writer_to(Disk(), StoreLimits(), live=False, reach=reach), some_calls(8))
 
     assert seen == [2, 5, 8]
 
@@ -203,7 +203,7 @@ def test_a_thread_writes_while_the_capture_goes_on(tmp_path):
     """What it wrote is what was seen; the thread ends with the writer."""
     path = tmp_path / "store.db"
     activities = list(day(20_000, 20))
-    with open_writer(path, Limits(batch_rows=1_000), live=True) as writer:
+    with open_writer(path, StoreLimits(batch_rows=1_000), live=True) as writer:
         threads = [thread.name for thread in threading.enumerate()]
         for activity in activities:
             writer.observe(activity)

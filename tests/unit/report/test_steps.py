@@ -15,7 +15,7 @@ from otel_gpu.report.json_form import make_document
 from otel_gpu.report.render.html.page import make_page
 from otel_gpu.report.render.text.document import write_text
 from otel_gpu.report.steps import step_rows
-from otel_gpu.state.steps import Steps
+from otel_gpu.state.steps import ThreadSteps
 from tests.activities import MS, SECOND, T0, calls, capture, image, snapshot, step
 from tests.unit.report.samples import preempted
 
@@ -33,7 +33,7 @@ def steps(process=TRAIN):
 
 def test_a_slow_step_has_its_causes_in_the_document_and_in_the_text():
     """What is slow in it says why, and the program how long it waited for its data."""
-    ledger = Steps()
+    ledger = ThreadSteps()
     for one in steps():
         ledger.observe(one)
     document = Document(

@@ -12,7 +12,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
-from otel_gpu.report.time_buckets import MAX_ROWS, MAX_SLOTS, Slots, Totals
+from otel_gpu.report.time_buckets import MAX_ROWS, MAX_SLOTS, TimeBuckets, Totals
 from otel_gpu.state.capture_state import Ledger
 from tests.activities import (
     MS,
@@ -38,7 +38,7 @@ def captured(*times, window=WHOLE):
     for start_ns, end_ns in times:
         extent.observe(capture(unix_ns=start_ns))
         extent.observe(CountersActivity(end_ns, {}))
-    return Slots(extent, window)
+    return TimeBuckets(extent, window)
 
 
 def rows_of(slots, end_s, *processes):

@@ -3,7 +3,7 @@
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.marks import StepActivity
-from otel_gpu.state.steps import MAX_SERIES, MAX_SLOW, Steps
+from otel_gpu.state.steps import MAX_SERIES, MAX_SLOW, ThreadSteps
 from otel_gpu.state.window import Window
 from otel_gpu.wire.marks import Step
 
@@ -22,7 +22,7 @@ def step(number, duration_ns, *, tid=8, source=wire.STEP_TOLD, kind=1, loader_wa
 
 def test_a_step_is_slow_by_those_before_it():
     """Twice as long as the median; the first eight are compared with nothing."""
-    steps = Steps()
+    steps = ThreadSteps()
     durations = [300, 10, 10, 11, 9, 10, 10, 10, 10, 21, 10, 45]
 
     found = [steps.observe(step(n, ns * MS)) for n, ns in enumerate(durations)]
@@ -37,7 +37,7 @@ def test_a_step_is_slow_by_those_before_it():
 
 def test_kinds_are_compared_with_their_own():
     """An evaluation is no slow step of training, and neither is one of another thread."""
-    steps = Steps()
+    steps = ThreadSteps()
     for number in range(40):
         assert steps.observe(step(number, 10 * MS)) is None
         assert steps.observe(step(number, 95 * MS, kind=wire.STEP_EVALUATION)) is None
@@ -52,7 +52,7 @@ def test_kinds_are_compared_with_their_own():
 
 def test_what_a_program_tells_goes_before_what_was_found():
     """Found steps of that thread are forgotten, and no more are counted."""
-    steps = Steps()
+    steps = ThreadSteps()
     steps.observe(step(1, MS, source=wire.STEP_FOUND))
     steps.observe(step(1, MS, tid=9, source=wire.STEP_FOUND))
     steps.observe(step(2, MS))
@@ -65,7 +65,7 @@ def test_what_a_program_tells_goes_before_what_was_found():
 
 
 def test_what_was_before_the_window_says_what_is_usual_in_it():
-    steps = Steps(Window(100_000 * MS, 200_000 * MS))
+    steps = ThreadSteps(Window(100_000 * MS, 200_000 * MS))
     for number in range(99):
         steps.observe(step(number, 10 * MS))
     steps.observe(step(150, 30 * MS, loader_wait_ns=90 * MS))
@@ -79,7 +79,7 @@ def test_what_was_before_the_window_says_what_is_usual_in_it():
 
 def test_memory_is_bounded():
     """Whatever threads and steps there are."""
-    steps = Steps()
+    steps = ThreadSteps()
     for number in range(20_000):
         steps.observe(step(number, (number * 7_919 % 1_000 + 1) * MS, tid=number % 3))
     for tid in range(3 * MAX_SERIES):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from otel_gpu.report.document import Document, Severity, Slot, Window
+from otel_gpu.report.document import Document, Severity, TimeBucket, Window
 from otel_gpu.report.render.fields import offset_of, phase_text
 from otel_gpu.report.render.html.shapes import WIDTH, Rectangle
 from otel_gpu.report.wording.formats import format_duration, format_share
@@ -40,7 +40,7 @@ class Measure(NamedTuple):
     about: str
     share_of: str = ""
 
-    def value_of(self, slot: Slot) -> float:
+    def value_of(self, slot: TimeBucket) -> float:
         """Return what is drawn of a slot."""
         if self.share_of:
             return float(getattr(slot, self.share_of)) / slot.length_ns
@@ -73,7 +73,7 @@ class Chart(NamedTuple):
     height: int | None = None
 
 
-def charts_of(document: Document, slots: Sequence[Slot], *, is_all: bool) -> Iterator[Chart]:
+def charts_of(document: Document, slots: Sequence[TimeBucket], *, is_all: bool) -> Iterator[Chart]:
     """Yield the charts of some slots, over the whole window: all processes together, or one."""
     yield _phases(document, slots)
     if is_all and document.incidents:
@@ -85,7 +85,7 @@ def charts_of(document: Document, slots: Sequence[Slot], *, is_all: bool) -> Ite
             yield _chart(document, measure, slots, values, most)
 
 
-def is_busy(slots: Sequence[Slot]) -> bool:
+def is_busy(slots: Sequence[TimeBucket]) -> bool:
     """Whether anything happened that could be drawn."""
     return any(slot.calls or slot.lost_ns for slot in slots)
 
@@ -93,7 +93,7 @@ def is_busy(slots: Sequence[Slot]) -> bool:
 def _chart(
     document: Document,
     measure: Measure,
-    slots: Sequence[Slot],
+    slots: Sequence[TimeBucket],
     values: Sequence[float],
     most: float,
 ) -> Chart:
@@ -106,14 +106,15 @@ def _chart(
     return Chart(measure.name, "chart", about, blocks, measure.tone, f"up to {highest}")
 
 
-def _phases(document: Document, slots: Sequence[Slot]) -> Chart:
+def _phases(document: Document, slots: Sequence[TimeBucket]) -> Chart:
     rows = document.over_time(slots[0].process)
     tones = [
-        _TONES.get(phase_of(row).kind, WORK) if isinstance(row, Slot) else UNCOVERED for row in rows
+        _TONES.get(phase_of(row).kind, WORK) if isinstance(row, TimeBucket) else UNCOVERED
+        for row in rows
     ]
     drawn = list(zip(tones, map(phase_text, rows), strict=True))
     blocks = _columns(document, rows, drawn, lambda one: (one[0], 1.0, one[1]))
-    kinds = (phase_of(row).kind if isinstance(row, Slot) else NO_CAPTURE for row in rows)
+    kinds = (phase_of(row).kind if isinstance(row, TimeBucket) else NO_CAPTURE for row in rows)
     keys = list(dict.fromkeys(zip(tones, map(str, kinds), strict=True)))
     about = f"Phases: {', '.join(kind for _, kind in keys)}"
     return Chart("Phases", "chart band", about, blocks, keys=keys)
@@ -121,7 +122,7 @@ def _phases(document: Document, slots: Sequence[Slot]) -> Chart:
 
 def _columns(
     document: Document,
-    rows: Sequence[Slot | Window],
+    rows: Sequence[TimeBucket | Window],
     values: Sequence[Any],
     draw: Callable[[Any], tuple[str, float, str]],
 ) -> list[Rectangle]:

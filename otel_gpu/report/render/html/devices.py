@@ -8,7 +8,7 @@ from otel_gpu.report.document import Document
 from otel_gpu.report.render import fields
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.shapes import MOST_ROWS, ShareBar, SharePart
-from otel_gpu.report.render.html.tables import Table, table_of
+from otel_gpu.report.render.html.tables import HtmlTable, table_of
 from otel_gpu.report.render.html.timeline import IDLE_TONES
 from otel_gpu.report.render.text.devices import (
     OPERATION_FIELDS,
@@ -87,11 +87,11 @@ def device_lines(row: DeviceReport) -> list[str]:
     return [line.plain for line in verdict_lines(row) if line.plain]
 
 
-def device_tables(row: DeviceReport, origin_unix_ns: int) -> Iterator[tuple[str, Table]]:
+def device_tables(row: DeviceReport, origin_unix_ns: int) -> Iterator[tuple[str, HtmlTable]]:
     """Yield headings and tables; rows that have a time say it, after an origin (0: not)."""
     kernel_ns = sum(one.time_ns for one in row.kinds) or 1
     yield from _unless_empty(
-        ("What it waited for", table_of(Table("What it waited for", _waits(row)), row.waits)),
+        ("What it waited for", table_of(HtmlTable("What it waited for", _waits(row)), row.waits)),
         ("Its longest gaps", _timed(_gaps(row), row.gaps, origin_unix_ns)),
         ("Steps", _timed(_STEPS, row.step_rows, origin_unix_ns)),
         ("What it did, by kind", table_of(_with_bar("Kinds", kind_fields(kernel_ns)), row.kinds)),
@@ -104,7 +104,7 @@ def device_tables(row: DeviceReport, origin_unix_ns: int) -> Iterator[tuple[str,
     )
 
 
-def overview_table(document: Document) -> Table:
+def overview_table(document: Document) -> HtmlTable:
     """Return a row for each device."""
     return table_of(_OVERVIEW, document.devices)
 
@@ -127,16 +127,16 @@ def _part(row: DeviceReport, tone: str, name: str, time_ns: int | None) -> Share
     return SharePart(tone, name, share, format_duration(time_ns or 0))
 
 
-def _unless_empty(*found: tuple[str, Table]) -> Iterator[tuple[str, Table]]:
+def _unless_empty(*found: tuple[str, HtmlTable]) -> Iterator[tuple[str, HtmlTable]]:
     return ((title, table) for title, table in found if table.rows)
 
 
-def _named(empty: Table, rows: Sequence[Any]) -> Table:
+def _named(empty: HtmlTable, rows: Sequence[Any]) -> HtmlTable:
     """Return a table whose rows can be pointed at."""
     return table_of(empty._replace(ids=[f"at-{one.id}" for one in rows]), rows)
 
 
-def _timed(empty: Table, rows: Sequence[Any], origin_unix_ns: int) -> Table:
+def _timed(empty: HtmlTable, rows: Sequence[Any], origin_unix_ns: int) -> HtmlTable:
     """Return a table whose rows can be pointed at, and be looked at on the timeline."""
     found = _named(empty, rows)
     if not origin_unix_ns:
@@ -150,13 +150,13 @@ def _waits(row: DeviceReport) -> tuple[Field, ...]:
     return cause, time, _bar(lambda one: IDLE_TONES.get(one.cause, OTHER)), *rest
 
 
-def _gaps(row: DeviceReport) -> Table:
+def _gaps(row: DeviceReport) -> HtmlTable:
     def start(gap: GapRow) -> Cell:
         return Cell(format_offset(gap.start_unix_ns, row.start_unix_ns), gap.start_unix_ns)
 
     cause, _, _, *named = wait_fields(row)
     took = fields.figure("took", "duration_ns", format_duration)
-    return Table("Its longest gaps", (cause, Field("from", start), took, *named))
+    return HtmlTable("Its longest gaps", (cause, Field("from", start), took, *named))
 
 
 def _worked(row: DeviceReport) -> Sequence[Any]:
@@ -170,14 +170,14 @@ def _bar(tone: fields.Read) -> Field:
     return Field("", cell, is_text=True, about="Time, as a share of the largest")
 
 
-def _with_bar(about: str, columns: Sequence[Field]) -> Table:
-    return Table(about, (*columns, _bar(lambda _: GPU)))
+def _with_bar(about: str, columns: Sequence[Field]) -> HtmlTable:
+    return HtmlTable(about, (*columns, _bar(lambda _: GPU)))
 
 
 _TABLES = frozenset({"gap", "step", "kernel", "operation"})
-_STEPS = Table("Steps", STEP_FIELDS)
-_OPERATIONS = Table("Operators", OPERATION_FIELDS)
-_COPIES = Table(
+_STEPS = HtmlTable("Steps", STEP_FIELDS)
+_OPERATIONS = HtmlTable("Operators", OPERATION_FIELDS)
+_COPIES = HtmlTable(
     "Copies by way",
     (
         fields.text("way", lambda one: one.way or "unknown"),
@@ -187,7 +187,7 @@ _COPIES = Table(
         fields.figure("bytes", "size_bytes", format_size),
     ),
 )
-_OVERVIEW = Table(
+_OVERVIEW = HtmlTable(
     "Devices",
     (
         fields.text("device", name_of_device),

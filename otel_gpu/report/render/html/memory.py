@@ -21,7 +21,7 @@ from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html.charts import LOST, Chart
 from otel_gpu.report.render.html.markup import FrameLine
 from otel_gpu.report.render.html.shapes import WIDTH, Rectangle, ShareBar, SharePart
-from otel_gpu.report.render.html.tables import Table, table_of
+from otel_gpu.report.render.html.tables import HtmlTable, table_of
 from otel_gpu.report.render.text.memory import file_text, memory_parts, places_text, size_class
 from otel_gpu.report.wording.formats import (
     count_of,
@@ -108,7 +108,7 @@ def memory_shares(row: DeviceMemory) -> list[SharePart]:
     ]
 
 
-def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> Table:
+def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) -> HtmlTable:
     """Return who holds what, as shares of a whole."""
     whole = whole_bytes or 1
     columns = (
@@ -118,10 +118,10 @@ def holding_table(rows: Sequence[Holding], whole_bytes: int | None, about: str) 
         Field("", lambda one: Cell(ShareBar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
         fields.figure("blocks", "blocks", fields.in_full),
     )
-    return table_of(Table(about, columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable(about, columns), rows, most=MOST_HELD)
 
 
-def file_table(rows: Sequence[FileHolder]) -> Table:
+def file_table(rows: Sequence[FileHolder]) -> HtmlTable:
     """Return which files hold what, with the functions that hold the most of it."""
     columns = (
         fields.text("where", file_text),
@@ -129,10 +129,10 @@ def file_table(rows: Sequence[FileHolder]) -> Table:
         Field("", lambda one: Cell(ShareBar(MEMORY, one.size_bytes), one.size_bytes), is_text=True),
         fields.figure("blocks", "blocks", fields.in_full),
     )
-    return table_of(Table("Files that hold memory in the end", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("Files that hold memory in the end", columns), rows, most=MOST_HELD)
 
 
-def churn_table(rows: Sequence[ChurnRow]) -> Table:
+def churn_table(rows: Sequence[ChurnRow]) -> HtmlTable:
     """Return of which sizes most was allocated, and who allocated most of them."""
     columns = (
         fields.figure("size", "block_bytes", format_size),
@@ -140,10 +140,10 @@ def churn_table(rows: Sequence[ChurnRow]) -> Table:
         fields.figure("bytes", "size_bytes", format_size),
         fields.text("most of them", lambda one: places_text(one.holders)),
     )
-    return table_of(Table("Sizes of which most was allocated", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("Sizes of which most was allocated", columns), rows, most=MOST_HELD)
 
 
-def segment_table(rows: Sequence[SegmentSize]) -> Table:
+def segment_table(rows: Sequence[SegmentSize]) -> HtmlTable:
     """Return how large segments are."""
     columns = (
         fields.text("segments of", size_class),
@@ -152,20 +152,20 @@ def segment_table(rows: Sequence[SegmentSize]) -> Table:
         fields.figure("in use", "live_bytes", format_size),
         fields.figure("can be given back", "whole_free_bytes", format_size),
     )
-    return table_of(Table("Segments by size", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("Segments by size", columns), rows, most=MOST_HELD)
 
 
-def hole_table(rows: Sequence[PinnedHoleRow]) -> Table:
+def hole_table(rows: Sequence[PinnedHoleRow]) -> HtmlTable:
     """Return the largest holes, and whose blocks are beside them."""
     columns = (
         fields.text("blocks beside it", lambda one: places_text(one.holders)),
         fields.figure("stuck", "stuck_bytes", format_size),
         fields.figure("of a segment of", "segment_bytes", format_size),
     )
-    return table_of(Table("The largest holes", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("The largest holes", columns), rows, most=MOST_HELD)
 
 
-def pin_table(rows: Sequence[PinnedBy]) -> Table:
+def pin_table(rows: Sequence[PinnedBy]) -> HtmlTable:
     """Return whose blocks keep holes apart."""
     columns = (
         fields.text("where", place_of_holding),
@@ -173,10 +173,10 @@ def pin_table(rows: Sequence[PinnedBy]) -> Table:
         fields.figure("blocks", "blocks", fields.in_full),
         fields.figure("bytes", "size_bytes", format_size),
     )
-    return table_of(Table("Blocks that keep holes apart", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("Blocks that keep holes apart", columns), rows, most=MOST_HELD)
 
 
-def growth_table(rows: Sequence[GrowingLine]) -> Table:
+def growth_table(rows: Sequence[GrowingLine]) -> HtmlTable:
     """Return which lines hold more and more, and how sure that is."""
     columns = (
         fields.text("where", place_of_holding),
@@ -185,10 +185,10 @@ def growth_table(rows: Sequence[GrowingLine]) -> Table:
         fields.figure("readings", "readings", fields.in_full),
         fields.text("full in", _horizon),
     )
-    return table_of(Table("Lines that hold more and more", columns), rows, most=MOST_HELD)
+    return table_of(HtmlTable("Lines that hold more and more", columns), rows, most=MOST_HELD)
 
 
-def window_table(row: DeviceMemory) -> Table:
+def window_table(row: DeviceMemory) -> HtmlTable:
     """Return how the calls went that allocate, over time."""
     origin_ns = row.windows[0].start_unix_ns if row.windows else 0
     columns = (
@@ -203,7 +203,7 @@ def window_table(row: DeviceMemory) -> Table:
         fields.figure("bytes", "size_bytes", format_size),
         fields.figure("frees", "frees", fields.in_full),
     )
-    return table_of(Table("Calls that allocate, over time", columns), row.windows)
+    return table_of(HtmlTable("Calls that allocate, over time", columns), row.windows)
 
 
 def failure_facts(oom: OutOfMemoryRow) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from itertools import filterfalse
 from typing import NamedTuple
 
 from otel_gpu.report import causes
-from otel_gpu.report.causes import Step, find_intervals, longest_first, rank_of, write_tree
+from otel_gpu.report.causes import CauseStep, find_intervals, longest_first, rank_of, write_tree
 from otel_gpu.report.document import (
     ApiTotals,
     Balance,
@@ -123,7 +123,7 @@ def _identity_of(who: Who, process: ProcessReport) -> str:
 def cause_nodes(found: Sequence[Cause], own: CallStack | None = None) -> list[TreeNode]:
     """Return causes with their places, except the effect's ``own``, and with their own causes."""
 
-    def write(step: Step, inner: list[TreeNode]) -> TreeNode:
+    def write(step: CauseStep, inner: list[TreeNode]) -> TreeNode:
         cause, stack = step.cause, stack_of_cause(step.cause)
         said = what_it_did(cause, step.thread) if step.depth else what_happened(cause)
         # A line is in the sentence.

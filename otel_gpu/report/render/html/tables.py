@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from otel_gpu.report.causes import Interval, find_intervals, in_order_of_time
-from otel_gpu.report.document import ApiTotals, Chain, Incident, OffCpu, Slot, Window
+from otel_gpu.report.document import ApiTotals, Chain, Incident, OffCpu, TimeBucket, Window
 from otel_gpu.report.memory.memory_calls import ROLE_WORDS, ROLES
 from otel_gpu.report.nccl.types import CommunicatorReport
 from otel_gpu.report.render import fields
@@ -30,7 +30,7 @@ _MOST_FUNCTIONS = 12
 _NS_PER_US = 1e3
 
 
-class Table(NamedTuple):
+class HtmlTable(NamedTuple):
     """
     A table; ``left_out`` is how many rows it lacks, ``ids`` are those of its rows.
 
@@ -46,8 +46,8 @@ class Table(NamedTuple):
 
 
 def table_of(
-    empty: Table, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
-) -> Table:
+    empty: HtmlTable, rows: Sequence[Any], *, with_process: bool = True, most: int = MOST_ROWS
+) -> HtmlTable:
     """Fill a table with the first rows; without a column for the process where there is but one."""
     columns = [
         column for column in empty.columns if with_process or column.cell is not fields.PROCESS.cell
@@ -64,7 +64,7 @@ def table_of(
     return empty._replace(columns=columns, rows=cells[:most], left_out=len(rows[most:]))
 
 
-def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> Table:
+def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> HtmlTable:
     """What happened when, in figures."""
     columns = (
         *(fields.CALL_RATE, fields.MEAN_CALL),
@@ -73,10 +73,10 @@ def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> Table:
         *(fields.RUN_QUEUE, fields.LOST),
     )
     shown = fields.over_time(start_unix_ns, columns)
-    return table_of(Table("What happened when", shown), rows, most=len(rows))
+    return table_of(HtmlTable("What happened when", shown), rows, most=len(rows))
 
 
-def evidence_table(chain: Chain) -> Table:
+def evidence_table(chain: Chain) -> HtmlTable:
     """Every measured interval behind an effect."""
     intervals = sorted(find_intervals(chain), key=in_order_of_time)
 
@@ -96,10 +96,10 @@ def evidence_table(chain: Chain) -> Table:
         ),
         fields.text("id", lambda one: Id(one.evidence.id)),
     )
-    return table_of(Table("Evidence", columns), intervals, most=MOST_INTERVALS)
+    return table_of(HtmlTable("Evidence", columns), intervals, most=MOST_INTERVALS)
 
 
-def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> Table:
+def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) -> HtmlTable:
     """A row for each incident that there is no card for, numbered from the first of them."""
 
     def begin(one: Incident) -> Cell:
@@ -116,13 +116,13 @@ def incident_table(rest: Sequence[Incident], first: int, origin_unix_ns: int) ->
         fields.text("id", lambda one: Id(one.id)),
     )
     ids = [f"incident-{first + index}" for index in range(len(rest))]
-    empty = Table("Incidents that lost less time", columns, ids=ids)
+    empty = HtmlTable("Incidents that lost less time", columns, ids=ids)
     return table_of(empty, rest, most=len(rest))
 
 
-def rank_table(row: CommunicatorReport) -> Table:
+def rank_table(row: CommunicatorReport) -> HtmlTable:
     """How far the ranks of a communicator are."""
-    return table_of(Table("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
+    return table_of(HtmlTable("Ranks of a communicator", RANKS), row.ranks, most=MOST_RANKS)
 
 
 def place_of(interval: Interval) -> FrameLine | None:
@@ -164,7 +164,7 @@ def _who(interval: Interval) -> tuple[object, ...]:
     return listed([*parts, *circumstances(interval)])
 
 
-CALLS = Table(
+CALLS = HtmlTable(
     "Calls per API",
     (
         fields.text("call", _call),
@@ -172,7 +172,7 @@ CALLS = Table(
         *(fields.TOTAL, _bar("sum_ns", lambda _: API, "Total"), fields.SIZE),
     ),
 )
-ALLOCATIONS = Table(
+ALLOCATIONS = HtmlTable(
     "Calls that allocate and free",
     (
         *(fields.CALL, fields.PROCESS),
@@ -182,7 +182,7 @@ ALLOCATIONS = Table(
         fields.LONGEST._replace(about=""),
     ),
 )
-OFF_CPU = Table(
+OFF_CPU = HtmlTable(
     "Time off the CPU",
     (
         *(fields.text("what it did", _wait), fields.TIME),
@@ -190,7 +190,7 @@ OFF_CPU = Table(
         *(fields.TIMES, fields.MEAN, fields.WHEN, fields.PROCESS),
     ),
 )
-BLAMES = Table(
+BLAMES = HtmlTable(
     "Who kept them waiting",
     (
         *(fields.WHO, fields.text("what came of it", lambda row: label_of(row.kind))),

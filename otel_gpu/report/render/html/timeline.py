@@ -9,7 +9,7 @@ from markupsafe import Markup
 from otel_gpu.report.document import CauseKind, Document
 from otel_gpu.report.render.html.markup import clip, source
 from otel_gpu.report.timeline.devices import IDLE
-from otel_gpu.report.timeline.timeline import Item, Row, Timeline
+from otel_gpu.report.timeline.timeline import Item, Timeline, TimelineRow
 from otel_gpu.report.wording.formats import count_of, format_duration, short_function
 from otel_gpu.report.wording.phrases import API, CPU, DATA, GPU, LOCK, MEMORY, OTHER, PHRASES, WORK
 
@@ -169,7 +169,7 @@ def _numbers(
         last_ns = item.start_unix_ns
 
 
-def _name_of(row: Row, *, is_device: bool) -> str:
+def _name_of(row: TimelineRow, *, is_device: bool) -> str:
     track = row.track
     known = is_device or f"{track.thread}" in track.thread_name
     name = track.thread_name if known else f"{track.thread_name} ({track.thread})"

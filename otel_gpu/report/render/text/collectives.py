@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from otel_gpu.report.nccl.types import CommunicatorReport, Rank, State
+from otel_gpu.report.nccl.types import CommunicatorReport, Rank, RankState
 from otel_gpu.report.render import fields
 from otel_gpu.report.wording.formats import count_of, format_duration, format_size, printable
 
@@ -10,11 +10,11 @@ MOST_COMMUNICATORS: Final = 10
 MOST_RANKS: Final = 16
 
 _STATES = {
-    State.RUNNING: "runs",
-    State.RANK_MISSING: "a rank is missing",
-    State.RANKS_DISAGREE: "ranks disagree",
-    State.QUEUED: "all called, none is known to be done",
-    State.UNKNOWN: "made before the capture began, or numbers that do not fit",
+    RankState.RUNNING: "runs",
+    RankState.RANK_MISSING: "a rank is missing",
+    RankState.RANKS_DISAGREE: "ranks disagree",
+    RankState.QUEUED: "all called, none is known to be done",
+    RankState.UNKNOWN: "made before the capture began, or numbers that do not fit",
 }
 
 
@@ -32,7 +32,7 @@ def headline(row: CommunicatorReport) -> str:
 
 def is_hanging(row: CommunicatorReport) -> bool:
     """Say whether its ranks cannot go on, as far as is known."""
-    return row.state in (State.RANK_MISSING, State.RANKS_DISAGREE)
+    return row.state in (RankState.RANK_MISSING, RankState.RANKS_DISAGREE)
 
 
 def _name(row: Rank) -> str:

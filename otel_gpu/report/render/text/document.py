@@ -45,7 +45,7 @@ from otel_gpu.report.render.text.fitting import FittedTable
 from otel_gpu.report.render.text.memory import memory_sections
 from otel_gpu.report.render.text.steps import step_lines
 from otel_gpu.report.render.text.waterfall import LEGEND, draw_waterfall
-from otel_gpu.report.steps import SlowStep
+from otel_gpu.report.steps import SlowStepRow
 from otel_gpu.report.time_tree import say_bound, time_rows
 from otel_gpu.report.wording.formats import (
     count_of,
@@ -291,7 +291,11 @@ def _effect_counts(chains: Iterable[Chain]) -> str:
 
 
 def _causes(
-    whole: Chain | Incident | SlowStep, effect: Effect | None, indent: str, *, is_many: bool = False
+    whole: Chain | Incident | SlowStepRow,
+    effect: Effect | None,
+    indent: str,
+    *,
+    is_many: bool = False,
 ) -> Iterator[Text]:
     for cause, _, depth in walk(whole.causes, most=_MAX_CAUSES):
         of = "of which " if depth else ""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from otel_gpu.report.document import Steps
-from otel_gpu.report.steps import UNKNOWN, SlowStep
+from otel_gpu.report.document import StepTotals
+from otel_gpu.report.steps import UNKNOWN, SlowStepRow
 from otel_gpu.report.wording.formats import (
     count_of,
     format_duration,
@@ -22,7 +22,7 @@ _FOUND = "agent"
 
 
 def step_lines(
-    rows: tuple[Steps, ...], causes: Callable[[SlowStep], Iterator[Text]]
+    rows: tuple[StepTotals, ...], causes: Callable[[SlowStepRow], Iterator[Text]]
 ) -> Iterator[Text]:
     """
     Yield the lines of a section about steps.
@@ -44,7 +44,7 @@ def step_lines(
         yield Text(f"and {len(rows) - MOST_ROWS_OF_STEPS:,} more", style="dim")
 
 
-def steps_headline(row: Steps) -> str:
+def steps_headline(row: StepTotals) -> str:
     """Return what is usual, in a line."""
     kind = "" if row.kind == UNKNOWN else f" of {row.kind}"
     name = f" ({printable(row.name)})" if row.name else ""
@@ -62,7 +62,7 @@ def steps_headline(row: Steps) -> str:
     )
 
 
-def step_sentence(step: SlowStep) -> str:
+def step_sentence(step: SlowStepRow) -> str:
     """Return how slow a step was, in a sentence."""
     wait = ""
     if step.loader_wait_ns > _SHARE * step.duration_ns:

@@ -11,8 +11,8 @@ from otel_gpu.report.document import (
     CulpritTime,
     Load,
     OffCpu,
-    Slot,
     ThreadState,
+    TimeBucket,
     Window,
 )
 from otel_gpu.report.render import fields
@@ -32,9 +32,9 @@ from otel_gpu.report.wording.sentences import plain
 _BAR_COLUMNS = 20
 
 
-def slot_table(rows: Sequence[Slot | Window], start_unix_ns: int) -> FittedTable:
+def slot_table(rows: Sequence[TimeBucket | Window], start_unix_ns: int) -> FittedTable:
     """What happened when, after the begin of a window."""
-    slots = [row for row in rows if isinstance(row, Slot)]
+    slots = [row for row in rows if isinstance(row, TimeBucket)]
     allocates = any(row.allocate_calls for row in slots)
     most_ns = max((row.lost_ns for row in slots), default=0) or 1
     shown = (

@@ -19,7 +19,7 @@ from otel_gpu.report.render.top.call_table import draw_calls
 from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.time_tree import TimeRow, largest_leaves
 from otel_gpu.report.top.open_calls import OpenCallRow
-from otel_gpu.report.top.screen import IncidentLine, ProcessLine, View
+from otel_gpu.report.top.screen import IncidentLine, ProcessLine, TopView
 from otel_gpu.report.wording.formats import (
     describe_kind,
     describe_place,
@@ -51,7 +51,7 @@ class Controls(NamedTuple):
 
 
 def draw_screen(
-    view: View, controls: Controls, *, source: str, width: int, height: int | None = None
+    view: TopView, controls: Controls, *, source: str, width: int, height: int | None = None
 ) -> list[Text]:
     """
     Draw a view of a source in lines no wider than ``width`` cells, and as many as ``height``.
@@ -87,7 +87,7 @@ def draw_screen(
     return lines[:height]
 
 
-def _choose(view: View, chosen: ProcessKey | None) -> View:
+def _choose(view: TopView, chosen: ProcessKey | None) -> TopView:
     if chosen is None:
         return view
 
@@ -101,7 +101,7 @@ def _choose(view: View, chosen: ProcessKey | None) -> View:
     )
 
 
-def _header(view: View, controls: Controls, source: str) -> Iterator[Text]:
+def _header(view: TopView, controls: Controls, source: str) -> Iterator[Text]:
     state = "  PAUSED" if controls.is_paused else ""
     yield Text.assemble(
         ("otel-gpu top", "bold"),
@@ -122,7 +122,7 @@ def _header(view: View, controls: Controls, source: str) -> Iterator[Text]:
     )
 
 
-def _processes(view: View, controls: Controls, width: int, most: int) -> Iterator[Text]:
+def _processes(view: TopView, controls: Controls, width: int, most: int) -> Iterator[Text]:
     if not view.processes:
         if not view.open_calls:
             yield Text("No CUDA call was seen yet.")
@@ -154,7 +154,7 @@ def _processes(view: View, controls: Controls, width: int, most: int) -> Iterato
         yield legend
 
 
-def _leaves(view: View, controls: Controls, most: int) -> Iterator[Text]:
+def _leaves(view: TopView, controls: Controls, most: int) -> Iterator[Text]:
     """Say who or what took most of the time of the last interval, a line for each."""
     grown = [line for line in view.processes if line.time_tree]
     grown = [line for line in grown if controls.chosen in (None, key_of(line.process))]
@@ -187,7 +187,7 @@ def _verdict_cell(verdict: str) -> Text:
     return Text(printable(verdict), style=_VERDICTS.get(verdict, "yellow"))
 
 
-def _incidents(view: View, most: int) -> Iterator[Text]:
+def _incidents(view: TopView, most: int) -> Iterator[Text]:
     if not view.incidents:
         if view.processes:
             yield Text(

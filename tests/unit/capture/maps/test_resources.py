@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.maps import resources
-from otel_gpu.capture.maps.resources import MAX_TOLD, Resources
+from otel_gpu.capture.maps.resources import MAX_TOLD, ResourceMaps
 from otel_gpu.procfs.mounts import Mount
 from otel_gpu.wire.bodies import parse_body
 
@@ -49,7 +49,7 @@ def programs():
 
 @pytest.fixture
 def told(programs):
-    return Resources(programs, lambda: [OWN_PID])
+    return ResourceMaps(programs, lambda: [OWN_PID])
 
 
 def body_of(record):

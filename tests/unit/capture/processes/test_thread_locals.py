@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_gpu.capture.processes.thread_contexts import SYMBOL
 from otel_gpu.capture.processes.thread_locals import (
     FIXED,
-    Slot,
+    ThreadLocalSlot,
     find_slot,
     find_symbol,
     gnu_hash,
@@ -58,7 +58,7 @@ def test_the_symbol_is_found_however_the_library_is_compiled(tmp_path, flags, co
 
 def test_a_distance_that_is_fixed_needs_no_word():
     """Whatever is at the address where it would be."""
-    assert place_of(Slot(FIXED, -16, {}), 0x1000, memory) == (0, -16)
+    assert place_of(ThreadLocalSlot(FIXED, -16, {}), 0x1000, memory) == (0, -16)
 
 
 def test_hashes_are_those_of_the_tables_of_linkers():
@@ -104,7 +104,7 @@ def memory(address, size_bytes):
 )
 def test_words_of_the_linker_lead_to_module_and_offset(kind, address, place):
     """Descriptors, pairs and distances; those that are not filled in, or gone, to nothing."""
-    assert place_of(Slot(kind, address - 0x800, {}), 0x800, memory) == place
+    assert place_of(ThreadLocalSlot(kind, address - 0x800, {}), 0x800, memory) == place
 
 
 @given(st.binary(max_size=4096), st.integers(0, 4000), st.binary(max_size=64))

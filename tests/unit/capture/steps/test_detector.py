@@ -8,7 +8,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.preload.step_detection import DoorRhythms
 from otel_gpu.capture.steps.detector import FoundSteps
-from otel_gpu.capture.steps.period import CallSequence, Rhythm
+from otel_gpu.capture.steps.period import CallSequence, Period
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
@@ -52,7 +52,7 @@ class Maps:
         return ()
 
     def follow(self, index, rhythm):
-        assert isinstance(rhythm, Rhythm)
+        assert isinstance(rhythm, Period)
         self.followed[index] = rhythm
         self.told += 1
 

@@ -6,7 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.capture.steps.period import CallSequence, Rhythm, Role, turns_of
+from otel_gpu.capture.steps.period import CallRole, CallSequence, Period, turns_of
 from otel_gpu.capture.steps.period_search import Reason, find_rhythm
 from tests.unit.capture.rhythms import KERNEL, OTHER, TO_DEVICE, TO_HOST, WAIT, thread
 
@@ -20,7 +20,7 @@ TRAINING = [TO_DEVICE, *FORWARD, *BACKWARD, WAIT]
 def found(log):
     """What is found, as the program logs it."""
     rhythm = find_rhythm(log.calls)
-    assert isinstance(rhythm, Rhythm), rhythm
+    assert isinstance(rhythm, Period), rhythm
     return rhythm, list(turns_of(rhythm, log.calls.symbols))
 
 
@@ -192,12 +192,12 @@ def test_what_is_done_again_and_again_before_is_another_loop(rounds, steps):
 def test_of_any_calls_there_is_an_answer(symbols, times):
     """And steps that are found do not overlap."""
     symbols = symbols * times
-    roles = {symbol: list(Role)[symbol % 5] for symbol in symbols}
+    roles = {symbol: list(CallRole)[symbol % 5] for symbol in symbols}
     calls = CallSequence(symbols, range(0, 10 * len(symbols), 10), [4] * len(symbols), roles)
 
     rhythm = find_rhythm(calls)
 
-    if isinstance(rhythm, Rhythm):
+    if isinstance(rhythm, Period):
         turns = list(turns_of(rhythm, symbols))
         assert len(turns) >= 8
         assert all(one.last < two.first for one, two in itertools.pairwise(turns))

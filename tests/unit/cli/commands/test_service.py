@@ -4,9 +4,9 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.cli.commands import service
-from otel_gpu.cli.service.systemd import State
+from otel_gpu.cli.service.systemd import ServiceState
 
-RUNNING = State(
+RUNNING = ServiceState(
     is_installed=True, active="active", sub="running", result="success", enabled="enabled", pid=71,
     restarts=0, uptime_s=100.0, cpu_ns=1_500_000_000, memory_bytes=99_000_000,
     memory_limit_bytes=536_870_912,

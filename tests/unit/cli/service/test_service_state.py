@@ -37,7 +37,7 @@ def test_a_running_service_has_all_its_figures():
     state = state_of_service(ask)
 
     assert asked[0][:2] == ["show", "otel-gpu.service"]
-    assert state._replace(uptime_s=None) == systemd.State(
+    assert state._replace(uptime_s=None) == systemd.ServiceState(
         is_installed=True,
         active="active",
         sub="running",

@@ -4,7 +4,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, Resource
-from otel_gpu.enrich.known_work import ADVICE, Work
+from otel_gpu.enrich.known_work import ADVICE, WorkKind
 from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.chronic import find_chronic
@@ -230,7 +230,7 @@ def test_an_incident_names_the_lines_of_its_work():
     assert (via.lines.samples, waits.causes[0].lines.samples) == (3, 0)
     assert (own.causes[0].lines.first.where.line, own.causes[0].lines.work) == (88, "gc")
     assert stack_of_cause(own.causes[0]) is collect
-    assert own.advice == (ADVICE[Work.GC],)
+    assert own.advice == (ADVICE[WorkKind.GC],)
     assert waits.advice == (LINES_ADVICE, rules.RULE_BY_KIND["ipc"].advice)
 
 

@@ -19,7 +19,7 @@ from otel_gpu.export.otlp.queue import QueuedItem
 from otel_gpu.export.otlp.sender import Delivery, SendOutcome
 from otel_gpu.export.otlp.signals import LOGS, SPANS
 from otel_gpu.export.otlp.span_encoder import LogEncoder, SpanEncoder, SpanLog, encode_request
-from otel_gpu.export.profiles.profile_encoder import PROFILES, ProfileEncoder, Taken
+from otel_gpu.export.profiles.profile_encoder import PROFILES, ProcessSample, ProfileEncoder
 from otel_gpu.export.spans.finished import FinishedSpan, Origin, SpanEvent, readable
 from tests.receiver import OtlpReceiver
 
@@ -198,7 +198,7 @@ def test_profiles_arrive_where_profiles_go(receiver, protocol):
     }
     transport = otlp_transport(environ, PROFILES)
     encoder = ProfileEncoder(ORIGIN)
-    encoder.add(Taken(5, 10, 42, "trainer", ("do_nanosleep",), None))
+    encoder.add(ProcessSample(5, 10, 42, "trainer", ("do_nanosleep",), None))
     data = encoder.encode(bytes(range(16))).data
     batch = [QueuedItem(ORIGIN, len(data), data)]
 

@@ -3,7 +3,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from otel_gpu.errors import ConfigError
-from otel_gpu.export.otlp.span_limits import Limits, TraceSampler
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits, TraceSampler
 from otel_gpu.export.spans.finished import FinishedSpan, Origin, SpanEvent, SpanLink
 from otel_gpu.wire.events import ThreadContext
 
@@ -28,13 +28,13 @@ SPAN = FinishedSpan(
 
 def test_a_usual_span_is_not_touched():
     """With the default limits a span passes as it is."""
-    assert Limits.of_environment({}).apply(SPAN) is SPAN
+    assert SpanSizeLimits.of_environment({}).apply(SPAN) is SPAN
 
 
 @pytest.mark.parametrize("name", ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT"])
 def test_attributes_past_the_limit_are_cut_and_counted(name):
     """The first attributes, which name the call, are the ones that stay."""
-    span = Limits.of_environment({name: "2"}).apply(SPAN)
+    span = SpanSizeLimits.of_environment({name: "2"}).apply(SPAN)
 
     assert [key for key, _ in span.attributes] == ["a", "b"]
     assert span.dropped_attributes == 1
@@ -45,7 +45,7 @@ def test_attributes_past_the_limit_are_cut_and_counted(name):
 )
 def test_long_text_is_cut(name):
     """A length limit holds for text and for text in arrays, not for numbers."""
-    span = Limits.of_environment({name: "4"}).apply(SPAN)
+    span = SpanSizeLimits.of_environment({name: "4"}).apply(SPAN)
 
     assert span.attributes == (("a", "long"), ("b", 12345), ("c", ("long", "x")))
     assert span.dropped_attributes == 0
@@ -53,7 +53,7 @@ def test_long_text_is_cut(name):
 
 def test_what_is_short_enough_stays_the_same_object():
     """Encoders know the attributes of a stack by their identity."""
-    limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "10"})
+    limits = SpanSizeLimits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "10"})
     event = SpanEvent("stack", 5, (("code.stacktrace", "main"), ("types", ("cpython",))))
 
     (kept,) = limits.apply(SPAN._replace(events=(event,))).events
@@ -64,7 +64,7 @@ def test_what_is_short_enough_stays_the_same_object():
 
 def test_events_and_links_past_their_limits_are_cut_and_counted():
     """Events and links have limits of their own, and so have their attributes."""
-    limits = Limits.of_environment(
+    limits = SpanSizeLimits.of_environment(
         {
             "OTEL_SPAN_EVENT_COUNT_LIMIT": "1",
             "OTEL_SPAN_LINK_COUNT_LIMIT": "0",
@@ -81,7 +81,7 @@ def test_events_and_links_past_their_limits_are_cut_and_counted():
 
 def test_link_attributes_have_a_limit():
     """Links keep as many attributes as their limit allows."""
-    span = Limits.of_environment({"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "2"}).apply(SPAN)
+    span = SpanSizeLimits.of_environment({"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "2"}).apply(SPAN)
 
     assert span.links[0].attributes == (("k", 1), ("l", 2))
     assert span.links[0].dropped_attributes == 1
@@ -90,7 +90,7 @@ def test_link_attributes_have_a_limit():
 def test_a_limit_that_is_no_number_is_refused():
     """A mistake in a limit is told, not guessed around."""
     with pytest.raises(ConfigError, match="OTEL_SPAN_LINK_COUNT_LIMIT") as caught:
-        Limits.of_environment({"OTEL_SPAN_LINK_COUNT_LIMIT": "many"})
+        SpanSizeLimits.of_environment({"OTEL_SPAN_LINK_COUNT_LIMIT": "many"})
 
     assert caught.value.hint
 

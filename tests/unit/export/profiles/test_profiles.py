@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from otel_gpu.errors import ConfigError
 from otel_gpu.export.exports import open_exports
 from otel_gpu.export.profiles import profiles as profiles_module
-from otel_gpu.export.profiles.profile_encoder import ProfileEncoder, Taken
+from otel_gpu.export.profiles.profile_encoder import ProcessSample, ProfileEncoder
 from otel_gpu.export.profiles.profiles import Profiles
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.options import Config, ExportConfig
@@ -54,7 +54,7 @@ stacks = st.lists(frames, min_size=1, max_size=4).map(
     lambda made: call_stack(hash(tuple(made)) or 1, tuple(made))
 )
 takens = st.builds(
-    Taken,
+    ProcessSample,
     st.integers(1, 2**63 - 1),
     st.integers(0, 2**63 - 1),
     st.integers(1, 3),
@@ -108,7 +108,7 @@ def test_a_stack_says_what_it_lacks():
     stack = call_stack(7, (Frame("cpython", "f", "a.py", 3), cut_frame(3)), complete=False)
     encoder = ProfileEncoder(ORIGIN)
     for unix_ns in (5, 6):
-        encoder.add(Taken(unix_ns, 10, 42, "trainer", (), stack))
+        encoder.add(ProcessSample(unix_ns, 10, 42, "trainer", (), stack))
 
     _, (sent,) = read(encoder.encode(b"i" * 16).data)
 

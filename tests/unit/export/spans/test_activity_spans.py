@@ -3,7 +3,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CountersActivity, ExitActivity
 from otel_gpu.enrich.identity.identities import DeviceIdentity, Resource
-from otel_gpu.export.otlp.span_limits import Limits
+from otel_gpu.export.otlp.span_limits import SpanSizeLimits
 from otel_gpu.export.spans.activity_spans import SpanBuilder
 from otel_gpu.export.spans.finished import STATUS_ERROR, STATUS_UNSET, SharedAttributes
 from tests.activities import call_stack
@@ -142,7 +142,7 @@ def test_a_stack_can_leave_beside_its_span():
 
 def test_the_text_of_a_stack_keeps_to_the_limits_of_spans():
     """It is cut in its middle, before it would be cut at its end."""
-    limits = Limits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "90"})
+    limits = SpanSizeLimits.of_environment({"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "90"})
     builder = samples.builder(limits)
 
     (span,) = builder.spans(samples.call(stack=call_stack()))

@@ -10,7 +10,7 @@ from otel_gpu.explain.chains import (
     stack_of_cause,
 )
 from otel_gpu.export import semconv
-from otel_gpu.export.resources import Origins, Resources
+from otel_gpu.export.resources import Origins, ProcessResources
 from otel_gpu.export.spans import causal
 from otel_gpu.export.spans.exported import SpanReference
 from otel_gpu.export.spans.finished import STATUS_UNSET
@@ -25,7 +25,7 @@ SEED = b"capture1"
 HOG = Culprit(90, 91, "hog")
 HOLDER = Culprit(42, 45, "holder")
 TRACE, SPAN = bytes(range(16)), bytes(range(8))
-ORIGIN = Origins("9.8.7", Resources({})).of(samples.PROCESS)[semconv.SCOPE_CAUSAL]
+ORIGIN = Origins("9.8.7", ProcessResources({})).of(samples.PROCESS)[semconv.SCOPE_CAUSAL]
 EFFECT = Effect(
     "slow_call",
     samples.PROCESS,

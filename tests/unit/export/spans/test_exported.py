@@ -1,11 +1,11 @@
 from otel_gpu.explain.chains import Culprit, Evidence
-from otel_gpu.export.resources import Origins, Resources
+from otel_gpu.export.resources import Origins, ProcessResources
 from otel_gpu.export.spans import exported
 from otel_gpu.export.spans.exported import ExportedSpans, SpanReference
 from otel_gpu.export.spans.finished import FinishedSpan
 from tests.unit.export import samples
 
-ORIGINS = Origins("9.8.7", Resources({}))
+ORIGINS = Origins("9.8.7", ProcessResources({}))
 
 
 def span(number, *, tid=44, start=0, end=10):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import cli
 from otel_gpu.enrich.activities import CaptureActivity, DeviceTraceActivity
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.wire.device_activity import (
@@ -137,7 +137,7 @@ def recorded(draw):
 def test_traces_are_read_as_they_were_written(tmp_path_factory, made, batch_rows, chunk_rows):
     """However many pieces they are written in, and whatever lies before and after them."""
     path = tmp_path_factory.mktemp("store") / "store.db"
-    limits = Limits(batch_rows=batch_rows, chunk_rows=chunk_rows)
+    limits = StoreLimits(batch_rows=batch_rows, chunk_rows=chunk_rows)
     activities = [capture(), *(DeviceTraceActivity(T0 + 5, one) for one in made)]
 
     first, *found = read(write_store(path, activities, limits))
@@ -300,7 +300,7 @@ def activity_of(rows):
 
 def test_a_trace_goes_as_a_whole(tmp_path):
     """The oldest makes room: what is left of it is in no view, and is not called damage."""
-    path, limits = tmp_path / "store.db", Limits(max_bytes=5 * MIB, chunk_rows=3_000)
+    path, limits = tmp_path / "store.db", StoreLimits(max_bytes=5 * MIB, chunk_rows=3_000)
     for number in range(9):
         with open_writer(path, limits, live=False) as writer:
             writer.observe(capture(unix_ns=T0 + number))
@@ -319,7 +319,7 @@ def test_a_trace_goes_as_a_whole(tmp_path):
 
 def test_what_would_not_fit_is_not_begun(tmp_path):
     """It would take the place of all else, and then its own."""
-    path, limits = tmp_path / "store.db", Limits(max_bytes=2 * MIB)
+    path, limits = tmp_path / "store.db", StoreLimits(max_bytes=2 * MIB)
     with open_writer(path, limits, live=False) as writer:
         writer.observe(capture())
         writer.observe(activity_of(40_000))
@@ -334,7 +334,7 @@ def test_what_would_not_fit_is_not_begun(tmp_path):
 def test_a_trace_that_is_being_written_is_not_there_yet(tmp_path):
     """Nor is it damaged."""
     path = tmp_path / "store.db"
-    with open_writer(path, Limits(batch_rows=100), live=False) as writer:
+    with open_writer(path, StoreLimits(batch_rows=100), live=False) as writer:
         writer.observe(capture())
         pieces = iter(range(3))
         writer._journal.put, put = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.recorder.rows import held_memory
 from otel_gpu.report.document import Window
@@ -50,7 +50,9 @@ WINDOWS = [
 @pytest.mark.parametrize("kind", MEMORY)
 def test_a_window_of_a_store_has_what_that_of_a_recording_has(tmp_path, kind, window):
     """Also of holders that were said long before it: a chunk says what everything stands at."""
-    path = write(tmp_path / "store.db", story(), Limits(batch_rows=2, chunk_span_ns=20 * SECOND))
+    path = write(
+        tmp_path / "store.db", story(), StoreLimits(batch_rows=2, chunk_span_ns=20 * SECOND)
+    )
 
     found = graph(read(path, *window), kind, window)
 
@@ -61,7 +63,7 @@ def test_a_window_of_a_store_has_what_that_of_a_recording_has(tmp_path, kind, wi
 
 def test_what_is_held_survives_the_chunk_that_said_it(tmp_path):
     """The stack of what was built at first is there when all that told of it has gone."""
-    limits = Limits(max_bytes=2 << 20, batch_rows=100, chunk_rows=1_000)
+    limits = StoreLimits(max_bytes=2 << 20, batch_rows=100, chunk_rows=1_000)
     with open_writer(tmp_path / "store.db", limits, live=False) as writer:
         for activity in story(3):
             writer.observe(activity)

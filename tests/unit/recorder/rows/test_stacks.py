@@ -13,7 +13,7 @@ from otel_gpu.enrich.stack_table import find_place
 from otel_gpu.enrich.stack_text import stack_id_text
 from otel_gpu.recorder import dictionary
 from otel_gpu.recorder.files import open_reading
-from otel_gpu.recorder.limits import Limits
+from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
@@ -68,7 +68,7 @@ def test_stacks_are_read_back(tmp_path):
 def test_a_stack_is_kept_once(tmp_path):
     """However many calls were made there."""
     calls = [call(TRAINER, "cudaMalloc", n * MS, MS, stack=STACK) for n in range(1, 998)]
-    path = write(tmp_path / "store.db", [capture(), *calls], Limits(batch_rows=50))
+    path = write(tmp_path / "store.db", [capture(), *calls], StoreLimits(batch_rows=50))
 
     assert ask(path, "SELECT count(*) FROM stacks") == [(1,)]
     assert {activity.stack for activity in read(path)[1:]} == {STACK}
@@ -292,7 +292,7 @@ def test_large_stacks_do_not_break_the_size_limit(tmp_path):
     path, sizes = tmp_path / "store.db", []
     log = path.with_name(f"{path.name}-wal")
 
-    with open_writer(path, Limits(max_bytes=4 * MIB, batch_rows=500), live=False) as writer:
+    with open_writer(path, StoreLimits(max_bytes=4 * MIB, batch_rows=500), live=False) as writer:
         writer.observe(capture())
         for number in range(1, 1_502):
             writer.observe(call(TRAINER, "cudaMalloc", (20 + number) * MS, MS, stack=deep(number)))
@@ -336,7 +336,7 @@ def test_many_places_are_kept_once_each(tmp_path):
     places = [call_stack(1 + n, one) for n, one in enumerate(frames)]
     seen = [sample(TRAINER, n * MS, stack=places[n % 10_000]) for n in range(30_000)]
 
-    path = write(tmp_path / "store.db", [capture(), *seen], Limits(chunk_rows=4_000))
+    path = write(tmp_path / "store.db", [capture(), *seen], StoreLimits(chunk_rows=4_000))
 
     assert ask(path, "SELECT count(*), count(DISTINCT id) FROM stacks") == [(10_000, 10_000)]
     assert ask(path, "SELECT count(*) FROM samples") == [(30_000,)]
@@ -347,7 +347,7 @@ def test_samples_go_with_their_chunks(tmp_path, monkeypatch):
     now = [1_000 * SECOND]
     monkeypatch.setattr("time.time_ns", lambda: now[0])
     places = [call_stack(n, (Frame("cpython", f"f{n}", "/a.py", 1),)) for n in (1, 2)]
-    limits = Limits(max_age_s=60, batch_rows=10, chunk_rows=10)
+    limits = StoreLimits(max_age_s=60, batch_rows=10, chunk_rows=10)
     with open_writer(tmp_path / "store.db", limits, live=False) as writer:
         writer.observe(capture())
         for number in range(100):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from otel_gpu.report.document import Slot
+from otel_gpu.report.document import TimeBucket
 from otel_gpu.report.wording.phases import phase_of
 from tests.activities import SECOND, T0
 
 
 def slot(**values):
     names = ("calls", "call_ns", "synchronize_ns", "allocate_calls", "allocate_ns", "run_queue_ns")
-    return Slot(None, T0, T0 + SECOND, **(dict.fromkeys((*names, "lost_ns"), 0) | values))
+    return TimeBucket(None, T0, T0 + SECOND, **(dict.fromkeys((*names, "lost_ns"), 0) | values))
 
 
 @pytest.mark.parametrize(

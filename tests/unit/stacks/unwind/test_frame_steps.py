@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.stacks.mappings import Mapping
-from otel_gpu.stacks.symbols.elf_file import Segment
+from otel_gpu.stacks.symbols.elf_file import LoadSegment
 from otel_gpu.stacks.unwind.cfi_rows import (
     AT_EXPRESSION,
     AT_OFFSET,
@@ -15,7 +15,7 @@ from otel_gpu.stacks.unwind.cfi_rows import (
     OFFSET,
     REGISTER,
     UNDEFINED,
-    Row,
+    CfiRow,
     Saved,
 )
 from otel_gpu.stacks.unwind.frame_steps import (
@@ -35,7 +35,7 @@ FRAME = UnwoundFrame(0x400, {7: SP, 6: SP + 32, 3: 0x33})
 
 
 def row(register=7, offset=16, saved=RA, expression=b"", number=16, *, signal=False):
-    return Row(register, offset, expression, saved, number, signal)
+    return CfiRow(register, offset, expression, saved, number, signal)
 
 
 def copy(*words, returns=()):
@@ -166,7 +166,7 @@ SAVED = st.builds(Saved, st.integers(0, 6), VALUES, st.binary(max_size=6))
 
 @given(
     st.builds(
-        Row,
+        CfiRow,
         st.integers(0, 31),
         VALUES,
         st.binary(max_size=12),
@@ -189,7 +189,7 @@ class Memory:
     """A file whose code is at 0x1000 to 0x2000 and whose tables follow, in place of an ELF file."""
 
     machine = 183
-    segments = (Segment(0x1000, 0, 0x1000, 0x1000, executable=True),)
+    segments = (LoadSegment(0x1000, 0, 0x1000, 0x1000, executable=True),)
     eh_frame_header = 0x2000
 
     def __init__(self, functions, code=b""):

@@ -16,8 +16,8 @@ from otel_gpu.stacks.unwind.rules import (
     GENERAL,
     NO_CODE,
     OUTERMOST,
-    Rule,
     Rules,
+    UnwindRule,
 )
 from tests.unit.stacks.stack_captures import gcc
 
@@ -63,16 +63,16 @@ def here(image):
 @pytest.mark.parametrize(
     ("offset", "rule"),
     [
-        (0, Rule(BY_STACK_POINTER, 1, -1, 0)),
-        (1, Rule(BY_STACK_POINTER, 2, -1, -2)),
-        (3, Rule(BY_STACK_POINTER, 2, -1, -2)),
-        (4, Rule(BY_FRAME_POINTER, 2, -1, -2)),
-        pytest.param(5, Rule(GENERAL), id="another register"),
-        pytest.param(6, Rule(GENERAL), id="not whole words"),
-        pytest.param(7, Rule(GENERAL), id="a frame pointer that is not in memory"),
-        (8, Rule(OUTERMOST)),
-        pytest.param(9, Rule(GENERAL), id="a signal frame"),
-        pytest.param(-32, Rule(FRAME_RECORD), id="code without a row"),
+        (0, UnwindRule(BY_STACK_POINTER, 1, -1, 0)),
+        (1, UnwindRule(BY_STACK_POINTER, 2, -1, -2)),
+        (3, UnwindRule(BY_STACK_POINTER, 2, -1, -2)),
+        (4, UnwindRule(BY_FRAME_POINTER, 2, -1, -2)),
+        pytest.param(5, UnwindRule(GENERAL), id="another register"),
+        pytest.param(6, UnwindRule(GENERAL), id="not whole words"),
+        pytest.param(7, UnwindRule(GENERAL), id="a frame pointer that is not in memory"),
+        (8, UnwindRule(OUTERMOST)),
+        pytest.param(9, UnwindRule(GENERAL), id="a signal frame"),
+        pytest.param(-32, UnwindRule(FRAME_RECORD), id="code without a row"),
     ],
 )
 def test_a_rule_is_what_most_rows_say(image, here, offset, rule):
@@ -86,10 +86,10 @@ def test_what_is_no_code_leads_nowhere(image):
     """Data, and what is not in the file; all of it, if the file is for another processor."""
     data = next(s.address for s in image.segments if not s.executable)
 
-    assert Rules(X86_64).of(mapping(image))[data] == Rule(NO_CODE)
-    assert Rules(X86_64).of(mapping(image))[1 << 40] == Rule(NO_CODE)
+    assert Rules(X86_64).of(mapping(image))[data] == UnwindRule(NO_CODE)
+    assert Rules(X86_64).of(mapping(image))[1 << 40] == UnwindRule(NO_CODE)
     code = next(s.address for s in image.segments if s.executable)
-    assert Rules(AARCH64).of(mapping(image))[code] == Rule(NO_CODE)
+    assert Rules(AARCH64).of(mapping(image))[code] == UnwindRule(NO_CODE)
 
 
 def test_memory_that_is_no_file_has_one_rule():
@@ -99,9 +99,9 @@ def test_memory_that_is_no_file_has_one_rule():
     probes = rules.of(Mapping(0, 4096, 0, "[uprobes]", None, 0))
 
     assert (generated[5], generated.row(5), generated.follows_call(5)) == (
-        Rule(FRAME_RECORD), None, True
+        UnwindRule(FRAME_RECORD), None, True
     )  # fmt: skip
-    assert (probes[5], probes.row(5), probes.follows_call(5)) == (Rule(NO_CODE), None, False)
+    assert (probes[5], probes.row(5), probes.follows_call(5)) == (UnwindRule(NO_CODE), None, False)
     assert rules.used == len(generated) == len(probes) == 0
 
 
@@ -158,5 +158,5 @@ def test_a_walk_reads_so_much_and_no_more(monkeypatch, image, here):
     assert read[-1] == NO_CODE
     assert of_file.row(here) is None
     rules.begin()
-    assert of_file[here + 4] == Rule(BY_FRAME_POINTER, 2, -1, -2)
+    assert of_file[here + 4] == UnwindRule(BY_FRAME_POINTER, 2, -1, -2)
     assert of_file.row(here) is not None

@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.state.nccl.communicators import MAX_MEMBERS, CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import MAX_CALLS
 from otel_gpu.state.nccl.rank_comparison import MAX_COMPARED
-from otel_gpu.state.nccl.rank_positions import State
+from otel_gpu.state.nccl.rank_positions import RankState
 from otel_gpu.state.window import Window
 from otel_gpu.wire.communicators import QueuedCollective
 from tests.activities import MS, SECOND, T0, image
@@ -39,13 +39,13 @@ class TestStanding:
     @pytest.mark.parametrize(
         ("called", "completed", "state", "number"),
         [
-            ([5, 5], [5, 5], State.RUNNING, 0),
-            ([5, 5], [5, 4], State.RUNNING, 0),
-            ([5, 5], [4, 4], State.QUEUED, 5),
-            ([5, 4], [4, 4], State.RANK_MISSING, 5),
-            ([9, 4], [4, 3], State.RANK_MISSING, 5),
-            ([5, 4], [5, 4], State.UNKNOWN, 0),
-            ([0, 0], [0, 0], State.RUNNING, 0),
+            ([5, 5], [5, 5], RankState.RUNNING, 0),
+            ([5, 5], [5, 4], RankState.RUNNING, 0),
+            ([5, 5], [4, 4], RankState.QUEUED, 5),
+            ([5, 4], [4, 4], RankState.RANK_MISSING, 5),
+            ([9, 4], [4, 3], RankState.RANK_MISSING, 5),
+            ([5, 4], [5, 4], RankState.UNKNOWN, 0),
+            ([0, 0], [0, 0], RankState.RUNNING, 0),
         ],
     )
     def test_follows_from_who_called_and_who_knows(self, called, completed, state, number):
@@ -156,7 +156,7 @@ class TestBounds:
 
         (group,) = communicators.groups()
 
-        assert group.standing().state == State.UNKNOWN
+        assert group.standing().state == RankState.UNKNOWN
 
     def test_few_calls_of_a_rank_are_kept(self):
         """However many readings there are."""

@@ -13,8 +13,8 @@ from otel_gpu.report.document import (
     Document,
     Load,
     OffCpu,
-    Slot,
     Throttled,
+    TimeBucket,
     TimeNode,
     Where,
     Window,
@@ -157,7 +157,7 @@ def report_named(name, *, kind="sleep", severity="high", verdict="cpu-bound"):
         ),
     )
     slots = [
-        Slot(image, T0 + n * SECOND, T0 + (n + 1) * SECOND, 5, 5.0, 3e8, 2, 4.0, 7e7, 9e8)
+        TimeBucket(image, T0 + n * SECOND, T0 + (n + 1) * SECOND, 5, 5.0, 3e8, 2, 4.0, 7e7, 9e8)
         for image in (None, process, other)
         for n in range(3)
     ]

@@ -6,11 +6,19 @@ import re
 import pytest
 
 from otel_gpu.enrich.identity.identities import Who
-from otel_gpu.report.document import ApiTotals, Balance, OffCpu, Slot, TimeNode, Where, processes_of
+from otel_gpu.report.document import (
+    ApiTotals,
+    Balance,
+    OffCpu,
+    TimeBucket,
+    TimeNode,
+    Where,
+    processes_of,
+)
 from otel_gpu.report.render.fields import Cell, Field
 from otel_gpu.report.render.html import tables
 from otel_gpu.report.render.html.page import MOST_BALANCES
-from otel_gpu.report.render.html.tables import Table
+from otel_gpu.report.render.html.tables import HtmlTable
 from tests.activities import SECOND, T0, image
 from tests.unit.report.render.html.pages import Seen, part, report_named, text_of
 from tests.unit.report.samples import MS, verdict
@@ -69,9 +77,9 @@ def test_a_table_says_what_it_leaves_out():
     rows = [[Cell("a")], [Cell("b")]]
 
     assert "more are not shown" not in part(
-        "table", Table("t", [Field("x", Cell, is_text=True)], rows)
+        "table", HtmlTable("t", [Field("x", Cell, is_text=True)], rows)
     )
-    told = text_of(part("table", Table("t", [Field("x", Cell, is_text=True)], rows, 3)))
+    told = text_of(part("table", HtmlTable("t", [Field("x", Cell, is_text=True)], rows, 3)))
     assert told.endswith("3 more are not shown.")
 
 
@@ -214,7 +222,7 @@ def slot(number, **values):
         ("calls", "call_ns", "synchronize_ns", "allocate_calls", "allocate_ns", "run_queue_ns"), 0
     ) | {"lost_ns": 0}
     start_unix_ns = T0 + number * SECOND
-    return Slot(None, start_unix_ns, start_unix_ns + SECOND, **(given | values))
+    return TimeBucket(None, start_unix_ns, start_unix_ns + SECOND, **(given | values))
 
 
 def test_charts_are_to_scale():
