@@ -20,7 +20,7 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.cpu_sampling import OnCpuSampling
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.maps.kernel_stacks import KernelStacks
-from otel_gpu.capture.processes.discovery import Introductions
+from otel_gpu.capture.processes.discovery import ProcessDiscovery
 from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.config import Config, load
 from otel_gpu.enrich.enricher import Enricher
@@ -135,7 +135,7 @@ def _share(
         yield [clock_record(now_ktime_ns, time.time_ns())]
         kernel_stacks = KernelStacks(captured.programs)
         kernel_stacks.prepare()
-        introductions = Introductions(captured.programs)
+        introductions = ProcessDiscovery(captured.programs)
         for image in captured.images.items():
             yield list(introductions.make(*image))
         records = iter(captured.records)

@@ -28,7 +28,7 @@ _NS_PER_S = 1_000 * _NS_PER_MS
 _MAX_INTERVALS = 6_144
 
 
-class Keeper(Observer, Protocol):
+class Sink(Observer, Protocol):
     """Takes activities, and what they add up to: ``Exports``, or the ``StoreWriter`` of a store."""
 
     def observe_chain(self, chain: Chain) -> None:
@@ -43,18 +43,18 @@ class Keeper(Observer, Protocol):
 
 class ExplainStage:
     """
-    Explains activities, and hands what it finds to each of the keepers.
+    Explains activities, and hands what it finds to each of the sinks.
 
-    Which chains are kept is decided here, once for all of them. Observes after the keepers did,
+    Which chains are kept is decided here, once for all of them. Observes after the sinks did,
     so that the span of an effect comes before its chain.
     """
 
-    def __init__(self, config: Config, *keepers: Stage[Any] | Keeper) -> None:
+    def __init__(self, config: Config, *sinks: Stage[Any] | Sink) -> None:
         settings = bounded_settings(config)
         wanted = config.explain.enabled
         self._explainer = Explainer(settings, keeps_closed=False) if wanted else None
         self._budget = ChainBudget(config.explain.chains_per_second, settings.settle_ns)
-        self._keepers = [_as_part(keeper) for keeper in keepers]
+        self._sinks = [_as_part(sink) for sink in sinks]
 
     def observe(self, activity: Activity) -> None:
         """Take one activity in."""
@@ -72,7 +72,7 @@ class ExplainStage:
             self._hand_on_incidents(explainer)
 
     def close(self) -> None:
-        """Hand on what was still waiting for more to happen; before the keepers end."""
+        """Hand on what was still waiting for more to happen; before the sinks end."""
         if self._explainer is not None:
             self._add(self._explainer.close())
             self._hand_on(self._budget.close())
@@ -104,8 +104,8 @@ class ExplainStage:
             self._call("observe_incident", incident)
 
     def _call(self, method: str, *found: object) -> None:
-        for keeper in self._keepers:
-            keeper.call(operator.methodcaller(method, *found))
+        for sink in self._sinks:
+            sink.call(operator.methodcaller(method, *found))
 
 
 def explain_settings(config: Config) -> Settings:

@@ -13,7 +13,7 @@ from otel_gpu.capture.ending import Ending
 from otel_gpu.capture.maps.snapshots import Snapshots
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.watchlist import Watchlist
-from otel_gpu.capture.record_completion import Completion
+from otel_gpu.capture.record_completion import RecordCompletion
 from otel_gpu.capture.record_headers import header_of
 from otel_gpu.faults import Faults
 from otel_gpu.stacks.samples import Image
@@ -46,7 +46,7 @@ class Lifecycle:
         user_stacks: UserStacks,
         snapshots: Snapshots,
         watchlist: Watchlist,
-        completion: Completion,
+        completion: RecordCompletion,
         faults: Faults,
         ending: Ending,
         *,

@@ -24,7 +24,7 @@ _KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
 )
 
 
-class Completion:
+class RecordCompletion:
     """
     Says what stacks, kernels, resources and culprits in records are.
 

@@ -27,7 +27,7 @@ from otel_gpu.capture.host.clocks import (
     read_clocks,
     resident_bytes,
 )
-from otel_gpu.capture.host.host_metrics import Surroundings
+from otel_gpu.capture.host.host_metrics import HostMetrics
 from otel_gpu.capture.lifecycle import Lifecycle
 from otel_gpu.capture.maps.snapshots import Snapshots
 from otel_gpu.capture.priority import Priority
@@ -36,7 +36,7 @@ from otel_gpu.capture.probes.missed_starts import MissedStarts
 from otel_gpu.capture.processes.command import Command, reap_orphans
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.capture.processes.watchlist import Watchlist
-from otel_gpu.capture.record_completion import Completion
+from otel_gpu.capture.record_completion import RecordCompletion
 from otel_gpu.capture.schedule import Schedule
 from otel_gpu.config import Config
 from otel_gpu.faults import Faults
@@ -137,8 +137,8 @@ class Session:
             ending=self._ending,
         )
         self._on_cpu = OnCpuSampling(programs, config)
-        self._surroundings = Surroundings(config, lambda: self._watchlist.images)
-        completion = Completion(
+        self._host_metrics = HostMetrics(config, lambda: self._watchlist.images)
+        completion = RecordCompletion(
             programs, self._user_stacks, self._snapshots, self._watchlist, self._faults
         )
         self._lifecycle = Lifecycle(
@@ -149,7 +149,7 @@ class Session:
             completion,
             self._faults,
             self._ending,
-            note_ended=self._surroundings.faults.note_ended,
+            note_ended=self._host_metrics.faults.note_ended,
         )
         self._still_running = 0
         self._offset_ns: int | None = None
@@ -207,7 +207,7 @@ class Session:
         self._note_running()
         # Apart, so that the last status knows the errors that those records led to.
         yield from self._pieces(self._end())
-        self._surroundings.close()
+        self._host_metrics.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
@@ -288,7 +288,7 @@ class Session:
             yield from self._look()
         # Rates are of what is between two readings. This is the first one, now that probes are there.
         yield from self._snapshot()
-        self._surroundings.start()
+        self._host_metrics.start()
         # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
         give_back_memory()
 
@@ -329,12 +329,12 @@ class Session:
         schedule.at_each_turn("probes", self._watchlist.take_late)
         schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
         schedule.at_each_turn("looks", self._look)
-        schedule.at_each_turn("device_faults", self._surroundings.faults.read)
-        schedule.every(_TICKS_INTERVAL_S, "devices", self._surroundings.devices)
-        schedule.at_each_turn("introductions", self._watchlist.introduce_some)
+        schedule.at_each_turn("device_faults", self._host_metrics.faults.read)
+        schedule.every(_TICKS_INTERVAL_S, "devices", self._host_metrics.devices)
+        schedule.at_each_turn("introductions", self._watchlist.describe_some)
         schedule.every(_TICKS_INTERVAL_S, "memory_reads", self._count_stalls)
         schedule.at_each_turn("rounds", self._snapshots.steps.read_rounds)
-        schedule.at_each_turn("culprits", self._snapshots.culprits.introduce_some)
+        schedule.at_each_turn("culprits", self._snapshots.culprits.describe_some)
         return schedule
 
     def _count_stalls(self) -> Iterator[bytes]:
@@ -383,7 +383,7 @@ class Session:
         with self._faults.at("open_calls"):
             yield from self._snapshots.open_calls()
         with self._faults.at("device_faults"):
-            yield from self._surroundings.faults.read(is_last=True)
+            yield from self._host_metrics.faults.read(is_last=True)
         self._missed_starts.settle_all()
         self._count_stalls()
         self._programs.doors.is_ending = True
@@ -393,7 +393,7 @@ class Session:
         with self._faults.at("snapshot"):
             yield from self._snapshot()
         with self._faults.at("culprits"):
-            yield from self._snapshots.culprits.introduce_some(is_last=True)
+            yield from self._snapshots.culprits.describe_some(is_last=True)
 
     def _keep_caches_small(self) -> Iterator[bytes]:
         self._snapshots.stacks.compress()
@@ -403,7 +403,7 @@ class Session:
 
     def _sweep(self) -> Iterator[bytes]:
         yield from self._unseen_ends()
-        living = self._watchlist.free_leftovers()
+        living = self._watchlist.free_stale_entries()
         yield from self._snapshots.last_of_others(living)
         followed = self._programs.processes.threads()
         self._programs.shares.recount(living, (pid for _, pid in followed))
@@ -444,9 +444,9 @@ class Session:
             ("memory", self._snapshots.memory),
             ("communicators", self._snapshots.communicators),
             ("steps", self._snapshots.steps.read),
-            ("pressure", self._surroundings.pressure),
-            ("devices", self._surroundings.devices),
-            ("fabric", self._surroundings.fabric),
+            ("pressure", self._host_metrics.pressure),
+            ("devices", self._host_metrics.devices),
+            ("fabric", self._host_metrics.fabric),
             ("retransmits", self._snapshots.resources.tell_retransmits),
             ("counters", self._snapshots.counters),
         ):
@@ -466,7 +466,7 @@ class Session:
                 "stacks": {**self._user_stacks.counts, **self._early_calls.counts},
                 "steps": self._snapshots.steps.counts,
                 "blocks": self._watchlist.block_windows.counts,
-                "devices": self._surroundings.faults.counts,
+                "devices": self._host_metrics.faults.counts,
                 "doors": dict(self._programs.doors.lost),
                 "door_calls": self._programs.doors.calls,
                 "files": {

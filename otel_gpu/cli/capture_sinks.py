@@ -15,17 +15,17 @@ from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.writer import StoreWriter
 
 
-class Keepers:
+class CaptureSinks:
     """What sees the activities of a capture that is sent, kept in a store, or both."""
 
     def __init__(self, config: Config, exports: Exports | None, store: StoreWriter | None) -> None:
         self._timeout_s = config.export.shutdown_timeout_s
         self._exports, self._store = exports, store
-        keepers: list[pipeline.Keeper] = []
-        keepers += [] if exports is None else [exports]
-        keepers += [] if store is None else [store]
-        self._blame = pipeline.ExplainStage(config, *keepers)
-        self.observers: list[Observer] = [*keepers, self._blame] if keepers else []
+        sinks: list[pipeline.Sink] = []
+        sinks += [] if exports is None else [exports]
+        sinks += [] if store is None else [store]
+        self._blame = pipeline.ExplainStage(config, *sinks)
+        self.observers: list[Observer] = [*sinks, self._blame] if sinks else []
 
     def conclude_import(
         self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
@@ -55,9 +55,9 @@ class Keepers:
 
 
 @contextmanager
-def open_keepers(
+def open_sinks(
     config: Config, environ: Mapping[str, str] | None, store: Path | None
-) -> Iterator[Keepers]:
+) -> Iterator[CaptureSinks]:
     """Open an export with these variables, and a store; None: without it."""
     with ExitStack() as stack:
         exports = None
@@ -66,7 +66,7 @@ def open_keepers(
         writer = None
         if store is not None:
             writer = stack.enter_context(open_store(store, config, live=False))
-        yield Keepers(config, exports, writer)
+        yield CaptureSinks(config, exports, writer)
 
 
 def list_counts(counts: Mapping[str, int]) -> str:

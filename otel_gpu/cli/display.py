@@ -19,7 +19,7 @@ from otel_gpu.cli.keys import Keys
 from otel_gpu.report.document import key_of
 from otel_gpu.report.render.top.call_table import SORTS
 from otel_gpu.report.render.top.screen import Controls, draw_screen
-from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.model import TopModel
 from otel_gpu.report.top.screen import TopView
 
 _MAX_MESSAGES = 100
@@ -30,7 +30,7 @@ class Display:
 
     def __init__(
         self,
-        board: Board,
+        board: TopModel,
         console: Console,
         source: str,
         interval_s: float,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.maps.kernel_stacks import KernelStacks
-from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, Look, Onlooker, Whom
+from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump, ThreadDumper, WantedThreads
 from otel_gpu.capture.processes.interpreters import Interpreters
 from otel_gpu.cli.commands import Output, UsageError, check_pids
 from otel_gpu.cli.part_reports import write_result
@@ -47,7 +47,7 @@ _UNSEEN = (
 )
 
 
-def look_at_threads(args: Namespace, config: Config, out: Output) -> int:
+def print_thread_dump(args: Namespace, config: Config, out: Output) -> int:
     """Look once at all threads of the processes that are named, and write what they do; 0."""
     if not args.pid:
         raise UsageError("--now looks at processes", hint="name one with --pid PID")
@@ -59,13 +59,13 @@ def look_at_threads(args: Namespace, config: Config, out: Output) -> int:
         if getattr(args, form, None):
             raise UsageError(f"--now is text or --json, and has no --{form}")
     check_pids(args.pid)
-    report = look_at_processes(config, args.pid)
+    report = dump_threads(config, args.pid)
     lines = [to_text(make_threads_document(report))] if args.json else None
     write_result(args, out, lines, lambda console: write_threads(report, console))
     return 0
 
 
-def look_at_processes(config: Config, pids: Sequence[int]) -> ThreadsReport:
+def dump_threads(config: Config, pids: Sequence[int]) -> ThreadsReport:
     """
     Look once at all threads of some processes.
 
@@ -73,19 +73,19 @@ def look_at_processes(config: Config, pids: Sequence[int]) -> ThreadsReport:
         HostError: This kernel or this user allows no looks.
         OtelGpuError: One of them has no threads.
     """
-    with Onlooker(config) as onlooker:
+    with ThreadDumper(config) as onlooker:
         return _Round(onlooker, pids).report()
 
 
-class _Looked(NamedTuple):
-    look: Look
+class _ResolvedThread(NamedTuple):
+    look: ThreadDump
     stack: int
     complete: bool
     calls: tuple[str, ...]
 
 
 class _Round:
-    def __init__(self, onlooker: Onlooker, pids: Sequence[int]) -> None:
+    def __init__(self, onlooker: ThreadDumper, pids: Sequence[int]) -> None:
         self._onlooker = onlooker
         # Any number will do: no other image of these processes is seen.
         self._image_ktime_ns = kernel_clock.ktime_ns()
@@ -141,24 +141,24 @@ class _Round:
         ]
         self._user_stacks.processes.learn((pid, self._image_ktime_ns), mapped)
 
-    def _look(self, whom: Whom) -> dict[tuple[int, int], _Looked]:
+    def _look(self, whom: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
         looks, codes = self._onlooker.take(whom)
         for code in codes:
             self._user_stacks.take(code)
         return {(look.pid, look.tid): self._resolve(look) for look in looks}
 
-    def _resolve(self, look: Look) -> _Looked:
+    def _resolve(self, look: ThreadDump) -> _ResolvedThread:
         if not look.sample:
-            return _Looked(look, 0, complete=False, calls=())
-        resolved = self._user_stacks.resolve_look(look.sample)
+            return _ResolvedThread(look, 0, complete=False, calls=())
+        resolved = self._user_stacks.resolve_thread(look.sample)
         for event in decode(resolved.records, Counter()):
             if isinstance(event, UserStack):
                 self._table.learn(event)
         calls = self._user_stacks.open_calls(look.sample).calls
         names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
-        return _Looked(look, resolved.stack, resolved.complete, names)
+        return _ResolvedThread(look, resolved.stack, resolved.complete, names)
 
-    def _thread(self, looked: _Looked) -> ThreadNow:
+    def _thread(self, looked: _ResolvedThread) -> ThreadNow:
         look = looked.look
         state = STATES[look.state]
         for event in decode(self._kernel_stacks.tell(look.kernel_stack), Counter()):

@@ -32,7 +32,7 @@ class Scenario(NamedTuple):
     has_allocator: bool = False
     lines: Mapping[str, Function] = {}
 
-    def surroundings(self) -> AbstractContextManager[dict[str, str]]:
+    def prepared_host(self) -> AbstractContextManager[dict[str, str]]:
         """Start what it needs beside it; the environment that it finds that by."""
         device = {"STUB_DEVICE_BYTES": str(memory.DEVICE_BYTES)}
         return nullcontext(device if self.has_allocator else {})

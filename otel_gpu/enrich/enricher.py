@@ -33,7 +33,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Program, Who
 from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
 from otel_gpu.enrich.identity.thread_roles import ThreadRoles
 from otel_gpu.enrich.identity.unwatched_processes import who_of_facts
-from otel_gpu.enrich.name_resolver import Glossary
+from otel_gpu.enrich.name_resolver import NameResolver
 from otel_gpu.enrich.pending_events import PendingEvents, Waiting
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.enrich.time_accounts import TimeAccounts
@@ -94,7 +94,7 @@ class Enricher:
     """
 
     def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
-        glossary = self._glossary = Glossary()
+        glossary = self._glossary = NameResolver()
         self._clock = glossary.clock
         self._failed_requests = FailedRequests()
         self._roles = ThreadRoles()
@@ -136,7 +136,7 @@ class Enricher:
             UserStack: glossary.stacks.learn,
             FunctionSeen: glossary.learn_function,
             ResourceSeen: glossary.resource,
-            CulpritSeen: lambda event: self._introduce(
+            CulpritSeen: lambda event: self._describe(
                 event.ktime_ns, who_of_facts(event.pid, event.info)
             ),
             Times: self._enrich_times,
@@ -259,7 +259,7 @@ class Enricher:
         self._glossary.devices.forget(image)
         self._times.forget(image)
 
-    def _introduce(self, ktime_ns: int, who: Who) -> WhoActivity:
+    def _describe(self, ktime_ns: int, who: Who) -> WhoActivity:
         return WhoActivity(self._clock.to_unix_ns(ktime_ns), who)
 
     def _learn_process(self, event: ProcessSeen) -> None:
@@ -322,7 +322,7 @@ class Enricher:
             role = self._roles.learn(event.pid, event.tid, event.comm, process.comm, activity.stack)
             if role:
                 who = Who(event.pid, event.tid, event.comm, function=role)
-                self._ready.append(self._introduce(event.end_ktime_ns, who))
+                self._ready.append(self._describe(event.end_ktime_ns, who))
         return activity
 
     def _enrich_device_fault(self, event: DeviceFault) -> DeviceFaultActivity | None:

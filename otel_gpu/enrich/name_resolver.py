@@ -57,7 +57,7 @@ MAX_KERNELS = 1 << 15
 _new_tuple = tuple.__new__
 
 
-class Glossary:
+class NameResolver:
     """
     Remembers devices, stacks, resources and kernels, and makes activities of events.
 

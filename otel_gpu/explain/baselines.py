@@ -16,7 +16,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from otel_gpu.state.differences import grown
 from otel_gpu.wire.readings import Aggregate
 
@@ -54,7 +54,7 @@ def of_gaps(pid: int, image_ktime_ns: int) -> Baseline:
     return Baseline(pid, image_ktime_ns, _GAPS, wire.COPY_NONE)
 
 
-class _Image:
+class _Program:
     """What was learnt of one process image."""
 
     __slots__ = ("allocators", "medians_ns", "seen")
@@ -77,8 +77,8 @@ class Baselines:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.ledger = Ledger(metrics=_METRICS, max_series=settings.max_series)
-        self._images: OrderedDict[ProcessKey, _Image] = OrderedDict()
+        self.ledger = CaptureState(metrics=_METRICS, max_series=settings.max_series)
+        self._images: OrderedDict[ProcessKey, _Program] = OrderedDict()
         # The first reading that had calls of an API.
         self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 
@@ -171,14 +171,14 @@ class Baselines:
         self._images.pop(image, None)
         self._counted_unix_ns.pop(image, None)
 
-    def _learn(self, key: ProcessKey) -> _Image:
+    def _learn(self, key: ProcessKey) -> _Program:
         image = self._images.get(key)
         if image is not None:
             self._images.move_to_end(key)
             return image
         if len(self._images) >= self._settings.max_processes:
             self._images.popitem(last=False)
-        image = self._images[key] = _Image()
+        image = self._images[key] = _Program()
         return image
 
     def _successes(self, image: ProcessKey) -> Iterator[Series]:

@@ -46,7 +46,7 @@ from otel_gpu.explain.intervals import (
 )
 from otel_gpu.explain.nccl.collectives import Collectives
 from otel_gpu.explain.nccl.rank_waits import FOR_THE_DEVICE, WHILE_IT_HANGS, cut_delays, kinds_at
-from otel_gpu.explain.off_cpu_split import Sweep, ThreadWindow
+from otel_gpu.explain.off_cpu_split import OffCpuSplit, ThreadWindow
 from otel_gpu.explain.quotas import Quotas
 from otel_gpu.explain.ranking import clear_resource, rank, share_of
 from otel_gpu.explain.settings import Settings
@@ -120,7 +120,7 @@ class Causes:
         self._recent = recent or RecentTimes()
         self._unseen = Unseen(AccountWaits(self._recent), timeline, self._samples)
         self._collectives = collectives or Collectives(timeline, settings)
-        self._sweep = Sweep(timeline, quotas, self._samples)
+        self._sweep = OffCpuSplit(timeline, quotas, self._samples)
         self._settings = settings
         self.knows_states = True
 

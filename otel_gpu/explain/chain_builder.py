@@ -9,13 +9,13 @@ from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind, stack_o
 from otel_gpu.explain.devices.device_causes import DeviceCauses
 from otel_gpu.explain.devices.fabric_causes import FabricCauses
 from otel_gpu.explain.effects import Candidate, Effects
-from otel_gpu.explain.exits import Endings
+from otel_gpu.explain.exits import ProcessExits
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, judge, lost_to_host_ns
 from otel_gpu.wire.probe_table import Api
 
 
-class Reasoning:
+class ChainBuilder:
     """Joins an effect to its causes, with what the rest of the room found out."""
 
     def __init__(
@@ -24,7 +24,7 @@ class Reasoning:
         causes: Causes,
         device_causes: DeviceCauses,
         fabric: FabricCauses,
-        endings: Endings,
+        endings: ProcessExits,
         settings: Settings,
     ) -> None:
         self._effects = effects

@@ -43,7 +43,7 @@ class _Shown(NamedTuple):
     chain: Chain
 
 
-class _OfImage:
+class _OfProgram:
     def __init__(self) -> None:
         # The longest time that was looked into, by what it seems to be.
         self.tried_ns: Recent[tuple[str, object], int] = Recent(_MAX_CAUSES)
@@ -64,7 +64,7 @@ class Examples:
 
     def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
         self._explain = explain
-        self._images: Recent[ProcessKey, _OfImage] = Recent(max_processes)
+        self._images: Recent[ProcessKey, _OfProgram] = Recent(max_processes)
         self.window = Window()
         CACHES.register_recent("examples", self._images)
 
@@ -114,10 +114,10 @@ class Examples:
         """Begin anew with an image: what comes of it is of another stretch of time, or it ended."""
         self._images.pop(image, None)
 
-    def _of(self, image: ProcessKey) -> _OfImage:
+    def _of(self, image: ProcessKey) -> _OfProgram:
         known = self._images.use(image)
         if known is None:
-            known = self._images[image] = _OfImage()
+            known = self._images[image] = _OfProgram()
         return known
 
 
@@ -166,7 +166,7 @@ def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
     yield ("cpu", kind), duration_ns - event.run_queue_ns - event.blocked_ns
 
 
-def _promises(known: _OfImage, name: tuple[str, object], time_ns: int) -> bool:
+def _promises(known: _OfProgram, name: tuple[str, object], time_ns: int) -> bool:
     if time_ns <= _MORE * known.tried_ns.get(name, 0):
         return False
     known.tried_ns[name] = time_ns

@@ -8,7 +8,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey
 _MAX_ENDED = 4096
 
 
-class Endings:
+class ProcessExits:
     """Process images that ended, in the order of the stream; bounded."""
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ from otel_gpu.explain.accounting.chronic import ChronicCauses
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.baselines import Baselines, of_calls
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.chain_builder import Reasoning
+from otel_gpu.explain.chain_builder import ChainBuilder
 from otel_gpu.explain.chains import (
     Chain,
     Incident,
@@ -47,7 +47,7 @@ from otel_gpu.explain.devices.device_causes import DeviceCauses
 from otel_gpu.explain.devices.fabric_causes import FabricCauses
 from otel_gpu.explain.effects import Candidate, Effects
 from otel_gpu.explain.examples import Examples
-from otel_gpu.explain.exits import Endings
+from otel_gpu.explain.exits import ProcessExits
 from otel_gpu.explain.incidents import Incidents
 from otel_gpu.explain.memory.allocator_churn import AllocatorChurn
 from otel_gpu.explain.memory.out_of_memory import (
@@ -129,9 +129,9 @@ class Explainer:
         )
         self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
         self.churn = AllocatorChurn(self.settings)
-        self._endings = Endings()
+        self._endings = ProcessExits()
         self._fabric = FabricCauses(self.settings.max_processes)
-        self._reasoning = Reasoning(
+        self._reasoning = ChainBuilder(
             self._effects,
             self._causes,
             self._device_causes,
@@ -149,7 +149,7 @@ class Explainer:
         self.blocks = AllocatorState()
         self.histories: dict[int, BlockWalk] = {}
         # Those of which an effect may still settle.
-        self._settling = Endings()
+        self._settling = ProcessExits()
         self._pending = PendingEffects(self._effects, self.settings)
         self.now_unix_ns = 0
         self._settled_early = 0

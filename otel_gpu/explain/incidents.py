@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identity.identities import Program, key_of
-from otel_gpu.explain.accounting.attributed_time import Claims, claimed
+from otel_gpu.explain.accounting.attributed_time import AttributedTimes, claimed
 from otel_gpu.explain.accounting.chronic import Chronic, ChronicFinding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
@@ -109,7 +109,7 @@ class Incidents:
         self._fresh: list[Incident] = []
         # They are not added before they return or the stream ends: they still grow.
         self._hung: OrderedDict[OpenKey, Chain] = OrderedDict()
-        self._claims = Claims(settings.max_processes)
+        self._claims = AttributedTimes(settings.max_processes)
         self.given_up: Counter[str] = Counter()
         CACHES.register("incidents", self, "_open")
 

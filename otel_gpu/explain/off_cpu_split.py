@@ -27,7 +27,7 @@ class ThreadWindow(NamedTuple):
     place: str
 
 
-class Sweep:
+class OffCpuSplit:
     """Sweeps stalls, with what the timeline remembers of other threads."""
 
     def __init__(self, timeline: EventTimeline, quotas: Quotas, samples: Samples) -> None:

@@ -60,7 +60,7 @@ class ObservedResource(Resource):
 _Made = TypeVar("_Made")
 
 
-class _ByImage(Generic[_Made]):
+class _ByProgram(Generic[_Made]):
     """Makes something of each process image once, and keeps the latest of them."""
 
     def __init__(self, make: Callable[[Program], _Made]) -> None:
@@ -82,7 +82,7 @@ class _ByImage(Generic[_Made]):
         self._kept.pop(image, None)
 
 
-class ProcessResources(_ByImage[ObservedResource]):
+class ProcessResources(_ByProgram[ObservedResource]):
     """The Resource of each process image: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -90,7 +90,7 @@ class ProcessResources(_ByImage[ObservedResource]):
         super().__init__(lambda image: ObservedResource({**place, **image.attributes}))
 
 
-class Origins(_ByImage[Mapping[str, Origin]]):
+class Origins(_ByProgram[Mapping[str, Origin]]):
     """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
 
     def __init__(self, version: str, resources: ProcessResources) -> None:

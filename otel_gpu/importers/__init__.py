@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from otel_gpu.config import Config
-from otel_gpu.importers.import_counts import Tally
+from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.wire.events import Event
 
 
@@ -29,7 +29,7 @@ class ForeignCapture(Protocol):
         tally: What was taken and what was not; complete once the events were.
     """
 
-    tally: Tally
+    tally: ImportCounts
 
     def events(self) -> Iterator[Event]:
         """

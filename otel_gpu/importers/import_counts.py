@@ -17,7 +17,7 @@ HOST_WORK: Final[Mapping[HostWork, str]] = {
 
 
 @dataclass(slots=True)
-class Tally:
+class ImportCounts:
     """
     The account of one import.
 

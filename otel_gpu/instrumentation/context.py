@@ -103,7 +103,7 @@ class PublishedContext(_RuntimeContext):
         if said is not None and said[:2] == (trace_id, span_id):
             self._write(None)
 
-    def surround(self, identity: Identity | None, owner: Hashable = None) -> None:
+    def set_enclosing(self, identity: Identity | None, owner: Hashable = None) -> None:
         """
         Publish a span of which OpenTelemetry does not know that this thread is in it.
 

@@ -55,18 +55,18 @@ def publish_span(span: Span | None, owner: Hashable = None) -> None:
     """Publish that this thread is in a span which is not OpenTelemetry's current one; None: in none."""
     context = published_context()
     if context is not None:
-        context.surround(None if span is None else identity_of(span), owner)
+        context.set_enclosing(None if span is None else identity_of(span), owner)
 
 
 @contextmanager
-def surrounded_by(identity: Identity | None, owner: Hashable) -> Iterator[None]:
+def publish_identity(identity: Identity | None, owner: Hashable) -> Iterator[None]:
     """Publish that this thread is in a span, perhaps of another process; None: in none besides."""
     context = None if identity is None else published_context()
     if context is None:
         yield
         return
-    context.surround(identity, owner)
+    context.set_enclosing(identity, owner)
     try:
         yield
     finally:
-        context.surround(None, owner)
+        context.set_enclosing(None, owner)

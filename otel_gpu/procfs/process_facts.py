@@ -84,7 +84,7 @@ def read_facts(
     return facts
 
 
-def read_stranger(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
+def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
     """
     Return what a CULPRIT record says about a process that is not watched; None when it is gone.
 

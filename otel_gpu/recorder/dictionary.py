@@ -29,7 +29,7 @@ _Frames = TypeVar("_Frames")
 _PLAIN = (str, bool, int, float)
 
 
-class Directory:
+class Dictionary:
     """
     Finds what numbers refer to; remembers the latest ones.
 

@@ -66,7 +66,7 @@ _FORGET = (
 )
 
 
-class Room:
+class Eviction:
     """Sees to it that the store of a writer's connection does not outgrow its limits."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, limits: StoreLimits) -> None:

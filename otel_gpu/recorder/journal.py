@@ -18,7 +18,7 @@ from typing import Any
 
 from otel_gpu.faults import Faults
 from otel_gpu.recorder.batch import PendingRows, RowBatch
-from otel_gpu.recorder.eviction import Room
+from otel_gpu.recorder.eviction import Eviction
 from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock
 from otel_gpu.recorder.losses import FAILED
@@ -63,7 +63,7 @@ class Journal:
         self._path = path
         self._limits = limits
         self._writer, self._batch = first["writers"], first["batches"]
-        self._room = Room(connection, path, limits)
+        self._room = Eviction(connection, path, limits)
         self.lost: Counter[str] = Counter()
         self._pending = PendingRows(limits.pending_bytes, self.lost)
         self._before: Counter[str] = Counter(

@@ -117,7 +117,7 @@ def lock_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def look_at(path: Path) -> LastWriter | None:
+def read_lock(path: Path) -> LastWriter | None:
     """Return who wrote last, if nobody writes now and it is known; else None."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

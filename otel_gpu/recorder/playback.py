@@ -35,7 +35,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Who, key_of
 from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
-from otel_gpu.recorder.dictionary import Directory
+from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.rows.communicators import RankReader
 from otel_gpu.recorder.rows.device_traces import read_trace
@@ -74,7 +74,7 @@ _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 class Playback:
     """Plays a span once."""
 
-    def __init__(self, pages: Pages, directory: Directory, span: Span) -> None:
+    def __init__(self, pages: Pages, directory: Dictionary, span: Span) -> None:
         self._pages = pages
         self._directory = directory
         self._span = span

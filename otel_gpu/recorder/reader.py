@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from otel_gpu.enrich.activities import Activity
-from otel_gpu.recorder.dictionary import Directory
+from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.files import open_reading
-from otel_gpu.recorder.lock import UNENDED, look_at
+from otel_gpu.recorder.lock import UNENDED, read_lock
 from otel_gpu.recorder.losses import KILLED
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.playback import Playback
@@ -75,7 +75,7 @@ class StoreReader:
         span = self.span(start_unix_ns, end_unix_ns)
         if span is not None:
             # What a process is called may have become known since another window was read.
-            directory = Directory(self._pages)
+            directory = Dictionary(self._pages)
             yield from Playback(self._pages, directory, span).activities()
 
     def has_only_traces(self) -> bool:
@@ -101,7 +101,7 @@ class StoreReader:
         """Return what did not reach the store, by reason, over its whole life until now."""
         lost: Counter[str] = Counter(dict(self._pages.where("losses", "rows > 0")))
         # Nobody holds the lock, so the last writer is gone.
-        if last := look_at(self.path):
+        if last := read_lock(self.path):
             for (written,) in self._pages.fetch(UNENDED, (last.writer,)):
                 lost[KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
         return dict(+lost)

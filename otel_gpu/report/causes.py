@@ -149,7 +149,7 @@ def shown_of(incident: Incident) -> Chain | None:
     return next(iter(incident.examples), None) or worst_of(lasting)
 
 
-def worst_moment(document: Document) -> Chain | None:
+def worst_effect(document: Document) -> Chain | None:
     """The call or gap to look at first: of the worst incident that has one, else the worst of all."""
     shown = filter(None, map(shown_of, document.incidents))
     # A request that failed took no time.

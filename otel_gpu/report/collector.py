@@ -35,20 +35,27 @@ from otel_gpu.formatting.printable import printable
 from otel_gpu.report.call_counts import api_rows, balances, event_time_rows, off_cpu_rows
 from otel_gpu.report.chains import ChainRows
 from otel_gpu.report.devices.builder import DeviceRows
-from otel_gpu.report.devices.faults import NobodysFaults
-from otel_gpu.report.document import CROWD_PID, Document, ProcessKey, Window, key_of, processes_of
+from otel_gpu.report.devices.faults import UnattributedFaults
+from otel_gpu.report.document import (
+    OTHER_PROCESSES_PID,
+    Document,
+    ProcessKey,
+    Window,
+    key_of,
+    processes_of,
+)
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.memory.live_blocks import MemoryCalls, block_notes, block_rows, layer_rows
 from otel_gpu.report.memory.snapshot import memory_rows
 from otel_gpu.report.memory.types import DeviceMemory
 from otel_gpu.report.nccl.builder import communicator_rows
 from otel_gpu.report.notes import write_notes
-from otel_gpu.report.other_processes import Crowd
+from otel_gpu.report.other_processes import OtherProcesses
 from otel_gpu.report.steps import step_rows
 from otel_gpu.report.time_buckets import TimeBuckets, Totals
 from otel_gpu.report.wording.thread_names import program_of, with_one_name
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import Figures, Ledger, SeriesDelta
+from otel_gpu.state.capture_state import CaptureState, Figures, SeriesDelta
 from otel_gpu.state.memory.allocations import Allocations
 from otel_gpu.state.memory.blocks import AllocatorState
 from otel_gpu.state.nccl.communicators import CommunicatorStates
@@ -93,8 +100,8 @@ class Collector:
         self._extent = CaptureExtent()
         self._slots = TimeBuckets(self._extent, window)
         self._allocations = Allocations()
-        self._ledger = Ledger(window, follow=self._follow)
-        self._crowd = Crowd(self._ledger, self._slots)
+        self._ledger = CaptureState(window, follow=self._follow)
+        self._crowd = OtherProcesses(self._ledger, self._slots)
         self._agent = AgentReadings()
         self._pressure = PressureState(window)
         self._places = CodeLocations(explainer.settings.max_processes)
@@ -116,7 +123,7 @@ class Collector:
         self._block_mode: str | None = None
         self._failures: dict[tuple[int, int, int], list[Failure]] = {}
         self._devices = DeviceRows()
-        self._nobodys_faults = NobodysFaults(window)
+        self._nobodys_faults = UnattributedFaults(window)
         self._steps = ThreadSteps(window)
         self._ways: dict[type, Callable[[Any], object]] = {
             CaptureActivity: self._observe_capture,
@@ -171,7 +178,7 @@ class Collector:
         found = self._ledger.figures()
         incidents = tuple(self._all_incidents(found.values(), start_unix_ns, end_unix_ns))
         chosen = [one for one in found.values() if self._chooses(one.process)]
-        self._names.learn_images(one.process for one in found.values())
+        self._names.learn_programs(one.process for one in found.values())
         lags = self._communicators.lags(end_unix_ns)
         settings = self._explainer.settings
         verdicts = [
@@ -373,4 +380,4 @@ class Collector:
 
 
 def _process_order(item: tuple[ProcessKey, Program]) -> tuple[bool, ProcessKey]:
-    return item[1].pid == CROWD_PID, item[0]
+    return item[1].pid == OTHER_PROCESSES_PID, item[0]

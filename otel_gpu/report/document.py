@@ -42,9 +42,9 @@ from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
 
 __all__ = [
     "COLLECTIVE",
-    "CROWD_PID",
     "KERNEL",
     "NATIVE",
+    "OTHER_PROCESSES_PID",
     "OWN_TIME",
     "Advice",
     "ApiTotals",
@@ -93,7 +93,7 @@ __all__ = [
 SCHEMA_VERSION = 2
 UNKNOWN = "unknown"
 
-CROWD_PID = 0
+OTHER_PROCESSES_PID = 0
 """Of what stands for many processes; no process has it."""
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from otel_gpu.limits.shares import of_user
 from otel_gpu.report.wording.formats import count_of, format_time, printable
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from otel_gpu.state.window import Window
 from otel_gpu.wire.readings import Aggregate
 
@@ -47,7 +47,7 @@ _REPAIRED_SHARE = 0.001
 
 def write_notes(
     calls: Collection[Aggregate],
-    ledger: Ledger,
+    ledger: CaptureState,
     agent: AgentReadings,
     *,
     failed_symbols: Mapping[str, int],
@@ -190,7 +190,7 @@ def _notes_on_steps(threads: Mapping[str, int]) -> Iterator[str]:
             yield f"No steps were found of {count_of(count, 'thread')}, whose calls {words}."
 
 
-def _counts_note(ledger: Ledger) -> str:
+def _counts_note(ledger: CaptureState) -> str:
     start_unix_ns, end_unix_ns = ledger.start_unix_ns, ledger.end_unix_ns
     begin = "the beginning" if start_unix_ns is None else f"{format_time(start_unix_ns)} UTC"
     end = "the end" if end_unix_ns is None else f"{format_time(end_unix_ns)} UTC"

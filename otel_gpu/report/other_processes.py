@@ -9,10 +9,10 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from otel_gpu.enrich.identity.identities import Program
-from otel_gpu.report.document import CROWD_PID, ProcessKey, key_of
+from otel_gpu.report.document import OTHER_PROCESSES_PID, ProcessKey, key_of
 from otel_gpu.report.time_buckets import TimeBuckets
 from otel_gpu.report.wording.formats import service_of
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from otel_gpu.state.time_accounting import MAX_SERIES
 
 MAX_NAMED = 500
@@ -32,7 +32,7 @@ class _Group:
         self._service = service
         self._size = 0
         self._attributes: dict[str, str] = {}
-        self.image = Program(CROWD_PID, number, service, 0, self._attributes)
+        self.image = Program(OTHER_PROCESSES_PID, number, service, 0, self._attributes)
 
     def grow(self) -> None:
         self._size += 1
@@ -40,7 +40,7 @@ class _Group:
         self._attributes["service.name"] = f"{self._size:,} more {noun} of {self._service}"
 
 
-class Crowd:
+class OtherProcesses:
     """
     Keeps figures of a bounded number of processes, and the sums of the others.
 
@@ -49,7 +49,7 @@ class Crowd:
         slots: What happened when, by process.
     """
 
-    def __init__(self, ledger: Ledger, slots: TimeBuckets) -> None:
+    def __init__(self, ledger: CaptureState, slots: TimeBuckets) -> None:
         self._ledger = ledger
         self._slots = slots
         self._ended: dict[ProcessKey, Program] = {}
@@ -82,7 +82,7 @@ class Crowd:
         single = {
             key: one.process
             for key, one in self._ledger.figures().items()
-            if one.process.pid != CROWD_PID
+            if one.process.pid != OTHER_PROCESSES_PID
             and (one.series or any(time.time_ns for time in one.times))
         }
         self._sum_up(single, named, MAX_NAMED)

@@ -54,7 +54,7 @@ class Mapping(NamedTuple):
     file: FileId = FileId(0, 0)
 
 
-class Images:
+class ElfFiles:
     """
     The ELF files that processes map, each open once; the one not used for longest goes first.
 
@@ -132,7 +132,7 @@ class Mappings:
     which can be later than its end.
     """
 
-    def __init__(self, pid: int, images: Images) -> None:
+    def __init__(self, pid: int, images: ElfFiles) -> None:
         self.pid = pid
         self._images = images
         self._maps = -1

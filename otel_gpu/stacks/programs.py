@@ -15,7 +15,7 @@ from typing import Final
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import MappedFile
-from otel_gpu.stacks.mappings import MAPPING_BYTES, Images, Mapping, Mappings
+from otel_gpu.stacks.mappings import MAPPING_BYTES, ElfFiles, Mapping, Mappings
 from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.samples import Image
 from otel_gpu.wire.probe_symbols import layer_of_library
@@ -120,7 +120,7 @@ class MappedPrograms:
 
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
-        self._files = Images(work=work)
+        self._files = ElfFiles(work=work)
         self._images: OrderedDict[Image, MappedProgram] = OrderedDict()
         self._parents: Recent[Image, MappedProgram] = Recent(MAX_REMEMBERED)
         self._ended_s: OrderedDict[Image, float] = OrderedDict()

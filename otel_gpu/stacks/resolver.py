@@ -21,7 +21,7 @@ from otel_gpu.stacks.programs import MappedProgram, MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.samples import Sample
 from otel_gpu.stacks.symbols.native_names import Symbols
-from otel_gpu.stacks.unwind.cached_suffixes import Tails
+from otel_gpu.stacks.unwind.cached_suffixes import CachedSuffixes
 from otel_gpu.stacks.unwind.cached_walks import Walks
 from otel_gpu.stacks.unwind.unwinder import RETURN_ADDRESS_BYTES, Unwinder
 from otel_gpu.wire.agent_records import json_record
@@ -103,7 +103,7 @@ class Resolver:
         self._symbols = symbols
         self._walks = Walks()
         # Of ticks: by generation and address, by image and sample, and by all that a stack is made of.
-        self._tails = Tails()
+        self._tails = CachedSuffixes()
         # Functions and tails with until when they are believed.
         self._functions: Recent[tuple[int, int], tuple[_Shared[Frame], float]] = Recent(
             _MAX_FUNCTIONS

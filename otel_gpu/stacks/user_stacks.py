@@ -298,7 +298,7 @@ class UserStacks:
         """Return the CUDA calls that a thread is in which was looked at; without its stack."""
         return self._resolver.open_calls(Sample(sample))
 
-    def resolve_look(self, sample: bytes) -> Resolved:
+    def resolve_thread(self, sample: bytes) -> Resolved:
         """
         Return the stack of a thread that was looked at.
 

@@ -94,7 +94,7 @@ Mark = Mapping[ProcessKey, Account]
 """What the ledger held at a moment."""
 
 
-class Ledger:
+class CaptureState:
     """
     Watches activities; bounded.
 

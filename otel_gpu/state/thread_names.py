@@ -33,7 +33,7 @@ class ThreadNames:
                 if len(self._ran) > MAX_NAMES:
                     self._ran.popitem(last=False)
 
-    def learn_images(self, images: Iterable[Program]) -> None:
+    def learn_programs(self, images: Iterable[Program]) -> None:
         """Take in watched processes."""
         for image in images:
             self._learn(who_of(image))

@@ -59,7 +59,7 @@ PLACES = {
     "otel_gpu.recorder.journal:Background.is_ready": STORE,
     "otel_gpu.recorder.journal:Background.put": STORE,
     "otel_gpu.recorder.journal:Journal._transact": STORE,
-    "otel_gpu.recorder.eviction:Room.make": STORE,
+    "otel_gpu.recorder.eviction:Eviction.make": STORE,
     "otel_gpu.recorder.journal:Journal._keep_books": STORE,
     "otel_gpu.export.exports:Exports.observe": {"export"},
     "otel_gpu.export.spans.activity_spans:SpanBuilder.spans": {"export"},
@@ -72,7 +72,10 @@ PLACES = {
     "otel_gpu.stacks.user_stacks:UserStacks.drop_ended": {"stacks"},
     "otel_gpu.stacks.programs:MappedPrograms.end": {"after_exit", "after_exec", "sweep"},
     "otel_gpu.capture.processes.discovery:read_facts": {"introductions", "after_exec"},
-    "otel_gpu.capture.processes.discovery:Introductions.make_some": {"introductions", "after_exec"},
+    "otel_gpu.capture.processes.discovery:ProcessDiscovery.make_some": {
+        "introductions",
+        "after_exec",
+    },
     "otel_gpu.capture.processes.watchlist:mapped_files": {"probes"},
     "otel_gpu.capture.processes.interpreters:Interpreters.examine": {"probes"},
     "otel_gpu.capture.processes.interpreters:Interpreters.examine_again": {"discovery"},
@@ -92,7 +95,7 @@ PLACES = {
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
     "tests.chaos.kernel_side:KernelSide.images": {"discovery", "sweep"},
     "tests.chaos.kernel_side:KernelSide.threads": {"sweep"},
-    "otel_gpu.capture.processes.stale_entries:Leftovers.free_memory": {"sweep"},
+    "otel_gpu.capture.processes.stale_entries:StaleEntries.free_memory": {"sweep"},
     "tests.chaos.kernel_side:KernelSide.mark_known": {"after_exec"},
     "otel_gpu.enrich.enricher:Enricher._enrich_call": {"enrich"},
     "otel_gpu.wire.decoder:_decode_record": {"decode"},
@@ -189,14 +192,14 @@ class Chaos(RuleBasedStateMachine):
             open_exports(config, environ, live=True, faults=self.faults)
         )
         self.store = self.open.enter_context(live_store(config, self.faults))
-        keepers = [Isolated(self.faults, "export", self.exports, Exports.renew), self.store]
+        sinks = [Isolated(self.faults, "export", self.exports, Exports.renew), self.store]
         self.blame = Isolated(
             self.faults,
             "explain",
-            pipeline.ExplainStage(config, *keepers),
-            lambda _: pipeline.ExplainStage(config, *keepers),
+            pipeline.ExplainStage(config, *sinks),
+            lambda _: pipeline.ExplainStage(config, *sinks),
         )
-        self.parts = [*keepers, self.blame, Isolated(self.faults, "witness", self.witness)]
+        self.parts = [*sinks, self.blame, Isolated(self.faults, "witness", self.witness)]
         self.enricher = Enricher()
         self.session = Session(self.kernel, config, watch_all=True, faults=self.faults)
         self.batches = self.session.batches()

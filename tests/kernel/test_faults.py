@@ -138,7 +138,7 @@ def test_errors_now_and_then_are_counted_where_they_were(
     store = tmp_path / "store.db"
     places = (
         "otel_gpu.capture.processes.watchlist:Watchlist.discover@0/3,"
-        "otel_gpu.capture.processes.discovery:Introductions.make_some@0/3,"
+        "otel_gpu.capture.processes.discovery:ProcessDiscovery.make_some@0/3,"
         "otel_gpu.pipeline:ExplainStage.observe@7/5,"
         "otel_gpu.stacks.user_stacks:UserStacks.resolve@3"
     )

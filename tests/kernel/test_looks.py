@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.cli.thread_dump import look_at_processes
+from otel_gpu.cli.thread_dump import dump_threads
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.report.stacks.thread_dump import ThreadsReport, make_threads_document
@@ -101,7 +101,7 @@ def test_a_call_that_waits_in_the_driver_is_seen_with_its_line(stubs: StubLibrar
     with hung(stubs, "driver") as subject:
         tid = subject.about["tid"]
         wait_until(lambda: is_asleep(subject.pid, tid), "waiting in the driver")
-        report = look_at_processes(Config(), [subject.pid])
+        report = dump_threads(Config(), [subject.pid])
         assert not was_stopped(subject.pid)
         about = subject.about
 
@@ -158,7 +158,7 @@ def test_frames_of_every_python_are_seen(stubs: StubLibraries, python: str) -> N
     with hung(stubs, "driver", 1, python) as subject:
         tid, pid = subject.about["tid"], subject.pid
         wait_until(lambda: is_asleep(pid, tid), "waiting in the driver")
-        report = look_at_processes(Config(), [pid])
+        report = dump_threads(Config(), [pid])
         line = subject.about["step"]
 
     frames = python_frames(report, tid)
@@ -170,7 +170,7 @@ def test_frames_of_every_python_are_seen(stubs: StubLibraries, python: str) -> N
 def test_threads_that_run_have_only_frames_of_their_own() -> None:
     """Their stacks change while they are looked at, and what is seen is said to be a moment old."""
     with Subject((sys.executable, "-c", BUSY)) as subject:
-        reports = [look_at_processes(Config(), [subject.pid]) for _ in range(10)]
+        reports = [dump_threads(Config(), [subject.pid]) for _ in range(10)]
         assert not was_stopped(subject.pid)
 
     threads = [thread for report in reports for thread in report.threads]

@@ -12,7 +12,7 @@ from otel_gpu import wire
 from otel_gpu.capture.bpf.loaders import KernelFunction, has_kernel_function
 from otel_gpu.capture.bpf.objects import BpfObject, object_path
 from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL, Programs
-from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, can_look
+from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, can_dump_threads
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError, MapFullError
@@ -88,7 +88,7 @@ def test_looks_are_loaded_where_they_can_be_wanted() -> None:
     with Programs(CONFIG, watch_all=False) as programs:
         programs.attach()
 
-        assert (programs.looks is not None) == can_look()
+        assert (programs.looks is not None) == can_dump_threads()
 
 
 def test_only_new_keeps_what_is_there(programs: Programs) -> None:

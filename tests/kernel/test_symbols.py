@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mappings
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.stacks.symbols.symbol_cache import SymbolCache
 from tests.unit.stacks.elf_files import image, library
@@ -92,7 +92,7 @@ def test_a_library_and_its_debug_file_are_read_where_the_process_has_them(
     container: Container, symbols: Symbols
 ) -> None:
     """Both lie on a file system that is mounted nowhere else; only the debug file has the name."""
-    mappings = Mappings(container.pid, Images())
+    mappings = Mappings(container.pid, ElfFiles())
     mapping = mappings.find(container.hidden)
 
     assert mapping is not None
@@ -105,7 +105,7 @@ def test_names_of_generated_code_are_under_the_pid_that_the_process_has_there(
     container: Container, symbols: Symbols
 ) -> None:
     """It writes them to its own /tmp, and knows no other number."""
-    mappings = Mappings(container.pid, Images())
+    mappings = Mappings(container.pid, ElfFiles())
     mapping = mappings.find(container.hidden)
 
     assert mapping is not None
@@ -117,7 +117,7 @@ def test_a_container_that_is_gone_is_not_kept_by_what_was_open(
     container: Container, symbols: Symbols
 ) -> None:
     """Its library is read until its mappings are closed, and not after."""
-    images = Images()
+    images = ElfFiles()
     mappings = Mappings(container.pid, images)
     container.end()
     mapping = mappings.find(container.hidden)

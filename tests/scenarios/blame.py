@@ -68,7 +68,7 @@ def capture(
 ) -> Truth:
     """Record a scenario, whose hot calls are counted by ``probes`` or by its own ``door``."""
     flags = (*CAPTURE_FLAGS, *(("--door",) if way == "door" else ()))
-    with scenario.surroundings() as environment:
+    with scenario.prepared_host() as environment:
         arguments = ("run", f"--record={recording}", *flags, "--", *command)
         return read_truth(run_verb(*arguments, env=environment))
 

@@ -20,11 +20,11 @@ class More(Scenario):
 
     __slots__ = ()
 
-    def surroundings(self) -> AbstractContextManager[dict[str, str]]:
+    def prepared_host(self) -> AbstractContextManager[dict[str, str]]:
         """Start what it needs beside it, also a program that is not watched."""
         if self.run in steady.WITH_NEIGHBOUR:
             return neighbour.started()
-        return super().surroundings()
+        return super().prepared_host()
 
     @property
     def recording(self) -> Path:

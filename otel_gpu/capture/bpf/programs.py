@@ -26,7 +26,12 @@ from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.capture.maps.blocks import BlockMaps, let_blocks_grow
 from otel_gpu.capture.maps.communicators import CommunicatorMaps, let_communicators_grow
-from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, Looks, can_look, kernel_stack
+from otel_gpu.capture.maps.thread_dump import (
+    LOOK_AT_THREAD,
+    ThreadDumps,
+    can_dump_threads,
+    kernel_stack,
+)
 from otel_gpu.capture.preload.program import add
 from otel_gpu.capture.preload.programs import Doors
 from otel_gpu.capture.probes.detaching import Link
@@ -35,7 +40,7 @@ from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.thread_contexts import ContextPlaces
 from otel_gpu.capture.processes.unread import Unread
 from otel_gpu.capture.processes.watched_processes import WatchedProcesses
-from otel_gpu.capture.steps.period_maps import PeriodMaps, limit_rhythms
+from otel_gpu.capture.steps.period_maps import PeriodMaps, limit_period_maps
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.formatting.units import count_of
@@ -121,7 +126,7 @@ def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
         bpf.let_grow("threads")
         let_blocks_grow(bpf)
         let_communicators_grow(bpf)
-    limit_rhythms(bpf, are_wanted=config.steps.find)
+    limit_period_maps(bpf, are_wanted=config.steps.find)
 
 
 class Programs:
@@ -165,7 +170,7 @@ class Programs:
         capture = config.capture
         self._loader = capture.loader
         # A tenth of what the kernel has to verify.
-        self._wants_looks = looks and can_look()
+        self._wants_looks = looks and can_dump_threads()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
@@ -193,7 +198,7 @@ class Programs:
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], object] | None = None
         self._booked_ktime_ns = (0, 0)
-        self.looks: Looks | None = None
+        self.looks: ThreadDumps | None = None
         self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
         self._stall_samples = self.bpf.map("stall_samples")
         self._allocations, self._captures, self._interpreters = map(
@@ -225,7 +230,7 @@ class Programs:
         if choose_loader(self._loader) == "libbpf":
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
             if self._wants_looks:
-                self.looks = Looks(self.bpf)
+                self.looks = ThreadDumps(self.bpf)
 
     def close(self) -> None:
         """

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from otel_gpu.capture.host.polling_thread import PatientReader
+from otel_gpu.capture.host.polling_thread import PollingThread
 from otel_gpu.wire.fabric_bodies import MAX_PORTS, MAX_TEXT, MAX_VALUE
 from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
 
@@ -67,7 +67,7 @@ class PortsReading(NamedTuple):
     info: dict[str, Any]
 
 
-class FabricReader(PatientReader):
+class FabricReader(PollingThread):
     """
     Reads the ports again and again.
 

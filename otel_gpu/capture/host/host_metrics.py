@@ -11,7 +11,7 @@ from otel_gpu.procfs import kernel_clock
 from otel_gpu.wire.agent_records import json_record
 
 
-class Surroundings:
+class HostMetrics:
     """
     Makes records of them.
 

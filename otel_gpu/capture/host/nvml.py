@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from otel_gpu.capture.host.kernel_log import Xid
 from otel_gpu.capture.host.nvml_events import XidEvents
-from otel_gpu.capture.host.polling_thread import PatientReader
+from otel_gpu.capture.host.polling_thread import PollingThread
 from otel_gpu.wire.device_bodies import GPM_METRICS, IO, LIMITED, MAX_DEVICES, MAX_PARTS
 
 MAX_XIDS: Final = 256
@@ -59,7 +59,7 @@ def load_bindings() -> ModuleType:
     return importlib.import_module("pynvml")
 
 
-class NvmlDevices(PatientReader):
+class NvmlDevices(PollingThread):
     """
     Reads the devices again and again.
 

@@ -9,7 +9,7 @@ LATE_S = 5.0
 """A reading that takes longer is late."""
 
 
-class PatientReader:
+class PollingThread:
     """
     Reads in a thread of its own; what derives from it says in ``_turn`` what a turn is.
 

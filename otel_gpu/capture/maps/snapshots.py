@@ -12,7 +12,7 @@ from otel_gpu.capture.maps.ended_waits import EndedWaits
 from otel_gpu.capture.maps.kernel_stacks import KernelStacks
 from otel_gpu.capture.maps.resources import ResourceMaps
 from otel_gpu.capture.maps.thresholds import find_thresholds
-from otel_gpu.capture.maps.unwatched_blockers import Culprits
+from otel_gpu.capture.maps.unwatched_blockers import UnwatchedBlockers
 from otel_gpu.capture.steps.detector import FoundSteps
 from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
@@ -135,7 +135,7 @@ class Snapshots:
         self._were_refused = False
         self.stacks = KernelStacks(programs)
         self.resources = ResourceMaps(programs, watched)
-        self.culprits = Culprits(watched)
+        self.culprits = UnwatchedBlockers(watched)
         rhythms = (programs.rhythms, programs.doors.rhythms)
         self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)
 

@@ -28,7 +28,7 @@ LOOK_AT_THREAD = "look_at_thread"
 WHOLE_PROCESS = 0
 """In place of a thread: all of them."""
 
-Whom = Mapping[tuple[int, int], int]
+WantedThreads = Mapping[tuple[int, int], int]
 """``image_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
 
 _RING_BYTES = 16 << 20
@@ -38,7 +38,7 @@ _UNUSED_MAPS = ("threads", "aggregates", "allocations", "thread_times", "folded_
 _SIGNED = 1 << 63
 
 
-class Look(NamedTuple):
+class ThreadDump(NamedTuple):
     """
     One thread at a moment.
 
@@ -70,16 +70,16 @@ class Look(NamedTuple):
     sample: bytes
 
 
-class Looks:
+class ThreadDumps:
     """What looks at threads: an object in which ``look_at_thread`` is loaded."""
 
     def __init__(self, bpf: BpfObject) -> None:
         self._run = bpf.attach_iterator(LOOK_AT_THREAD)
         self._looked_at = bpf.map("looked_at")
 
-    def take(self, whom: Whom) -> list[Look]:
+    def take(self, whom: WantedThreads) -> list[ThreadDump]:
         """Look at all of these once; those that are gone are left out."""
-        found: list[Look] = []
+        found: list[ThreadDump] = []
         keys = {
             wire.LOOK_KEY.pack(*key): image.to_bytes(8, "little") for key, image in whom.items()
         }
@@ -89,14 +89,14 @@ class Looks:
             for key in now:
                 self._looked_at.update(key, keys[key])
             try:
-                found += parse_looks(self._run())
+                found += parse_thread_dumps(self._run())
             finally:
                 for key in now:
                     self._looked_at.delete(key)
         return found
 
 
-class Onlooker:
+class ThreadDumper:
     """
     The kernel side of looks without a capture: nothing is attached, and nothing is watched.
 
@@ -115,7 +115,7 @@ class Onlooker:
             self._bpf.set_max_entries(name, 1)
         try:
             self._bpf.load()
-            self._looks = Looks(self._bpf)
+            self._looks = ThreadDumps(self._bpf)
             self._events = RingBuffer(self._bpf.map("events").fd, _RING_BYTES)
             self._interpreters = self._bpf.map("interpreters")
             self._stacks = self._bpf.map("stacks")
@@ -130,7 +130,7 @@ class Onlooker:
         self._events.close()
         self._bpf.close()
 
-    def take(self, whom: Whom) -> tuple[list[Look], list[bytes]]:
+    def take(self, whom: WantedThreads) -> tuple[list[ThreadDump], list[bytes]]:
         """Look at all of these once; also the records of what they run that was not met before."""
         return self._looks.take(whom), list(self._events.read())
 
@@ -160,14 +160,14 @@ def check_kernel(config: Config) -> None:
             hint="capture live with `otel-gpu stacks --pid PID` instead: "
             "that sees threads when they make CUDA calls",
         )
-    if not can_look():
+    if not can_dump_threads():
         raise HostError(
             "this kernel is too old: its BPF programs cannot read the memory of other threads",
             hint="Linux 5.18 or later is needed to look at threads",
         )
 
 
-def can_look() -> bool:
+def can_dump_threads() -> bool:
     """Return whether the kernel has what ``look_at_thread`` calls, if it has BTF."""
     return has_kernel_function(KernelFunction.READS_OTHERS)
 
@@ -178,7 +178,7 @@ def kernel_stack(stacks: BpfMap, stack: int) -> tuple[int, ...]:
     return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
 
 
-def parse_looks(output: bytes) -> Iterator[Look]:
+def parse_thread_dumps(output: bytes) -> Iterator[ThreadDump]:
     """Yield what an iteration returned."""
     records = list(_split(output))
     # The least is the best: it is as long ago as we came to a CPU that this was measured.
@@ -186,7 +186,7 @@ def parse_looks(output: bytes) -> Iterator[Look]:
     for fields, sample in records:
         flags, since_clock_ns = fields["flags"], fields["since_clock_ns"]
         since_ktime_ns = min(since_clock_ns + behind_ns, fields["ktime_ns"])
-        yield Look(
+        yield ThreadDump(
             fields["pid"],
             fields["tid"],
             fields["image_ktime_ns"],

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.procfs import kernel_clock
-from otel_gpu.procfs.process_facts import program_of, read_stranger
+from otel_gpu.procfs.process_facts import program_of, read_unwatched_process
 from otel_gpu.wire.agent_records import json_record
 
 FLOOR_NS = 2_000_000
@@ -34,7 +34,7 @@ class _Known(NamedTuple):
     told_s: float
 
 
-class Culprits:
+class UnwatchedBlockers:
     """
     Processes that kept watched threads waiting.
 
@@ -79,7 +79,7 @@ class Culprits:
         """Whether somebody waits to be looked up."""
         return bool(self._due)
 
-    def introduce_some(self, *, is_last: bool = False) -> Iterator[bytes]:
+    def describe_some(self, *, is_last: bool = False) -> Iterator[bytes]:
         """Look those up that took most time, more of them at the end; the gone are left out."""
         count = _AT_THE_END if is_last else _AT_A_TIME
         for pid in heapq.nlargest(count, self._due, key=self._due.__getitem__):
@@ -94,6 +94,6 @@ class Culprits:
             self._known[pid] = _Known(program, now_s, known.told_s if known and is_told else now_s)
             if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
-            facts = None if is_told or program is None else read_stranger(pid)
+            facts = None if is_told or program is None else read_unwatched_process(pid)
             if facts is not None:
                 yield json_record(wire.RECORD_CULPRIT, kernel_clock.ktime_ns(), facts, pid=pid)

@@ -29,7 +29,7 @@ from otel_gpu.capture.bpf.programs import (
 from otel_gpu.capture.preload.programs import DOOR_THREAD
 from otel_gpu.capture.probes.attacher import AnyLink, ProbeLink, waiting
 from otel_gpu.capture.probes.call_probes import attach_probes
-from otel_gpu.capture.probes.device_queries import DeviceAsks, asks_of
+from otel_gpu.capture.probes.device_queries import DeviceQueries, asks_of
 from otel_gpu.capture.probes.elf_exports import ElfSymbols
 from otel_gpu.capture.probes.library_sites import LibrarySites, describe_sites
 from otel_gpu.capture.probes.missed_starts import MissedStart
@@ -99,7 +99,7 @@ class _File:
     hot_count: int = 0
     hot_links: list[AnyLink] = field(default_factory=list)
     only_doors_since_s: float | None = None
-    asks: DeviceAsks | None = None
+    asks: DeviceQueries | None = None
     said: dict[str, Any] = field(default_factory=dict)
     # Of a library to which blocks are reported: itself, where the function is, and the probe.
     report_fd: int = -1
@@ -543,7 +543,7 @@ class Attachments:
                 "them, which is not safe on arm64 (capture.foreign_probes)",
                 *(mapped.path, mapped.pid, len(exported) - len(probes), len(exported)),
             )
-        file.asks = DeviceAsks(self._programs.bpf, sites.move(asks_of(symbols.functions)))
+        file.asks = DeviceQueries(self._programs.bpf, sites.move(asks_of(symbols.functions)))
         # What a program has in itself, it calls without asking the dynamic linker.
         hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
         left_out = hot if has_door else []

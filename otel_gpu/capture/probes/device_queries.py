@@ -23,7 +23,7 @@ SEEN_FOR_S = 2.0
 _logger = logging.getLogger(__name__)
 
 
-class DeviceAsks:
+class DeviceQueries:
     """
     The probes at what tells programs their device, in one library.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, Look, Looks
+from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump, ThreadDumps
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.stacks.resolver import OpenFrame
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -48,14 +48,14 @@ class EarlyCalls:
     and ``look_not_followed`` (it is not known what they have called since).
     """
 
-    def __init__(self, looks: Callable[[], Looks | None], user_stacks: UserStacks) -> None:
+    def __init__(self, looks: Callable[[], ThreadDumps | None], user_stacks: UserStacks) -> None:
         self._looks = looks
         self._user_stacks = user_stacks
         self._images: dict[int, int] = {}
         self._due: dict[_Whom, _Due] = {}
         # Who was looked at, what was seen, and what of that nothing was made of yet.
         self._asked: dict[_Whom, _Due] = {}
-        self._taken: deque[Look] = deque()
+        self._taken: deque[ThreadDump] = deque()
         # When each began, at the latest, by thread.
         self._starts: dict[_Whom, dict[OpenFrame, int]] = {}
         self.counts = dict.fromkeys(_COUNTS, 0)
@@ -106,7 +106,7 @@ class EarlyCalls:
             for pid in gone:
                 del self._images[pid]
 
-    def _judge(self, look: Look, now_ktime_ns: int) -> Iterator[bytes]:
+    def _judge(self, look: ThreadDump, now_ktime_ns: int) -> Iterator[bytes]:
         key = (look.pid, look.tid)
         before = self._starts.pop(key, {})
         if self._images.get(look.pid) != look.image_ktime_ns:
@@ -132,7 +132,7 @@ class EarlyCalls:
             self._starts[key] = before
 
     def _report(
-        self, look: Look, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
+        self, look: ThreadDump, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
     ) -> Iterator[bytes]:
         # At the latest: when we came, or when it began to wait inside of it, long before that.
         latest = look.image_ktime_ns - len(frames)
@@ -146,7 +146,7 @@ class EarlyCalls:
             if age_ns < _LEAST_AGE_NS or not (is_waiting or frame in before):
                 continue
             if not stack:
-                resolved = self._user_stacks.resolve_look(look.sample)
+                resolved = self._user_stacks.resolve_thread(look.sample)
                 stack = resolved.stack
                 yield from resolved.records
             blocked_ns = look.ktime_ns - look.since_ktime_ns if look.since_ktime_ns else 0

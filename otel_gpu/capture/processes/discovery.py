@@ -21,7 +21,7 @@ _AT_A_TIME_S = 0.05
 MAX_WAITING = 8192
 
 
-class Introductions:
+class ProcessDiscovery:
     """
     Process images, as (pid, image_ktime_ns), that nobody has been told about yet.
 

@@ -16,7 +16,7 @@ from otel_gpu.procfs.process_facts import start_ktime_ns
 Image = tuple[int, int]
 
 
-class Leftovers:
+class StaleEntries:
     """
     Finds and frees them.
 

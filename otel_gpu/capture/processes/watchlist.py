@@ -21,9 +21,9 @@ from otel_gpu.capture.maps.block_windows import BlockWindows
 from otel_gpu.capture.probes.attachments import Attachments, NewLibrary
 from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.capture.probes.missed_starts import MissedStart, MissedStarts
-from otel_gpu.capture.processes.discovery import Introductions
+from otel_gpu.capture.processes.discovery import ProcessDiscovery
 from otel_gpu.capture.processes.interpreters import Interpreters
-from otel_gpu.capture.processes.stale_entries import Image, Leftovers
+from otel_gpu.capture.processes.stale_entries import Image, StaleEntries
 from otel_gpu.capture.processes.stopped_processes import Hold
 from otel_gpu.capture.processes.thread_contexts import ThreadContexts
 from otel_gpu.capture.record_headers import header_of
@@ -113,8 +113,8 @@ class Watchlist:
         work = programs.file_work
         self._interpreters = Interpreters(programs, in_advance=True, work=work)
         self._thread_contexts = ThreadContexts(programs.contexts, work)
-        self._introductions = Introductions(programs.processes, config.capture.environment)
-        self._leftovers = Leftovers(programs)
+        self._introductions = ProcessDiscovery(programs.processes, config.capture.environment)
+        self._leftovers = StaleEntries(programs)
         self._images: dict[int, int] = {}
         self._scanned: set[int] = set()
         # How many ticks have met an image.
@@ -284,7 +284,7 @@ class Watchlist:
             image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
             self._add_newcomer(pid, image_ktime_ns)
 
-    def introduce_some(self) -> Iterator[bytes]:
+    def describe_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""
         for _ in range(min(_NEWCOMERS_AT_A_TIME, len(self._newcomers))):
             pid, image_ktime_ns = image = next(iter(self._newcomers))
@@ -350,7 +350,7 @@ class Watchlist:
         """Return the images, as (pid, image_ktime_ns), that ended without a record of it."""
         return self._leftovers.ended(self._images)
 
-    def free_leftovers(self) -> set[Image]:
+    def free_stale_entries(self) -> set[Image]:
         """Free what ended images left in the kernel's maps, and return those that live."""
         self._leftovers.free_threads()
         self._leftovers.free_memory()

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.capture.steps.period import CallSequence, Period, turns_of
 from otel_gpu.capture.steps.period_maps import PeriodMemory
-from otel_gpu.capture.steps.period_search import Reason, find_rhythm
+from otel_gpu.capture.steps.period_search import Reason, find_period
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_of
@@ -237,15 +237,15 @@ class FoundSteps:
         if self._is_ending and kept > _LAST_CALLS:
             return False
         with self._budget.paying(thread.image, uid):
-            self._look_for_rhythm(index, thread)
+            self._search_period(index, thread)
         return True
 
-    def _look_for_rhythm(self, index: int, thread: _Thread) -> None:
+    def _search_period(self, index: int, thread: _Thread) -> None:
         calls = thread.maps.calls(index)
         thread.tried = len(calls.symbols)
         if thread.image in self._telling:
             return
-        found = find_rhythm(calls)
+        found = find_period(calls)
         if isinstance(found, Reason):
             if thread.rhythm is None:
                 thread.state = found

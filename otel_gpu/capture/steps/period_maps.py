@@ -45,7 +45,7 @@ class Round(NamedTuple):
     end_ktime_ns: int
 
 
-def limit_rhythms(bpf: BpfObject, *, are_wanted: bool) -> None:
+def limit_period_maps(bpf: BpfObject, *, are_wanted: bool) -> None:
     """Have rhythms take no memory if no steps are looked for; before ``load``."""
     if not are_wanted:
         bpf.set_max_entries("rhythms", 1)

@@ -66,7 +66,7 @@ class Reason(enum.StrEnum):
     UNSURE = "unsure"
 
 
-def find_rhythm(calls: CallSequence) -> Period | Reason:
+def find_period(calls: CallSequence) -> Period | Reason:
     """Return the rhythm of a thread, or why none is known."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS

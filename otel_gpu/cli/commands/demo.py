@@ -55,7 +55,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 --
 
 def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> None:
     command = build(scenario, folder)
-    with scenario.surroundings() as environment:
+    with scenario.prepared_host() as environment:
         result = subprocess.run(
             [*_OTEL_GPU, "run", f"--record={recording}", *CAPTURE_FLAGS, "--", *command],
             env=CAPTURE_ENVIRONMENT | os.environ | environment,

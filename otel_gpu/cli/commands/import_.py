@@ -19,14 +19,14 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.formatting.units import counted
 from otel_gpu.importers import KINDS, open_capture
-from otel_gpu.importers.import_counts import Tally
+from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.report.collector import Collector
 from otel_gpu.report.json_form import make_document
 from otel_gpu.report.memory.snapshot_readings import AsReadings
 from otel_gpu.report.wording.formats import printable
 
 if TYPE_CHECKING:
-    from otel_gpu.cli.capture_sinks import Keepers
+    from otel_gpu.cli.capture_sinks import CaptureSinks
 
 CONFIG_FLAGS = ("export.otlp_file",)
 
@@ -63,17 +63,17 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     name = f"{args.file} and {len(args.others)} more" if args.others else str(args.file)
     with (
         open_capture(args.kind, args.file, config, **_choices(args)) as capture,
-        _open_keepers(config, environ, args.store) as keepers,
+        _open_sinks(config, environ, args.store) as sinks,
     ):
         tally = capture.tally
         explainer = Explainer(pipeline.explain_settings(config))
         collector = Collector(explainer, rejected=tally.rejected)
-        kept = map(AsReadings, keepers.observers if keepers else ())
+        kept = map(AsReadings, sinks.observers if sinks else ())
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
         complete = True
-        if keepers is not None:
-            keepers.conclude_import(name, tally.notes, tally.rejected)
-            complete = keepers.close(out)
+        if sinks is not None:
+            sinks.conclude_import(name, tally.notes, tally.rejected)
+            complete = sinks.close(out)
     report = collector.finish(name, tally.notes)
     if args.json:
         out.json({"import": _document(tally), "report": make_document(report)})
@@ -83,28 +83,28 @@ def run(args: Namespace, config: Config, out: Output) -> int:
             # Not folded: it may be searched.
             console.print(line, soft_wrap=True)
         console.print()
-        from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- as in _open_keepers
+        from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- as in _open_sinks
 
         write_text(report, console)
     return 0 if complete else 1
 
 
 def _note_destination(args: Namespace, config: Config, out: Output) -> None:
-    from otel_gpu.cli.flight_recorder import has_destination  # noqa: PLC0415 -- as in _open_keepers
+    from otel_gpu.cli.flight_recorder import has_destination  # noqa: PLC0415 -- as in _open_sinks
 
     if args.otlp and not has_destination(config):
         out.note("nothing is sent: set OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
-def _open_keepers(
+def _open_sinks(
     config: Config, environ: Mapping[str, str] | None, store: Path | None
-) -> AbstractContextManager["Keepers | None"]:
+) -> AbstractContextManager["CaptureSinks | None"]:
     if environ is None and store is None:
         return nullcontext()
     # It is half of what a verb imports that only reports.
-    from otel_gpu.cli.capture_sinks import open_keepers  # noqa: PLC0415
+    from otel_gpu.cli.capture_sinks import open_sinks  # noqa: PLC0415
 
-    return open_keepers(config, environ, store)
+    return open_sinks(config, environ, store)
 
 
 def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
@@ -120,14 +120,14 @@ def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
     return given
 
 
-def _document(tally: Tally) -> dict[str, Any]:
+def _document(tally: ImportCounts) -> dict[str, Any]:
     counts = {
         name: dict(getattr(tally, name)) for name in ("source", "taken", "left_out", "rejected")
     }
     return counts | {"notes": list(tally.notes)}
 
 
-def _lines(source: str, tally: Tally) -> Iterator[str]:
+def _lines(source: str, tally: ImportCounts) -> Iterator[str]:
     said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
     yield printable(f"{source}: {said}")
     for name in ("taken", "left_out", "rejected"):

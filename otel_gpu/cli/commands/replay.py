@@ -7,7 +7,7 @@ same output, byte for byte.
 import os
 from argparse import ArgumentParser, Namespace
 
-from otel_gpu.cli.capture_sinks import list_counts, open_keepers
+from otel_gpu.cli.capture_sinks import list_counts, open_sinks
 from otel_gpu.cli.commands import Output, add_file
 from otel_gpu.cli.flight_recorder import has_destination
 from otel_gpu.cli.sources import RecordingSource
@@ -27,9 +27,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     recording = RecordingSource(args.recording)
     if args.store is None and not has_destination(config):
         out.note("nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT or give --otlp-file")
-    with open_keepers(config, os.environ, args.store) as keepers:
-        recording.play(Window(), keepers.observers)
-        complete = keepers.close(out)
+    with open_sinks(config, os.environ, args.store) as sinks:
+        recording.play(Window(), sinks.observers)
+        complete = sinks.close(out)
     if recording.rejected:
         out.note(f"records that could not be decoded: {list_counts(recording.rejected)}")
     if recording.error:

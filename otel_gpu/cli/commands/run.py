@@ -82,15 +82,15 @@ def _capture(
             console = out.stderr_console
             live = is_live(args.summary, console, shares_terminal=started.command is not None)
             summary = stack.enter_context(Summary(console, live=live, dropped=exports.dropped))
-        keepers: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
+        sinks: list[Isolated[Any]] = [Isolated(faults, "export", exports, Exports.renew)]
         if store is not None:
-            keepers.append(store)
+            sinks.append(store)
 
         def explain(_: pipeline.ExplainStage | None = None) -> pipeline.ExplainStage:
-            return pipeline.ExplainStage(config, *keepers)
+            return pipeline.ExplainStage(config, *sinks)
 
         blame = Isolated(faults, "explain", explain(), explain)
-        parts = [*keepers, blame, Isolated(faults, "hang_log", _HangLog())]
+        parts = [*sinks, blame, Isolated(faults, "hang_log", _HangLog())]
         if summary is not None:
             parts.append(Isolated(faults, "summary", summary))
 

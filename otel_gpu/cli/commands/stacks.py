@@ -100,9 +100,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Add up; the command's exit code, or 0."""
     if args.now:
-        from otel_gpu.cli.thread_dump import look_at_threads  # noqa: PLC0415 -- as of a capture
+        from otel_gpu.cli.thread_dump import print_thread_dump  # noqa: PLC0415 -- as of a capture
 
-        return look_at_threads(args, config, out)
+        return print_thread_dump(args, config, out)
     if args.limit < 1:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by not in (TIME, CALLS)):

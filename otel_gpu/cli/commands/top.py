@@ -32,7 +32,7 @@ from otel_gpu.faults import Faults, Isolated, Observer
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.render.text.summary import is_live
-from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.model import TopModel
 
 CONFIG_FLAGS = ("spans.mode",)
 TAKES_COMMAND = True
@@ -156,12 +156,12 @@ class _Pace:
             raise _Quit
 
 
-def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> Board:
+def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> TopModel:
     interval_ns = round(args.interval * _NS_PER_S)
-    return Board(pipeline.bounded_settings(config), interval_ns, rejected)
+    return TopModel(pipeline.bounded_settings(config), interval_ns, rejected)
 
 
-def _make_display(args: Namespace, board: Board, console: Console, source: str) -> Display:
+def _make_display(args: Namespace, board: TopModel, console: Console, source: str) -> Display:
     # What a command writes to the same terminal would be gone with the screen.
     shares_terminal = bool(args.command) and sys.stdout.isatty()
     may_redraw = not console.is_dumb_terminal and not args.once

@@ -25,23 +25,23 @@ _BETTER: Mapping[str, frozenset[str]] = {
 _SAME: Mapping[str, str] = {"run_queue": "preemption"}
 
 
-class Claim(NamedTuple):
+class AttributedTime(NamedTuple):
     """What so many effects say that a cause took."""
 
     time_ns: int = 0
     effects: int = 0
 
-    def plus(self, time_ns: int, effects: int) -> "Claim":
+    def plus(self, time_ns: int, effects: int) -> "AttributedTime":
         """Return it with more of both."""
-        return Claim(self.time_ns + time_ns, self.effects + effects)
+        return AttributedTime(self.time_ns + time_ns, self.effects + effects)
 
 
-_Claims = dict[tuple[str, int], Claim]
+_Claims = dict[tuple[str, int], AttributedTime]
 """By kind, and the pid of the culprit."""
-_NOTHING = Claim()
+_NOTHING = AttributedTime()
 
 
-class Claims:
+class AttributedTimes:
     """What effects say that causes took, by process image and second; bounded."""
 
     def __init__(self, max_images: int) -> None:
@@ -61,7 +61,7 @@ class Claims:
         if len(self._claims) > self._max_images:
             self._claims.popitem(last=False)
 
-    def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], Claim]:
+    def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], AttributedTime]:
         """Return what effects of an image claim that ended by then, each once."""
         seconds = self._claims.get(key_of(process), {})
         taken: _Claims = {}
@@ -73,7 +73,9 @@ class Claims:
         return taken
 
 
-def claimed(chronic: Chronic, claims: Mapping[tuple[str, int], Claim]) -> tuple[Claim, int]:
+def claimed(
+    chronic: Chronic, claims: Mapping[tuple[str, int], AttributedTime]
+) -> tuple[AttributedTime, int]:
     """
     Return how much of the time of a chronic cause the effects tell of, in nanoseconds.
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
-from otel_gpu.explain.accounting.thread_locations import Whereabouts
+from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import state_of_kind
 from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
@@ -62,7 +62,7 @@ class AccountCauses:
         self._process = process
         self._window = start_unix_ns, end_unix_ns
         self._places = places
-        self._whereabouts = Whereabouts(places, times) if places else None
+        self._whereabouts = ThreadLocations(places, times) if places else None
         # Who worked, or had the CPU: by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 

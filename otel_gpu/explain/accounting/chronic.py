@@ -42,7 +42,7 @@ from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.ranking import CauseSums, clear_resource, rank
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH, LOW, MEDIUM, fault_ns
-from otel_gpu.state.capture_state import Figures, Ledger, Mark
+from otel_gpu.state.capture_state import CaptureState, Figures, Mark
 from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
@@ -270,7 +270,7 @@ class ChronicCauses:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CaptureState,
         settings: Settings,
         more: FindMore | None = None,
         late: FindLate | None = None,

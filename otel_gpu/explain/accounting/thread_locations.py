@@ -10,7 +10,7 @@ from otel_gpu.explain.code_locations import CodeLocations, Queued, Seen
 _RUN_QUEUE = "run_queue"
 
 
-class Whereabouts:
+class ThreadLocations:
     """
     Finds the places of what a process lost, and of whom it waited for.
 

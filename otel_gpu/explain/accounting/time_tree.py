@@ -33,7 +33,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, Resource, Who
 from otel_gpu.enrich.thread_times import NO_WAIT, ThreadTime
 from otel_gpu.explain import rules
-from otel_gpu.explain.accounting.thread_locations import Whereabouts
+from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import kind_of, kind_of_end, state_of, state_of_kind
 from otel_gpu.explain.chains import TimeNode, Where
 from otel_gpu.explain.code_locations import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
@@ -117,7 +117,7 @@ def grow(
         if leaf.state == IDLE:
             passed_ns[IDLE] = passed_ns.get(IDLE, 0) + time_ns
             passed_ns["ipc"] -= time_ns
-    whereabouts = Whereabouts(places, times) if places else None
+    whereabouts = ThreadLocations(places, times) if places else None
     grower = _Grower(times[0].process.pid, total_ns, whereabouts, most)
     children = [
         grower.branch(state, time_ns, {k: v for k, v in leaves.items() if k.state == state})
@@ -259,7 +259,7 @@ class _Grower:
     """Makes nodes of leaves."""
 
     def __init__(
-        self, pid: int, total_ns: int, whereabouts: Whereabouts | None, most: int | None
+        self, pid: int, total_ns: int, whereabouts: ThreadLocations | None, most: int | None
     ) -> None:
         self._pid = pid
         self._total_ns = total_ns

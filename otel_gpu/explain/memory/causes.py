@@ -54,7 +54,7 @@ def judge(known: Failure) -> Failure:
     others = known.outside_bytes or 0
     if others < known.capacity_bytes * _OTHERS_SHARE:
         others = 0
-    kept, kept_bytes = _keeper_of(known, lacking) if lacking > 0 else (None, 0)
+    kept, kept_bytes = _largest_holding_of(known, lacking) if lacking > 0 else (None, 0)
     if lacking > 0 and largest is not None and largest >= asked:
         cause = CauseKind.FITTING_HOLE
         known = known._replace(kept=tuple(one for one in known.kept if one[:2] != _own(known)))
@@ -73,7 +73,7 @@ def judge(known: Failure) -> Failure:
     return known._replace(cause=cause)
 
 
-def _keeper_of(known: Failure, lacking_bytes: int) -> tuple[CauseKind | None, int]:
+def _largest_holding_of(known: Failure, lacking_bytes: int) -> tuple[CauseKind | None, int]:
     """Return for what free memory is kept that would have been enough, and how much; None: for nothing."""
     # A pool is given back when nothing is left that uses it; before that, not even what is free as a whole.
     in_pools = [one for one in known.kept if one.pool != SHARED]

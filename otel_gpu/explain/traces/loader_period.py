@@ -21,7 +21,7 @@ class LoaderPeriod(NamedTuple):
     steps: int
 
 
-def rhythm_of(waits_ns: Sequence[int]) -> LoaderPeriod | None:
+def find_loader_period(waits_ns: Sequence[int]) -> LoaderPeriod | None:
     """
     Return the rhythm of waits; None: they have none, or there are too few to tell.
 

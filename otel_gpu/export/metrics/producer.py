@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 
 @dataclass(slots=True)
-class _GivenImage:
+class _GivenProgram:
     """What a sink of deltas was given of one image, and up to when all of it."""
 
     unix_ns: int | None = None
@@ -54,7 +54,7 @@ class MetricProducer:
         self._store = store
         self._sink = store.add_sink()
         self._temporality = temporality
-        self._given: dict[ProcessKey, _GivenImage] = {}
+        self._given: dict[ProcessKey, _GivenProgram] = {}
         self._exemplars_given = 0
         self._exemplars_produced = 0
         # Points of the last collection that have not arrived.
@@ -82,7 +82,7 @@ class MetricProducer:
             snapshot = point.snapshot
             # Only deltas begin where the last export ended.
             if point.temporality is AggregationTemporality.DELTA:
-                given = self._given.setdefault(snapshot.key, _GivenImage())
+                given = self._given.setdefault(snapshot.key, _GivenProgram())
                 for measurement in point.measurements:
                     key = (point.instrument.name, measurement.source)
                     given.values[key] = Given(measurement.value, snapshot.time_unix_ns)
@@ -101,7 +101,7 @@ class MetricProducer:
 
     def _points(self, snapshot: Snapshot) -> Iterator[Point]:
         """Yield one point per instrument and attribute set, instruments together."""
-        given = self._given.get(snapshot.key) or _GivenImage()
+        given = self._given.get(snapshot.key) or _GivenProgram()
         cells: dict[Instrument, dict[Attributes, PointAccumulator]] = {}
         for measurement in snapshot.measurements:
             instrument, attributes, source, _ = measurement

@@ -10,7 +10,7 @@ from typing import Any, Final
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
 from otel_gpu.importers.flight_recorder.dump import Dump, ProcessGroup, read_dump
-from otel_gpu.importers.import_counts import Tally
+from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError
 from otel_gpu.wire.communicators import (
     Communicator,
@@ -72,7 +72,7 @@ class FlightRecorderCapture:
             if kept > MAX_CALLS:
                 raise RecordingError(f"{path}: more than {MAX_CALLS:,} collectives in all files")
         self._size = _world_size(self._dumps)
-        self.tally = self._tally()
+        self.tally = self._count_all()
 
     def events(self) -> Iterator[Event]:
         """Yield how far each rank is; see ``importers.ForeignCapture``."""
@@ -121,8 +121,8 @@ class FlightRecorderCapture:
             readings.append((key, _communicator(rank, name, group, start_ns)))
         yield Communicators(made_ns, tuple(readings))
 
-    def _tally(self) -> Tally:
-        tally = Tally(source={"tool": _TOOL})
+    def _count_all(self) -> ImportCounts:
+        tally = ImportCounts(source={"tool": _TOOL})
         for what in ("version", "nccl_version"):
             found = sorted({getattr(dump, what) for dump in self._dumps.values()} - {""})
             if found:

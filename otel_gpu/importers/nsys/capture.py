@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.import_counts import HOST_WORK, Tally
+from otel_gpu.importers.import_counts import HOST_WORK, ImportCounts
 from otel_gpu.importers.nsys.tables import (
     DEVICE_TABLES,
     NVTX,
@@ -74,7 +74,7 @@ class NsysCapture:
     def __init__(self, path: Path, tables: Tables, source: SqliteSource, config: Config) -> None:
         self._path, self._tables, self._source = path, tables, source
         self._layout = layout_description(config)
-        self.tally = Tally(
+        self.tally = ImportCounts(
             source=self._described(),
             left_out=tables.left_out,
             rejected=tables.rejected,

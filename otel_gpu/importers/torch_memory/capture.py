@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.import_counts import Tally
+from otel_gpu.importers.import_counts import ImportCounts
 from otel_gpu.importers.plain_pickle import UnreadableError, read_plain
 from otel_gpu.importers.regular_file import check_file
 from otel_gpu.importers.torch_memory.shapes import EVENT, OTHER_EVENT, Shapes
@@ -58,7 +58,7 @@ class SnapshotCapture:
             ) from None
         except OSError as error:
             raise RecordingError(f"{path}: {error.strerror}") from error
-        self.tally = self._tally()
+        self.tally = self._count_all()
 
     def events(self) -> Iterator[Event]:
         """Yield the memory of each device; see ``importers.ForeignCapture``."""
@@ -133,7 +133,7 @@ class SnapshotCapture:
         if at != len(operations):
             raise UnreadableError("events outside of the traces of devices")
 
-    def _tally(self) -> Tally:
+    def _count_all(self) -> ImportCounts:
         blocks = sum(len(segment.blocks) for segment in self._segments)
         count = len(self._shapes.operations)
         conf = self._settings.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -141,7 +141,7 @@ class SnapshotCapture:
         if type(conf) is str and conf:
             source["settings"] = clean(conf)
         taken = Counter({"segments": len(self._segments), "blocks": blocks, "events": count})
-        return Tally(source=source, taken=taken, left_out=self._shapes.left_out)
+        return ImportCounts(source=source, taken=taken, left_out=self._shapes.left_out)
 
 
 def _ends(operations: Operations) -> tuple[int, ...]:

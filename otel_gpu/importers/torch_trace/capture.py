@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from otel_gpu.config import Config
 from otel_gpu.errors import RecordingError
-from otel_gpu.importers.import_counts import HOST_WORK, Tally
+from otel_gpu.importers.import_counts import HOST_WORK, ImportCounts
 from otel_gpu.importers.torch_trace.rows import Rows
 from otel_gpu.importers.torch_trace.scanner import DAMAGED, HINT, Scanner
 from otel_gpu.importers.torch_trace.text import Text
@@ -46,7 +46,7 @@ class TraceCapture:
     def __init__(self, paths: list[Path], config: Config) -> None:
         self._paths = paths
         self._layout = layout_description(config)
-        self.tally = Tally(source={"tool": _TOOL})
+        self.tally = ImportCounts(source={"tool": _TOOL})
 
     def events(self) -> Iterator[Event]:
         """Yield each trace; see ``importers.ForeignCapture``."""

@@ -19,7 +19,7 @@ from otel_gpu.instrumentation.engines.inference_steps import (
     InferenceSteps,
     is_wanted,
 )
-from otel_gpu.instrumentation.published import surrounded_by
+from otel_gpu.instrumentation.published import publish_identity
 
 _SCHEDULER: Final = "sglang.srt.managers.scheduler"
 
@@ -59,7 +59,7 @@ class _Schedulers:
         step, batch = begun
         error: BaseException | None = None
         try:
-            with surrounded_by(step.identity, _SCHEDULER):
+            with publish_identity(step.identity, _SCHEDULER):
                 return following(*given, **named)
         except BaseException as raised:
             error = raised

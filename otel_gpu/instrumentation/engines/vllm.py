@@ -24,7 +24,7 @@ from otel_gpu.instrumentation.engines.inference_steps import (
     InferenceSteps,
     is_wanted,
 )
-from otel_gpu.instrumentation.published import publish_context, publish_span, surrounded_by
+from otel_gpu.instrumentation.published import publish_context, publish_identity, publish_span
 
 CARRIED: Final = "_otel_gpu_step"
 """Attribute of what the scheduler sends to its workers: the identity of the step."""
@@ -215,13 +215,13 @@ class _Workers:
         self, following: _Call, worker: object, given: tuple[Any, ...], named: dict[str, Any]
     ) -> object:
         identity = self._guard.run(self._begin, worker, _output_of(given, named))
-        with surrounded_by(identity, _WORKER):
+        with publish_identity(identity, _WORKER):
             return following(*given, **named)
 
     def _sample(
         self, following: _Call, worker: object, given: tuple[Any, ...], named: dict[str, Any]
     ) -> object:
-        with surrounded_by(self._guard.run(self._run.get, worker), _WORKER):
+        with publish_identity(self._guard.run(self._run.get, worker), _WORKER):
             return following(*given, **named)
 
     def _begin(self, worker: object, output: object) -> Identity | None:

@@ -18,7 +18,7 @@ from otel_gpu.report.causes import (
     find_intervals,
     in_order_of_time,
     longest_first,
-    worst_moment,
+    worst_effect,
     write_tree,
 )
 from otel_gpu.report.document import (
@@ -245,7 +245,7 @@ def get_timeline(
 
 
 def _around_worst(document: Document) -> tuple[Window, str]:
-    worst = worst_moment(document)
+    worst = worst_effect(document)
     if worst is None:
         return document.window, _WHOLE
     effect = worst.effect

@@ -12,7 +12,7 @@ from typing import Any, Final
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.recorder.batch import RowBatch
-from otel_gpu.recorder.dictionary import Directory
+from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, signed
@@ -103,7 +103,7 @@ class CommunicatorRows:
 class RankReader:
     """Makes activities of rows, in their order; each row has what is new of the calls."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Dictionary) -> None:
         self._directory = directory
         self._calls: OrderedDict[tuple[int, _Handle], list[tuple[QueuedCollective, int]]] = (
             OrderedDict()

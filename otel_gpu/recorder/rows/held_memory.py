@@ -13,7 +13,7 @@ from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.enrich.ids import SpanIds
 from otel_gpu.recorder.batch import RowBatch
-from otel_gpu.recorder.dictionary import Directory
+from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
 from otel_gpu.recorder.names import StoredNames
 from otel_gpu.recorder.rows.events import WORDS, event_rows, signed
@@ -132,7 +132,7 @@ def _map_text(info: Mapping[str, Any]) -> str | None:
     return text
 
 
-def read_blocks(directory: Directory, row: Row, parts: Iterable[Row]) -> BlocksActivity | None:
+def read_blocks(directory: Dictionary, row: Row, parts: Iterable[Row]) -> BlocksActivity | None:
     """Return the reading of a row of ``memory_readings`` and of its holders; None: it is none."""
     _, process, number, device, unix_ns, *totals = row
     held = ((key, number, figures) for _, _, key, number, *figures in parts)
@@ -140,7 +140,7 @@ def read_blocks(directory: Directory, row: Row, parts: Iterable[Row]) -> BlocksA
 
 
 def read_totals(
-    directory: Directory, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
+    directory: Dictionary, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
 ) -> Iterable[BlocksActivity | None]:
     """Yield what was known at a moment, of rows of both tables of totals."""
     held: dict[tuple[int, int], list[tuple[int, int | None, list[Any]]]] = {}
@@ -152,7 +152,7 @@ def read_totals(
 
 
 def read_failure(
-    directory: Directory, ids: SpanIds, row: Row, parts: Iterable[Row]
+    directory: Dictionary, ids: SpanIds, row: Row, parts: Iterable[Row]
 ) -> OutOfMemoryActivity | None:
     """Return the request of a row of ``out_of_memory``, and of the stacks of its map."""
     _, process, device, stack, unix_ns, *columns, text = row
@@ -181,7 +181,7 @@ def read_failure(
 
 
 def _blocks(
-    directory: Directory,
+    directory: Dictionary,
     of: tuple[int, int, int | None],
     unix_ns: int,
     totals: list[Any],

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from otel_gpu.report.comparison.comparison import Basis, DeltaKind, Figures, Side
-from otel_gpu.report.document import CROWD_PID, Document, ProcessReport, TimeNode, Who
+from otel_gpu.report.document import OTHER_PROCESSES_PID, Document, ProcessReport, TimeNode, Who
 from otel_gpu.report.wording.formats import describe_place, describe_where, printable
 from otel_gpu.report.wording.phrases import PHRASES
 from otel_gpu.wire.frames import PYTHON, Frame
@@ -22,7 +22,7 @@ _IDLE = "it had nothing to do most of the time: its pace is that of what it was 
 
 def side_of(source: str, document: Document) -> Side:
     """Return what a document says of one run."""
-    judged = [one for one in document.judged if one.process.pid != CROWD_PID]
+    judged = [one for one in document.judged if one.process.pid != OTHER_PROCESSES_PID]
     feeders = {one.process for one in judged}
     rows = [row for row in document.apis if row.process in feeders and row.layer == "runtime"]
     rows = rows or [row for row in document.apis if row.process in feeders]

@@ -10,7 +10,7 @@ from otel_gpu.report.wording.formats import describe_trouble
 _MAX_KINDS = 32
 
 
-class NobodysFaults:
+class UnattributedFaults:
     """Counts them by device and number; bounded."""
 
     def __init__(self, window: Window) -> None:

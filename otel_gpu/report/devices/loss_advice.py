@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_gpu.explain.traces.device_use import DeviceUse
 from otel_gpu.explain.traces.idle_causes import IdleCause
-from otel_gpu.explain.traces.loader_period import rhythm_of
+from otel_gpu.explain.traces.loader_period import find_loader_period
 from otel_gpu.report.devices.advice_evidence import (
     Rule,
     gap_ids,
@@ -60,7 +60,7 @@ def _loader_advice(use: DeviceUse) -> str:
             "The data loader runs in the training process (num_workers=0): give it workers, one less "
             "than there are CPUs to begin with, and persistent_workers=True"
         )
-    if rhythm := rhythm_of([step.parts["data_loader"] for step in use.steps]):
+    if rhythm := find_loader_period([step.parts["data_loader"] for step in use.steps]):
         return (
             f"Every {rhythm.period} steps one waits for the data loader ({rhythm.long} of {rhythm.steps} "
             f"steps), as its workers end together if there are {rhythm.period} of them: a "

@@ -34,7 +34,7 @@ from otel_gpu.state.memory.history import (
     holders_of,
     live_before,
     phase_ends,
-    reading_moments,
+    reading_times,
 )
 from otel_gpu.state.memory.snapshot import Layer, LineHolding, split_of
 from otel_gpu.wire.frames import PYTHON, Frame
@@ -156,7 +156,7 @@ def _readings(snapshot: MemorySnapshot, history: BlockWalk) -> Iterator[MemoryRe
     if not any(unix_us):
         return
     end = len(unix_us)
-    for at in (*reading_moments(history), end):
+    for at in (*reading_times(history), end):
         unix_ns = unix_us[min(at, end - 1)] * _NS_PER_US
         yield MemoryReading(unix_ns, history.totals_bytes[at], history.reserved_bytes[at])
 

@@ -24,7 +24,7 @@ from otel_gpu.state.memory.history import (
     BlockWalk,
     Live,
     live_before,
-    reading_moments,
+    reading_times,
     sizes_by_stack,
     walk_back,
 )
@@ -75,7 +75,7 @@ def readings_of(
         for at, action in enumerate(snapshot.operations.actions)
         if action == Action.OUT_OF_MEMORY
     ][-MAX_FAILURES:]
-    readings = {*reading_moments(history), history.peak_at, at_end}
+    readings = {*reading_times(history), history.peak_at, at_end}
     for at in sorted({*readings, *failed}):
         if at in readings:
             yield moments.reading(at, has_holders=at in (history.peak_at, at_end))

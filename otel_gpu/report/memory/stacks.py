@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_gpu.enrich.activities import Activity, BlocksActivity, MemoryActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Program
-from otel_gpu.report.document import CROWD_PID, Window, key_of
+from otel_gpu.report.document import OTHER_PROCESSES_PID, Window, key_of
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.stacks.top_stacks import BYTES, IN_USE, MAX_ROWS, StackReport, StackRow
 from otel_gpu.report.wording.formats import count_of
@@ -14,7 +14,7 @@ from otel_gpu.state.memory.snapshot import NOT_SAMPLED
 from otel_gpu.state.memory.stacks import snapshot_stacks, unknown_stack
 from otel_gpu.wire.memory import MemorySnapshot
 
-_ANYBODY = Program(CROWD_PID, 0, "process of the snapshot", 0, {})
+_ANYBODY = Program(OTHER_PROCESSES_PID, 0, "process of the snapshot", 0, {})
 
 
 class MemoryStackCollector:

@@ -36,7 +36,7 @@ _IN_CALL = (wire.CONTEXT_CALL, wire.CONTEXT_SYNCHRONIZE)
 _VARIANT = re.compile(r"(_v\d+)?(_pt(sz|ds))?")
 
 
-class Spell(NamedTuple):
+class StackInterval(NamedTuple):
     """
     One of them.
 
@@ -64,7 +64,9 @@ class Spell(NamedTuple):
         return stack._replace(frames=(*inner, *_with_call(stack.frames, self.api)))
 
 
-def spells_of(activity: SampleActivity | StallActivity, window: Window) -> Iterator[Spell]:
+def intervals_of(
+    activity: SampleActivity | StallActivity, window: Window
+) -> Iterator[StackInterval]:
     """Yield the spells of an activity, as far as they are in a window."""
     if isinstance(activity, SampleActivity):
         yield from _of_sample(activity, window)
@@ -72,14 +74,14 @@ def spells_of(activity: SampleActivity | StallActivity, window: Window) -> Itera
         yield from _of_stall(activity, window)
 
 
-def _of_sample(activity: SampleActivity, window: Window) -> Iterator[Spell]:
+def _of_sample(activity: SampleActivity, window: Window) -> Iterator[StackInterval]:
     event = activity.event
     if event.weight_ns > 0 and window.overlaps(activity.unix_ns, activity.unix_ns):
         api = _name(event.api) if event.context in _IN_CALL else ""
-        yield Spell(ON_CPU, event.weight_ns, api, activity.functions, activity.stack)
+        yield StackInterval(ON_CPU, event.weight_ns, api, activity.functions, activity.stack)
 
 
-def _of_stall(activity: StallActivity, window: Window) -> Iterator[Spell]:
+def _of_stall(activity: StallActivity, window: Window) -> Iterator[StackInterval]:
     event = activity.event
     start, runnable, end = activity.start_unix_ns, activity.runnable_unix_ns, activity.end_unix_ns
     blocked = activity.reason or OFF_CPU
@@ -87,7 +89,7 @@ def _of_stall(activity: StallActivity, window: Window) -> Iterator[Spell]:
     for name, begin, until in ((blocked, start, runnable), (RUN_QUEUE, runnable, end)):
         time_ns = _inside(window, begin, until)
         if time_ns > 0:
-            yield Spell(name, time_ns, api, activity.functions, activity.stack)
+            yield StackInterval(name, time_ns, api, activity.functions, activity.stack)
 
 
 def _inside(window: Window, begin_unix_ns: int, end_unix_ns: int) -> int:

@@ -29,10 +29,10 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import CallStack, Culprit, Program
 from otel_gpu.report.document import Window, key_of
 from otel_gpu.report.extent import CaptureExtent
-from otel_gpu.report.stacks.intervals import ON_CPU, Spell, spells_of
+from otel_gpu.report.stacks.intervals import ON_CPU, StackInterval, intervals_of
 from otel_gpu.report.wording.formats import count_of
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import COUNTED, Ledger
+from otel_gpu.state.capture_state import COUNTED, CaptureState
 
 MAX_ROWS = 16_384
 """Stacks kept apart, each per process and API; what is beyond them is counted."""
@@ -170,7 +170,7 @@ class StackCollector:
         self._incomplete = 0
         # Of waits nothing is counted that could stand beside them.
         self._is_counted = kind in (CALLED, CPU, WALL)
-        self._ledger = Ledger(window, metrics=COUNTED if kind == CALLED else frozenset())
+        self._ledger = CaptureState(window, metrics=COUNTED if kind == CALLED else frozenset())
         self._agent = AgentReadings()
         self._extent = CaptureExtent()
 
@@ -186,9 +186,9 @@ class StackCollector:
             case StallActivity() if self._kind == WAITED:
                 self._observe_wait(activity)
             case StallActivity() if self._kind in (OFF_CPU, WALL):
-                self._observe_spells(activity)
+                self._observe_intervals(activity)
             case SampleActivity() if self._kind in (CPU, WALL):
-                self._observe_spells(activity)
+                self._observe_intervals(activity)
             case _:
                 pass
 
@@ -253,11 +253,11 @@ class StackCollector:
         ):
             self._add(activity, activity.reason, 1, blocked_ns, 0)
 
-    def _observe_spells(self, activity: SampleActivity | StallActivity) -> None:
+    def _observe_intervals(self, activity: SampleActivity | StallActivity) -> None:
         event = activity.event
         if not self._wants_thread(event.tid, event.comm):
             return
-        for spell in spells_of(activity, self._window):
+        for spell in intervals_of(activity, self._window):
             if not self._wants(event.pid, spell.name, spell.api):
                 continue
             self._without_stack += spell.stack is None
@@ -286,7 +286,7 @@ class StackCollector:
         activity: CallActivity | SampleActivity | StallActivity,
         name: str,
         place: tuple[Any, ...],
-        at: CallStack | Spell,
+        at: CallStack | StackInterval,
         amounts: tuple[int, int, int],
     ) -> None:
         process, event = activity.process, activity.event
@@ -297,7 +297,7 @@ class StackCollector:
             if len(self._rows) >= MAX_ROWS:
                 self._left_out += 1
                 return
-            stack = at.whole() if isinstance(at, Spell) else at
+            stack = at.whole() if isinstance(at, StackInterval) else at
             known = StackRow(process, name, stack, 0, 0, 0, 0)
         calls, time_ns, size_bytes = amounts
         self._rows[key] = known._replace(

@@ -38,7 +38,7 @@ from otel_gpu.report.wording.formats import (
     service_of,
     shorten,
 )
-from otel_gpu.state.capture_state import Ledger, SeriesDelta
+from otel_gpu.state.capture_state import CaptureState, SeriesDelta
 from otel_gpu.state.differences import grown
 from otel_gpu.state.traces.kernel_kinds import KernelKind, kinds_of
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
@@ -86,7 +86,7 @@ class ActivityTracks:
         self._drawing, self._window, self._pids = drawing, window, frozenset(pids)
         self._only_slices = only_slices
         # Only what readings add is wanted of it.
-        self._ledger = Ledger(window, follow=self._follow)
+        self._ledger = CaptureState(window, follow=self._follow)
         self._sums: defaultdict[Program, Counter[str]] = defaultdict(Counter)
         self._since_unix_ns = 0
         self._open: dict[tuple[int, int, int], OpenCallActivity] = {}

@@ -37,7 +37,7 @@ from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.top.open_calls import OpenCalls
 from otel_gpu.report.top.screen import AgentUse, ApiLine, IncidentLine, ProcessLine, TopView
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import Ledger, Mark
+from otel_gpu.state.capture_state import CaptureState, Mark
 from otel_gpu.state.thread_names import ThreadNames
 
 MAX_ENDED = 8_192
@@ -53,7 +53,7 @@ class _Figures(NamedTuple):
     length_ns: int = 0
 
 
-class Board:
+class TopModel:
     """
     Watches activities; memory is bounded.
 
@@ -71,7 +71,7 @@ class Board:
         self._rejected = {} if rejected is None else rejected
         self._explainer = Explainer(settings)
         self._extent = CaptureExtent()
-        self._ledger = Ledger(max_ended=MAX_ENDED)
+        self._ledger = CaptureState(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._open_calls = OpenCalls()
         self._places = CodeLocations(settings.max_processes)
@@ -112,7 +112,7 @@ class Board:
 
     def view(self) -> TopView:
         """What there is to see at this moment of the stream."""
-        self._names.learn_images(account.process for _, account in self._ledger.accounts.items())
+        self._names.learn_programs(account.process for _, account in self._ledger.accounts.items())
         now_unix_ns = self._extent.end_unix_ns
         lags = self._explainer.communicators.lags(now_unix_ns)
         total = self._figures({}, lags)

@@ -19,7 +19,7 @@ from otel_gpu.report.call_counts import api_rows
 from otel_gpu.report.document import ApiTotals, ProcessKey, key_of
 from otel_gpu.report.notes import describe_losses
 from otel_gpu.state.agent_health import AgentReadings
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 
 MAX_ENDED = 1_024
 """Series kept of processes that ended, of 2 kB each."""
@@ -33,7 +33,7 @@ class RunningTotals:
     """Watches activities."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger(max_ended=MAX_ENDED)
+        self._ledger = CaptureState(max_ended=MAX_ENDED)
         self._agent = AgentReadings()
         self._start_unix_ns = 0
         self._previous: dict[tuple[ProcessKey, str], tuple[int, int]] = {}

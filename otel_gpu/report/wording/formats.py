@@ -12,7 +12,7 @@ from otel_gpu.explain.chains import Culprit, DeviceTrouble, Effect, EffectKind, 
 from otel_gpu.explain.devices.xids import meaning_of
 from otel_gpu.formatting.printable import printable
 from otel_gpu.formatting.units import count_of, format_duration, format_share, format_size
-from otel_gpu.report.document import CROWD_PID
+from otel_gpu.report.document import OTHER_PROCESSES_PID
 from otel_gpu.wire.frames import PYTHON, Frame
 
 __all__ = [
@@ -113,7 +113,7 @@ def named(process: Program) -> str:
 
 
 def _numbered(process: Program) -> str:
-    return "" if process.pid <= CROWD_PID else f" ({process.pid})"
+    return "" if process.pid <= OTHER_PROCESSES_PID else f" ({process.pid})"
 
 
 def describe_excess(effect: Effect) -> str:

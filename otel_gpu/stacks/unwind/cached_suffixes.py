@@ -19,7 +19,7 @@ _MAX_TAILS: Final = 4096
 _FEW: Final = 4
 
 
-class Tail:
+class CachedSuffix:
     """
     A walk from a caller on, to the beginning of its thread.
 
@@ -65,18 +65,18 @@ def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
     return operator.itemgetter(*positions) if positions else lambda _: ()
 
 
-class Tails:
+class CachedSuffixes:
     """Tails by process and return address; of ``limit``, those of processes that were not met lately go."""
 
     def __init__(self, limit: int = _MAX_TAILS) -> None:
         self._limit = limit
         self._count = 0
-        self._by_generation: Recent[int, dict[int, list[Tail]]] = Recent(limit)
+        self._by_generation: Recent[int, dict[int, list[CachedSuffix]]] = Recent(limit)
         CACHES.register(
             "stack_tails",
             self,
             "_by_generation",
-            release=Tails._release,
+            release=CachedSuffixes._release,
             size_bytes="_size_bytes",
         )
 
@@ -84,14 +84,14 @@ class Tails:
     def _size_bytes(self) -> int:
         return _TAIL_BYTES * self._count
 
-    def of(self, generation: int) -> dict[int, list[Tail]]:
+    def of(self, generation: int) -> dict[int, list[CachedSuffix]]:
         """Return those of a process, by the address before the one that is returned to."""
         found = self._by_generation.use(generation)
         if found is None:
             found = self._by_generation[generation] = {}
         return found
 
-    def add(self, generation: int, lookup: int, tail: Tail) -> None:
+    def add(self, generation: int, lookup: int, tail: CachedSuffix) -> None:
         """Remember a tail, and forget the oldest of several at one address."""
         tails = self.of(generation).setdefault(lookup, [])
         tails.insert(0, tail)

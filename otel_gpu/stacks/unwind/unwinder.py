@@ -31,7 +31,7 @@ from typing import Final, Literal, NamedTuple
 
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.read_budget import FileWork
-from otel_gpu.stacks.unwind.cached_suffixes import Tail
+from otel_gpu.stacks.unwind.cached_suffixes import CachedSuffix
 from otel_gpu.stacks.unwind.frame_steps import (
     AARCH64,
     BEGINNING,
@@ -111,11 +111,11 @@ class Unwinder:
 
     def unwind_to(
         self,
-        tails: Mapping[int, Sequence[Tail]],
+        tails: Mapping[int, Sequence[CachedSuffix]],
         registers: Registers,
         stack: bytes | memoryview,
         find: Callable[[int], mappings.Mapping | None],
-    ) -> tuple[NativeStack, Tail | None, Sequence[tuple[int, Tail]]]:
+    ) -> tuple[NativeStack, CachedSuffix | None, Sequence[tuple[int, CachedSuffix]]]:
         """
         Return the same as ``unwind``, walked no further than to one of these tails.
 
@@ -131,7 +131,7 @@ class Unwinder:
 
     def _tails_of(
         self, walk: "_Walk", found: NativeStack, copy: StackCopy
-    ) -> Iterator[tuple[int, Tail]]:
+    ) -> Iterator[tuple[int, CachedSuffix]]:
         # From the callers that are 1, 2, 4, … frames out: walks that meet further in meet there too.
         places = list(zip(found.addresses, found.stack_pointers, walk.frame_pointers, strict=False))
         for address, stack_pointer, frame_pointer in (
@@ -145,7 +145,7 @@ class Unwinder:
             )
             rest = part.run(Registers(address, stack_pointer, frame_pointer), is_caller=True)
             if rest.complete and part.is_plain:
-                yield address - 1, Tail(rest, words, stack_pointer, frame_pointer)
+                yield address - 1, CachedSuffix(rest, words, stack_pointer, frame_pointer)
 
 
 class _Walk:
@@ -154,7 +154,7 @@ class _Walk:
         architecture: Architecture,
         rules: Rules,
         stack: StackCopy,
-        tails: Mapping[int, Sequence[Tail]] | None = None,
+        tails: Mapping[int, Sequence[CachedSuffix]] | None = None,
     ) -> None:
         self._architecture = architecture
         self._rules = rules
@@ -167,7 +167,7 @@ class _Walk:
         self._last_record = 0
         self._uses_frame_pointer = False
         self._tails = tails or {}
-        self.tail: Tail | None = None
+        self.tail: CachedSuffix | None = None
         # In each frame, unless it was walked carefully.
         self.frame_pointers: list[int] = []
         # Whether each step was "a register plus a constant", wherever the stack lies.

@@ -138,7 +138,7 @@ def walk_back(snapshot: MemorySnapshot) -> BlockWalk:
     return BlockWalk(totals, reservations, peak, peak_at, peak_reserved, unmatched, is_by_request)
 
 
-def reading_moments(history: BlockWalk) -> list[int]:
+def reading_times(history: BlockWalk) -> list[int]:
     """Return before which operations to look, at most ``MAX_READINGS``: in each stretch the most."""
     totals = history.totals_bytes
     count = len(totals) - 1

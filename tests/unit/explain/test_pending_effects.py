@@ -9,7 +9,7 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT
-from otel_gpu.explain.chain_builder import Reasoning
+from otel_gpu.explain.chain_builder import ChainBuilder
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.settings import Settings
 from tests.activities import SECOND, T0, capture, image
@@ -126,13 +126,13 @@ def test_who_is_alone_is_not_cut():
 def test_what_is_left_out_costs_no_search_for_causes(monkeypatch):
     """However many waits there are in a second, so many are looked into, and no more."""
     looked_into = []
-    explain_one = Reasoning.explain
+    explain_one = ChainBuilder.explain
 
     def count(self, candidate):
         looked_into.append(candidate)
         return explain_one(self, candidate)
 
-    monkeypatch.setattr(Reasoning, "explain", count)
+    monkeypatch.setattr(ChainBuilder, "explain", count)
     storm = [slow_gap(2, start=START + number * 500_000, tid=number % 3) for number in range(9_973)]
     chains, left_out = explained(storm, SETTINGS)
 

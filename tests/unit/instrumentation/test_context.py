@@ -213,27 +213,27 @@ def test_a_span_that_ended_while_it_was_current_is_published_no_longer(context):
 def test_what_surrounds_a_span_is_published_only_where_nothing_is_further_in(context):
     """A step is no current span, and CUDA calls are in it all the same."""
     with current(context, 1):
-        context.surround(said(9))
+        context.set_enclosing(said(9))
         assert published() == said(9)
         with current(context, 2):
             assert published() == said(2)
         assert published() == said(9)
-        context.surround(None)
+        context.set_enclosing(None)
         assert published() == said(1)
-        context.surround(said(10))
+        context.set_enclosing(said(10))
     assert published() is None
 
 
 def test_what_surrounds_a_span_lies_in_what_another_owner_says(context):
     """A range in a step that ends before it, as loops have them; each owner ends only its own."""
-    context.surround(said(9), "loop")
-    context.surround(said(10), "range")
+    context.set_enclosing(said(9), "loop")
+    context.set_enclosing(said(10), "range")
     assert published() == context.innermost() == said(10)
-    context.surround(said(11), "loop")
+    context.set_enclosing(said(11), "loop")
     assert published() == said(10)
-    context.surround(None, "range")
+    context.set_enclosing(None, "range")
     assert published() == said(11)
-    context.surround(None, "loop")
+    context.set_enclosing(None, "loop")
     assert published() is None
 
 
@@ -241,9 +241,9 @@ def test_what_may_not_be_said_ends_what_was_said_before_it(context):
     """A step that begins in an event loop is none: the one before it is over all the same."""
 
     async def begin():
-        context.surround(said(10))
+        context.set_enclosing(said(10))
 
-    context.surround(said(9))
+    context.set_enclosing(said(9))
     asyncio.run(begin())
     assert published() is None
 

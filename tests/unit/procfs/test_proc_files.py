@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.procfs.mapped_files import FileId, MappedFile
 from otel_gpu.procfs.proc_files import close_file, read_file, stream_of
-from otel_gpu.stacks.mappings import Images
+from otel_gpu.stacks.mappings import ElfFiles
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 
 
@@ -49,7 +49,7 @@ def test_files_that_are_held_open_for_processes(monkeypatch, descriptor):
     """All that others hold are still closed."""
     monkeypatch.setattr(MappedFile, "open", lambda _mapped, _root: closed_with_an_error(descriptor))
     mapped = MappedFile(os.getpid(), FileId(1, 2), 0, 4096, "/lib/one.so")
-    images = Images()
+    images = ElfFiles()
     images.hold(mapped)
     images.release(mapped.file)
     images.hold(mapped)

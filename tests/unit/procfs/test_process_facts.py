@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.procfs import process_facts
-from otel_gpu.procfs.process_facts import ENVIRONMENT_NAMES, read_facts, read_stranger
+from otel_gpu.procfs.process_facts import ENVIRONMENT_NAMES, read_facts, read_unwatched_process
 
 CONTAINER = "8f3b0c52d1a94ee6b7f0c9d8e7a6b5c4d3e2f1a0b9c8d7e6f5a4b3c2d1e0f9a8"
 # Field 3 to 22 of stat: the state, ppid 77, and after 17 more a start of 1234 ticks.
@@ -142,7 +142,7 @@ def test_an_argument_that_does_not_fit_is_left_out_as_a_whole(proc):
 
     whole = ["server", "x" * 2_000, "postgres://ada:***@db"]
     assert read_facts(42, proc)["command_args"] == whole
-    assert read_stranger(42, proc)["command_args"] == ["server"]
+    assert read_unwatched_process(42, proc)["command_args"] == ["server"]
 
 
 def test_a_command_line_takes_no_long_time(proc):
@@ -152,7 +152,7 @@ def test_a_command_line_takes_no_long_time(proc):
 
     begun_s = time.process_time()
     read_facts(42, proc)
-    read_stranger(42, proc)
+    read_unwatched_process(42, proc)
     assert time.process_time() - begun_s < 0.5
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.days import day
 from otel_gpu.recorder.limits import StoreLimits
-from otel_gpu.recorder.lock import Lock, lock_path, look_at
+from otel_gpu.recorder.lock import Lock, lock_path, read_lock
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
 from otel_gpu.recorder.tables.tables import NUMBERED
@@ -111,7 +111,7 @@ def test_a_writer_that_ends_in_good_order_loses_nothing(tmp_path):
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     with StoreReader(path) as reader:
         assert reader.losses() == {}
-    assert look_at(path).pid == os.getpid()
+    assert read_lock(path).pid == os.getpid()
 
 
 def test_a_lock_says_who_has_it(tmp_path):
@@ -122,9 +122,9 @@ def test_a_lock_says_who_has_it(tmp_path):
     lock.reach(100)
     lock.reach(101)
 
-    assert look_at(path) is None
+    assert read_lock(path) is None
     lock.close()
-    assert look_at(path) == (os.getpid(), 3, 165)
+    assert read_lock(path) == (os.getpid(), 3, 165)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", bytes(100)])
@@ -133,8 +133,8 @@ def test_a_lock_of_a_stranger_says_nothing(tmp_path, content):
     path = tmp_path / "store.db"
     lock_path(path).write_bytes(content)
 
-    assert look_at(path) == (0, 0, 0)
-    assert look_at(tmp_path / "other.db") is None
+    assert read_lock(path) == (0, 0, 0)
+    assert read_lock(tmp_path / "other.db") is None
 
 
 def test_a_writer_that_is_running_has_lost_nothing(tmp_path):
@@ -145,4 +145,4 @@ def test_a_writer_that_is_running_has_lost_nothing(tmp_path):
             writer.observe(activity)
         with StoreReader(path) as reader:
             assert reader.losses() == {}
-        assert look_at(path) is None
+        assert read_lock(path) is None

@@ -12,7 +12,7 @@ from otel_gpu.enrich.ids import NO_SEED
 from otel_gpu.explain.chains import Cause, Chain, Culprit, Effect, Incident
 from otel_gpu.recorder import names, processes
 from otel_gpu.recorder.limits import StoreLimits
-from otel_gpu.recorder.lock import look_at
+from otel_gpu.recorder.lock import read_lock
 from otel_gpu.recorder.losses import describe_losses
 from otel_gpu.recorder.reader import StoreReader
 from otel_gpu.recorder.recorder import open_writer
@@ -350,7 +350,7 @@ def test_closing_twice_is_closing_once(tmp_path):
 
     assert writer.close()
     assert writer.close()
-    assert look_at(tmp_path / "store.db") is not None
+    assert read_lock(tmp_path / "store.db") is not None
 
 
 def test_a_capture_without_facts_is_one_all_the_same(tmp_path):

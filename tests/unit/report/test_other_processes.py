@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.report import other_processes as module
 from otel_gpu.report.collector import Collector
-from otel_gpu.report.document import CROWD_PID, Window
+from otel_gpu.report.document import OTHER_PROCESSES_PID, Window
 from otel_gpu.report.wording.formats import process_name
 from tests.activities import (
     SECOND,
@@ -57,7 +57,7 @@ def report_of(activities, **options):
 def named(report):
     """Processes by pid, then those that stand for many, by their names."""
     processes = [process.process for process in report.processes]
-    assert processes == sorted(processes, key=lambda one: one.pid == CROWD_PID)
+    assert processes == sorted(processes, key=lambda one: one.pid == OTHER_PROCESSES_PID)
     return sorted(map(process_name, processes), key=lambda name: ("more" in name, name))
 
 
@@ -157,7 +157,7 @@ def test_of_very_many_services_some_are_one(monkeypatch):
 
     report = report_of(activities)
 
-    crowds = [process for process in report.processes if process.process.pid == CROWD_PID]
+    crowds = [process for process in report.processes if process.process.pid == OTHER_PROCESSES_PID]
     assert [process_name(process.process) for process in crowds] == [
         "1 more process of job-3",
         "1 more process of job-4",

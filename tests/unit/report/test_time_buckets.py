@@ -13,7 +13,7 @@ from otel_gpu.report.collector import Collector
 from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.time_buckets import MAX_ROWS, MAX_SLOTS, TimeBuckets, Totals
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from tests.activities import (
     MS,
     SECOND,
@@ -149,7 +149,7 @@ def test_nothing_is_lost_however_long_a_capture_is(ends):
 def test_a_counter_that_runs_backwards_takes_nothing_away():
     """As in a damaged recording: no slot holds fewer calls than none."""
     slots = captured((T0, T0 + 2 * SECOND))
-    ledger = Ledger(follow=slots.follow)
+    ledger = CaptureState(follow=slots.follow)
     trainer = image(42, 1)
     ledger.observe(snapshot(1, calls(trainer, "cudaFree", [1_000] * 5)))
     ledger.observe(snapshot(2, calls(trainer, "cudaFree", [500] * 2)))

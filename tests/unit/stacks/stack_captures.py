@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_gpu.stacks.mappings import Images, Mapping, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mapping, Mappings
 from otel_gpu.stacks.unwind.unwinder import Registers
 
 MAX_ADDRESSES = 512
@@ -152,7 +152,7 @@ class Library:
         library = ctypes.CDLL(str(path))
         self.function = library.capture
         self._captured = _Captured.in_dll(library, "captured")
-        self._images = Images()
+        self._images = ElfFiles()
 
     def taken(self) -> Capture:
         """Return what ``capture()`` noted last."""
@@ -206,7 +206,7 @@ def shown(program: Path, *arguments: str) -> Iterator[Capture]:
         ip, sp, fp, stack_bytes, count, notes, *rest = _SHOWN.unpack(
             process.stdout.read(_SHOWN.size)
         )
-        images = Images()
+        images = ElfFiles()
         mappings = Mappings(process.pid, images)
         yield Capture(
             Registers(ip, sp, fp),

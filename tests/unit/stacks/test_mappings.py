@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.procfs.mapped_files import FileId, executable_mappings
-from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mappings
 from tests.unit.stacks.elf_files import MISSING, functions, image, library
 
 needs_compiler = pytest.mark.skipif(bool(MISSING), reason=f"this host lacks {MISSING}")
@@ -45,7 +45,7 @@ class Program:
 
 @pytest.fixture
 def images():
-    images = Images()
+    images = ElfFiles()
     yield images
     images.close()
 
@@ -162,7 +162,7 @@ def test_a_process_that_is_gone_keeps_its_mappings(images, loaded):
 def test_a_deleted_library_is_read_all_the_same(images, loaded):
     """An upgrade deletes what processes go on to use; the path may be another file by then."""
     program = loaded()
-    path = Path(Mappings(program.pid, Images()).find(program.address).path)
+    path = Path(Mappings(program.pid, ElfFiles()).find(program.address).path)
     build_id = image(path).build_id
     path.unlink()
     path.write_bytes(b"another file")
@@ -237,7 +237,7 @@ def test_a_child_that_lives_is_asked_itself(images):
 @needs_compiler
 def test_only_so_many_files_are_open(tmp_path, loaded):
     """The one that was not needed for longest is closed, and opened again when it is needed."""
-    images = Images(limit=2)
+    images = ElfFiles(limit=2)
     program = loaded()
     mappings = Mappings(program.pid, images)
     files = [mapped for mapped in mappings._mapped if mapped.path.startswith("/")]

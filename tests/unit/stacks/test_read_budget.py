@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.procfs.process_root import ServedError
-from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mappings
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.symbols import elf_file
 from otel_gpu.stacks.symbols.native_names import Symbols
@@ -96,7 +96,7 @@ class Slow:
 
 def test_opening_files_is_paid_for(work, clock):
     """Also where they are only held open, to be read when their process has ended."""
-    images = Images(work=work)
+    images = ElfFiles(work=work)
 
     for number in range(9):
         images.hold(Slow(clock, number))
@@ -144,7 +144,7 @@ def test_once_the_capture_is_to_end_all_together_have_a_moment(work, clock, lost
 @pytest.fixture
 def own_code():
     """The mapping of a function of the C library, and its virtual address in that file."""
-    images = Images()
+    images = ElfFiles()
     own = Mappings(OWN, images)
     address = ctypes.cast(ctypes.CDLL(None).qsort, ctypes.c_void_p).value
     mapping = own.find(address)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mappings
 from otel_gpu.stacks.unwind.unwinder import Registers, Unwinder
 from tests.unit.stacks.stack_captures import gcc
 
@@ -145,7 +145,7 @@ def test_the_walk_is_right_at_every_instruction(tmp_path):
     program = tmp_path / "program"
     gcc(SOURCE, program, "-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
     process = Stepped(program)
-    images = Images()
+    images = ElfFiles()
     mappings = Mappings(process.pid, images)
     unwinder = Unwinder()
     paths, steps, incomplete, by_frame_pointer = set(), 0, 0, 0

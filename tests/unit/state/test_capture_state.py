@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.state import time_accounting
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from otel_gpu.state.window import Window
 from tests.activities import (
     SECOND,
@@ -30,7 +30,7 @@ RUN_QUEUE = (wire.STATE_RUN_QUEUE, wire.CONTEXT_GAP)
 
 
 def ledger_of(*activities, **options):
-    ledger = Ledger(**options)
+    ledger = CaptureState(**options)
     for activity in activities:
         ledger.observe(activity)
     return ledger

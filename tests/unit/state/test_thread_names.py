@@ -41,7 +41,7 @@ def test_a_thread_keeps_the_name_that_it_had():
 def test_watched_processes_keep_the_names_that_they_give_themselves():
     """Their threads are seen one by one, and rename themselves."""
     names = ThreadNames()
-    names.learn_images([image(900, 1, name="python")])
+    names.learn_programs([image(900, 1, name="python")])
 
     assert names.named(Culprit(900, 0, "hog")) == Culprit(900, 0, "hog")
     assert names.find(Who(900, 0, "hog")).comm == "hog"

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from otel_gpu.report.causes import rank_of, walk, worst_moment, worst_of
+from otel_gpu.report.causes import rank_of, walk, worst_effect, worst_of
 from otel_gpu.report.document import (
     COLLECTIVE,
     OWN_TIME,
@@ -123,7 +123,7 @@ def _write_parts(document: Document, console: Console, process: Program | None) 
     if document.steps:
         lines_of_steps = step_lines(document.steps, lambda step: _causes(step, None, "    "))
         _write_section(console, "Steps", lines_of_steps)
-    if worst := worst_moment(document):
+    if worst := worst_effect(document):
         _write_section(console, "The worst moment", _moment(worst))
     sections: list[tuple[str, Sequence[Any], Sequence[Field], int]] = [
         ("Calls", document.apis, tables.CALLS, 25),

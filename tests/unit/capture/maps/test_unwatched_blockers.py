@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.maps import unwatched_blockers as module
-from otel_gpu.capture.maps.unwatched_blockers import FLOOR_NS, Culprits
+from otel_gpu.capture.maps.unwatched_blockers import FLOOR_NS, UnwatchedBlockers
 from otel_gpu.wire.bodies import parse_body
 
 WATCHED, STRANGER, GONE = 10, 11, 12
@@ -18,18 +18,18 @@ def host(monkeypatch):
     """Programs by pid, as (start, name); and a clock."""
     host = {STRANGER: (100, "hog"), "now_s": 0.0}
     monkeypatch.setattr(module, "program_of", host.get)
-    monkeypatch.setattr(module, "read_stranger", lambda pid: {"comm": host[pid][1]})
+    monkeypatch.setattr(module, "read_unwatched_process", lambda pid: {"comm": host[pid][1]})
     return host
 
 
 @pytest.fixture
 def culprits(host):
-    return Culprits(lambda: {WATCHED}, lambda: host["now_s"])
+    return UnwatchedBlockers(lambda: {WATCHED}, lambda: host["now_s"])
 
 
 def told(culprits, **how):
     found = []
-    for record in culprits.introduce_some(**how):
+    for record in culprits.describe_some(**how):
         kind, _, _, _, _, pid, _ = wire.RECORD_HEADER.unpack_from(record)
         body = record[wire.RECORD_HEADER.size :]
         parse_body(kind, body)
@@ -114,7 +114,7 @@ def test_at_the_end_more_are_looked_up(culprits, host):
 
 def test_of_this_process_its_command_and_owner_are_read():
     """From the real /proc, with nothing of its environment."""
-    facts = module.read_stranger(os.getpid())
+    facts = module.read_unwatched_process(os.getpid())
 
     assert facts is not None
     assert set(facts) == {"start_boot_ns", "comm", "exe", "command_args", "owner", "cgroups"}

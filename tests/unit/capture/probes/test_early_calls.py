@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, Look
+from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump
 from otel_gpu.capture.probes import early_calls
 from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.stacks.resolver import OpenFrame, OpenFrames, Resolved
@@ -15,7 +15,7 @@ PID, TID, IMAGE = 42, 43, 5_000_000_000
 WATCHED = {PID: IMAGE}
 OUTER, INNER = OpenFrame(10, 0x2000), OpenFrame(120, 0x1000)
 NS_PER_S = 1_000_000_000
-LOOK = Look(
+LOOK = ThreadDump(
     *(PID, TID, IMAGE, IMAGE + 1000, b"stuck", wire.STATE_ON_CPU, 0),
     *(IMAGE - 10, True, True, (), -1, -1, b"sample"),
 )
@@ -25,7 +25,7 @@ class Threads:
     """What looks at threads finds, and what is on their stacks."""
 
     def __init__(self) -> None:
-        self.now: Sequence[Look] = ()
+        self.now: Sequence[ThreadDump] = ()
         self.frames: Sequence[OpenFrame] = ()
         self.is_complete = True
         self.asked: list[dict[tuple[int, int], int]] = []
@@ -37,7 +37,7 @@ class Threads:
     def open_calls(self, _sample):
         return OpenFrames(tuple(self.frames), self.is_complete)
 
-    def resolve_look(self, _sample):
+    def resolve_thread(self, _sample):
         return Resolved(7, complete=True, records=(b"stack",))
 
 
@@ -56,7 +56,7 @@ def early(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> EarlyCalls:
     return early
 
 
-def look_at(early: EarlyCalls, threads: Threads, *looks: Look) -> list[dict[str, int]]:
+def look_at(early: EarlyCalls, threads: Threads, *looks: ThreadDump) -> list[dict[str, int]]:
     """Return the open calls that a look leads to; what has to come before them is checked."""
     threads.now = looks
     assert list(early.run(WATCHED)) == []
@@ -66,7 +66,7 @@ def look_at(early: EarlyCalls, threads: Threads, *looks: Look) -> list[dict[str,
     return [wire.OPEN_CALL_RECORD.named(record) for record in records]
 
 
-def after(seconds: float, **more: object) -> Look:
+def after(seconds: float, **more: object) -> ThreadDump:
     return LOOK._replace(ktime_ns=IMAGE + round(seconds * NS_PER_S), **more)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.processes import discovery as introductions_module
-from otel_gpu.capture.processes.discovery import Introductions
+from otel_gpu.capture.processes.discovery import ProcessDiscovery
 
 OWN = os.getpid()
 
@@ -40,7 +40,7 @@ def test_a_process_is_introduced_while_it_can_be_read(is_watched):
     now_ktime_ns = time.monotonic_ns()
     processes = Processes(**{str(OWN): now_ktime_ns if is_watched else 0})
 
-    assert introduced(Introductions(processes).make(OWN, now_ktime_ns)) == [OWN]
+    assert introduced(ProcessDiscovery(processes).make(OWN, now_ktime_ns)) == [OWN]
 
 
 def test_an_image_that_became_another_is_not_introduced():
@@ -48,20 +48,20 @@ def test_an_image_that_became_another_is_not_introduced():
     now_ktime_ns = time.monotonic_ns()
     processes = Processes(**{str(OWN): now_ktime_ns + 1})
 
-    assert introduced(Introductions(processes).make(OWN, now_ktime_ns)) == []
+    assert introduced(ProcessDiscovery(processes).make(OWN, now_ktime_ns)) == []
 
 
 def test_whoever_has_the_pid_of_a_process_that_ended_does_not_name_it():
     """A process that began later than an image is not the one."""
     long_ago_ktime_ns = 1
 
-    assert introduced(Introductions(Processes()).make(OWN, long_ago_ktime_ns)) == []
+    assert introduced(ProcessDiscovery(Processes()).make(OWN, long_ago_ktime_ns)) == []
 
 
 def test_those_that_wait_are_introduced_in_turn_unless_given_up():
     """An image that ended is not looked at any more."""
     now_ktime_ns = time.monotonic_ns()
-    waiting = Introductions(Processes())
+    waiting = ProcessDiscovery(Processes())
     for image_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
         waiting.put_off(OWN, image_ktime_ns)
     waiting.give_up(OWN, now_ktime_ns)
@@ -74,7 +74,7 @@ def test_only_so_many_wait(monkeypatch):
     """The one that waits longest is not introduced."""
     monkeypatch.setattr(introductions_module, "MAX_WAITING", 2)
     now_ktime_ns = time.monotonic_ns()
-    waiting = Introductions(Processes())
+    waiting = ProcessDiscovery(Processes())
     for number in range(3):
         waiting.put_off(OWN, now_ktime_ns + number)
 
@@ -85,7 +85,7 @@ def test_only_so_many_wait(monkeypatch):
 def test_introductions_that_take_long_wait_for_the_next_turn(monkeypatch):
     """A process decides how long its facts take; one at least is introduced."""
     now_ktime_ns = time.monotonic_ns()
-    waiting = Introductions(Processes())
+    waiting = ProcessDiscovery(Processes())
     for number in range(3):
         waiting.put_off(OWN, now_ktime_ns + number)
     monkeypatch.setattr(introductions_module, "_AT_A_TIME_S", 0.0)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from otel_gpu.capture.processes.stale_entries import Leftovers
+from otel_gpu.capture.processes.stale_entries import StaleEntries
 
 EARLIER, NOW, LATER = 1, time.monotonic_ns(), time.monotonic_ns() + 1
 
@@ -51,13 +51,13 @@ def test_an_entry_of_a_process_that_is_gone_is_freed(gone):
     """The one of a process that lives stays, whether or not anybody knows it."""
     programs = Programs({os.getpid(): NOW, gone: 5})
 
-    assert Leftovers(programs).ended({}) == set()
+    assert StaleEntries(programs).ended({}) == set()
     assert programs.watched == {os.getpid(): NOW}
 
 
 def test_an_end_that_nobody_reports_is_found_at_the_second_look(gone):
     """At the first its record may be on its way; and it is found once."""
-    leftovers = Leftovers(Programs({os.getpid(): NOW, gone: 5}))
+    leftovers = StaleEntries(Programs({os.getpid(): NOW, gone: 5}))
     images = {os.getpid(): NOW, gone: 5}
 
     assert leftovers.ended(images) == set()
@@ -67,7 +67,7 @@ def test_an_end_that_nobody_reports_is_found_at_the_second_look(gone):
 
 def test_an_image_that_was_replaced_without_a_record_has_ended():
     """The process goes on as another program."""
-    leftovers = Leftovers(Programs({os.getpid(): LATER}))
+    leftovers = StaleEntries(Programs({os.getpid(): LATER}))
     images = {os.getpid(): NOW}
 
     leftovers.ended(images)
@@ -80,7 +80,7 @@ def test_threads_are_freed_that_ended_or_whose_process_is_not_watched(gone):
     tid = os.getpid()
     programs = Programs({tid: 7}, {tid: tid, gone: tid, gone + 1: gone})
 
-    Leftovers(programs).free_threads()
+    StaleEntries(programs).free_threads()
 
     assert programs.followed == {tid: tid}
 
@@ -94,7 +94,7 @@ def test_allocations_are_freed_with_their_image(gone):
     allocations = {b"live": (own, 7), b"replaced": (own, 5), b"ended": (gone, 7)}
     programs = Programs({own: 7}, allocations=allocations)
 
-    leftovers = Leftovers(programs)
+    leftovers = StaleEntries(programs)
     leftovers.free_memory()
     assert programs.allocated.keys() == allocations.keys()
     leftovers.free_memory()
@@ -105,7 +105,7 @@ def test_allocations_are_freed_with_their_image(gone):
 def test_a_pid_that_another_process_has_is_not_taken_for_the_one_that_had_it():
     """Its entry is freed, and the image has ended."""
     programs = Programs({os.getpid(): EARLIER})
-    leftovers = Leftovers(programs)
+    leftovers = StaleEntries(programs)
     images = {os.getpid(): EARLIER}
 
     leftovers.ended(images)

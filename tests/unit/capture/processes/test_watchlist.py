@@ -69,10 +69,10 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
 
     list(watchlist.notice([call(OWN), call(OWN)]))
 
-    assert introduced(watchlist.introduce_some()) == [OWN]
+    assert introduced(watchlist.describe_some()) == [OWN]
     assert watchlist.images == {OWN: NOW_KTIME_NS}
     list(watchlist.notice([call(OWN)]))
-    assert introduced(watchlist.introduce_some()) == []
+    assert introduced(watchlist.describe_some()) == []
     assert programs.followed == [OWN]
 
 
@@ -82,7 +82,7 @@ def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, im
 
     list(watchlist.notice([call(OWN)]))
 
-    assert introduced(watchlist.introduce_some()) == []
+    assert introduced(watchlist.describe_some()) == []
     assert watchlist.images == {}
     assert programs.followed == []
 
@@ -97,7 +97,7 @@ def test_in_a_storm_only_some_are_looked_at_in_a_turn(make):
     turns = 0
     while len(watchlist.images) < len(pids):
         before = len(watchlist.images)
-        list(watchlist.introduce_some())
+        list(watchlist.describe_some())
         assert 0 < len(watchlist.images) - before <= 25
         turns += 1
     assert turns == 4
@@ -110,7 +110,7 @@ def test_where_not_all_are_watched_nobody_is_met_by_a_record(make):
 
     list(watchlist.notice([call(OWN)]))
 
-    assert introduced(watchlist.introduce_some()) == []
+    assert introduced(watchlist.describe_some()) == []
 
 
 def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):

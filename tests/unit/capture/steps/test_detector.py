@@ -344,13 +344,13 @@ def test_calls_without_a_rhythm_have_a_share_of_the_time_and_keep_no_other_from_
     steps = FoundSteps(
         [maps], lambda pid: watched.get(pid, 0), clock, lambda *who: lost.append(who)
     )
-    look = steps._look_for_rhythm
+    look = steps._search_period
 
     def look_long(index, thread):
         clock.now_s += 4.0 if thread.image == IMAGE else 0.0
         look(index, thread)
 
-    monkeypatch.setattr(steps, "_look_for_rhythm", look_long)
+    monkeypatch.setattr(steps, "_search_period", look_long)
     log = thread([("step", STEP)] * 40, host_us=2000)
     for tid in range(4):
         maps.claim(1, thread([("", [KERNEL + 1, WAIT])] * 20), tid=100 + tid)

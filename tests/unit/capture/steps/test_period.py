@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.capture.steps.period import CallRole, CallSequence, Period, turns_of
-from otel_gpu.capture.steps.period_search import Reason, find_rhythm
+from otel_gpu.capture.steps.period_search import Reason, find_period
 from tests.unit.capture.rhythms import KERNEL, OTHER, TO_DEVICE, TO_HOST, WAIT, thread
 
 CHANCES = st.integers(0, 1 << 32).map(random.Random)
@@ -19,7 +19,7 @@ TRAINING = [TO_DEVICE, *FORWARD, *BACKWARD, WAIT]
 
 def found(log):
     """What is found, as the program logs it."""
-    rhythm = find_rhythm(log.calls)
+    rhythm = find_period(log.calls)
     assert isinstance(rhythm, Period), rhythm
     return rhythm, list(turns_of(rhythm, log.calls.symbols))
 
@@ -121,7 +121,7 @@ def test_random_calls_have_no_steps(chance, kernels, waits, copies):
     choices += [TO_DEVICE, TO_HOST, OTHER][:copies]
     log = thread([("", [chance.choice(choices)]) for _ in range(1_500)])
 
-    rhythm = find_rhythm(log.calls)
+    rhythm = find_period(log.calls)
 
     assert isinstance(rhythm, Reason) or len(set(log.calls.symbols)) == 1
 
@@ -195,7 +195,7 @@ def test_of_any_calls_there_is_an_answer(symbols, times):
     roles = {symbol: list(CallRole)[symbol % 5] for symbol in symbols}
     calls = CallSequence(symbols, range(0, 10 * len(symbols), 10), [4] * len(symbols), roles)
 
-    rhythm = find_rhythm(calls)
+    rhythm = find_period(calls)
 
     if isinstance(rhythm, Period):
         turns = list(turns_of(rhythm, symbols))

@@ -9,7 +9,7 @@ from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.time_tree import say_bound
 from otel_gpu.report.wording.sentences import plain
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from tests.unit.explain.accounting.test_time_tree import waited
 from tests.unit.explain.streams import MS, TRAINER, WORKER, account, sampled, stack_at, time_of
 
@@ -21,7 +21,7 @@ HOLDER = Culprit(42, 43, "saver")
 
 def bounds_of(*times, samples=(), incidents=()):
     """What a verdict names: class and words."""
-    places, ledger = CodeLocations(16), Ledger()
+    places, ledger = CodeLocations(16), CaptureState()
     for sample in samples:
         places.observe(sample)
     ledger.observe(account(1, *times))

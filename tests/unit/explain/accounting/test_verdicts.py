@@ -8,7 +8,7 @@ from otel_gpu.enrich.thread_times import NO_WAIT
 from otel_gpu.explain.accounting.verdicts import STATES, budget_of, find_verdicts
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
-from otel_gpu.state.capture_state import Ledger
+from otel_gpu.state.capture_state import CaptureState
 from tests.activities import calls, snapshot
 from tests.unit.explain.streams import (
     MS,
@@ -30,7 +30,7 @@ ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE
 
 
 def verdicts_of(*activities):
-    ledger = Ledger()
+    ledger = CaptureState()
     for activity in activities:
         ledger.observe(activity)
     return find_verdicts(ledger.figures().values(), Settings())
@@ -217,7 +217,7 @@ def looked_at(times, *samples):
     places = CodeLocations(16)
     for sample in samples:
         places.observe(sample)
-    ledger = Ledger()
+    ledger = CaptureState()
     ledger.observe(account(1, *times))
     (verdict,) = find_verdicts(ledger.figures().values(), Settings(), places)
     named = [line.where.function for line in verdict.lines.each]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.explain.traces.loader_period import rhythm_of
+from otel_gpu.explain.traces.loader_period import find_loader_period
 
 MS = 1_000_000
 
@@ -17,7 +17,7 @@ def test_workers_that_end_together_are_seen(workers, rounds, first, waits_ms):
         for number in range(workers * rounds)
     ]
 
-    found = rhythm_of(steps)
+    found = find_loader_period(steps)
 
     assert (found.period, found.long, found.steps) == (workers, rounds, workers * rounds)
 
@@ -36,12 +36,12 @@ def test_workers_that_end_together_are_seen(workers, rounds, first, waits_ms):
 )
 def test_other_waits_have_no_rhythm(waits_ms):
     """All steps, too few of them, or at no constant distance."""
-    assert rhythm_of([round(one * MS) for one in waits_ms]) is None
+    assert find_loader_period([round(one * MS) for one in waits_ms]) is None
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=50))
 def test_a_rhythm_is_no_more_than_the_steps(waits_ns):
     """Of any waits there is an answer."""
-    found = rhythm_of(waits_ns)
+    found = find_loader_period(waits_ns)
 
     assert found is None or (2 <= found.period < found.steps and 3 <= found.long <= found.steps)

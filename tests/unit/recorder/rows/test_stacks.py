@@ -267,7 +267,7 @@ def test_a_made_up_store_does_not_say_how_much_is_remembered(tmp_path, monkeypat
     monkeypatch.setattr(dictionary, "_MAX_STACK_CHARACTERS", 2_000)
 
     with closing(open_reading(path)) as connection:
-        known = dictionary.Directory(Pages(connection, path))
+        known = dictionary.Dictionary(Pages(connection, path))
         held = []
         for (number,) in connection.execute("SELECT stack FROM stacks").fetchall():
             assert known.program_stack(number) in stacks

@@ -19,7 +19,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.explain.settings import Settings
 from otel_gpu.report.top import model as module
-from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.model import TopModel
 from otel_gpu.report.top.screen import AgentUse
 from otel_gpu.report.wording.formats import describe_kind
 from tests.activities import (
@@ -44,7 +44,7 @@ RECORDINGS = resources.files("otel_gpu.demo").joinpath("recordings")
 
 
 def board_of(*activities, interval_s=2.0, **kwargs):
-    board = Board(Settings(), round(interval_s * SECOND), **kwargs)
+    board = TopModel(Settings(), round(interval_s * SECOND), **kwargs)
     for activity in activities:
         board.observe(activity)
     return board
@@ -113,7 +113,7 @@ class Readings:
 
 def test_a_shipped_recording_is_shown_to_the_last_figure():
     """Counts and times are the kernel's; the last interval is the last two readings' difference."""
-    board = Board(Settings(), 200 * MS)
+    board = TopModel(Settings(), 200 * MS)
     told = []
     recording = RecordingSource(Path(str(RECORDINGS.joinpath("two-causes.otelgpu"))))
     pipeline.process(recording.batches(), Enricher(), [told.append, board.observe], Counter())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.stacks.mappings import Images, Mapping, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mapping, Mappings
 from otel_gpu.stacks.symbols import native_names as symbols_module
 from otel_gpu.stacks.symbols import perf_map
 from otel_gpu.stacks.symbols.native_names import Symbols
@@ -48,7 +48,7 @@ def symbols(folder, clock):
 
 @pytest.fixture
 def images():
-    images = Images()
+    images = ElfFiles()
     yield images
     images.close()
 

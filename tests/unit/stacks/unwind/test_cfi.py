@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.stacks.mappings import Images, Mappings
+from otel_gpu.stacks.mappings import ElfFiles, Mappings
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.stacks.unwind import cfi_rows
 from otel_gpu.stacks.unwind.cfi import CallFrames
@@ -199,7 +199,7 @@ def test_a_library_is_read_one_entry_at_a_time(small):
 
 def test_the_kernels_own_library_has_rows(tmp_path):
     """It is in no file; time is asked there."""
-    images = Images()
+    images = ElfFiles()
     mappings = Mappings(os.getpid(), images)
     maps = Path("/proc/self/maps").read_text()
     line = next(line for line in maps.splitlines() if "[vdso]" in line)

@@ -24,7 +24,7 @@ from otel_gpu.report.render.top.bars import draw_bar, draw_legend
 from otel_gpu.report.render.top.call_table import SORTS
 from otel_gpu.report.render.top.columns import TopColumn, draw_columns
 from otel_gpu.report.render.top.screen import Controls, draw_screen, key_of
-from otel_gpu.report.top.model import Board
+from otel_gpu.report.top.model import TopModel
 from otel_gpu.report.top.open_calls import OpenCallRow
 from otel_gpu.report.top.screen import AgentUse, IncidentLine
 from otel_gpu.wire.frames import PYTHON, Frame
@@ -54,7 +54,7 @@ def recorded():
 
 
 def played(path):
-    board = Board(Settings(), 200 * MS)
+    board = TopModel(Settings(), 200 * MS)
     recording = RecordingSource(path)
     pipeline.process(recording.batches(), Enricher(), [board.observe], Counter())
     board.close()
@@ -71,7 +71,7 @@ def crowded(name="trainer"):
     images = [
         Program(pid, pid * SECOND, name[:15], 0, {"service.name": name}) for pid in range(100, 130)
     ]
-    board = Board(Settings(), 2 * SECOND)
+    board = TopModel(Settings(), 2 * SECOND)
     for activity in (
         capture(),
         counters(0.0),
@@ -102,7 +102,7 @@ def drawn(view, controls=Controls(), *, width=80, height=24, source="train.otelg
 
 def test_calls_that_do_not_return_are_shown_with_their_line():
     """Of one that began before the capture the age is a lower bound."""
-    view = Board(Settings(), 2 * SECOND).view()
+    view = TopModel(Settings(), 2 * SECOND).view()
     place = Frame(PYTHON, "step", "/app/train.py", 31)
     seen = OpenCallRow(image(), "cudaMalloc", 43, "worker", 12 * SECOND)
     early = seen._replace(began_before_capture=True, place=place)
@@ -364,7 +364,7 @@ def test_losses_and_states_are_said():
 
 def test_nothing_yet_is_said():
     """An empty screen would leave open whether anything is watched."""
-    board = Board(Settings(), SECOND)
+    board = TopModel(Settings(), SECOND)
     board.observe(capture())
 
     assert drawn(board.view(), height=None) == [
