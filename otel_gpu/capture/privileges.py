@@ -18,6 +18,7 @@ from otel_gpu.procfs.capabilities import (
     limit_capabilities,
     mask_of,
     names_in,
+    pass_on_capabilities,
     permitted_mask,
     set_capabilities,
 )
@@ -68,6 +69,9 @@ def give_up_privileges(needed: frozenset[str], written: Iterable[Path] = ()) -> 
             set_capabilities(permitted, permitted)
             limit_capabilities(kept)
         set_capabilities(kept, kept)
+        if os.geteuid():
+            # What reads other users' processes is a program of its own, and needs them too.
+            pass_on_capabilities(kept)
         forbid_new_privileges()
     except OSError as error:
         _logger.warning("privileges are not given up: %s", error.strerror)

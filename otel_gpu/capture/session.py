@@ -42,7 +42,7 @@ from otel_gpu.config import Config
 from otel_gpu.faults import Faults
 from otel_gpu.formatting.units import count_of
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.procfs import kernel_clock, process_memory
+from otel_gpu.procfs import kernel_clock, process_memory, reader
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
@@ -70,6 +70,7 @@ _MAX_BATCH, _MAX_LAST_BATCH = 256, 64
 # Of the ring buffer: what is fuller must not wait.
 _URGENT_FILL = 0.25
 _MAX_NAMED = 8
+_MEMORY_MAP = "what is read under the lock of the memory map"
 
 _logger = logging.getLogger(__name__)
 
@@ -341,6 +342,8 @@ class Session:
         for _ in range(self._stalls, stalls := process_memory.stalls()):
             self._programs.lose(wire.COUNTER_LOST_MEMORY_READ)
         self._stalls = stalls
+        for late in reader.take_late():
+            self._programs.unread.add_file(late.pid, late.uid, _MEMORY_MAP, late.reason)
         return iter(())
 
     def _trusts_python(self, image: Image) -> bool | None:

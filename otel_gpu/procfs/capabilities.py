@@ -21,6 +21,7 @@ CAPABILITY_NUMBERS: Final = {name: number for number, name in enumerate(_NAMES)}
 _MAX_STATUS_BYTES: Final = 1 << 16
 _VERSION_3: Final = 0x20080522
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 
 
 def names_in(mask: int) -> frozenset[str]:
@@ -52,16 +53,30 @@ def permitted_mask() -> int:
     return int(found[1]) | int(found[4]) << 32
 
 
-def set_capabilities(permitted: int, effective: int) -> None:
+def set_capabilities(permitted: int, effective: int, inheritable: int = 0) -> None:
     """
-    Set the capabilities of this thread; nothing is inheritable, so nothing stays ambient.
+    Set the capabilities of this thread; what is not inheritable does not stay ambient.
 
     Raises:
         OSError: They are more than it has.
     """
-    halves = [mask >> shift & 0xFFFFFFFF for shift in (0, 32) for mask in (effective, permitted, 0)]
+    masks = effective, permitted, inheritable
+    halves = [mask >> shift & 0xFFFFFFFF for shift in (0, 32) for mask in masks]
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     _checked(_libc().capset(header, (ctypes.c_uint32 * 6)(*halves)))
+
+
+def pass_on_capabilities(kept: int) -> None:
+    """
+    Make capabilities ambient, so that programs that this thread executes have them, whoever its user is.
+
+    Raises:
+        OSError: They are more than it has.
+    """
+    set_capabilities(kept, kept, kept)
+    for number in CAPABILITY_NUMBERS.values():
+        if kept >> number & 1:
+            _checked(_libc().prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, number, 0, 0))
 
 
 def knows_capability(name: str) -> bool:

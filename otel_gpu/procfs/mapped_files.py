@@ -19,6 +19,7 @@ from typing import NamedTuple
 from otel_gpu.procfs.kernel_waits import check_lock
 from otel_gpu.procfs.proc_files import close_file, read_file
 from otel_gpu.procfs.process_root import ServedError, check_device, open_in_root, open_regular
+from otel_gpu.procfs.reader import open_mapping, read_process_file
 from otel_gpu.procfs.users import OWN
 
 _MAPS_LINE = re.compile(
@@ -143,8 +144,7 @@ class MappedFile(NamedTuple):
         raise refused or self._gone()
 
     def _open_link(self) -> int:
-        link = f"/proc/{self.pid}/map_files/{self.start:x}-{self.end:x}"
-        return open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), self.pid)
+        return open_regular(open_mapping(self.pid, self.start, self.end), self.pid)
 
     def _open_path(self, folder: str, path: str) -> int:
         fd = open_in_root(folder, path, OWN, self.pid)
@@ -326,7 +326,7 @@ def cgroup_pids(cgroup: Path) -> Iterator[int]:
 
 
 def _read_maps(pid: int) -> str:
-    return read_file(f"/proc/{pid}/maps", MAX_MAPS_BYTES).decode("utf-8", "replace")
+    return read_process_file(pid, "maps", MAX_MAPS_BYTES).decode("utf-8", "replace")
 
 
 def _raise(error: OSError) -> None:

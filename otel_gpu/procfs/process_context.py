@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
-from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_memory import memory_of
+from otel_gpu.procfs.reader import read_process_file
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -60,7 +60,7 @@ def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, Attr
 
     Empty when it publishes none, is gone, may not be read, or publishes nonsense.
     """
-    maps = read_file(f"{proc}/{pid}/maps", MAX_MAPS_BYTES)
+    maps = read_process_file(pid, "maps", MAX_MAPS_BYTES, proc)
     if _SIGNATURE not in maps:
         return {}
     with memory_of(pid, proc) as read:

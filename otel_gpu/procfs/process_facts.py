@@ -25,6 +25,7 @@ from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.jobs import VARIABLES as JOB_VARIABLES
 from otel_gpu.procfs.proc_files import read_file, stat_fields
 from otel_gpu.procfs.process_context import read_process_context
+from otel_gpu.procfs.reader import read_process_file
 from otel_gpu.procfs.redaction import mask_secrets
 from otel_gpu.procfs.users import user_name
 
@@ -99,7 +100,7 @@ def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, An
         "start_boot_ns": _boot_ns_of(start),
         "comm": start.comm,
         "exe": _read_exe(folder),
-        "command_args": _read_command_args(folder, MAX_STRANGER_COMMAND_BYTES),
+        "command_args": _read_command_args(pid, proc, MAX_STRANGER_COMMAND_BYTES),
         "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(_read_cgroup(folder)),
     }
@@ -185,11 +186,11 @@ def _read_once(
         "ppid": start.ppid,
         "vpid": vpid,
         "exe": exe,
-        "command_args": _read_command_args(folder, MAX_COMMAND_BYTES),
+        "command_args": _read_command_args(pid, proc, MAX_COMMAND_BYTES),
         "comm": start.comm,
         "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(cgroup_bytes),
-        "env": _read_environment(folder, variables),
+        "env": _read_environment(pid, proc, variables),
         "otel_context": read_process_context(pid, proc),
         "mountinfo_container_id": _read_mounted_container(folder, cgroup_bytes),
     }
@@ -223,8 +224,8 @@ def _read_exe(folder: str) -> str | None:
     return target.decode(errors="replace").removesuffix(_DELETED) or None
 
 
-def _read_command_args(folder: str, limit_bytes: int) -> list[str]:
-    text = read_file(f"{folder}/cmdline", MAX_ARGS * MAX_ARG_BYTES)
+def _read_command_args(pid: int, proc: Path, limit_bytes: int) -> list[str]:
+    text = read_process_file(pid, "cmdline", MAX_ARGS * MAX_ARG_BYTES, proc)
     # Programs that write a title over their arguments leave a tail of NULs.
     args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
     kept: list[str] = []
@@ -238,10 +239,10 @@ def _read_command_args(folder: str, limit_bytes: int) -> list[str]:
     return mask_secrets(kept)
 
 
-def _read_environment(folder: str, variables: tuple[str, ...]) -> dict[str, str]:
+def _read_environment(pid: int, proc: Path, variables: tuple[str, ...]) -> dict[str, str]:
     if not variables:
         return {}
-    block = b"\0" + read_file(f"{folder}/environ", MAX_ENVIRONMENT_BYTES)
+    block = b"\0" + read_process_file(pid, "environ", MAX_ENVIRONMENT_BYTES, proc)
     found: dict[str, str] = {}
     for name in variables:
         _, present, rest = block.partition(b"\0" + name.encode() + b"=")

@@ -3,6 +3,7 @@
 import functools
 import os
 import pwd
+import re
 from typing import NamedTuple
 
 from otel_gpu.procfs.proc_files import read_file
@@ -21,6 +22,9 @@ ANYBODY = User(-1, frozenset())
 OWN = User(0, frozenset())
 """Opens what the agent can open."""
 
+# Behind the name, in which line ends are escaped.
+_FILE_USER = re.compile(rb"\nUid:\t\d+\t\d+\t\d+\t(\d+)\n")
+
 
 def user_of(pid: int) -> User:
     """Return as whom a process opens files; ``ANYBODY`` when it is gone."""
@@ -34,6 +38,12 @@ def user_of(pid: int) -> User:
         elif name == b"Groups":
             gids |= set(map(int, rest.split()))
     return User(uid, gids)
+
+
+def file_user(pid: int) -> int:
+    """Return as which user a process opens files; ``ANYBODY.uid`` when it is gone."""
+    found = _FILE_USER.search(read_file(f"/proc/{pid}/status", 4096))
+    return int(found[1]) if found else ANYBODY.uid
 
 
 def real_uid(pid: int) -> int:

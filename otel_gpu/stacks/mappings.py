@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
-from otel_gpu.procfs.proc_files import close_file, read_descriptor
+from otel_gpu.procfs.proc_files import close_file
+from otel_gpu.procfs.reader import LateError, open_maps, read_maps
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
 from otel_gpu.stacks.symbols.elf_file import ElfImage, image_of
 
@@ -143,7 +144,7 @@ class Mappings:
         self._known: dict[MappedFile, Mapping] = {}
         self._files: set[FileId] = set()  # each held once in images
         with contextlib.suppress(OSError):
-            self._maps = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+            self._maps = open_maps(pid)
         self.refresh()
 
     def __del__(self) -> None:
@@ -172,8 +173,12 @@ class Mappings:
 
     def _refresh(self) -> None:
         content = b""
-        with contextlib.suppress(OSError):
-            content = read_descriptor(self._maps, MAX_MAPS_BYTES)
+        try:
+            content = read_maps(self.pid, self._maps, MAX_MAPS_BYTES)
+        except LateError:
+            return
+        except OSError:
+            pass
         if not content:
             self._ask_no_more()  # It is gone, or has become another program.
         elif hash(content) != self._answer:

@@ -27,7 +27,8 @@ from otel_gpu.errors import MapFullError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
-from otel_gpu.procfs.proc_files import read_file, stream_of
+from otel_gpu.procfs.proc_files import stream_of
+from otel_gpu.procfs.reader import read_process_file
 from otel_gpu.procfs.users import user_of
 from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.samples import Image
@@ -127,7 +128,7 @@ class Doors:
             return False
         if any(layer_of_library(file.name) == wire.LAYER_NCCL for file in mapped):
             self._show_collectives(image)
-        environment = b"\0" + read_file(f"/proc/{image[0]}/environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
+        environment = b"\0" + read_process_file(image[0], "environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
 
     def _show_collectives(self, image: Image) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from otel_gpu import wire
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.procfs.process_root import open_regular
+from otel_gpu.procfs.reader import open_mapping
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 MAX_DOOR_SERIES = 1024
@@ -93,8 +94,7 @@ def open_memory(pid: int, address: int) -> int:
         DoorError: It is nobody's memory of a door.
         OSError: There is none.
     """
-    link = f"/proc/{pid}/map_files/{address:x}-{address + wire.DOOR_BYTES:x}"
-    fd = open_regular(os.open(link, os.O_PATH | os.O_CLOEXEC), pid)
+    fd = open_regular(open_mapping(pid, address, address + wire.DOOR_BYTES), pid)
     try:
         _check_memory(fd)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)

@@ -13,6 +13,7 @@ from otel_gpu.capture.processes.watched_processes import WatchedProcesses
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
+from otel_gpu.procfs.reader import is_late
 from otel_gpu.wire.agent_records import json_record
 
 _AT_A_TIME = 25
@@ -32,6 +33,7 @@ class ProcessDiscovery:
         self._processes = processes
         self._environment = environment
         self._waiting: dict[tuple[int, int], None] = {}
+        self._incomplete: dict[tuple[int, int], None] = {}
 
     def put_off(self, pid: int, image_ktime_ns: int) -> None:
         """Introduce an image later; of too many, the one that waits longest is not."""
@@ -42,6 +44,7 @@ class ProcessDiscovery:
     def give_up(self, pid: int, image_ktime_ns: int) -> None:
         """Never mind: the image ended, or was replaced."""
         self._waiting.pop((pid, image_ktime_ns), None)
+        self._incomplete.pop((pid, image_ktime_ns), None)
 
     def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
         """Introduce an image now, or later if it could keep us waiting; nothing comes of one that is gone."""
@@ -63,6 +66,14 @@ class ProcessDiscovery:
                 pid=pid,
                 image_ktime_ns=image_ktime_ns,
             )
+            if is_late(pid) and len(self._incomplete) < MAX_WAITING:
+                self._incomplete[pid, image_ktime_ns] = None
+
+    def retry(self) -> None:
+        """Introduce those again of which not all could be read, and that may be asked again."""
+        for image in [image for image in self._incomplete if not is_late(image[0])]:
+            del self._incomplete[image]
+            self.put_off(*image)
 
     @property
     def is_pending(self) -> bool:

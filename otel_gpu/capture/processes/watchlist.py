@@ -45,6 +45,7 @@ from otel_gpu.procfs.mapped_files import (
     root_of,
 )
 from otel_gpu.procfs.process_facts import start_ktime_ns
+from otel_gpu.procfs.reader import is_late
 from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import json_record
@@ -121,6 +122,8 @@ class Watchlist:
         self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
         # Watched, and not looked at yet.
         self._lived_before: set[int] = set()
+        # What they map could not be read in time.
+        self._unlisted: set[int] = set()
         # Found by the kernel side, and not looked at yet.
         self._newcomers: dict[Image, None] = {}
 
@@ -263,6 +266,7 @@ class Watchlist:
         if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
             self._images.pop(pid, None)
             self._scanned.discard(pid)
+            self._unlisted.discard(pid)
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
@@ -323,10 +327,17 @@ class Watchlist:
         for pid, image_ktime_ns in self._programs.doors.take_refused():
             if self._images.get(pid) == image_ktime_ns:
                 yield from self._probes(pid)
+        yield from self._ask_again()
         self._attachments.detach_unused()
         self._interpreters.examine_again()
         self._missed_starts.settle_old()
         self._begun_ktime_ns = self._begun_ktime_ns or kernel_clock.ktime_ns()
+
+    def _ask_again(self) -> Iterator[bytes]:
+        for pid in [pid for pid in self._unlisted if not is_late(pid)]:
+            self._unlisted.discard(pid)
+            yield from self._probes(pid)
+        self._introductions.retry()
 
     def let_ask(self) -> Iterable[bytes]:
         """Let programs ask for their device at no cost again, which was seen for some seconds."""
@@ -457,6 +468,9 @@ class Watchlist:
                     self._interpreters.examine(pid, self._images[pid], mapped)
                     self._thread_contexts.examine(pid, self._images[pid], mapped)
         except NotReadError:
+            return
+        if is_late(pid):
+            self._unlisted.add(pid)
             return
         lived_before = pid in self._lived_before
         for info in self._attachments.examine(

@@ -20,6 +20,7 @@ from otel_gpu.cli.doctor.checks import CheckResult, missing, named, ok, warning
 from otel_gpu.errors import HostError
 from otel_gpu.procfs.mapped_files import FileId, MappedFile, all_pids, mapped_files
 from otel_gpu.procfs.proc_files import close_file, process_of, stream_of
+from otel_gpu.procfs.reader import open_maps, read_maps
 from otel_gpu.stacks.symbols.elf_file import ElfImage
 from otel_gpu.wire.probe_symbols import layer_of_library, probes_of
 from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
@@ -225,8 +226,11 @@ def check_python_frames(pid: int, files: Iterable[MappedFile]) -> CheckResult:
 
 def _is_hidden(pid: int) -> bool:
     try:
-        with Path(f"/proc/{pid}/maps").open("rb") as maps:
-            maps.read(1)
+        maps = open_maps(pid)
+        try:
+            read_maps(pid, maps, 1)
+        finally:
+            os.close(maps)
     except OSError as error:
         return isinstance(error, PermissionError)
     return False

@@ -92,3 +92,22 @@ def test_introductions_that_take_long_wait_for_the_next_turn(monkeypatch):
 
     assert introduced(waiting.make_some()) == [OWN]
     assert waiting.is_pending
+
+
+def test_who_could_not_be_read_in_time_is_introduced_again(monkeypatch):
+    """Once with what could be read, and once more when the rest may be asked for, unless it has ended."""
+    late = [True]
+    monkeypatch.setattr(introductions_module, "is_late", lambda _pid: late[0])
+    now_ktime_ns = time.monotonic_ns()
+    waiting = ProcessDiscovery(Processes())
+    for image_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
+        assert introduced(waiting.make(OWN, image_ktime_ns)) == [OWN]
+    waiting.retry()
+    assert not waiting.is_pending
+    waiting.give_up(OWN, now_ktime_ns)
+    late[0] = False
+    waiting.retry()
+
+    assert introduced(waiting.make_some()) == [OWN]
+    waiting.retry()
+    assert not waiting.is_pending

@@ -1,0 +1,325 @@
+"""
+What is read of a process under the lock of its memory map: command line, environment, mappings, memory.
+
+A program can hold that lock for as long as it likes: one thread waits for a page of a file system that
+its user serves (FUSE), and another one asks for the lock, behind which all readers wait. So of other
+users than root and our own, all this is read by a process that is abandoned when it is late (see
+``reader_process``). Whoever kept it waiting is not asked for a while, and longer each time; and so is
+a user whose processes did so for more than a share of our time.
+"""
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.work_budget import Share, WorkBudget
+from otel_gpu.procfs import reader_process as child
+from otel_gpu.procfs.proc_files import read_descriptor, read_file, stat_fields
+from otel_gpu.procfs.users import file_user
+
+_PROC: Final = Path("/proc")
+# Of a reader that sleeps, and of one that finds no CPU or has much to read.
+_DEADLINE_S: Final = 0.25
+_LAST_DEADLINE_S: Final = 2.0
+# Until an interpreter has started, on a busy machine, and until that is tried again.
+_START_DEADLINE_S: Final = 2.0
+_START_PAUSE_S: Final = 10.0
+_PAUSES_S: Final = 1.0, 64.0
+# What a process, a user, and all together may keep us waiting.
+_WAITING: Final = Share(1.0, 0.01), Share(1.0, 0.02), Share(2.0, 0.05)
+_MAX_ABANDONED: Final = 8
+_MAX_LATE: Final = 4_096
+_MAX_NEWS: Final = 256
+_START_TICKS: Final = 19
+# One message on a socket has to hold it.
+_MAX_MEMORY_BYTES: Final = 128 << 10
+_OPENS: Final = (child.OPEN_MAPPING, child.OPEN_MAPS)
+
+_logger = logging.getLogger(__name__)
+
+
+class LateError(OSError):
+    """Something of a process could not be read in time, or is not asked for at present."""
+
+
+class Late(NamedTuple):
+    """A process that was not read, its user, and why, in the words of reports."""
+
+    pid: int
+    uid: int
+    reason: str
+
+
+class _Pause(NamedTuple):
+    start_ticks: bytes
+    until_s: float
+    pause_s: float
+
+
+class ProcessReader:
+    """
+    Reads in another process, with a deadline.
+
+    A reader that is late is killed. Some waits no signal ends: after ``_MAX_ABANDONED`` such readers
+    nothing of other users is read any more.
+
+    Args:
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._abandoned: list[subprocess.Popen[bytes]] = []
+        self._starts_from_s = 0.0
+        self._pauses: Recent[int, _Pause] = Recent(_MAX_LATE)
+        self._waiting = WorkBudget(*_WAITING, clock=clock)
+        self._news: list[Late] = []
+
+    def ask(
+        self, pid: int, uid: int, what: int, first: int, second: int = 0, given: int | None = None
+    ) -> tuple[bytes, int | None]:
+        """
+        Return the bytes of an answer, and the descriptor that comes with it.
+
+        Raises:
+            LateError: It did not come in time, or is not asked for.
+            OSError: What the reader met.
+        """
+        self._check(pid, uid)
+        begun_s = self._clock()
+        try:
+            asked = self._socket or self._start(pid, uid)
+            question = child.QUESTION.pack(pid, what, first, second)
+            begun_s = self._clock()
+            socket.send_fds(asked, [question], [] if given is None else [given])
+            answer = self._receive(asked, what in _OPENS)
+        except TimeoutError:
+            self._abandon()
+            self._waiting.pay(pid, uid, self._clock() - begun_s)
+            raise self._late(pid, uid, "who reads it is kept waiting") from None
+        except ConnectionError as error:
+            self._abandon()
+            raise LateError(str(error)) from error
+        except (OSError, LateError):
+            raise
+        except BaseException:
+            # The answer is still to come.
+            self._abandon()
+            raise
+        self._pauses.pop(pid, None)
+        return answer
+
+    def is_late(self, pid: int) -> bool:
+        """Say whether a process was late the last time, and is not asked at present."""
+        pause = self._pauses.get(pid)
+        if pause is None or pause.until_s <= self._clock():
+            return False
+        return _start_ticks(pid) == pause.start_ticks
+
+    def take_news(self) -> list[Late]:
+        """Return which processes were not read, each time; those are not returned again."""
+        news, self._news = self._news, []
+        return news
+
+    def _check(self, pid: int, uid: int) -> None:
+        if self.is_late(pid):
+            raise LateError(f"process {pid} kept its reader waiting")
+        if self._abandoned:
+            self._abandoned = [process for process in self._abandoned if process.poll() is None]
+        if len(self._abandoned) >= _MAX_ABANDONED:
+            raise self._late(pid, uid, "too many readers are kept waiting by others")
+        if not self._waiting.allows(pid, uid):
+            raise self._late(pid, uid, "readers were kept waiting for too long")
+
+    def _late(self, pid: int, uid: int, reason: str) -> LateError:
+        least_s, most_s = _PAUSES_S
+        ticks, before = _start_ticks(pid), self._pauses.get(pid)
+        is_again = before is not None and before.start_ticks == ticks
+        pause_s = min(most_s, 2 * before.pause_s) if before is not None and is_again else least_s
+        self._pauses[pid] = _Pause(ticks, self._clock() + pause_s, pause_s)
+        if not is_again and len(self._news) < _MAX_NEWS:
+            self._news.append(Late(pid, uid, reason))
+        return LateError(f"process {pid} is not read: {reason}")
+
+    def _start(self, pid: int, uid: int) -> socket.socket:
+        failed = "the process that reads it does not start"
+        if self._clock() < self._starts_from_s:
+            raise self._late(pid, uid, failed)
+        self._starts_from_s = self._clock() + _START_PAUSE_S
+        asked, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        self._socket = asked
+        try:
+            with other:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-B", str(Path(child.__file__))],
+                    stdin=other.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    env={k: os.environ[k] for k in ("LD_LIBRARY_PATH",) if k in os.environ},
+                    start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+                )
+            error = "it is not ready in time"
+            is_ready = _is_readable(asked, _START_DEADLINE_S) and asked.recv(child.HEAD.size)
+        except OSError as problem:
+            is_ready, error = b"", str(problem)
+        if not is_ready:
+            _logger.warning("a process that reads those of other users does not start: %s", error)
+            self._abandon()
+            raise self._late(pid, uid, failed)
+        self._starts_from_s = 0.0
+        return asked
+
+    def _receive(self, asked: socket.socket, opens: bool) -> tuple[bytes, int | None]:
+        until_s = self._clock() + _LAST_DEADLINE_S
+        most = child.HEAD.size + max(_MAX_MEMORY_BYTES, child.PIECE_BYTES)
+        pieces, descriptor, more = [], None, True
+        while more:
+            while not _is_readable(asked, _DEADLINE_S):
+                if self._is_asleep() or self._clock() >= until_s:
+                    if _is_readable(asked, 0):
+                        break
+                    raise TimeoutError
+            if opens:
+                message, found, _, _ = socket.recv_fds(asked, most, 1, socket.MSG_CMSG_CLOEXEC)
+                descriptor = found[0] if found else None
+            else:
+                message = asked.recv(most)
+            if not message:
+                raise ConnectionResetError("the process that reads others has ended")
+            more, number = child.HEAD.unpack_from(message)
+            if number:
+                raise OSError(number, os.strerror(number))
+            pieces.append(message[child.HEAD.size :])
+            if more and self._clock() >= until_s:
+                raise TimeoutError
+        return b"".join(pieces), descriptor
+
+    def _is_asleep(self) -> bool:
+        return self._process is None or stat_fields(f"/proc/{self._process.pid}")[:1] != [b"R"]
+
+    def _abandon(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._abandoned.append(self._process)
+            self._process = None
+
+
+def _is_readable(asked: socket.socket, limit_s: float) -> bool:
+    readable = select.poll()
+    readable.register(asked, select.POLLIN)
+    return bool(readable.poll(limit_s * 1e3))
+
+
+def _start_ticks(pid: int) -> bytes:
+    return b"".join(stat_fields(f"/proc/{pid}")[_START_TICKS : _START_TICKS + 1])
+
+
+_reader = ProcessReader()
+
+
+def read_process_file(pid: int, name: str, limit_bytes: int, proc: Path = _PROC) -> bytes:
+    """
+    Return the first bytes of one of ``reader_process.FILES`` of a process.
+
+    None where it cannot be read, as when the process has ended, or not in time, when ``is_late`` says so.
+    """
+    uid = file_user(pid)
+    if proc != _PROC or _answers(uid):
+        return read_file(f"{proc}/{pid}/{name}", limit_bytes)
+    try:
+        what = child.READ_FIRST + child.FILES.index(name)
+        return _reader.ask(pid, uid, what, limit_bytes)[0]
+    except OSError:
+        return b""
+
+
+def open_maps(pid: int) -> int:
+    """
+    Open the list of a process's mappings; ``read_maps`` reads it, and the caller closes it.
+
+    Raises:
+        OSError: It cannot be opened, or not in time.
+    """
+    uid = file_user(pid)
+    if _answers(uid):
+        return os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+    return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPS, 0))
+
+
+def read_maps(pid: int, descriptor: int, limit_bytes: int) -> bytes:
+    """
+    Return the first bytes of what ``open_maps`` opened.
+
+    Raises:
+        LateError: That takes too long, now.
+        OSError: It cannot be read.
+    """
+    uid = file_user(pid)
+    if _answers(uid):
+        return read_descriptor(descriptor, limit_bytes)
+    return _reader.ask(pid, uid, child.READ_OPEN, limit_bytes, given=descriptor)[0]
+
+
+def open_mapping(pid: int, start: int, end: int) -> int:
+    """
+    Open the file of a mapping with O_PATH, by its addresses.
+
+    Raises:
+        OSError: It cannot be opened, or not in time.
+    """
+    uid = file_user(pid)
+    if _answers(uid):
+        link = f"/proc/{pid}/map_files/{start:x}-{end:x}"
+        return os.open(link, os.O_PATH | os.O_CLOEXEC)
+    return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPPING, start, end))
+
+
+def read_memory(pid: int, uid: int, address: int, size_bytes: int) -> bytes:
+    """
+    Return bytes of the memory of another user's process; fewer or none where there are none.
+
+    Raises:
+        LateError: That takes too long.
+    """
+    if size_bytes > _MAX_MEMORY_BYTES or not 0 <= address < 1 << 64:
+        return b""
+    try:
+        return _reader.ask(pid, uid, child.READ_MEMORY, address, size_bytes)[0]
+    except LateError:
+        raise
+    except OSError:
+        return b""
+
+
+def is_late(pid: int) -> bool:
+    """Say whether something of a process was not read in time just now, so that nothing of it is asked for."""
+    return _reader.is_late(pid)
+
+
+def take_late() -> list[Late]:
+    """Return which processes were not read in time; those are not returned again."""
+    return _reader.take_news()
+
+
+def _answers(uid: int) -> bool:
+    return uid in (0, os.geteuid())
+
+
+def _descriptor(answer: tuple[bytes, int | None]) -> int:
+    if answer[1] is None:
+        raise OSError("it was not opened")
+    return answer[1]

@@ -1,0 +1,95 @@
+"""
+Reads what other processes have, a question in and an answer out; runs as a process of its own.
+
+A page of another process can be one of a file system that the process serves itself (FUSE). Reading it
+waits until the process answers, which it may never do. Meanwhile the lock of its memory map can be
+held, which its command line, its environment and the list of what it maps are read under as well. So
+this process waits, and whoever asked goes on without it.
+
+It imports nothing of the package, and is started by its path.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+QUESTION = struct.Struct("<iBQQ")
+"""Pid, what is asked, and two numbers that say more."""
+READ_MEMORY, OPEN_MAPPING, OPEN_MAPS, READ_OPEN, READ_FIRST = range(5)
+"""
+Memory, by address and size in bytes; the file of a mapping, by its start and end; the list of
+mappings, open; the first bytes of a file that comes with the question; of one of ``FILES``, each with a
+number of its own from ``READ_FIRST`` on.
+"""
+FILES = ("cmdline", "environ", "maps")
+
+HEAD = struct.Struct("<?i")
+"""What each message of an answer begins with: whether more come, and the number of an error."""
+PIECE_BYTES = 64 << 10
+"""The most that follows in one message."""
+_PIECE, _LAST = HEAD.pack(1, 0), HEAD.pack(0, 0)
+
+
+def main() -> None:
+    """Answer until the other end is closed."""
+    asker = socket.socket(fileno=0)
+    asker.send(_LAST)
+    while True:
+        question, descriptors, _, _ = socket.recv_fds(asker, QUESTION.size, 1)
+        if not question:
+            return
+        try:
+            _answer(asker, descriptors, *QUESTION.unpack(question))
+        except (OSError, OverflowError) as error:
+            number = error.errno if isinstance(error, OSError) else None
+            asker.send(HEAD.pack(0, number or 0))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _answer(
+    asker: socket.socket, given: list[int], pid: int, what: int, first: int, second: int
+) -> None:
+    folder = f"/proc/{pid}"
+    if what == READ_MEMORY:
+        with _open(f"{folder}/mem") as fd:
+            asker.send(_LAST + os.pread(fd, second, first))
+    elif what == OPEN_MAPPING:
+        with _open(f"{folder}/map_files/{first:x}-{second:x}", os.O_PATH) as fd:
+            socket.send_fds(asker, [_LAST], [fd])
+    elif what == OPEN_MAPS:
+        with _open(f"{folder}/maps") as fd:
+            socket.send_fds(asker, [_LAST], [fd])
+    elif what == READ_OPEN:
+        os.lseek(given[0], 0, os.SEEK_SET)
+        _send_first(asker, given[0], first)
+    else:
+        with _open(f"{folder}/{FILES[what - READ_FIRST]}") as fd:
+            _send_first(asker, fd, first)
+
+
+@contextlib.contextmanager
+def _open(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _send_first(asker: socket.socket, fd: int, limit_bytes: int) -> None:
+    piece = b""
+    while limit_bytes > 0 and (found := os.read(fd, min(limit_bytes, PIECE_BYTES - len(piece)))):
+        piece += found
+        limit_bytes -= len(found)
+        if len(piece) == PIECE_BYTES:
+            asker.send(_PIECE + piece)
+            piece = b""
+    asker.send(_LAST + piece)
+
+
+if __name__ == "__main__":
+    main()
