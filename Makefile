@@ -18,18 +18,18 @@ export PATH := $(PATH):/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all fuzz soak test-backends check format bpf bpf-host native wire door semconv docs check-generated bench check-gpu golden wheel clean
+.PHONY: help setup demo test test-all fuzz soak test-backends check format bpf bpf-host preload wire preload-tables semconv docs check-generated bench check-gpu golden wheel clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: $(STAMPS)/venv bpf-host native ## Install what is needed, and leave .venv/bin/otel-gpu ready
+setup: $(STAMPS)/venv bpf-host preload ## Install what is needed, and leave .venv/bin/otel-gpu ready
 
 demo: setup ## Capture a real workload and send it to a real collector
 	@$(PYTHON_VENV) examples/demo.py
 
 test: ## Run the tests; as root, those that load BPF programs too
-	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf native $(STAMPS)/tests-system
+	@$(MAKE) --no-print-directory $(JOBS) $(STAMPS)/venv bpf preload $(STAMPS)/tests-system
 	@if [ -n "$$OTEL_GPU_TEST_REQUIRE" ]; then \
 		:; \
 	elif [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then \
@@ -91,14 +91,14 @@ bpf: $(STAMPS)/system ## Compile the BPF programs for all kernels and machines
 bpf-host: $(STAMPS)/system
 	@$(MAKE) -sq -C bpf host || $(STEP) bpf-host "BPF programs for this machine" $(MAKE) $(JOBS) -C bpf host
 
-native: $(STAMPS)/system ## Compile the libraries that programs load, for this machine
-	@$(MAKE) -sq -C preload all || $(STEP) native "libraries for this machine" $(MAKE) -C preload all
+preload: $(STAMPS)/system ## Compile the libraries that programs load, for this machine
+	@$(MAKE) -sq -C preload all || $(STEP) preload "libraries for this machine" $(MAKE) -C preload all
 
 wire: setup bpf ## Generate otel_gpu/wire/__init__.py from bpf/events.h and preload/layout.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
 
-door: setup ## Generate what preload/calls.c has of the probe table and of histograms
-	$(PYTHON_VENV) tools/generate_door.py
+preload-tables: setup ## Generate what preload/calls.c has of the probe table and of histograms
+	$(PYTHON_VENV) tools/generate_preload.py
 
 semconv: setup ## Generate the names of spans, metrics and attributes
 	$(PYTHON_VENV) tools/generate_semconv.py
@@ -109,7 +109,7 @@ docs: setup ## Generate the pages about configuration, commands and bounds, and 
 
 check-generated: setup bpf
 	$(PYTHON_VENV) tools/generate_wire.py --check $(OBJECT)
-	$(PYTHON_VENV) tools/generate_door.py --check
+	$(PYTHON_VENV) tools/generate_preload.py --check
 	$(PYTHON_VENV) tools/generate_semconv.py --check
 	$(PYTHON_VENV) tools/generate_docs.py --check
 	$(PYTHON_VENV) -m tools.grafana --check

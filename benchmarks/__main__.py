@@ -13,7 +13,7 @@ from benchmarks.host import describe_host
 NAMES = (
     "call_overhead",
     "probe_sites",
-    "door",
+    "preload",
     "collectives",
     "found_steps",
     "context_switch",

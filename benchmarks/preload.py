@@ -1,4 +1,4 @@
-"""Time that the door adds to a call, beside the agent's probes, in a hot loop and paced."""
+"""Time that the preload library adds to a call, beside the agent's probes, in a hot loop and paced."""
 
 import contextlib
 import tempfile
@@ -7,8 +7,8 @@ from statistics import median
 
 from benchmarks.result import Result, spread
 from benchmarks.subjects import agent_on
-from tests.doors import LIBRARY
 from tests.kernel.sampling import Subject
+from tests.preloaded import LIBRARY
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import copy_of_runtime, workload
 
@@ -20,14 +20,14 @@ THREADS = (1, 2, 8)
 
 def run(*, quick: bool = False) -> list[Result]:
     """
-    Interleave rounds on three copies of one library: bare, through the door, with probes.
+    Interleave rounds on three copies of one library: bare, through the preload library, with probes.
 
-    The programs find the launch with ``dlsym``, so without a door theirs is a direct call.
+    The programs find the launch with ``dlsym``, so without the preload library theirs is a direct call.
     """
     rounds = 9 if quick else 31
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         receiver = stack.enter_context(OtlpReceiver())
-        bare, door, probed = (
+        bare, preloaded, probed = (
             stack.enter_context(
                 Subject(
                     (
@@ -40,14 +40,14 @@ def run(*, quick: bool = False) -> list[Result]:
             )
             for name, preload in (
                 ("bare", ()),
-                ("door", (f"LD_PRELOAD={LIBRARY}",)),
+                ("preload", (f"LD_PRELOAD={LIBRARY}",)),
                 ("probed", ()),
             )
         )
         stack.enter_context(agent_on(probed.pid, receiver))
-        stack.enter_context(agent_on(door.pid, receiver))
+        stack.enter_context(agent_on(preloaded.pid, receiver))
         return [
-            _result((bare, door, probed), threads, pause_ns, rounds)
+            _result((bare, preloaded, probed), threads, pause_ns, rounds)
             for threads in THREADS
             for pause_ns in (0, PAUSE_NS)
         ]
@@ -65,7 +65,7 @@ def _result(
     bound_ns = PACED_BOUND_NS if pause_ns else HOT_BOUND_NS
     pace = "paced" if pause_ns else "hot"
     return Result(
-        what=f"time the door adds to a call, {pace}, {threads} threads",
+        what=f"time the preload library adds to a call, {pace}, {threads} threads",
         value=added_ns,
         unit="ns",
         floor=probed_ns,
@@ -73,5 +73,5 @@ def _result(
         ratio=added_ns / bound_ns,
         bound=f"<= {bound_ns} ns",
         held=added_ns <= bound_ns,
-        note=f"bare {bare_ns:.1f} ns; door {spread([s[1] for s in samples])} ns",
+        note=f"bare {bare_ns:.1f} ns; preloaded {spread([s[1] for s in samples])} ns",
     )

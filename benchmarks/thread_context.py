@@ -49,7 +49,7 @@ def published_span(rounds: int) -> Result:
     before = contexts._RUNTIME_CONTEXT  # noqa: SLF001 -- as the distribution does
     published = publish_context()
     if published is None:
-        raise RuntimeError("there is no native library here: make native")
+        raise RuntimeError("thread_context was not built for this machine: run make preload")
     publish_provider(publishing)
     samples = []
     try:

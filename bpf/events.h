@@ -26,43 +26,43 @@
 #define PATH_BYTES   256
 #define MAX_APIS     256 /* rows of the probe table */
 /* The status of a call in which a signal ended its process is this and the signal's number. */
-#define STATUS_KILLED	  1073741824 /* 1 << 30 */
-#define MAX_DEPTH	  8	     /* open CUDA calls of one thread; deeper ones are lost */
-#define MAX_INTERVALS	  4	     /* kept of a call or gap: its longest */
-#define MAX_PLACES	  8  /* of a thread on a CPU, counted before they are in the account */
-#define MAX_LINKS	  8  /* of a thread: what it last waited for */
-#define CALL_BUCKETS	  16 /* of a thread, each of the APIs with one number modulo this */
-#define MAX_KEPT	  2  /* kinds of waits of a thread: blocked, and in a run queue */
-#define MAX_STACK_FRAMES  24
-#define MAX_BOUNDS	  191 /* histogram bounds; one bucket more than bounds */
-#define MAX_BUCKETS	  192
-#define UUID_BYTES	  16
-#define DEVICE_NAME_BYTES 64
-#define MAX_PYTHON_FRAMES 128	/* of one stack: the innermost */
-#define MAX_RETURNS	  8	/* return addresses that uprobes have replaced */
-#define TEXT_BYTES	  512	/* of a file name or qualified name */
-#define LINE_TABLE_BYTES  16384 /* of one code object */
-#define STACK_COPY_BYTES  32768 /* of the stack at a call */
-#define STALL_COPY_BYTES  8192	/* of the stack of a thread that leaves the CPU */
-#define LOOK_COPY_BYTES	  24576 /* of the stack of a thread that is looked at */
-#define STATE_NONE	  255	/* in place of an enum thread_state: not known */
-#define FUNCTION_BYTES	  1024	/* of the name of a kernel */
-#define FILE_SYSTEM_BYTES 16	/* of the name of a type of file system */
-#define ADDRESS_BYTES	  16	/* of IPv6; of IPv4 the first four */
-#define STEP_NAME_BYTES	  32
-#define MAX_RHYTHMS	  64	/* threads whose steps are looked for at one time */
-#define RHYTHM_AREAS	  8	/* of them, those whose calls are kept */
-#define RHYTHM_CALLS	  32768 /* kept of each of those */
-#define FOLDED_BY_NAME	  2	/* numbers of names are in place of pids; made in user space */
-#define RHYTHM_HISTORY	  4	/* calls by which the beginning or the end of a step is known */
-#define RHYTHM_PATTERNS	  4	/* of calls, by which steps begin, or end */
-#define RANGE_NAME_BYTES  64
-#define USER_SHARE	  3 /* times what is free: what the programs of one user can hold */
-#define USER_SPANS	  8 /* times the rate of spans of a process: that of all of a user */
-#define RINGS		  2 /* lifecycle, events */
-#define ALL_USERS	  4294967295 /* no uid */
-#define UNKNOWN_USER	  4294967294 /* of a process that is gone; no uid either */
-#define DOOR_VIEW_WORDS	  30	     /* of a slot of a door: open calls, and what is before them */
+#define STATUS_KILLED	   1073741824 /* 1 << 30 */
+#define MAX_DEPTH	   8	      /* open CUDA calls of one thread; deeper ones are lost */
+#define MAX_INTERVALS	   4	      /* kept of a call or gap: its longest */
+#define MAX_PLACES	   8  /* of a thread on a CPU, counted before they are in the account */
+#define MAX_LINKS	   8  /* of a thread: what it last waited for */
+#define CALL_BUCKETS	   16 /* of a thread, each of the APIs with one number modulo this */
+#define MAX_KEPT	   2  /* kinds of waits of a thread: blocked, and in a run queue */
+#define MAX_STACK_FRAMES   24
+#define MAX_BOUNDS	   191 /* histogram bounds; one bucket more than bounds */
+#define MAX_BUCKETS	   192
+#define UUID_BYTES	   16
+#define DEVICE_NAME_BYTES  64
+#define MAX_PYTHON_FRAMES  128	 /* of one stack: the innermost */
+#define MAX_RETURNS	   8	 /* return addresses that uprobes have replaced */
+#define TEXT_BYTES	   512	 /* of a file name or qualified name */
+#define LINE_TABLE_BYTES   16384 /* of one code object */
+#define STACK_COPY_BYTES   32768 /* of the stack at a call */
+#define STALL_COPY_BYTES   8192	 /* of the stack of a thread that leaves the CPU */
+#define LOOK_COPY_BYTES	   24576 /* of the stack of a thread that is looked at */
+#define STATE_NONE	   255	 /* in place of an enum thread_state: not known */
+#define FUNCTION_BYTES	   1024	 /* of the name of a kernel */
+#define FILE_SYSTEM_BYTES  16	 /* of the name of a type of file system */
+#define ADDRESS_BYTES	   16	 /* of IPv6; of IPv4 the first four */
+#define STEP_NAME_BYTES	   32
+#define MAX_RHYTHMS	   64	 /* threads whose steps are looked for at one time */
+#define RHYTHM_AREAS	   8	 /* of them, those whose calls are kept */
+#define RHYTHM_CALLS	   32768 /* kept of each of those */
+#define FOLDED_BY_NAME	   2	 /* numbers of names are in place of pids; made in user space */
+#define RHYTHM_HISTORY	   4	 /* calls by which the beginning or the end of a step is known */
+#define RHYTHM_PATTERNS	   4	 /* of calls, by which steps begin, or end */
+#define RANGE_NAME_BYTES   64
+#define USER_SHARE	   3 /* times what is free: what the programs of one user can hold */
+#define USER_SPANS	   8 /* times the rate of spans of a process: that of all of a user */
+#define RINGS		   2 /* lifecycle, events */
+#define ALL_USERS	   4294967295 /* no uid */
+#define UNKNOWN_USER	   4294967294 /* of a process that is gone; no uid either */
+#define PRELOAD_VIEW_WORDS 30	      /* of a preload_slot: open calls, and what is before them */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -80,7 +80,7 @@ enum record_kind {
 	RECORD_HANDLE = 15,	    /* struct handle_record */
 	RECORD_THREAD_CONTEXT = 16, /* struct thread_context_record */
 	RECORD_ROUND = 19,	    /* struct round_record */
-	RECORD_DOOR = 21,	    /* struct door_record */
+	RECORD_PRELOAD = 21,	    /* struct preload_record */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
 	/* Of a framework's allocator: in a recording too. */
@@ -669,12 +669,12 @@ struct library_record {
 	char path[PATH_BYTES];
 };
 
-/* Of the image_ktime_ns of a process whose door the agent cannot read. */
-#define DOOR_REFUSED_BIT 63
-#define DOOR_REFUSED	 (1ULL << DOOR_REFUSED_BIT)
+/* Of the image_ktime_ns of a process whose counts the agent cannot read. */
+#define PRELOAD_REFUSED_BIT 63
+#define PRELOAD_REFUSED	    (1ULL << PRELOAD_REFUSED_BIT)
 
 /* A process counts its own hot calls from now on, or says that it cannot. */
-struct door_record {
+struct preload_record {
 	struct record_header header;
 	__u64 memory;  /* where it counts them: its address; 0: nowhere */
 	__u32 stopped; /* 1: the process waits for SIGCONT */
@@ -1082,7 +1082,7 @@ struct api_descriptor {
 	__u8 reduction_slot;
 	__u8 root_slot;	      /* or peer */
 	__u8 returns_pointer; /* and not a status; none: it failed */
-	__u8 door;	      /* 1: the door counts it, in a process that has one */
+	__u8 preload;	      /* 1: the preload library counts it, in a process that has one */
 };
 
 /* Statuses of verbs: a number of errno(3), -1 where only errno says why, or beyond these. */
@@ -1239,7 +1239,7 @@ struct file_key {
 };
 
 enum published {
-	PUBLISHED = 1,		  /* by the door of its process, which ends it */
+	PUBLISHED = 1,		  /* by the preload library of its process, which ends it */
 	PUBLISHED_AND_PROBED = 2, /* a probe at the function itself saw it begin */
 };
 
@@ -1411,8 +1411,9 @@ struct thread {
 	__u64 device_ktime_ns; /* when; 0: it did not ask */
 	__u64 device_answer;   /* where it will find which device it works on */
 	__u64 prepared_ktime_ns; /* when code that it had not run before was found or loaded; 0: never */
-	__u64 door_slot;	 /* where it counts its own calls: its address; 0: it does not */
-	__u64 door_view[DOOR_VIEW_WORDS]; /* the beginning of it, when it was last looked at */
+	__u64 preload_slot;	 /* where it counts its own calls: its address; 0: it does not */
+	__u64 preload_view
+		[PRELOAD_VIEW_WORDS]; /* the beginning of it, when it was last looked at */
 	__u32 pid;
 	__u32 tid;
 	__u32 voluntary_switches;
@@ -1446,11 +1447,11 @@ struct thread {
 	__u32 waits_for_io;	 /* for a device, as the kernel says */
 	__u32 collectives_epoch; /* of the host, when the following was looked up */
 	__u32 has_communicators;
-	__u32 rhythm;	    /* index, from 1; 0: none, NO_RHYTHM: there was no room */
-	__u32 until_rhythm; /* calls before it asks for one again */
-	__u32 in_rhythm;    /* the outermost open call counts in its rhythm */
-	__u32 may_be_shown; /* the last outermost call is over, and still published */
-	__u16 last_api;	    /* of its last outermost call */
+	__u32 rhythm;	       /* index, from 1; 0: none, NO_RHYTHM: there was no room */
+	__u32 until_rhythm;    /* calls before it asks for one again */
+	__u32 in_rhythm;       /* the outermost open call counts in its rhythm */
+	__u32 may_be_reported; /* the last outermost call is over, and still published */
+	__u16 last_api;	       /* of its last outermost call */
 	__u8 switch_type;
 	__u8 sampled;			 /* the outermost open call is on the baseline sample */
 	__u8 call_buckets[CALL_BUCKETS]; /* of the durations of its last calls, by API; 0: none */

@@ -3,7 +3,7 @@
  * Which calls are in the rhythm of a thread, and when a round of it is over: see struct rhythm.
  *
  * The kernel side does this with calls that have probes, and preload/step_detection.h with those that come
- * through the door. otel_gpu/capture/steps/period.py does the same with calls that were kept.
+ * in the preload library. otel_gpu/capture/steps/period.py does the same with calls that were kept.
  */
 #ifndef OTEL_GPU_BPF_STEP_DETECTION_H
 #define OTEL_GPU_BPF_STEP_DETECTION_H

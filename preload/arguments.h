@@ -31,7 +31,7 @@ static inline __u8 copy_kind_of(const struct row *row, const __u64 *slots)
 	return kind <= COPY_DEFAULT ? kind : COPY_NONE;
 }
 
-static inline void read_launch(struct door_call *call, const struct row *row, const __u64 *slots)
+static inline void read_launch(struct preload_call *call, const struct row *row, const __u64 *slots)
 {
 	const __u8 *config = (const __u8 *)slots[0];
 

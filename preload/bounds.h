@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GENERATED from otel_gpu/wire/histogram_layout.py by tools/generate_door.py. Do not edit. */
+/* GENERATED from otel_gpu/wire/histogram_layout.py by tools/generate_preload.py. Do not edit. */
 /* clang-format off */
 #ifndef OTEL_GPU_PRELOAD_BOUNDS_H
 #define OTEL_GPU_PRELOAD_BOUNDS_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The door: counts the CUDA calls of the program that preloads it, for the agent to read.
+ * The preload library: counts the CUDA calls of the program that preloads it, for the agent to read.
  *
  * layout.h says what it writes and where. After a thread's first call there is no allocation, no lock
  * and no system call in here.
@@ -26,7 +26,7 @@
 #define NOT_READY	 600 /* of cudaError_t and CUresult alike */
 #define SAME_STACK_BYTES 65536
 
-static inline __u64 gap_ns_until(const struct door_slot *slot, __u64 now_ktime_ns)
+static inline __u64 gap_ns_until(const struct preload_slot *slot, __u64 now_ktime_ns)
 {
 	/* A signal's handler may have made calls since then. */
 	return now_ktime_ns > slot->last_return_ktime_ns ? now_ktime_ns - slot->last_return_ktime_ns
@@ -34,7 +34,7 @@ static inline __u64 gap_ns_until(const struct door_slot *slot, __u64 now_ktime_n
 }
 
 /* Between two outermost calls of a thread. */
-static void count_gap(struct door_slot *slot, const struct row *row, __u64 now_ktime_ns)
+static void count_gap(struct preload_slot *slot, const struct row *row, __u64 now_ktime_ns)
 {
 	__u64 gap_ns = gap_ns_until(slot, now_ktime_ns);
 
@@ -56,7 +56,7 @@ static inline __u64 mark_of(__u64 stack_pointer, __u64 start_ktime_ns)
  * returns to: what its caller calls next would write over it. One further up may be on a stack that
  * is gone.
  */
-static inline bool is_frame_alive(const struct door_open_call *call, __u64 stack_pointer)
+static inline bool is_frame_alive(const struct preload_open_call *call, __u64 stack_pointer)
 {
 	const struct frame *frame = (const struct frame *)call->stack_pointer;
 
@@ -69,12 +69,12 @@ static inline bool is_frame_alive(const struct door_open_call *call, __u64 stack
 }
 
 /* Forget open calls that were left by longjmp or an exception. */
-static inline __u32 drop_unwound(struct door_slot *slot, __u64 stack_pointer)
+static inline __u32 drop_unwound(struct preload_slot *slot, __u64 stack_pointer)
 {
 	__u32 depth = slot->depth;
 
 	while (depth && !is_frame_alive(&slot->calls[(depth - 1) % MAX_DEPTH], stack_pointer)) {
-		door_count_loss(DOOR_LOST_NO_RETURN);
+		preload_count_loss(PRELOAD_LOST_NO_RETURN);
 		depth--;
 	}
 	slot->depth = depth;
@@ -82,7 +82,7 @@ static inline __u32 drop_unwound(struct door_slot *slot, __u64 stack_pointer)
 }
 
 /* Also for calls that probes count: the kernel side sees in the slot what was decided. */
-static bool is_sampled(struct door_slot *slot)
+static bool is_sampled(struct preload_slot *slot)
 {
 	__u32 one_in = CONTROL->sample_one_in;
 
@@ -99,39 +99,40 @@ static bool is_sampled(struct door_slot *slot)
 }
 
 /* Where a thread has no slot of this process yet, or found none. */
-static __attribute__((noinline)) struct door_slot *find_own_slot(void)
+static __attribute__((noinline)) struct preload_slot *find_own_slot(void)
 {
 	/* In a child of fork() the page says nothing of what its parent had. */
-	if (door_self.until_retry && (!door_guard || door_self.epoch == door_guard->epoch))
-		door_self.until_retry--;
+	if (preload_self.until_retry &&
+	    (!preload_guard || preload_self.epoch == preload_guard->epoch))
+		preload_self.until_retry--;
 	else
-		door_begin_thread();
-	return door_self.slot;
+		preload_begin_thread();
+	return preload_self.slot;
 }
 
-/* From when on the gap that ends is shown; 0: it is not. */
-static inline __u64 gap_floor_ns(const struct door_slot *slot, __u32 depth)
+/* From which duration on the gap that ends is reported; 0: it is not. */
+static inline __u64 gap_floor_ns(const struct preload_slot *slot, __u32 depth)
 {
-	return !depth && slot->last_return_ktime_ns && has_viewer() ? CONTROL->gap_floor_ns : 0;
+	return !depth && slot->last_return_ktime_ns && has_reader() ? CONTROL->gap_floor_ns : 0;
 }
 
 /*
  * Publish a call as it begins. Again, if the thread was interrupted after it looked at the clock, or
- * a signal's handler made calls before this one was uncovered. To show a gap takes time of the gap.
+ * a signal's handler made calls before this one was uncovered. To report a gap takes time of the gap.
  */
 static inline void publish(struct frame *frame, const struct row *row)
 {
 	__u64 stack_pointer = (__u64)frame, gap_floor = gap_floor_ns(frame->slot, frame->depth);
-	struct door_open_call *call = &frame->slot->calls[frame->depth];
+	struct preload_open_call *call = &frame->slot->calls[frame->depth];
 	int interruptions = 0;
 
 	frame->return_address = frame->record[1];
 	do {
 		watch_interruptions();
-		frame->start_ktime_ns = ktime_ns(&door_self.clock);
+		frame->start_ktime_ns = ktime_ns(&preload_self.clock);
 		if (gap_floor && gap_ns_until(frame->slot, frame->start_ktime_ns) >= gap_floor) {
 			gap_floor = 0;
-			door_show_gap(frame->slot, row, frame->start_ktime_ns);
+			preload_report_gap(frame->slot, row, frame->start_ktime_ns);
 			continue;
 		}
 		frame->mark = mark_of(stack_pointer, frame->start_ktime_ns);
@@ -149,36 +150,36 @@ static inline void publish(struct frame *frame, const struct row *row)
 	} while (true);
 }
 
-void door_enter(struct frame *frame, const struct row *row, __u16 variant)
+void preload_enter(struct frame *frame, const struct row *row, __u16 variant)
 {
-	struct door_slot *slot = door_self.slot;
+	struct preload_slot *slot = preload_self.slot;
 	__u32 depth = 0, generation;
 
-	if (unlikely(!slot || door_self.epoch != door_guard->epoch))
+	if (unlikely(!slot || preload_self.epoch != preload_guard->epoch))
 		slot = find_own_slot();
 	frame->slot = slot;
-	frame->epoch = door_self.epoch;
+	frame->epoch = preload_self.epoch;
 	frame->variant = variant;
-	frame->device = door_self.device;
+	frame->device = preload_self.device;
 	frame->depth = 0;
 	if (!slot) {
-		frame->start_ktime_ns = frame->epoch ? ktime_ns(&door_self.clock) : 0;
+		frame->start_ktime_ns = frame->epoch ? ktime_ns(&preload_self.clock) : 0;
 		return;
 	}
 	generation = CONTROL->generation;
 	if (unlikely(slot->generation != generation))
-		door_introduce(slot, generation);
+		preload_report_thread(slot, generation);
 	if (unlikely(slot->depth))
 		depth = drop_unwound(slot, (__u64)frame);
 	frame->depth = depth;
 	if (unlikely(depth >= MAX_DEPTH)) {
-		frame->start_ktime_ns = ktime_ns(&door_self.clock);
-		door_count_loss(DOOR_LOST_DEPTH_EXCEEDED);
+		frame->start_ktime_ns = ktime_ns(&preload_self.clock);
+		preload_count_loss(PRELOAD_LOST_DEPTH_EXCEEDED);
 		return;
 	}
-	door_self.inside[depth] = 0;
+	preload_self.inside[depth] = 0;
 	if (!depth)
-		door_self.is_sampled = is_sampled(slot);
+		preload_self.is_sampled = is_sampled(slot);
 	publish(frame, row);
 	if (!depth && slot->last_return_ktime_ns)
 		count_gap(slot, row, frame->start_ktime_ns);
@@ -189,14 +190,14 @@ static inline __s32 learn_device(const struct frame *frame, const struct row *ro
 				 const __u64 *slots)
 {
 	if (row->family == FAMILY_SET_DEVICE)
-		door_self.device = (__s32)argument(slots, row->device_slot);
+		preload_self.device = (__s32)argument(slots, row->device_slot);
 	else if (row->family == FAMILY_CONTEXT && !frame->depth)
-		door_self.device = -1;
+		preload_self.device = -1;
 	else
 		return frame->device;
 	if (frame->slot)
-		frame->slot->device = door_self.device;
-	return door_self.device;
+		frame->slot->device = preload_self.device;
+	return preload_self.device;
 }
 
 /* What a call was, which is counted here and not by a probe. */
@@ -205,7 +206,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 {
 	__u64 duration_ns = now_ktime_ns - frame->start_ktime_ns, size_bytes = 0;
 	bool is_published = frame->slot && frame->depth < MAX_DEPTH;
-	struct door_call call;
+	struct preload_call call;
 	__u8 copy_kind = copy_kind_of(row, slots);
 	__s32 device;
 	int said = status;
@@ -221,10 +222,10 @@ static inline void account(const struct frame *frame, const struct row *row, int
 		frame->slot,
 		key_of(status, device, METRIC_CALL_DURATION, row->api, copy_kind, frame->depth > 0),
 		&duration_bounds, duration_ns, status ? 0 : size_bytes);
-	if (is_published && has_viewer())
+	if (is_published && has_reader())
 		choices = choices_of(frame, row, status, duration_ns);
 	if (unlikely(choices || (row->stream_work && is_published && CONTROL->generation &&
-				 CONTROL->flags & DOOR_STREAM_WORK))) {
+				 CONTROL->flags & PRELOAD_STREAM_WORK))) {
 		memset(&call, 0, sizeof(call));
 		call.end_ktime_ns = now_ktime_ns;
 		call.size_bytes = size_bytes;
@@ -232,7 +233,7 @@ static inline void account(const struct frame *frame, const struct row *row, int
 		call.device = device;
 		call.copy_kind = copy_kind;
 		call.choices = choices;
-		door_show_call(frame, row, &call, slots);
+		preload_report_call(frame, row, &call, slots);
 	}
 	if (row->family == FAMILY_COPY && !status && !frame->depth) {
 		add_value(frame->slot, key_of(0, device, METRIC_COPY_SIZE, 0, copy_kind, false),
@@ -248,18 +249,18 @@ static inline bool only_asks(const struct row *row)
 
 /*
  * When a call is over. For the kernel side that of an outermost one is as soon as it is the thread's
- * last return, while it is still published: what is counted and shown of it is.
+ * last return, while it is still published: what is counted and reported of it is.
  */
 static inline __u64 end_call(struct frame *frame, const struct row *row)
 {
-	struct door_slot *slot = frame->slot;
+	struct preload_slot *slot = frame->slot;
 	bool begins_gap = !frame->depth && (slot->last_return_ktime_ns || !only_asks(row));
 	int interruptions = 0;
 	__u64 now_ktime_ns;
 
 	do {
 		watch_interruptions();
-		now_ktime_ns = ktime_ns(&door_self.clock);
+		now_ktime_ns = ktime_ns(&preload_self.clock);
 		if (begins_gap)
 			slot->last_api = row->api;
 	} while (unlikely(was_interrupted()) && ++interruptions < MAX_INTERRUPTIONS);
@@ -277,26 +278,26 @@ static __attribute__((noinline)) void keep_rhythm(const struct frame *frame, con
 	__u64 size_bytes = row->size_slot ? size_of(row, slots) : 0;
 	__u8 copy_kind = copy_kind_of(row, slots);
 
-	follow_rhythm(door_self.rhythm, row, copy_kind,
+	follow_rhythm(preload_self.rhythm, row, copy_kind,
 		      symbol_of(row->family, row->api, copy_kind,
 				argument(slots, row->function_slot), size_bytes),
 		      frame->start_ktime_ns, now_ktime_ns);
 }
 
-void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots)
+void preload_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots)
 {
-	struct door_slot *slot = frame->slot;
+	struct preload_slot *slot = frame->slot;
 	__u64 now_ktime_ns;
 
 	/* There is no memory; or the thread forked inside the call, and this is the child. */
-	if (unlikely(!frame->epoch || frame->epoch != door_self.epoch ||
-		     door_self.epoch != door_guard->epoch))
+	if (unlikely(!frame->epoch || frame->epoch != preload_self.epoch ||
+		     preload_self.epoch != preload_guard->epoch))
 		return;
-	now_ktime_ns = slot ? end_call(frame, row) : ktime_ns(&door_self.clock);
+	now_ktime_ns = slot ? end_call(frame, row) : ktime_ns(&preload_self.clock);
 	if (row->counts)
 		account(frame, row, status, slots, now_ktime_ns);
 	else if (slot && frame->depth)
-		door_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
+		preload_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
 	if (!slot)
 		return;
 	if (!frame->depth && counts_in_rhythm(row->family) && has_wanted_rhythm(slot))

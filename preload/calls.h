@@ -8,7 +8,7 @@
 #include "row.h"
 
 /* slots are the call's arguments. */
-void door_enter(struct frame *frame, const struct row *row, __u16 variant);
-void door_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots);
+void preload_enter(struct frame *frame, const struct row *row, __u16 variant);
+void preload_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots);
 
 #endif

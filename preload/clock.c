@@ -26,7 +26,7 @@
 #define CLOCK_SOURCE  "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 #define ASKS_IN_A_ROW 4
 
-struct rate door_rate;
+struct rate preload_rate;
 
 static __u64 system_ktime_ns(void)
 {
@@ -42,7 +42,7 @@ static __u64 system_ktime_ns(void)
  */
 static bool ask_both(struct anchor *anchor)
 {
-	__u64 per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED), asking_ns;
+	__u64 per_cycle = __atomic_load_n(&preload_rate.ns_per_cycle, __ATOMIC_RELAXED), asking_ns;
 	int asked = 0;
 
 	do {
@@ -59,7 +59,7 @@ static bool ask_both(struct anchor *anchor)
 }
 
 /* Before the first call is counted. */
-void door_begin_clock(void)
+void preload_begin_clock(void)
 {
 	char name[16] = "";
 	int file = open(CLOCK_SOURCE, O_RDONLY | O_CLOEXEC);
@@ -69,49 +69,49 @@ void door_begin_clock(void)
 			name[0] = 0;
 		close(file);
 	}
-	door_rate.is_changing = 0;
-	door_rate.is_usable =
+	preload_rate.is_changing = 0;
+	preload_rate.is_usable =
 		(!strncmp(name, "tsc", 3) || !strncmp(name, "arch_sys_counter", 15)) &&
-		ask_both(&door_rate.base);
+		ask_both(&preload_rate.base);
 }
 
 /* One thread at a time; nobody waits for it. */
 static void learn_rate(const struct anchor *now)
 {
-	__u64 base_ns = now->ktime_ns - door_rate.base.ktime_ns;
+	__u64 base_ns = now->ktime_ns - preload_rate.base.ktime_ns;
 
 	if (base_ns < MIN_BASE_NS ||
-	    __atomic_exchange_n(&door_rate.is_changing, 1, __ATOMIC_ACQUIRE))
+	    __atomic_exchange_n(&preload_rate.is_changing, 1, __ATOMIC_ACQUIRE))
 		return;
-	if (now->cycles > door_rate.base.cycles && now->ktime_ns > door_rate.base.ktime_ns) {
-		__u64 cycles = now->cycles - door_rate.base.cycles, known = door_rate.ns_per_cycle,
-		      seen;
+	if (now->cycles > preload_rate.base.cycles && now->ktime_ns > preload_rate.base.ktime_ns) {
+		__u64 cycles = now->cycles - preload_rate.base.cycles,
+		      known = preload_rate.ns_per_cycle, seen;
 
-		base_ns = now->ktime_ns - door_rate.base.ktime_ns;
+		base_ns = now->ktime_ns - preload_rate.base.ktime_ns;
 		seen = ((unsigned __int128)base_ns << RATE_SHIFT) / cycles;
 		/* The host slept, or is another one now. */
 		if (known && (seen > known ? seen - known : known - seen) > known / MAX_CHANGE)
 			seen = 0;
-		__atomic_store_n(&door_rate.ns_per_cycle, seen, __ATOMIC_RELAXED);
-		__atomic_store_n(&door_rate.base_ns, base_ns, __ATOMIC_RELAXED);
+		__atomic_store_n(&preload_rate.ns_per_cycle, seen, __ATOMIC_RELAXED);
+		__atomic_store_n(&preload_rate.base_ns, base_ns, __ATOMIC_RELAXED);
 		if (!seen || base_ns > MAX_BASE_NS)
-			door_rate.base = *now;
+			preload_rate.base = *now;
 	}
-	__atomic_store_n(&door_rate.is_changing, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&preload_rate.is_changing, 0, __ATOMIC_RELEASE);
 }
 
 /* Asks the system, and goes on from there. */
-__u64 door_anchor_clock(struct own_clock *own)
+__u64 preload_anchor_clock(struct own_clock *own)
 {
 	__u64 base_ns;
 
 	own->span_cycles = 0;
-	if (!door_rate.is_usable || !ask_both(&own->anchor))
+	if (!preload_rate.is_usable || !ask_both(&own->anchor))
 		return system_ktime_ns();
 	learn_rate(&own->anchor);
-	own->ns_per_cycle = __atomic_load_n(&door_rate.ns_per_cycle, __ATOMIC_RELAXED);
+	own->ns_per_cycle = __atomic_load_n(&preload_rate.ns_per_cycle, __ATOMIC_RELAXED);
 	/* No longer than it was looked at, or what is wrong with it adds up. */
-	base_ns = __atomic_load_n(&door_rate.base_ns, __ATOMIC_RELAXED);
+	base_ns = __atomic_load_n(&preload_rate.base_ns, __ATOMIC_RELAXED);
 	if (own->ns_per_cycle)
 		own->span_cycles = ((base_ns < ANCHOR_NS ? base_ns : ANCHOR_NS) << RATE_SHIFT) /
 				   own->ns_per_cycle;

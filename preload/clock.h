@@ -30,7 +30,7 @@ struct own_clock {
 	__u64 last_ktime_ns;
 };
 
-extern HIDDEN struct rate door_rate;
+extern HIDDEN struct rate preload_rate;
 
 static inline __u64 cycles_now(void)
 {
@@ -47,9 +47,9 @@ static inline __u64 cycles_now(void)
 }
 
 /* Of the process: before the first call is counted. */
-HIDDEN void door_begin_clock(void);
+HIDDEN void preload_begin_clock(void);
 /* Asks the system, and goes on from there. */
-HIDDEN __u64 door_anchor_clock(struct own_clock *own);
+HIDDEN __u64 preload_anchor_clock(struct own_clock *own);
 
 /* Never before what it last was. */
 static inline __u64 ktime_ns(struct own_clock *own)
@@ -62,7 +62,7 @@ static inline __u64 ktime_ns(struct own_clock *own)
 		from_cycles = anchor->cycles;
 		past = cycles_now() - from_cycles;
 		if (unlikely(past >= own->span_cycles))
-			now_ktime_ns = door_anchor_clock(own);
+			now_ktime_ns = preload_anchor_clock(own);
 		else
 			now_ktime_ns =
 				anchor->ktime_ns +

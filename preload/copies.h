@@ -13,9 +13,9 @@ struct copy {
 };
 
 /* By the row. */
-extern struct copy door_copies[][COPIES];
-extern void *const door_copy_wrappers[][COPIES];
-extern struct copy door_lookup_copies[COPIES];
-extern void *const door_lookup_wrappers[COPIES];
+extern struct copy preload_copies[][COPIES];
+extern void *const preload_copy_wrappers[][COPIES];
+extern struct copy preload_lookup_copies[COPIES];
+extern void *const preload_lookup_wrappers[COPIES];
 
 #endif

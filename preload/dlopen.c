@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a program loads: CUDA, of which calls will come soon; or what binds past the door. With
+ * What a program loads: CUDA, of which calls will come soon; or what binds past the preload library. With
  * RTLD_DEEPBIND a library takes functions of its own dependencies before those of who was preloaded,
  * and with dlmopen() it has a program of its own. Its calls are not seen here, so probes have to count
  * them: the agent is told.
@@ -15,24 +15,24 @@
 #include "names.h"
 #include "symbols.h"
 
-void *door_next_dlopen(const char *path, int flags);
-void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags);
+void *preload_next_dlopen(const char *path, int flags);
+void *preload_next_dlmopen(Lmid_t namespace, const char *path, int flags);
 
-HIDDEN void *door_next_dlopen(const char *path, int flags)
+HIDDEN void *preload_next_dlopen(const char *path, int flags)
 {
 	if (path && flags & RTLD_DEEPBIND)
-		door_bind_past();
+		preload_bind_past();
 	/* The agent looks at the program when the library is there, and finds the memory. */
-	else if (door_is_cuda(path))
-		door_begin_early(false);
-	return door_next("dlopen");
+	else if (preload_is_cuda(path))
+		preload_begin_early(false);
+	return preload_next("dlopen");
 }
 
-HIDDEN void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags)
+HIDDEN void *preload_next_dlmopen(Lmid_t namespace, const char *path, int flags)
 {
 	if (path && (namespace != LM_ID_BASE || flags & RTLD_DEEPBIND))
-		door_bind_past();
-	return door_next("dlmopen");
+		preload_bind_past();
+	return preload_next("dlmopen");
 }
 
 #if defined(__x86_64__)
@@ -48,7 +48,7 @@ HIDDEN void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags)
 		"	.cfi_adjust_cfa_offset 8\n"                                                      \
 		"	pushq %rdx\n"                                                                    \
 		"	.cfi_adjust_cfa_offset 8\n"                                                      \
-		"	call door_next_" name "\n"                                                 \
+		"	call preload_next_" name "\n"                                              \
 		"	popq %rdx\n"                                                                     \
 		"	.cfi_adjust_cfa_offset -8\n"                                                     \
 		"	popq %rsi\n"                                                                     \
@@ -73,7 +73,7 @@ HIDDEN void *door_next_dlmopen(Lmid_t namespace, const char *path, int flags)
 		"	.cfi_rel_offset x30, 8\n"                                                        \
 		"	stp x0, x1, [sp, #16]\n"                                                         \
 		"	str x2, [sp, #32]\n"                                                             \
-		"	bl door_next_" name "\n"                                                   \
+		"	bl preload_next_" name "\n"                                                \
 		"	mov x16, x0\n"                                                                   \
 		"	ldr x2, [sp, #32]\n"                                                             \
 		"	ldp x0, x1, [sp, #16]\n"                                                         \

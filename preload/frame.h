@@ -6,10 +6,10 @@
 #include "layout.h"
 
 struct frame {
-	struct door_slot *slot; /* NULL: the common part is used */
-	__u64 epoch;		/* 0: nothing is counted */
-	__u64 mark;		/* of a frame that is in use; see mark_of() */
-	const __u64 *record;	/* of the wrapper: where it keeps its caller's frame and address */
+	struct preload_slot *slot; /* NULL: the common part is used */
+	__u64 epoch;		   /* 0: nothing is counted */
+	__u64 mark;		   /* of a frame that is in use; see mark_of() */
+	const __u64 *record; /* of the wrapper: where it keeps its caller's frame and address */
 	__u64 return_address;
 	__u64 start_ktime_ns;
 	__u32 depth;

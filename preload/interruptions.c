@@ -20,8 +20,8 @@
 
 static const __u32 signature[] = {SIGNATURE, 0};
 
-const struct sequence door_nobodys_sequence = {
-	.start = (__u64)&door_nobodys_sequence, /* data, and a byte of it */
+const struct sequence preload_nobodys_sequence = {
+	.start = (__u64)&preload_nobodys_sequence, /* data, and a byte of it */
 	.size = 1,
 	.abort = (__u64)&signature[1],
 };
@@ -40,7 +40,7 @@ static char *thread_pointer(void)
 
 static ptrdiff_t name_offset; /* from the thread pointer; 0: there is none */
 
-void door_find_sequence_names(void)
+void preload_find_sequence_names(void)
 {
 	const ptrdiff_t *area_offset = dlvsym(RTLD_DEFAULT, "__rseq_offset", GLIBC);
 	const unsigned int *area_bytes = dlvsym(RTLD_DEFAULT, "__rseq_size", GLIBC);
@@ -49,7 +49,7 @@ void door_find_sequence_names(void)
 		name_offset = *area_offset + NAME_OFFSET;
 }
 
-volatile __u64 *door_sequence_name(void)
+volatile __u64 *preload_sequence_name(void)
 {
 	static __thread __u64 nobody_clears_it __attribute__((tls_model("initial-exec")));
 

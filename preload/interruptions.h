@@ -32,23 +32,23 @@ struct sequence {
 	__u64 abort; /* behind the signature that the area was registered with */
 } __attribute__((aligned(32)));
 
-extern HIDDEN const struct sequence door_nobodys_sequence;
+extern HIDDEN const struct sequence preload_nobodys_sequence;
 
 /* Of the process: before its first thread asks. */
-HIDDEN void door_find_sequence_names(void);
+HIDDEN void preload_find_sequence_names(void);
 /* Where this thread names its sequence. */
-HIDDEN volatile __u64 *door_sequence_name(void);
+HIDDEN volatile __u64 *preload_sequence_name(void);
 
 static inline void watch_interruptions(void)
 {
-	*door_self.sequence_name = (__u64)&door_nobodys_sequence;
+	*preload_self.sequence_name = (__u64)&preload_nobodys_sequence;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 static inline bool was_interrupted(void)
 {
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
-	return *door_self.sequence_name != (__u64)&door_nobodys_sequence;
+	return *preload_self.sequence_name != (__u64)&preload_nobodys_sequence;
 }
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The memory that the door counts in: made at the first call of a process, and a slot of it taken at
+ * The memory that the preload library counts in: made at the first call of a process, and a slot of it taken at
  * the first call of a thread. Whatever fails leaves the program's calls as they are, uncounted.
  *
  * A fork has a memory of its own: the shared one is not inherited, and a page that the kernel wipes
@@ -48,7 +48,7 @@ static bool may_be_as_large(void)
 {
 	struct rlimit limit;
 
-	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur >= DOOR_BYTES;
+	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur >= PRELOAD_BYTES;
 }
 
 static char *map_memory(void)
@@ -58,23 +58,23 @@ static char *map_memory(void)
 
 	if (!may_be_as_large())
 		return MAP_FAILED;
-	file = syscall(SYS_memfd_create, DOOR_NAME,
+	file = syscall(SYS_memfd_create, PRELOAD_NAME,
 		       MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 	if (file < 0 && errno == EINVAL) /* before Linux 6.3 */
-		file = syscall(SYS_memfd_create, DOOR_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		file = syscall(SYS_memfd_create, PRELOAD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (file < 0)
 		return MAP_FAILED;
-	if (!ftruncate(file, DOOR_BYTES) &&
+	if (!ftruncate(file, PRELOAD_BYTES) &&
 	    !fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-		mapped = mmap(NULL, DOOR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		mapped = mmap(NULL, PRELOAD_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	close(file);
 	if (mapped == MAP_FAILED)
 		return mapped;
-	if (madvise(mapped, DOOR_BYTES, MADV_DONTFORK)) {
-		munmap(mapped, DOOR_BYTES);
+	if (madvise(mapped, PRELOAD_BYTES, MADV_DONTFORK)) {
+		munmap(mapped, PRELOAD_BYTES);
 		return MAP_FAILED;
 	}
-	madvise(mapped, DOOR_BYTES, MADV_DONTDUMP); /* of cores, which would be larger */
+	madvise(mapped, PRELOAD_BYTES, MADV_DONTDUMP); /* of cores, which would be larger */
 	return mapped;
 }
 
@@ -84,20 +84,20 @@ static void begin_memory(void)
 	__u64 now_ktime_ns;
 
 	if (mapped == MAP_FAILED) {
-		__atomic_store_n(&door_guard->state, MEMORY_REFUSED, __ATOMIC_RELEASE);
+		__atomic_store_n(&preload_guard->state, MEMORY_REFUSED, __ATOMIC_RELEASE);
 		return;
 	}
-	door_memory = mapped;
-	door_begin_clock();
-	now_ktime_ns = ktime_ns(&door_self.clock);
-	HEADER->size_bytes = DOOR_BYTES;
+	preload_memory = mapped;
+	preload_begin_clock();
+	now_ktime_ns = ktime_ns(&preload_self.clock);
+	HEADER->size_bytes = PRELOAD_BYTES;
 	HEADER->start_ktime_ns = now_ktime_ns;
-	HEADER->version = DOOR_VERSION;
+	HEADER->version = PRELOAD_VERSION;
 	HEADER->pid = getpid();
-	HEADER->clock = door_rate.is_usable ? DOOR_CLOCK_CYCLES : DOOR_CLOCK_SYSTEM;
-	__atomic_store_n(&HEADER->magic, DOOR_MAGIC, __ATOMIC_RELEASE);
-	__atomic_store_n(&door_guard->epoch, now_ktime_ns, __ATOMIC_RELAXED);
-	__atomic_store_n(&door_guard->state, MEMORY_READY, __ATOMIC_RELEASE);
+	HEADER->clock = preload_rate.is_usable ? PRELOAD_CLOCK_CYCLES : PRELOAD_CLOCK_SYSTEM;
+	__atomic_store_n(&HEADER->magic, PRELOAD_MAGIC, __ATOMIC_RELEASE);
+	__atomic_store_n(&preload_guard->epoch, now_ktime_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&preload_guard->state, MEMORY_READY, __ATOMIC_RELEASE);
 }
 
 /*
@@ -106,22 +106,22 @@ static void begin_memory(void)
  */
 static void leave_slot(void *slot)
 {
-	if (door_self.slot != slot || door_guard->epoch != door_self.epoch)
+	if (preload_self.slot != slot || preload_guard->epoch != preload_self.epoch)
 		return;
 	if (CONTROL->generation)
-		otel_gpu_door_thread(NO_SLOT, door_memory);
+		otel_gpu_preload_thread(NO_SLOT, preload_memory);
 	leave_rhythm();
-	door_self.slot = NULL;
-	door_self.epoch = 0;
-	((struct door_slot *)slot)->depth = 0;
-	__atomic_store_n(&((struct door_slot *)slot)->tid, 0, __ATOMIC_RELEASE);
+	preload_self.slot = NULL;
+	preload_self.epoch = 0;
+	((struct preload_slot *)slot)->depth = 0;
+	__atomic_store_n(&((struct preload_slot *)slot)->tid, 0, __ATOMIC_RELEASE);
 }
 
 static void make_exit_key(void)
 {
 	struct guard *page = mmap(NULL, sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	const char *wanted = getenv("OTEL_GPU_DOOR");
+	const char *wanted = getenv("OTEL_GPU_PRELOAD");
 
 	if (page == MAP_FAILED)
 		return;
@@ -131,8 +131,8 @@ static void make_exit_key(void)
 		munmap(page, sysconf(_SC_PAGESIZE));
 		return;
 	}
-	door_find_sequence_names();
-	door_guard = page;
+	preload_find_sequence_names();
+	preload_guard = page;
 }
 
 /* Whether there is a memory, after all that can be done about it was done. */
@@ -141,13 +141,13 @@ static bool is_ready(void)
 	__u32 state = MEMORY_NONE;
 
 	pthread_once(&exit_key_once, make_exit_key);
-	if (!door_guard)
+	if (!preload_guard)
 		return false;
-	if (__atomic_compare_exchange_n(&door_guard->state, &state, MEMORY_BEGUN, false,
+	if (__atomic_compare_exchange_n(&preload_guard->state, &state, MEMORY_BEGUN, false,
 					__ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE))
 		begin_memory();
 	for (int i = 0; i < TRIES_WHILE_BEGUN; i++) {
-		state = __atomic_load_n(&door_guard->state, __ATOMIC_ACQUIRE);
+		state = __atomic_load_n(&preload_guard->state, __ATOMIC_ACQUIRE);
 		if (state != MEMORY_BEGUN)
 			break;
 		sched_yield();
@@ -155,22 +155,22 @@ static bool is_ready(void)
 	return state == MEMORY_READY;
 }
 
-static bool take_slot(struct door_slot *slot, __u32 from_tid, __u32 tid)
+static bool take_slot(struct preload_slot *slot, __u32 from_tid, __u32 tid)
 {
 	return __atomic_compare_exchange_n(&slot->tid, &from_tid, tid, false, __ATOMIC_ACQUIRE,
 					   __ATOMIC_RELAXED);
 }
 
 /* A free slot; where there is none, one of a thread that has ended without saying so. */
-static struct door_slot *find_slot(__u32 tid)
+static struct preload_slot *find_slot(__u32 tid)
 {
-	for (__u32 i = 0; i < DOOR_SLOTS; i++) {
+	for (__u32 i = 0; i < PRELOAD_SLOTS; i++) {
 		__u32 holder = SLOTS[i].tid; /* or of one that had the same number */
 
 		if ((!holder || holder == tid) && take_slot(&SLOTS[i], holder, tid))
 			return &SLOTS[i];
 	}
-	for (__u32 i = 0; i < DOOR_SLOTS; i++) {
+	for (__u32 i = 0; i < PRELOAD_SLOTS; i++) {
 		__u32 holder = SLOTS[i].tid;
 
 		if (holder && syscall(SYS_tgkill, getpid(), holder, 0) && errno == ESRCH &&
@@ -183,14 +183,14 @@ static struct door_slot *find_slot(__u32 tid)
 /* The agent has to count by probes then. It may have come a moment ago. */
 static void say_refusal(void)
 {
-	if (!door_guard || door_guard->state == MEMORY_REFUSED)
-		otel_gpu_door_thread(NULL, NULL);
+	if (!preload_guard || preload_guard->state == MEMORY_REFUSED)
+		otel_gpu_preload_thread(NULL, NULL);
 }
 
 /* As the agent's probe has it of this thread. */
-static const struct door_slot *own_slot(void)
+static const struct preload_slot *own_slot(void)
 {
-	return door_self.epoch && !door_self.slot ? NO_SLOT : door_self.slot;
+	return preload_self.epoch && !preload_self.slot ? NO_SLOT : preload_self.slot;
 }
 
 /* Whether there is a memory; leaves errno as it is. */
@@ -200,7 +200,7 @@ static bool begin_early(void)
 	int kept_errno = errno;
 	bool has_memory;
 
-	/* See door_begin_thread(). */
+	/* See preload_begin_thread(). */
 	sigfillset(&every_signal);
 	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
 	has_memory = is_ready();
@@ -209,49 +209,49 @@ static bool begin_early(void)
 	return has_memory;
 }
 
-void door_begin_early(bool is_told)
+void preload_begin_early(bool is_told)
 {
 	if (begin_early() && is_told)
-		otel_gpu_door_thread(own_slot(), door_memory);
+		otel_gpu_preload_thread(own_slot(), preload_memory);
 }
 
 /* If nobody is there yet who could be told, the memory says it to whoever comes. */
-void door_bind_past(void)
+void preload_bind_past(void)
 {
 	if (!begin_early())
 		return;
-	door_count_loss(DOOR_LOST_BOUND_PAST);
-	otel_gpu_door_thread(own_slot(), NULL);
+	preload_count_loss(PRELOAD_LOST_BOUND_PAST);
+	otel_gpu_preload_thread(own_slot(), NULL);
 }
 
 static int is_cuda_library(struct dl_phdr_info *info, size_t size, void *nothing)
 {
 	(void)size;
 	(void)nothing;
-	return door_is_cuda(info->dlpi_name);
+	return preload_is_cuda(info->dlpi_name);
 }
 
 /* A program that is linked with CUDA was stopped for its probes before, and stops here once more. */
 __attribute__((constructor)) static void begin_with_program(void)
 {
 	if (dl_iterate_phdr(is_cuda_library, NULL))
-		door_begin_early(true);
+		preload_begin_early(true);
 }
 
 /* The first call of a thread in this process. Never called with a slot that is its own. */
-void door_begin_thread(void)
+void preload_begin_thread(void)
 {
 	sigset_t every_signal, kept_signals;
 	int kept_errno = errno;
-	struct door_slot *slot = NULL;
-	__u64 known_epoch = door_self.epoch;
+	struct preload_slot *slot = NULL;
+	__u64 known_epoch = preload_self.epoch;
 	__u32 begun;
 
-	door_self.slot = NULL;
-	door_self.epoch = 0;
-	door_self.rhythm = NULL;
-	door_self.until_rhythm = 0;
-	door_self.until_retry = RETRY_CALLS;
+	preload_self.slot = NULL;
+	preload_self.epoch = 0;
+	preload_self.rhythm = NULL;
+	preload_self.until_rhythm = 0;
+	preload_self.until_retry = RETRY_CALLS;
 	/* Their handlers may make calls, and would wait for what this thread has begun. */
 	sigfillset(&every_signal);
 	pthread_sigmask(SIG_SETMASK, &every_signal, &kept_signals);
@@ -260,13 +260,13 @@ void door_begin_thread(void)
 		goto done;
 	}
 	slot = find_slot(syscall(SYS_gettid));
-	door_self.epoch = door_guard->epoch;
+	preload_self.epoch = preload_guard->epoch;
 	if (!slot || pthread_setspecific(exit_key, slot)) {
 		if (slot)
 			__atomic_store_n(&slot->tid, 0, __ATOMIC_RELEASE);
-		if (known_epoch != door_self.epoch) {
-			door_count_loss(DOOR_LOST_SLOTS_FULL);
-			otel_gpu_door_thread(NULL, door_memory);
+		if (known_epoch != preload_self.epoch) {
+			preload_count_loss(PRELOAD_LOST_SLOTS_FULL);
+			otel_gpu_preload_thread(NULL, preload_memory);
 		}
 		goto done;
 	}
@@ -276,7 +276,7 @@ void door_begin_thread(void)
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
 	slot->depth = 0;
-	slot->device = door_self.device;
+	slot->device = preload_self.device;
 	slot->last_return_ktime_ns = 0;
 	slot->last_api = 0;
 	/* Threads that make few calls go on from each other; the first one begins anywhere. */
@@ -284,13 +284,13 @@ void door_begin_thread(void)
 		slot->until_sample = (__u32)(cycles_now() * 2654435761u >> 8);
 	slot->generation = CONTROL->generation;
 	slot->threads++;
-	slot->begun_ktime_ns = ktime_ns(&door_self.clock);
-	door_self.sequence_name = door_sequence_name();
-	memset(door_self.series, 0, sizeof(door_self.series));
-	for (__u32 i = 0; i < slot->series_begun && i < DOOR_SLOT_SERIES; i++)
+	slot->begun_ktime_ns = ktime_ns(&preload_self.clock);
+	preload_self.sequence_name = preload_sequence_name();
+	memset(preload_self.series, 0, sizeof(preload_self.series));
+	for (__u32 i = 0; i < slot->series_begun && i < PRELOAD_SLOT_SERIES; i++)
 		index_series(slot, i);
-	door_self.slot = slot;
-	otel_gpu_door_thread(slot, door_memory);
+	preload_self.slot = slot;
+	otel_gpu_preload_thread(slot, preload_memory);
 done:
 	pthread_sigmask(SIG_SETMASK, &kept_signals, NULL);
 	errno = kept_errno;

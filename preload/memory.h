@@ -14,10 +14,10 @@
  * Make the memory before the first call, which else waits until the agent reads it. Leaves errno as it
  * is, as the others do.
  */
-void door_begin_early(bool is_told);
+void preload_begin_early(bool is_told);
 /* A library was loaded whose calls are not seen here. */
-void door_bind_past(void);
+void preload_bind_past(void);
 /* The first call of a thread in this process. */
-HIDDEN void door_begin_thread(void);
+HIDDEN void preload_begin_thread(void);
 
 #endif

@@ -7,7 +7,7 @@
 #include "names.h"
 #include "row.h"
 
-bool door_is_cuda(const char *path)
+bool preload_is_cuda(const char *path)
 {
 	const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
 
@@ -28,14 +28,14 @@ static bool ends_with(const char *name, size_t length, const char *suffix)
 
 static const struct row *row_named(const char *name, size_t length)
 {
-	__u32 low = 0, high = door_row_count;
+	__u32 low = 0, high = preload_row_count;
 
 	while (low < high) {
 		__u32 middle = (low + high) / 2;
-		int order = strncmp(name, door_rows[middle].name, length);
+		int order = strncmp(name, preload_rows[middle].name, length);
 
-		if (!order && !door_rows[middle].name[length])
-			return &door_rows[middle];
+		if (!order && !preload_rows[middle].name[length])
+			return &preload_rows[middle];
 		if (order > 0)
 			low = middle + 1;
 		else
@@ -44,7 +44,7 @@ static const struct row *row_named(const char *name, size_t length)
 	return NULL;
 }
 
-const struct row *door_find_row(const char *symbol, __u16 *variant)
+const struct row *preload_find_row(const char *symbol, __u16 *variant)
 {
 	const char *name = !strncmp(symbol, "__cudaLaunchKernel", 18) ? symbol + 2 : symbol;
 	size_t length = strlen(name);
@@ -63,7 +63,7 @@ const struct row *door_find_row(const char *symbol, __u16 *variant)
 	return NULL;
 }
 
-bool door_is_lookup(const char *symbol)
+bool preload_is_lookup(const char *symbol)
 {
 	return !strncmp(symbol, "cuGetProcAddress", 16) ||
 	       !strncmp(symbol, "cudaGetDriverEntryPoint", 23);

@@ -9,10 +9,10 @@
 #include "row.h"
 
 /* Whether a library is of CUDA: its runtime or its driver. */
-bool door_is_cuda(const char *path);
+bool preload_is_cuda(const char *path);
 /* The row of a function, and which spelling of it a name is; NULL: of no row. */
-const struct row *door_find_row(const char *symbol, __u16 *variant);
+const struct row *preload_find_row(const char *symbol, __u16 *variant);
 /* Whether a function gives out others. */
-bool door_is_lookup(const char *symbol);
+bool preload_is_lookup(const char *symbol);
 
 #endif

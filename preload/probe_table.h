@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GENERATED from otel_gpu/wire/probe_table.py by tools/generate_door.py. Do not edit. */
+/* GENERATED from otel_gpu/wire/probe_table.py by tools/generate_preload.py. Do not edit. */
 /* clang-format off */
 #ifndef OTEL_GPU_PRELOAD_PROBE_TABLE_H
 #define OTEL_GPU_PRELOAD_PROBE_TABLE_H
 
 #include "row.h"
 
-const struct row door_rows[] = {
+const struct row preload_rows[] = {
 	{.name = "__cudaGetKernel", .api = 71, .family = 21, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255, .function_slot = 2},
 	{.name = "cuArray3DCreate", .api = 176, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
 	{.name = "cuArrayCreate", .api = 175, .family = 4, .size_slot = 2, .address_slot = 1, .address_is_output = 1, .fixed_copy_kind = 255},
@@ -155,7 +155,7 @@ const struct row door_rows[] = {
 	{.name = "cudaStreamWaitEvent", .api = 8, .counts = 1, .family = 3, .stream_slot = 1, .fixed_copy_kind = 255, .function_slot = 2, .stream_work = 2},
 };
 
-#define DOOR_APIS(NARROW, WIDE) \
+#define PRELOAD_APIS(NARROW, WIDE) \
 	NARROW(0, __cudaGetKernel) \
 	NARROW(1, cuArray3DCreate) \
 	NARROW(2, cuArrayCreate) \

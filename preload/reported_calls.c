@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What of calls and gaps is shown to the agent's probes: by calling empty functions, at which they are.
- * Few calls come here, and none that is merely counted.
+ * Reports calls and gaps to the agent's probes, by calling empty functions that have probes.
+ * Few calls are reported, and none that is merely counted.
  */
 #include <string.h>
 
@@ -18,33 +18,33 @@
 /*
  * At the first call of each thread, and again for a new agent. Without a slot: there was none left, or
  * that call is still to come. Without a memory: nothing is counted in this process, which each thread
- * says again and again, or probes have to count what does not come through the door from now on.
+ * repeats, or probes have to count the calls that bypass the library from now on.
  */
-PROBED void otel_gpu_door_thread(const struct door_slot *slot, const void *memory)
+PROBED void otel_gpu_preload_thread(const struct preload_slot *slot, const void *memory)
 {
 	__asm__ volatile("nop" : : "r"(slot), "r"(memory) : "memory");
 }
 
-PROBED void otel_gpu_door_call(const struct door_call *call)
+PROBED void otel_gpu_preload_call(const struct preload_call *call)
 {
 	__asm__ volatile("nop" : : "r"(call) : "memory");
 }
 
-PROBED void otel_gpu_door_gap(const struct door_gap *gap)
+PROBED void otel_gpu_preload_gap(const struct preload_gap *gap)
 {
 	__asm__ volatile("nop" : : "r"(gap) : "memory");
 }
 
-void door_introduce(struct door_slot *slot, __u32 generation)
+void preload_report_thread(struct preload_slot *slot, __u32 generation)
 {
 	slot->generation = generation;
 	if (generation)
-		otel_gpu_door_thread(slot, door_memory);
+		otel_gpu_preload_thread(slot, preload_memory);
 }
 
-void door_show_gap(const struct door_slot *slot, const struct row *row, __u64 now_ktime_ns)
+void preload_report_gap(const struct preload_slot *slot, const struct row *row, __u64 now_ktime_ns)
 {
-	const struct door_gap gap = {
+	const struct preload_gap gap = {
 		.start_ktime_ns = slot->last_return_ktime_ns,
 		.end_ktime_ns = now_ktime_ns,
 		.device = slot->device,
@@ -52,13 +52,13 @@ void door_show_gap(const struct door_slot *slot, const struct row *row, __u64 no
 		.next_api = row->api,
 	};
 
-	otel_gpu_door_gap(&gap);
+	otel_gpu_preload_gap(&gap);
 }
 
-void door_show_call(const struct frame *frame, const struct row *row, struct door_call *call,
-		    const __u64 *slots)
+void preload_report_call(const struct frame *frame, const struct row *row,
+			 struct preload_call *call, const __u64 *slots)
 {
-	const struct door_slot *slot = frame->slot;
+	const struct preload_slot *slot = frame->slot;
 
 	call->start_ktime_ns = frame->start_ktime_ns;
 	call->root_start_ktime_ns = slot->calls[0].start_ktime_ns;
@@ -79,6 +79,6 @@ void door_show_call(const struct frame *frame, const struct row *row, struct doo
 	call->api = row->api;
 	call->variant = frame->variant;
 	if (frame->depth)
-		door_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
-	otel_gpu_door_call(call);
+		preload_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
+	otel_gpu_preload_call(call);
 }

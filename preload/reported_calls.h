@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of calls and gaps is shown to the agent's probes, and which of them may be worth it. */
+/* Reports calls and gaps to the agent's probes, and chooses those that may become spans. */
 #ifndef OTEL_GPU_PRELOAD_REPORTED_CALLS_H
 #define OTEL_GPU_PRELOAD_REPORTED_CALLS_H
 
@@ -12,20 +12,21 @@
 #include "state.h"
 
 /* Who counts here from now on. */
-void otel_gpu_door_thread(const struct door_slot *slot, const void *memory);
+void otel_gpu_preload_thread(const struct preload_slot *slot, const void *memory);
 
 /* The thread says that it counts its calls, to the agent that has this generation; 0: to none. */
-HIDDEN void door_introduce(struct door_slot *slot, __u32 generation);
+HIDDEN void preload_report_thread(struct preload_slot *slot, __u32 generation);
 /* The gap since the thread's last call, as the one of this row begins. */
-HIDDEN void door_show_gap(const struct door_slot *slot, const struct row *row, __u64 now_ktime_ns);
+HIDDEN void preload_report_gap(const struct preload_slot *slot, const struct row *row,
+			       __u64 now_ktime_ns);
 /* What it was and when it ended is there already. */
-HIDDEN void door_show_call(const struct frame *frame, const struct row *row, struct door_call *call,
-			   const __u64 *slots);
+HIDDEN void preload_report_call(const struct frame *frame, const struct row *row,
+				struct preload_call *call, const __u64 *slots);
 
-/* Whether somebody is there who wants to be shown anything. */
-static inline bool has_viewer(void)
+/* Whether an agent wants calls to be reported. */
+static inline bool has_reader(void)
 {
-	return CONTROL->generation && !(CONTROL->flags & DOOR_NO_CALLS);
+	return CONTROL->generation && !(CONTROL->flags & PRELOAD_NO_CALLS);
 }
 
 static inline __u8 choices_of(const struct frame *frame, const struct row *row, int status,
@@ -38,11 +39,11 @@ static inline __u8 choices_of(const struct frame *frame, const struct row *row, 
 		choices |= CHOICE_FAILED;
 	if ((slow_ns && duration_ns >= slow_ns) || (floor_ns && duration_ns >= floor_ns))
 		choices |= CHOICE_SLOW;
-	if (door_self.is_sampled)
+	if (preload_self.is_sampled)
 		choices |= CHOICE_SAMPLED;
-	if (CONTROL->flags & DOOR_FULL)
+	if (CONTROL->flags & PRELOAD_FULL)
 		choices |= CHOICE_FULL;
-	if (door_self.inside[frame->depth % MAX_DEPTH])
+	if (preload_self.inside[frame->depth % MAX_DEPTH])
 		choices |= CHOICE_PARENT;
 	return choices;
 }

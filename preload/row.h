@@ -28,7 +28,7 @@ struct row {
 	__u8 stream_work;
 };
 
-extern const struct row door_rows[];
-extern const __u32 door_row_count;
+extern const struct row preload_rows[];
+extern const __u32 preload_row_count;
 
 #endif

@@ -19,12 +19,12 @@ static inline void add_own(__u64 *sum, __u64 value)
 #endif
 }
 
-/* A struct door_key in registers: what is written piece by piece is slow to read as a whole. */
+/* A struct preload_key in registers: what is written piece by piece is slow to read as a whole. */
 struct key {
 	__u64 words[2];
 };
 
-_Static_assert(sizeof(struct key) == sizeof(struct door_key), "the same bytes");
+_Static_assert(sizeof(struct key) == sizeof(struct preload_key), "the same bytes");
 
 static inline struct key key_of(__s32 status, __s32 device, __u16 metric, __u16 api, __u8 copy_kind,
 				bool nested)
@@ -35,7 +35,7 @@ static inline struct key key_of(__s32 status, __s32 device, __u16 metric, __u16 
 	}};
 }
 
-static inline __u64 *words_of(struct door_series *series)
+static inline __u64 *words_of(struct preload_series *series)
 {
 	return (__u64 *)(void *)&series->key;
 }
@@ -45,16 +45,16 @@ static inline __u32 hash_of(const __u64 *words)
 	return (words[0] * 0x9e3779b97f4a7c15ull ^ words[1] * 0xc2b2ae3d27d4eb4full) >> 56;
 }
 
-static inline void index_series(struct door_slot *slot, __u32 number)
+static inline void index_series(struct preload_slot *slot, __u32 number)
 {
 	__u32 at = hash_of(words_of(&slot->series[number]));
 
-	while (door_self.series[at])
+	while (preload_self.series[at])
 		at = (at + 1) % SERIES_HASHES;
-	door_self.series[at] = number + 1;
+	preload_self.series[at] = number + 1;
 }
 
-static inline bool has_key(struct door_series *series, struct key key)
+static inline bool has_key(struct preload_series *series, struct key key)
 {
 	const __u64 *words = words_of(series);
 
@@ -62,7 +62,7 @@ static inline bool has_key(struct door_series *series, struct key key)
 }
 
 /* The metric is in the second word. */
-static inline struct door_series *begin_series(struct door_series *series, struct key key)
+static inline struct preload_series *begin_series(struct preload_series *series, struct key key)
 {
 	words_of(series)[0] = key.words[0];
 	__atomic_store_n(&words_of(series)[1], key.words[1], __ATOMIC_RELEASE);
@@ -70,20 +70,21 @@ static inline struct door_series *begin_series(struct door_series *series, struc
 }
 
 /* NULL: there is no room in the slot. */
-static inline struct door_series *own_series(struct door_slot *slot, struct key key)
+static inline struct preload_series *own_series(struct preload_slot *slot, struct key key)
 {
 	__u32 number;
 
-	for (__u32 at = hash_of(key.words); door_self.series[at]; at = (at + 1) % SERIES_HASHES) {
-		number = door_self.series[at] - 1;
+	for (__u32 at = hash_of(key.words); preload_self.series[at];
+	     at = (at + 1) % SERIES_HASHES) {
+		number = preload_self.series[at] - 1;
 		if (has_key(&slot->series[number], key))
 			return &slot->series[number];
 	}
 	/* Atomic, as a signal's handler may begin another one. */
 	number = slot->series_begun;
-	if (number < DOOR_SLOT_SERIES)
+	if (number < PRELOAD_SLOT_SERIES)
 		number = __atomic_fetch_add(&slot->series_begun, 1, __ATOMIC_RELAXED);
-	if (number >= DOOR_SLOT_SERIES)
+	if (number >= PRELOAD_SLOT_SERIES)
 		return NULL;
 	begin_series(&slot->series[number], key);
 	index_series(slot, number);
@@ -91,16 +92,16 @@ static inline struct door_series *own_series(struct door_slot *slot, struct key 
 }
 
 /* Two threads may begin the same series: the reader adds them up. */
-static inline struct door_series *common_series(struct key key)
+static inline struct preload_series *common_series(struct key key)
 {
 	__u32 begun = __atomic_load_n(&HEADER->common_begun, __ATOMIC_ACQUIRE);
 
-	for (__u32 i = 0; i < begun && i < DOOR_COMMON_SERIES; i++) {
+	for (__u32 i = 0; i < begun && i < PRELOAD_COMMON_SERIES; i++) {
 		if (has_key(&COMMON->series[i], key))
 			return &COMMON->series[i];
 	}
 	do {
-		if (begun >= DOOR_COMMON_SERIES)
+		if (begun >= PRELOAD_COMMON_SERIES)
 			return NULL;
 	} while (!__atomic_compare_exchange_n(&HEADER->common_begun, &begun, begun + 1, false,
 					      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
@@ -137,11 +138,11 @@ static inline void raise_shared(__u64 *most, __u64 value)
 static __attribute__((noinline, unused)) void add_common(struct key key, __u32 bucket, __u64 value,
 							 __u64 size_bytes)
 {
-	struct door_series *series = common_series(key);
+	struct preload_series *series = common_series(key);
 	struct aggregate *aggregate = series ? &series->aggregate : NULL;
 
 	if (!aggregate) {
-		door_count_loss(DOOR_LOST_SERIES_FULL);
+		preload_count_loss(PRELOAD_LOST_SERIES_FULL);
 		return;
 	}
 	add_shared(&aggregate->sum, value);
@@ -151,10 +152,10 @@ static __attribute__((noinline, unused)) void add_common(struct key key, __u32 b
 	__atomic_fetch_add(&aggregate->buckets[bucket], 1, __ATOMIC_RELEASE);
 }
 
-static inline void add_value(struct door_slot *slot, struct key key, const struct bounds *bounds,
+static inline void add_value(struct preload_slot *slot, struct key key, const struct bounds *bounds,
 			     __u64 value, __u64 size_bytes)
 {
-	struct door_series *series = slot ? own_series(slot, key) : NULL;
+	struct preload_series *series = slot ? own_series(slot, key) : NULL;
 	__u32 bucket = find_bucket(bounds, value);
 	struct aggregate *aggregate;
 

@@ -9,7 +9,7 @@
 #include "compiler.h"
 #include "layout.h"
 
-#define SERIES_HASHES 256 /* of a thread: four times DOOR_SLOT_SERIES */
+#define SERIES_HASHES 256 /* of a thread: four times PRELOAD_SLOT_SERIES */
 
 enum memory_state {
 	MEMORY_NONE = 0, /* what a wiped page says */
@@ -25,36 +25,36 @@ struct guard {
 };
 
 struct self {
-	struct door_slot *slot; /* NULL: none; the common part is used */
-	__u64 epoch;		/* of the memory that the slot is in; 0: there is none */
+	struct preload_slot *slot; /* NULL: none; the common part is used */
+	__u64 epoch;		   /* of the memory that the slot is in; 0: there is none */
 	struct own_clock clock;
 	volatile __u64 *sequence_name; /* see interruptions.h */
-	struct door_rhythm *rhythm;    /* NULL: it has none */
+	struct preload_rhythm *rhythm; /* NULL: it has none */
 	__s32 device;
 	__u32 until_retry;
 	__u32 until_rhythm;	/* calls before it asks for one again */
 	__u8 is_withheld;	/* there was none */
 	__u8 is_sampled;	/* the outermost open call is */
-	__u8 inside[MAX_DEPTH]; /* something in the open call was shown, or counted by a probe */
+	__u8 inside[MAX_DEPTH]; /* something in the open call was reported, or counted by a probe */
 	__u8 series[SERIES_HASHES]; /* number + 1 of a series in the slot, by the hash of its key */
 };
 
-/* What is not hidden from the compiler by a library's tables: the door is loaded at the start. */
+/* What is not hidden from the compiler by a library's tables: this one is loaded at the start. */
 #define OWN HIDDEN __thread __attribute__((tls_model("initial-exec")))
 
-extern HIDDEN struct guard *door_guard;
-extern HIDDEN char *door_memory;
-extern OWN struct self door_self;
+extern HIDDEN struct guard *preload_guard;
+extern HIDDEN char *preload_memory;
+extern OWN struct self preload_self;
 
-#define HEADER	((struct door_header *)door_memory)
-#define CONTROL ((const volatile struct door_control *)(door_memory + DOOR_CONTROL_OFFSET))
-#define COMMON	((struct door_common *)(door_memory + DOOR_COMMON_OFFSET))
-#define SLOTS	((struct door_slot *)(door_memory + DOOR_SLOTS_OFFSET))
-#define RHYTHMS ((struct door_rhythm *)(door_memory + DOOR_RHYTHMS_OFFSET))
+#define HEADER	((struct preload_header *)preload_memory)
+#define CONTROL ((const volatile struct preload_control *)(preload_memory + PRELOAD_CONTROL_OFFSET))
+#define COMMON	((struct preload_common *)(preload_memory + PRELOAD_COMMON_OFFSET))
+#define SLOTS	((struct preload_slot *)(preload_memory + PRELOAD_SLOTS_OFFSET))
+#define RHYTHMS ((struct preload_rhythm *)(preload_memory + PRELOAD_RHYTHMS_OFFSET))
 
-#define NO_SLOT ((const struct door_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
+#define NO_SLOT ((const struct preload_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
 
-void door_count_loss(enum door_loss loss);
+void preload_count_loss(enum preload_loss loss);
 
 static inline void add_shared(__u64 *sum, __u64 value)
 {

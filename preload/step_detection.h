@@ -12,13 +12,13 @@
 #include "row.h"
 #include "state.h"
 
-static __attribute__((noinline)) void claim_rhythm(const struct door_slot *slot)
+static __attribute__((noinline)) void claim_rhythm(const struct preload_slot *slot)
 {
-	if (door_self.until_rhythm) {
-		door_self.until_rhythm--;
+	if (preload_self.until_rhythm) {
+		preload_self.until_rhythm--;
 		return;
 	}
-	for (__u32 i = 0; i < DOOR_RHYTHMS; i++) {
+	for (__u32 i = 0; i < PRELOAD_RHYTHMS; i++) {
 		struct rhythm *rhythm = &RHYTHMS[i].rhythm;
 		__u32 nobody = 0;
 
@@ -27,26 +27,26 @@ static __attribute__((noinline)) void claim_rhythm(const struct door_slot *slot)
 			continue;
 		rhythm->area = 1;
 		__atomic_store_n(&rhythm->pid, HEADER->pid, __ATOMIC_RELEASE);
-		door_self.rhythm = &RHYTHMS[i];
+		preload_self.rhythm = &RHYTHMS[i];
 		return;
 	}
-	if (!door_self.is_withheld)
-		door_count_loss(DOOR_LOST_RHYTHMS_FULL);
-	door_self.is_withheld = true;
-	door_self.until_rhythm = RHYTHM_AGAIN_CALLS;
+	if (!preload_self.is_withheld)
+		preload_count_loss(PRELOAD_LOST_RHYTHMS_FULL);
+	preload_self.is_withheld = true;
+	preload_self.until_rhythm = RHYTHM_AGAIN_CALLS;
 }
 
 /* The rhythm has it that a round is over, which ended when the call before returned. */
-static inline void report_round(struct door_rhythm *own, __u64 end_ktime_ns)
+static inline void report_round(struct preload_rhythm *own, __u64 end_ktime_ns)
 {
-	own->rounds[own->rounds_made % DOOR_ROUNDS] = (struct door_round){
+	own->rounds[own->rounds_made % PRELOAD_ROUNDS] = (struct preload_round){
 		.start_ktime_ns = own->rhythm.start_ktime_ns,
 		.end_ktime_ns = end_ktime_ns,
 	};
 	__atomic_store_n(&own->rounds_made, own->rounds_made + 1, __ATOMIC_RELEASE);
 }
 
-static inline void follow_rhythm(struct door_rhythm *own, const struct row *row, __u8 copy_kind,
+static inline void follow_rhythm(struct preload_rhythm *own, const struct row *row, __u8 copy_kind,
 				 __u16 symbol, __u64 start_ktime_ns, __u64 now_ktime_ns)
 {
 	struct rhythm *rhythm = &own->rhythm;
@@ -71,17 +71,17 @@ static inline void follow_rhythm(struct door_rhythm *own, const struct row *row,
 }
 
 /* Whether anybody wants to know of this thread's next call. */
-static inline bool has_wanted_rhythm(const struct door_slot *slot)
+static inline bool has_wanted_rhythm(const struct preload_slot *slot)
 {
 	const struct rhythm *rhythm;
 
-	if (!(CONTROL->flags & DOOR_STEPS) || !CONTROL->generation)
+	if (!(CONTROL->flags & PRELOAD_STEPS) || !CONTROL->generation)
 		return false;
-	if (unlikely(!door_self.rhythm))
+	if (unlikely(!preload_self.rhythm))
 		claim_rhythm(slot);
-	if (!door_self.rhythm)
+	if (!preload_self.rhythm)
 		return false;
-	rhythm = &door_self.rhythm->rhythm;
+	rhythm = &preload_self.rhythm->rhythm;
 	return rhythm->start_mask ||
 	       (rhythm->area && *(volatile __u32 *)&rhythm->kept < RHYTHM_CALLS);
 }
@@ -89,10 +89,10 @@ static inline bool has_wanted_rhythm(const struct door_slot *slot)
 /* The thread ends. */
 static inline void leave_rhythm(void)
 {
-	if (!door_self.rhythm)
+	if (!preload_self.rhythm)
 		return;
-	__atomic_store_n(&door_self.rhythm->rhythm.has_ended, 1, __ATOMIC_RELEASE);
-	door_self.rhythm = NULL;
+	__atomic_store_n(&preload_self.rhythm->rhythm.has_ended, 1, __ATOMIC_RELEASE);
+	preload_self.rhythm = NULL;
 }
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * How calls come to the door: by name, since it is preloaded; and by what dlsym() and the driver's
+ * How calls come to the preload library: by name, since it is preloaded; and by what dlsym() and the driver's
  * own lookups give out, which is wrapped here.
  *
  * A process may have several libraries that export the same function: two versions of the runtime,
  * or another tool's wrappers. So which function a wrapper goes on to depends on who calls it: what
- * comes after the door in the order of the program, as for any preloaded library, or what the
+ * comes after the preload library in the order of the program, as for any preloaded library, or what the
  * caller's own libraries have. It is looked up once for each place that calls, and never unloaded
  * from then on.
  *
@@ -35,27 +35,27 @@
 
 typedef void *(*find_symbol)(void *, const char *);
 
-struct place door_places[PLACES];
-HIDDEN find_symbol door_real_dlsym;
+struct place preload_places[PLACES];
+HIDDEN find_symbol preload_real_dlsym;
 
 /* dlvsym() is not wrapped, so it tells which one is next. */
-HIDDEN find_symbol door_find_dlsym(void)
+HIDDEN find_symbol preload_find_dlsym(void)
 {
 	static const char *const versions[] = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34"};
 
-	for (unsigned i = 0; i < sizeof(versions) / sizeof(*versions) && !door_real_dlsym; i++)
-		door_real_dlsym = (find_symbol)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
-	return door_real_dlsym;
+	for (unsigned i = 0; i < sizeof(versions) / sizeof(*versions) && !preload_real_dlsym; i++)
+		preload_real_dlsym = (find_symbol)dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+	return preload_real_dlsym;
 }
 
 static void *real_dlsym(void *handle, const char *name)
 {
-	find_symbol find = door_real_dlsym ? door_real_dlsym : door_find_dlsym();
+	find_symbol find = preload_real_dlsym ? preload_real_dlsym : preload_find_dlsym();
 
 	return find ? find(handle, name) : NULL;
 }
 
-void *door_next(const char *name)
+void *preload_next(const char *name)
 {
 	return real_dlsym(RTLD_NEXT, name);
 }
@@ -65,7 +65,7 @@ static bool is_in_cuda(const void *address)
 {
 	Dl_info info;
 
-	return dladdr(address, &info) && door_is_cuda(info.dli_fname);
+	return dladdr(address, &info) && preload_is_cuda(info.dli_fname);
 }
 
 static const void *base_of(const void *address)
@@ -103,7 +103,7 @@ static void *find_for(const char *symbol, const void *caller)
 		return NULL;
 	found = real_dlsym(handle, symbol);
 	dlclose(handle);
-	return found && !is_in(found, base_of((const void *)door_find_dlsym)) &&
+	return found && !is_in(found, base_of((const void *)preload_find_dlsym)) &&
 			       !is_in(found, info.dli_fbase)
 		       ? found
 		       : NULL;
@@ -122,7 +122,7 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *argument)
 	size_t length = strlen(info->dlpi_name);
 
 	(void)size;
-	if (door_is_cuda(info->dlpi_name) && length < MAX_PATH)
+	if (preload_is_cuda(info->dlpi_name) && length < MAX_PATH)
 		memcpy(libraries->paths[libraries->count++], info->dlpi_name, length + 1);
 	return libraries->count == MAX_LIBRARIES;
 }
@@ -145,15 +145,15 @@ static void *find_anywhere(const char *symbol)
 	return found;
 }
 
-/* What the caller would have without the door. */
+/* What the caller would have without the preload library. */
 static void *find_in_scope(const char *symbol, const void *caller)
 {
 	void *next = real_dlsym(RTLD_NEXT, symbol), *own;
 
-	if (next && !is_in_cuda(next)) /* another tool's, which comes after the door */
+	if (next && !is_in_cuda(next)) /* another tool's, which comes after the preload library */
 		return next;
 	own = find_for(symbol, caller);
-	/* Another tool, which comes before the door, has the name as well. */
+	/* Another tool, which comes before the preload library, has the name as well. */
 	return own && (is_in_cuda(own) || !next) ? own : next;
 }
 
@@ -161,7 +161,7 @@ static void *find_in_scope(const char *symbol, const void *caller)
  * The function that a place that calls means, where it is not the first one with its hash. A place is
  * never taken back, so that threads may read while others add.
  */
-void *door_look_up(__u64 key, const char *symbol, const void *caller)
+void *preload_look_up(__u64 key, const char *symbol, const void *caller)
 {
 	__u32 at = place_of(key);
 	sigset_t every_signal, kept_signals;
@@ -169,7 +169,7 @@ void *door_look_up(__u64 key, const char *symbol, const void *caller)
 	void *target;
 
 	for (int i = 0; i < PROBES; i++) {
-		struct place *place = &door_places[(at + i) % PLACES];
+		struct place *place = &preload_places[(at + i) % PLACES];
 		__u64 held = __atomic_load_n(&place->key, __ATOMIC_ACQUIRE);
 
 		if (held == key)
@@ -188,7 +188,7 @@ void *door_look_up(__u64 key, const char *symbol, const void *caller)
 		pin(target);
 	pthread_sigmask(SIG_SETMASK, &kept_signals, NULL);
 	for (int i = 0; target && i < PROBES; i++) {
-		struct place *place = &door_places[(at + i) % PLACES];
+		struct place *place = &preload_places[(at + i) % PLACES];
 		void *nobody = NULL;
 
 		if (__atomic_compare_exchange_n(&place->target, &nobody, target, false,
@@ -218,12 +218,12 @@ static void *take_copy(struct copy *copies, void *const *wrappers, void *found, 
 		if (nobody == found)
 			return wrappers[i];
 	}
-	door_count_loss(DOOR_LOST_COPIES_FULL);
+	preload_count_loss(PRELOAD_LOST_COPIES_FULL);
 	return found;
 }
 
 /* What to give out for a function that somebody looked up; the function itself, if it is no row's. */
-void *door_wrapped(const char *symbol, void *found)
+void *preload_wrapped(const char *symbol, void *found)
 {
 	const struct row *row;
 	__u16 variant = 0, exported;
@@ -232,53 +232,53 @@ void *door_wrapped(const char *symbol, void *found)
 
 	if (!found || !symbol || (strncmp(symbol, "cu", 2) && strncmp(symbol, "__cu", 4)))
 		return found;
-	if (door_is_lookup(symbol)) {
+	if (preload_is_lookup(symbol)) {
 		if (is_in_cuda(found))
-			found = take_copy(door_lookup_copies, door_lookup_wrappers, found, 0);
+			found = take_copy(preload_lookup_copies, preload_lookup_wrappers, found, 0);
 		errno = kept_errno;
 		return found;
 	}
-	row = door_find_row(symbol, &variant);
+	row = preload_find_row(symbol, &variant);
 	if (row && is_in_cuda(found)) {
 		/* The driver is asked for a function, and says which spelling of it was meant. */
 		if (dladdr(found, &info) && info.dli_saddr == found && info.dli_sname &&
-		    door_find_row(info.dli_sname, &exported) == row)
+		    preload_find_row(info.dli_sname, &exported) == row)
 			variant = exported;
-		found = take_copy(door_copies[row - door_rows], door_copy_wrappers[row - door_rows],
-				  found, variant);
+		found = take_copy(preload_copies[row - preload_rows],
+				  preload_copy_wrappers[row - preload_rows], found, variant);
 	}
 	errno = kept_errno;
 	return found;
 }
 
 /* dlsym() with a handle, which asks nobody who it is. */
-HIDDEN void *door_dlsym(void *handle, const char *name)
+HIDDEN void *preload_dlsym(void *handle, const char *name)
 {
-	return door_wrapped(name, real_dlsym(handle, name));
+	return preload_wrapped(name, real_dlsym(handle, name));
 }
 
 static bool is_own(const void *address)
 {
 	Dl_info own, other;
 
-	return dladdr(door_places, &own) && dladdr(address, &other) &&
+	return dladdr(preload_places, &own) && dladdr(address, &other) &&
 	       own.dli_fbase == other.dli_fbase;
 }
 
 /*
- * Whether somebody asks for a function that only the door has, in its scope: programs find out in
+ * Whether somebody asks for a function that only the preload library has, in its scope: programs find out in
  * this way whether there is CUDA at all.
  */
-HIDDEN int door_is_alone(const char *name, const void *caller)
+HIDDEN int preload_is_alone(const char *name, const void *caller)
 {
 	__u16 variant;
 	void *first;
 
 	if (!name || (strncmp(name, "cu", 2) && strncmp(name, "__cu", 4)))
 		return 0;
-	if (!door_find_row(name, &variant) && !door_is_lookup(name))
+	if (!preload_find_row(name, &variant) && !preload_is_lookup(name))
 		return 0;
-	/* The program may have it, which comes before the door. */
+	/* The program may have it, which comes before the preload library. */
 	first = real_dlsym(RTLD_DEFAULT, name);
 	if ((first && !is_own(first)) || find_in_scope(name, caller))
 		return 0;
@@ -298,12 +298,12 @@ __asm__(".text\n"
 	"	je 2f\n"
 	"	testq %rdi, %rdi\n"
 	"	je 1f\n"
-	"	jmp door_dlsym\n"
+	"	jmp preload_dlsym\n"
 	"1:	pushq %rsi\n"
 	"	.cfi_adjust_cfa_offset 8\n"
 	"	movq %rsi, %rdi\n"
 	"	movq 8(%rsp), %rsi\n"
-	"	call door_is_alone\n"
+	"	call preload_is_alone\n"
 	"	popq %rsi\n"
 	"	.cfi_adjust_cfa_offset -8\n"
 	"	xorl %edi, %edi\n"
@@ -311,7 +311,7 @@ __asm__(".text\n"
 	"	je 2f\n"
 	"	xorl %eax, %eax\n"
 	"	ret\n"
-	"2:	movq door_real_dlsym(%rip), %rax\n"
+	"2:	movq preload_real_dlsym(%rip), %rax\n"
 	"	testq %rax, %rax\n"
 	"	je 3f\n"
 	"	jmp *%rax\n"
@@ -321,7 +321,7 @@ __asm__(".text\n"
 	"	.cfi_adjust_cfa_offset 8\n"
 	"	subq $8, %rsp\n"
 	"	.cfi_adjust_cfa_offset 8\n"
-	"	call door_find_dlsym\n"
+	"	call preload_find_dlsym\n"
 	"	addq $8, %rsp\n"
 	"	.cfi_adjust_cfa_offset -8\n"
 	"	popq %rsi\n"
@@ -341,14 +341,14 @@ __asm__(".text\n"
 	"	cmn x0, #1\n"
 	"	b.eq 2f\n"
 	"	cbz x0, 1f\n"
-	"	b door_dlsym\n"
+	"	b preload_dlsym\n"
 	"1:	stp x29, x30, [sp, #-32]!\n"
 	"	.cfi_adjust_cfa_offset 32\n"
 	"	.cfi_rel_offset x30, 8\n"
 	"	str x1, [sp, #16]\n"
 	"	mov x0, x1\n"
 	"	mov x1, x30\n"
-	"	bl door_is_alone\n"
+	"	bl preload_is_alone\n"
 	"	ldr x1, [sp, #16]\n"
 	"	ldp x29, x30, [sp], #32\n"
 	"	.cfi_adjust_cfa_offset -32\n"
@@ -357,15 +357,15 @@ __asm__(".text\n"
 	"	mov x0, #0\n"
 	"	cbz w2, 2f\n"
 	"	ret\n"
-	"2:	adrp x16, door_real_dlsym\n"
-	"	ldr x16, [x16, :lo12:door_real_dlsym]\n"
+	"2:	adrp x16, preload_real_dlsym\n"
+	"	ldr x16, [x16, :lo12:preload_real_dlsym]\n"
 	"	cbz x16, 3f\n"
 	"	br x16\n"
 	"3:	stp x29, x30, [sp, #-32]!\n"
 	"	.cfi_adjust_cfa_offset 32\n"
 	"	.cfi_rel_offset x30, 8\n"
 	"	stp x0, x1, [sp, #16]\n"
-	"	bl door_find_dlsym\n"
+	"	bl preload_find_dlsym\n"
 	"	mov x16, x0\n"
 	"	ldp x0, x1, [sp, #16]\n"
 	"	ldp x29, x30, [sp], #32\n"

@@ -10,10 +10,10 @@
 #define PLACES	     (1 << PLACES_BITS) /* that call: kept; others are looked up each time */
 #define ADDRESS_BITS 48
 
-void *door_look_up(__u64 key, const char *symbol, const void *caller);
-void *door_wrapped(const char *symbol, void *found);
-/* A function of libc that the door exports as well. */
-void *door_next(const char *name);
+void *preload_look_up(__u64 key, const char *symbol, const void *caller);
+void *preload_wrapped(const char *symbol, void *found);
+/* A function of libc that the preload library exports as well. */
+void *preload_next(const char *name);
 
 /* Where something is called from, and the function that is meant there. */
 struct place {
@@ -21,7 +21,7 @@ struct place {
 	void *target;
 };
 
-extern HIDDEN struct place door_places[PLACES];
+extern HIDDEN struct place preload_places[PLACES];
 
 static inline __u32 place_of(__u64 key)
 {
@@ -29,14 +29,14 @@ static inline __u32 place_of(__u64 key)
 }
 
 /* The function that a caller means by a symbol; the number says which symbol. */
-static inline void *door_target(__u32 number, const char *symbol, const void *caller)
+static inline void *preload_target(__u32 number, const char *symbol, const void *caller)
 {
 	__u64 key = (__u64)caller | (__u64)(number + 1) << ADDRESS_BITS;
-	struct place *place = &door_places[place_of(key)];
+	struct place *place = &preload_places[place_of(key)];
 
 	if (__builtin_expect(__atomic_load_n(&place->key, __ATOMIC_ACQUIRE) == key, 1))
 		return place->target;
-	return door_look_up(key, symbol, caller);
+	return preload_look_up(key, symbol, caller);
 }
 
 #endif

@@ -33,27 +33,27 @@ typedef int (*wide)(TWELVE);
 	int status;                                                                                \
                                                                                                    \
 	frame.record = __builtin_frame_address(0);                                                 \
-	door_enter(&frame, row, variant);                                                          \
+	preload_enter(&frame, row, variant);                                                       \
 	status = ((type)target)(arguments);                                                        \
-	door_leave(&frame, row, status, (const slot[]){arguments});                                \
+	preload_leave(&frame, row, status, (const slot[]){arguments});                             \
 	return status
 
 #define LINKED_AS(number, symbol, variant, type, parameters, arguments...)                         \
 	EXPORTED int symbol(parameters)                                                            \
 	{                                                                                          \
-		void *target = door_target(number * 16 + variant, #symbol, CALLER);                \
+		void *target = preload_target(number * 16 + variant, #symbol, CALLER);             \
                                                                                                    \
 		if (unlikely(!target))                                                             \
 			return NO_DEVICE;                                                          \
-		CALL(&door_rows[number], variant, target, type, arguments);                        \
+		CALL(&preload_rows[number], variant, target, type, arguments);                     \
 	}
 
 #define COPY_AS(number, index, type, parameters, arguments...)                                     \
 	static int copy_##number##_##index(parameters)                                             \
 	{                                                                                          \
-		const struct copy *own = &door_copies[number][index];                              \
+		const struct copy *own = &preload_copies[number][index];                           \
                                                                                                    \
-		CALL(&door_rows[number], own->variant, own->target, type, arguments);              \
+		CALL(&preload_rows[number], own->variant, own->target, type, arguments);           \
 	}
 
 #define LIST(arguments...) arguments
@@ -85,10 +85,10 @@ typedef int (*wide)(TWELVE);
 	{copy_##number##_0, copy_##number##_1, copy_##number##_2,                                  \
 	 copy_##number##_3, copy_##number##_4, copy_##number##_5},
 
-const __u32 door_row_count = sizeof(door_rows) / sizeof(*door_rows);
-struct copy door_copies[sizeof(door_rows) / sizeof(*door_rows)][COPIES];
-DOOR_APIS(NARROW, WIDE)
-void *const door_copy_wrappers[][COPIES] = {DOOR_APIS(COPIES_OF, COPIES_OF)};
+const __u32 preload_row_count = sizeof(preload_rows) / sizeof(*preload_rows);
+struct copy preload_copies[sizeof(preload_rows) / sizeof(*preload_rows)][COPIES];
+PRELOAD_APIS(NARROW, WIDE)
+void *const preload_copy_wrappers[][COPIES] = {PRELOAD_APIS(COPIES_OF, COPIES_OF)};
 
 /* Other names of cudaLaunchKernel, which jump to it inside their library: PyTorch's. */
 LINKED_AS(LAUNCH_ROW, __cudaLaunchKernel, 0, wide, LIST(TWELVE), A_TO_L)
@@ -100,14 +100,14 @@ static int look_up(void *target, SIX)
 	int status = ((narrow)target)(A_TO_F);
 
 	if (!status && b)
-		*(void **)b = door_wrapped((const char *)a, *(void **)b);
+		*(void **)b = preload_wrapped((const char *)a, *(void **)b);
 	return status;
 }
 
 #define LINKED_LOOKUP(number, symbol)                                                              \
 	EXPORTED int symbol(SIX)                                                                   \
 	{                                                                                          \
-		void *target = door_target(number, #symbol, CALLER);                               \
+		void *target = preload_target(number, #symbol, CALLER);                            \
                                                                                                    \
 		return target ? look_up(target, A_TO_F) : NO_DEVICE;                               \
 	}
@@ -115,11 +115,11 @@ static int look_up(void *target, SIX)
 #define LOOKUP_COPY(index)                                                                         \
 	static int lookup_copy_##index(SIX)                                                        \
 	{                                                                                          \
-		return look_up(door_lookup_copies[index].target, A_TO_F);                          \
+		return look_up(preload_lookup_copies[index].target, A_TO_F);                       \
 	}
 
 /* Their keys are behind those of all rows. */
-#define LOOKUP_NUMBER(index) ((sizeof(door_rows) / sizeof(*door_rows)) * 16 + (index))
+#define LOOKUP_NUMBER(index) ((sizeof(preload_rows) / sizeof(*preload_rows)) * 16 + (index))
 
 LINKED_LOOKUP(LOOKUP_NUMBER(0), cuGetProcAddress)
 LINKED_LOOKUP(LOOKUP_NUMBER(1), cuGetProcAddress_v2)
@@ -135,7 +135,7 @@ LOOKUP_COPY(3)
 LOOKUP_COPY(4)
 LOOKUP_COPY(5)
 
-struct copy door_lookup_copies[COPIES];
-void *const door_lookup_wrappers[COPIES] = {
+struct copy preload_lookup_copies[COPIES];
+void *const preload_lookup_wrappers[COPIES] = {
 	lookup_copy_0, lookup_copy_1, lookup_copy_2, lookup_copy_3, lookup_copy_4, lookup_copy_5,
 };

@@ -161,10 +161,10 @@ def status(at_s, **info):
     return StatusActivity(T0 + round(at_s * SECOND), info)
 
 
-def probes(at_s, library, symbols, exported, door=0):
+def probes(at_s, library, symbols, exported, counted=0):
     """Symbols of one library that carry probes."""
     info = {"library": library, "device": 1, "inode": 2, "symbols": symbols, "exported": exported}
-    info["door"] = door
+    info["preload"] = counted
     return ProbesActivity(T0 + round(at_s * SECOND), info)
 
 

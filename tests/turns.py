@@ -3,8 +3,8 @@ Test processes beside each other, and tests that have this machine to themselves
 
 A test that is marked ``alone`` begins when no other test process has a test under way, and
 until it has ended none begins another one. With ``alone(among="kernel")`` this is so for tests
-that load BPF programs, and others go on; with ``alone(among="doors")``, for tests that are the agent
-of programs with a door: one that watches everything would be so, too. Those that follow each other
+that load BPF programs, and others go on; with ``alone(among="preload")``, for tests that are the agent
+of preloaded programs: one that watches everything would be so, too. Those that follow each other
 share a turn.
 
 Tests that load BPF programs wait half of their time, and one that is alone among them makes the
@@ -29,9 +29,9 @@ SHARED = ("tests/packaging/", "tests/scenarios/")
 # A file is run by one process, so the longest are begun before the others.
 LONGEST = (SHARED[0], "tests/kernel/test_stacks.py", "tests/unit/recorder/test_many_processes.py")
 # From the widest one on.
-PLACES = ("room", "kernel", "doors")
-# Its tests write to programs what an agent wants to be shown.
-WITH_DOORS = "tests/unit/preload/"
+PLACES = ("room", "kernel", "preload")
+# Its tests write to programs which calls an agent wants to be reported.
+WITH_PRELOAD = "tests/unit/preload/"
 FOLDER = Path(__file__).resolve().parents[1] / ".output" / "tests"
 # How many processes stand back, and what is added to their niceness.
 STANDING_BACK = 1
@@ -65,8 +65,8 @@ def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
     places = [Place("room", alone=among == "room")]
     if item.get_closest_marker("kernel") is not None:
         places.append(Place("kernel", alone=among in ("room", "kernel")))
-    if among in ("kernel", "doors") or item.nodeid.startswith(WITH_DOORS):
-        places.append(Place("doors", alone=among is not None))
+    if among in ("kernel", "preload") or item.nodeid.startswith(WITH_PRELOAD):
+        places.append(Place("preload", alone=among is not None))
     return tuple(places)
 
 
@@ -135,8 +135,8 @@ class Turns:
 def _inside(place: Place) -> TextIO:
     FOLDER.mkdir(parents=True, exist_ok=True)
     room = (FOLDER / f"{place.name}.lock").open("w")
-    with (FOLDER / f"{place.name}.door.lock").open("w") as door:
-        # Who waits to be alone holds the door, so that nobody goes in meanwhile.
-        fcntl.flock(door, fcntl.LOCK_EX)
+    with (FOLDER / f"{place.name}.queue.lock").open("w") as queue:
+        # Who waits to be alone holds the queue, so that no other test begins.
+        fcntl.flock(queue, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if place.alone else fcntl.LOCK_SH)
     return room

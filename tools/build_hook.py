@@ -61,8 +61,8 @@ class BpfBuildHook(BuildHookInterface[Any]):
         glibc = bundle(folder)
         build_data["force_include"][str(folder)] = "otel_gpu/_lib"
         subprocess.run(["make", "-C", str(Path(self.root) / "preload")], check=True)
-        build_data["artifacts"].append("/otel_gpu/_native/*.so")
-        for library in (Path(self.root) / "otel_gpu" / "_native").glob("*.so"):
+        build_data["artifacts"].append("/otel_gpu/_preload/*.so")
+        for library in (Path(self.root) / "otel_gpu" / "_preload").glob("*.so"):
             glibc = max([glibc, *glibc_versions(library)])
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_{platform.machine()}"

@@ -20,7 +20,7 @@ PRELOAD = Path(__file__).resolve().parent.parent / "preload"
 
 PREAMBLE = """\
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GENERATED from {source} by tools/generate_door.py. Do not edit. */
+/* GENERATED from {source} by tools/generate_preload.py. Do not edit. */
 /* clang-format off */
 #ifndef {guard}
 #define {guard}
@@ -49,8 +49,8 @@ _COLUMNS = (
 )
 
 
-def door_apis() -> list[Api]:
-    """Return the APIs that the door wraps, in the order of their names."""
+def wrapped_apis() -> list[Api]:
+    """Return the APIs that the preload library wraps, in the order of their names."""
     layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
     wrapped = (api for api in COUNTED_APIS if api.layer in layers)
     return sorted(wrapped, key=lambda api: api.name.encode())
@@ -62,16 +62,16 @@ def wide_apis() -> frozenset[str]:
 
 
 def _rows(apis: Sequence[Api]) -> Iterator[str]:
-    yield "\nconst struct row door_rows[] = {\n"
+    yield "\nconst struct row preload_rows[] = {\n"
     for api in apis:
-        fields = {**api._asdict(), "api": api.number, "counts": int(api.counted_by_door)}
+        fields = {**api._asdict(), "api": api.number, "counts": int(api.counted_by_preload)}
         values = ", ".join(f".{name} = {fields[name]}" for name in _COLUMNS if fields[name])
         yield f'\t{{.name = "{api.name}", {values}}},\n'
     yield "};\n"
 
 
 def _list(apis: Sequence[Api]) -> Iterator[str]:
-    yield "\n#define DOOR_APIS(NARROW, WIDE) \\\n"
+    yield "\n#define PRELOAD_APIS(NARROW, WIDE) \\\n"
     for number, api in enumerate(apis):
         yield f"\t{'WIDE' if api.name in _WIDE else 'NARROW'}({number}, {api.name}) \\\n"
     launch = next(n for n, api in enumerate(apis) if api.name == "cudaLaunchKernel")
@@ -80,7 +80,7 @@ def _list(apis: Sequence[Api]) -> Iterator[str]:
 
 def generate_rows() -> str:
     """Return the text of probe_table.h."""
-    apis = door_apis()
+    apis = wrapped_apis()
     preamble = PREAMBLE.format(
         source="otel_gpu/wire/probe_table.py",
         guard="OTEL_GPU_PRELOAD_PROBE_TABLE_H",
@@ -102,7 +102,7 @@ def _array(numbers: Sequence[int], suffix: str = "") -> str:
 
 def _bounds(name: str, bounds: Sequence[int]) -> str:
     first = _first_buckets(bounds)
-    # More than the door compares with.
+    # More than the preload library compares with.
     if any(after - before > _BOUNDS_OF_BITS for before, after in pairwise(first)):
         sys.exit(f"{name}: more than {_BOUNDS_OF_BITS} bounds for values of as many bits")
     return f"""
@@ -142,7 +142,7 @@ def main() -> None:
         if not args.check:
             path.write_text(text)
         elif path.read_text() != text:
-            sys.exit(f"preload/{name} differs from its sources: run `make door`")
+            sys.exit(f"preload/{name} differs from its sources: run `make preload-tables`")
 
 
 if __name__ == "__main__":

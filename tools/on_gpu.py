@@ -21,7 +21,7 @@ KIT = ROOT / "on-gpu-kit"
 ENVIRONMENT = ROOT / ".output" / "on-gpu-venv"
 PROGRAMS = Path(".output", "benchmarks", "programs.bpf.o")
 # What a wheel has and a checkout has not.
-BUILT = ("otel_gpu/_bpf/", "otel_gpu/_native/", "otel_gpu/_lib/")
+BUILT = ("otel_gpu/_bpf/", "otel_gpu/_preload/", "otel_gpu/_lib/")
 # What tests and benchmarks need besides the wheel.
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "pyelftools")
 PYTHON = os.environ.get("ON_GPU_PYTHON", "3.12")

@@ -12,7 +12,7 @@ from typing import Self
 from benchmarks.on_gpu.intervals import interval_of
 from benchmarks.on_gpu.setting import Setting
 from benchmarks.subjects import agent_on
-from otel_gpu.capture.preload.library import with_door
+from otel_gpu.capture.preload.library import with_preload
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, workload
 
@@ -92,7 +92,7 @@ def _measure(setting: Setting, kind: str, seconds: float) -> object:
     with ExitStack() as stack:
         receiver = stack.enter_context(OtlpReceiver())
         bare = stack.enter_context(Program(command, plain))
-        preloaded = stack.enter_context(Program(command, with_door(plain)))
+        preloaded = stack.enter_context(Program(command, with_preload(plain)))
         measured_s = min(_MEASURED_S, seconds / 100)
         rounds: list[dict[str, float]] = []
         longest_s = 0.0

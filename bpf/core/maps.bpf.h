@@ -177,7 +177,7 @@ struct {
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u64);
-} doors __weak SEC(".maps");
+} preloaded __weak SEC(".maps");
 
 /* A global function, as there is hardly a place that does not count: the verifier follows it once. */
 __weak __noinline int count_many(__u32 counter, __u64 times)

@@ -8,22 +8,22 @@
 #include "core/tasks.bpf.h"
 #include "events.h"
 
-_Static_assert(sizeof(((struct thread *)0)->door_view) ==
-		       __builtin_offsetof(struct door_slot, places),
+_Static_assert(sizeof(((struct thread *)0)->preload_view) ==
+		       __builtin_offsetof(struct preload_slot, places),
 	       "all that is before the places");
 
-static __always_inline struct door_slot *view_of(struct thread *thread)
+static __always_inline struct preload_slot *view_of(struct thread *thread)
 {
-	return (struct door_slot *)thread->door_view;
+	return (struct preload_slot *)thread->preload_view;
 }
 
 /* Look at what a thread publishes, which is the current one. */
 static __always_inline bool look_at_slot(struct thread *thread)
 {
-	if (!thread->door_slot || thread->door_slot == NO_SLOT)
+	if (!thread->preload_slot || thread->preload_slot == NO_SLOT)
 		return false;
-	return !bpf_probe_read_user(thread->door_view, sizeof(thread->door_view),
-				    (const void *)thread->door_slot);
+	return !bpf_probe_read_user(thread->preload_view, sizeof(thread->preload_view),
+				    (const void *)thread->preload_slot);
 }
 
 #endif

@@ -284,9 +284,9 @@ int sched_process_exit(__u64 *ctx)
 	if (thread && process)
 		send_last_waits(thread, process, bpf_ktime_get_ns());
 	if (thread) {
-		/* What only a door knows of cannot be looked at any more, if it has not been. */
+		/* Memory of the preload library that was not read by now cannot be read any more. */
 		if (thread->depth &&
-		    (thread->door_slot == NO_SLOT ||
+		    (thread->preload_slot == NO_SLOT ||
 		     thread->calls[(thread->depth - 1) % MAX_DEPTH].is_published != PUBLISHED))
 			count(COUNTER_LOST_EXIT_INSIDE_CALL);
 		send_failed_call(thread);
@@ -306,7 +306,7 @@ int sched_process_exit(__u64 *ctx)
 	/* Two last threads may both come here; one of them deletes. */
 	if (!forget_process(process, pid))
 		return 0;
-	bpf_map_delete_elem(&doors, &pid);
+	bpf_map_delete_elem(&preloaded, &pid);
 	record = RESERVE_LIFECYCLE(pid, record);
 	if (!record) {
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);

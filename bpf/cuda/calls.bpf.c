@@ -50,7 +50,7 @@ static __always_inline __u16 cookie_variant(__u64 cookie)
 
 /*
  * Forget open calls whose frames are gone. Equal stack pointers are a tail call from
- * one API to another, unless it is the same API again: that one was unwound. Those that a door
+ * one API to another, unless it is the same API again: that one was unwound. Those that a preload library
  * publishes, it forgets itself.
  */
 static __always_inline void drop_unwound(struct thread *thread, struct task_struct *task,
@@ -70,9 +70,9 @@ static __always_inline void drop_unwound(struct thread *thread, struct task_stru
 	}
 }
 
-__weak __noinline int is_counted_by_door(struct thread *thread, __u32 api)
+__weak __noinline int is_counted_by_preload(struct thread *thread, __u32 api)
 {
-	const struct door_slot *view;
+	const struct preload_slot *view;
 	const __u64 *image_ktime_ns;
 	__u32 pid, depth;
 
@@ -80,9 +80,9 @@ __weak __noinline int is_counted_by_door(struct thread *thread, __u32 api)
 		return false;
 	view = view_of(thread);
 	pid = thread->pid;
-	if (api >= MAX_APIS || !settings.apis[api].door)
+	if (api >= MAX_APIS || !settings.apis[api].preload)
 		return false;
-	image_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
+	image_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
 	if (!image_ktime_ns || *image_ktime_ns != thread->image_ktime_ns)
 		return false;
 	if (!look_at_slot(thread))
@@ -95,9 +95,9 @@ __weak __noinline int is_counted_by_door(struct thread *thread, __u32 api)
 }
 
 /* Whether the program counts this call, which is about to begin or has just ended. */
-static __always_inline bool goes_through_door(struct thread *thread, __u32 api)
+static __always_inline bool counts_itself(struct thread *thread, __u32 api)
 {
-	return thread->door_slot && is_counted_by_door(thread, api);
+	return thread->preload_slot && is_counted_by_preload(thread, api);
 }
 
 SEC("uprobe")
@@ -119,16 +119,16 @@ int enter_call(struct pt_regs *ctx)
 	if (!thread)
 		thread = meet_thread(task, tid);
 	barrier_var(api); /* or the check may be lost on what is used below */
-	if (!thread || api >= MAX_APIS || goes_through_door(thread, api))
+	if (!thread || api >= MAX_APIS || counts_itself(thread, api))
 		return 0;
 	thread->entries++;
 	if (thread->off_ktime_ns)
 		notice_running(thread, task, bpf_ktime_get_ns());
 	stack_pointer = stack_pointer_at_entry(ctx);
-	if (thread->door_slot)
-		sync_door(thread);
+	if (thread->preload_slot)
+		sync_preload(thread);
 	drop_unwound(thread, task, stack_pointer, api);
-	/* The door published it a moment ago. */
+	/* The preload library published it a moment ago. */
 	is_published = thread->depth && innermost(thread)->is_published == PUBLISHED &&
 		       innermost(thread)->api == api;
 	if (!is_published && thread->depth >= MAX_DEPTH) {
@@ -168,8 +168,8 @@ int enter_call(struct pt_regs *ctx)
 			send_failed_call(thread);
 		finish_gap(thread, api, call->start_ktime_ns);
 		forget_intervals(thread);
-		/* The door follows what it counts. */
-		if (settings.finds_steps && !thread->door_slot)
+		/* The preload library follows what it counts. */
+		if (settings.finds_steps && !thread->preload_slot)
 			note_rhythm(thread, call);
 	}
 	thread->depth++;
@@ -193,7 +193,7 @@ int exit_call(struct pt_regs *ctx)
 
 	if (!thread) /* not watched; or no room for it, which its entry has counted */
 		return 0;
-	if (goes_through_door(thread, number % MAX_APIS))
+	if (counts_itself(thread, number % MAX_APIS))
 		return 0;
 	thread->returns++;
 	notice_running(thread, task, now_ktime_ns);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The door: a library in the program that counts hot calls without a trap. It calls empty functions,
- * at which this is attached: at the first call of each thread, and from then on nothing else counts
- * what it counts; and for calls and gaps that may be worth more than to be counted.
+ * Probes of the preload library, which counts hot calls in the program without a trap. It calls empty
+ * functions that have these probes: at the first call of each thread, after which nothing else counts
+ * its hot calls; and for calls and gaps that may become spans.
  */
 #include "../preload/layout.h"
 #include "core/kernel_memory.bpf.h"
@@ -22,10 +22,10 @@
 #include "sched/time_accounting.bpf.h"
 
 /* The agent has to open what the program counts in, before that is gone. */
-static __always_inline void report_door(struct task_struct *task, struct thread *thread,
-					__u64 memory)
+static __always_inline void report_preload(struct task_struct *task, struct thread *thread,
+					   __u64 memory)
 {
-	struct door_record *record = RESERVE_LIFECYCLE(thread->pid, record);
+	struct preload_record *record = RESERVE_LIFECYCLE(thread->pid, record);
 	struct process *process = find_process(thread->pid);
 
 	if (!record) {
@@ -33,7 +33,7 @@ static __always_inline void report_door(struct task_struct *task, struct thread 
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return;
 	}
-	fill_header(&record->header, RECORD_DOOR, sizeof(*record), bpf_ktime_get_ns(),
+	fill_header(&record->header, RECORD_PRELOAD, sizeof(*record), bpf_ktime_get_ns(),
 		    thread->image_ktime_ns, thread->pid, thread->tid);
 	record->memory = memory;
 	record->stopped = stop_for_probes(task, process);
@@ -41,7 +41,7 @@ static __always_inline void report_door(struct task_struct *task, struct thread 
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Whether calls would not be shown, as the agent has not said yet what it wants to see. */
+/* Whether no calls would be reported, as the agent has not written its settings yet. */
 static __always_inline bool comes_too_early(const struct thread *thread, __u64 memory)
 {
 	const struct process *process = find_process(thread->pid);
@@ -49,12 +49,12 @@ static __always_inline bool comes_too_early(const struct thread *thread, __u64 m
 
 	return process && process->flags & PROCESS_STOP_ON_LOAD &&
 	       !bpf_probe_read_user(&generation, sizeof(generation),
-				    (const void *)(memory + DOOR_CONTROL_OFFSET)) &&
+				    (const void *)(memory + PRELOAD_CONTROL_OFFSET)) &&
 	       !generation;
 }
 
 /* What the thread has published in another slot is seen for the last time: that will be another's. */
-static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 memory)
+static __noinline int begin_thread(struct task_struct *task, __u64 slot, __u64 memory)
 {
 	__u32 tid = tid_of(task), pid;
 	struct thread *thread = find_thread(tid);
@@ -65,33 +65,33 @@ static __noinline int enter_door(struct task_struct *task, __u64 slot, __u64 mem
 		thread = meet_thread(task, tid);
 	if (!thread)
 		return 0;
-	/* Until now it was in no call that the door knows of. */
-	if (!thread->door_slot)
+	/* Until now it was in no call that the library knows of. */
+	if (!thread->preload_slot)
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
-	sync_door(thread);
-	thread->door_slot = slot;
+	sync_preload(thread);
+	thread->preload_slot = slot;
 	pid = thread->pid;
-	known_ktime_ns = bpf_map_lookup_elem(&doors, &pid);
-	is_known = known_ktime_ns && (*known_ktime_ns & ~DOOR_REFUSED) == thread->image_ktime_ns;
+	known_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
+	is_known = known_ktime_ns && (*known_ktime_ns & ~PRELOAD_REFUSED) == thread->image_ktime_ns;
 	if (!memory) {
-		if (!is_known || !(*known_ktime_ns & DOOR_REFUSED))
-			report_door(task, thread, 0);
+		if (!is_known || !(*known_ktime_ns & PRELOAD_REFUSED))
+			report_preload(task, thread, 0);
 		return 0;
 	}
-	if (!thread->door_slot)
-		thread->door_slot = NO_SLOT;
+	if (!thread->preload_slot)
+		thread->preload_slot = NO_SLOT;
 	/* To stop a process takes a moment, in which its other threads go on. */
-	if (is_known && (*known_ktime_ns & DOOR_REFUSED || !comes_too_early(thread, memory)))
+	if (is_known && (*known_ktime_ns & PRELOAD_REFUSED || !comes_too_early(thread, memory)))
 		return 0;
-	if (!is_known && bpf_map_update_elem(&doors, &pid, &thread->image_ktime_ns, BPF_ANY)) {
+	if (!is_known && bpf_map_update_elem(&preloaded, &pid, &thread->image_ktime_ns, BPF_ANY)) {
 		count(COUNTER_LOST_PROCESSES_FULL);
 		return 0;
 	}
-	report_door(task, thread, memory);
+	report_preload(task, thread, memory);
 	return 0;
 }
 
-/* The thread was off the CPU, or the account was read, since the door looked at its clock. */
+/* The thread was off the CPU, or the account was read, since the library read its clock. */
 static __always_inline __u64 not_before_booked(const struct thread *thread, __u64 ktime_ns)
 {
 	__u64 booked_ktime_ns = thread->booked & ~OFF_CPU;
@@ -109,46 +109,46 @@ static __always_inline void leave_out_gap(const struct thread *thread, struct op
 		thread->involuntary_switches - thread->gap_involuntary_switches;
 }
 
-/* Read what the door shows of the innermost call. Returns when it ended; 0: it is another one. */
-static __noinline __u64 read_shown(struct thread *thread, __u64 address)
+/* Read the innermost call that the library reports. Returns when it ended; 0: it is another one. */
+static __noinline __u64 read_reported(struct thread *thread, __u64 address)
 {
-	struct door_call shown = {};
+	struct preload_call reported = {};
 	struct open_call *call;
 	__u64 end_ktime_ns;
 
-	if (bpf_probe_read_user(&shown, sizeof(shown), (const void *)address)) {
+	if (bpf_probe_read_user(&reported, sizeof(reported), (const void *)address)) {
 		count(COUNTER_LOST_READ_FAULT);
 		return 0;
 	}
 	call = innermost(thread);
-	if (!thread->depth || !call->is_published || call->api != shown.api ||
-	    call->start_ktime_ns != shown.start_ktime_ns) {
+	if (!thread->depth || !call->is_published || call->api != reported.api ||
+	    call->start_ktime_ns != reported.start_ktime_ns) {
 		count(COUNTER_LOST_NO_ENTRY);
 		return 0;
 	}
-	call->size_bytes = shown.size_bytes;
-	call->address = shown.address;
-	call->stream = shown.stream;
-	call->function = shown.function;
-	call->status = shown.status;
-	call->device = shown.device;
-	call->copy_kind = shown.copy_kind;
-	__builtin_memcpy(call->grid, shown.grid, sizeof(call->grid));
-	__builtin_memcpy(call->block, shown.block, sizeof(call->block));
-	thread->sampled = !!(shown.choices & CHOICE_SAMPLED);
-	end_ktime_ns = call->start_ktime_ns + since(call->start_ktime_ns, shown.end_ktime_ns);
-	if (!thread->may_be_shown)
+	call->size_bytes = reported.size_bytes;
+	call->address = reported.address;
+	call->stream = reported.stream;
+	call->function = reported.function;
+	call->status = reported.status;
+	call->device = reported.device;
+	call->copy_kind = reported.copy_kind;
+	__builtin_memcpy(call->grid, reported.grid, sizeof(call->grid));
+	__builtin_memcpy(call->block, reported.block, sizeof(call->block));
+	thread->sampled = !!(reported.choices & CHOICE_SAMPLED);
+	end_ktime_ns = call->start_ktime_ns + since(call->start_ktime_ns, reported.end_ktime_ns);
+	if (!thread->may_be_reported)
 		return not_before_booked(thread, end_ktime_ns);
 	leave_out_gap(thread, call);
 	return end_ktime_ns;
 }
 
 /* The innermost call of a thread. */
-static __always_inline void show(struct pt_regs *ctx, struct thread *thread)
+static __always_inline void send_if_chosen(struct pt_regs *ctx, struct thread *thread)
 {
 	const volatile struct api_descriptor *api;
 	struct open_call *call;
-	__u64 end_ktime_ns = read_shown(thread, PT_REGS_PARM1(ctx));
+	__u64 end_ktime_ns = read_reported(thread, PT_REGS_PARM1(ctx));
 	__u8 choices;
 
 	if (!end_ktime_ns)
@@ -172,7 +172,7 @@ static __always_inline void show(struct pt_regs *ctx, struct thread *thread)
 }
 
 /* A thread that is here has come back to its CPU, before anything that it publishes since. */
-static __always_inline struct thread *thread_at_door(struct task_struct *task)
+static __always_inline struct thread *reporting_thread(struct task_struct *task)
 {
 	struct thread *thread = find_thread(tid_of(task));
 
@@ -180,25 +180,25 @@ static __always_inline struct thread *thread_at_door(struct task_struct *task)
 		return NULL;
 	if (thread->off_ktime_ns)
 		notice_running(thread, task, bpf_ktime_get_ns());
-	sync_door(thread);
+	sync_preload(thread);
 	return thread;
 }
 
-/* A call that the door has counted, and that may be worth more. */
-static __always_inline void show_call(struct pt_regs *ctx, struct thread *thread)
+/* A call that the preload library has counted, and that may be worth more. */
+static __always_inline void after_reported_call(struct pt_regs *ctx, struct thread *thread)
 {
 	/* An outermost one is over already, but for this. */
-	if (thread->may_be_shown)
+	if (thread->may_be_reported)
 		thread->depth = 1;
-	show(ctx, thread);
-	if (thread->may_be_shown)
+	send_if_chosen(ctx, thread);
+	if (thread->may_be_reported)
 		thread->depth = 0;
 }
 
-/* A gap between two calls that the door knows is long. */
-static __always_inline void show_gap(struct thread *thread, __u64 address)
+/* A gap between two calls that the preload library knows is long. */
+static __always_inline void after_reported_gap(struct thread *thread, __u64 address)
 {
-	struct door_gap gap = {};
+	struct preload_gap gap = {};
 
 	if (bpf_probe_read_user(&gap, sizeof(gap), (const void *)address)) {
 		count(COUNTER_LOST_READ_FAULT);
@@ -210,23 +210,23 @@ static __always_inline void show_gap(struct thread *thread, __u64 address)
 			   not_before_booked(thread, gap.end_ktime_ns));
 }
 
-/* The cookie is of enum door_probe, and says what the arguments are. */
+/* The cookie is of enum preload_probe, and says what the arguments are. */
 SEC("uprobe")
-int at_door(struct pt_regs *ctx)
+int at_preload(struct pt_regs *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 probe = bpf_get_attach_cookie(ctx);
 	struct thread *thread;
 
-	if (probe == DOOR_PROBE_THREAD)
-		return enter_door(task, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
-	thread = thread_at_door(task);
-	/* What one shows that has not introduced itself yet is for the agent before us. */
-	if (!thread || !thread->door_slot)
+	if (probe == PRELOAD_PROBE_THREAD)
+		return begin_thread(task, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	thread = reporting_thread(task);
+	/* Calls of a thread that has not reported itself yet are for the agent before us. */
+	if (!thread || !thread->preload_slot)
 		return 0;
-	if (probe == DOOR_PROBE_CALL)
-		show_call(ctx, thread);
+	if (probe == PRELOAD_PROBE_CALL)
+		after_reported_call(ctx, thread);
 	else
-		show_gap(thread, PT_REGS_PARM1(ctx));
+		after_reported_gap(thread, PT_REGS_PARM1(ctx));
 	return 0;
 }

@@ -4,9 +4,9 @@
  *
  * No probe says when such a call begins or ends. What is open is published in the thread's own
  * memory, so it is looked at whenever it matters: when the thread leaves the CPU, before a call that
- * has probes, and when a call or gap is shown. A call that was not seen before has had no time off
+ * has probes, and when a call or gap is reported. A call that was not seen before has had no time off
  * the CPU yet. So the totals of the thread are those of its entry. An outermost call is over once it
- * is the thread's last return, and stays published until all of it was shown.
+ * is the thread's last return, and stays published until all of it was reported.
  *
  * What is published is anything that the process likes. It changes the figures of that process.
  */
@@ -22,7 +22,7 @@
 
 /* This and what comes below are global functions, so that the verifier walks loops once. */
 __weak __noinline int take_over(struct thread *thread, struct open_call *call,
-				const struct door_open_call *published)
+				const struct preload_open_call *published)
 {
 	if (!thread || !call || !published)
 		return 0;
@@ -45,9 +45,9 @@ __weak __noinline int take_over(struct thread *thread, struct open_call *call,
  * Bring what is open in a thread up to date. Calls that only probes see may be around those that
  * are published, and inside of them.
  */
-__weak __noinline int sync_door(struct thread *thread)
+__weak __noinline int sync_preload(struct thread *thread)
 {
-	struct door_slot *view = view_of(thread);
+	struct preload_slot *view = view_of(thread);
 	__u32 published, outer = 0;
 	struct open_call *call;
 	bool is_over;
@@ -57,10 +57,10 @@ __weak __noinline int sync_door(struct thread *thread)
 	published = view->depth < MAX_DEPTH ? view->depth : MAX_DEPTH;
 	is_over = published == 1 && view->last_return_ktime_ns > view->calls[0].start_ktime_ns;
 	thread->device = view->device;
-	if (thread->may_be_shown) {
+	if (thread->may_be_reported) {
 		if (is_over && thread->calls[0].start_ktime_ns == view->calls[0].start_ktime_ns)
 			return 0;
-		thread->may_be_shown = 0;
+		thread->may_be_reported = 0;
 		forget_intervals_before(thread, thread->last_return_ktime_ns);
 	}
 	for (__u32 i = 0; i < MAX_DEPTH && i < thread->depth; i++) {
@@ -75,7 +75,7 @@ __weak __noinline int sync_door(struct thread *thread)
 		begin_gap(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
 		thread->gap_span_id = 0;
 	}
-	/* The door decides for all that happens in a call that it publishes. */
+	/* The preload library decides for all that happens in a call that it publishes. */
 	if (published && !outer)
 		thread->sampled =
 			settings.sample_one_in && view->until_sample == settings.sample_one_in - 1;
@@ -104,7 +104,7 @@ __weak __noinline int sync_door(struct thread *thread)
 	if (is_over) {
 		end_outermost(thread, view->last_api % MAX_APIS, view->last_return_ktime_ns);
 		thread->gap_span_id = 0;
-		thread->may_be_shown = 1;
+		thread->may_be_reported = 1;
 		thread->depth = 0;
 	}
 	return 0;

@@ -104,7 +104,7 @@ static __always_inline __u64 leave_cpu(struct thread *thread, struct task_struct
 
 	count(COUNTER_SCHEDULER_SWITCHES);
 	notice_running(thread, prev, now_ktime_ns);
-	sync_door(thread);
+	sync_preload(thread);
 	READ_COMM(thread->comm, prev);
 	thread->runnable_ktime_ns = 0;
 	now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, OFF_CPU);

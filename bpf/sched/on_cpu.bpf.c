@@ -72,10 +72,10 @@ struct moment {
  * A thread that counts its calls publishes them. Nothing that is known of it is changed: this may
  * have interrupted what looks at the same.
  */
-static __noinline int look_through_door(const struct thread *thread, struct moment *moment)
+static __noinline int read_published_calls(const struct thread *thread, struct moment *moment)
 {
-	const struct door_slot *slot = (const void *)thread->door_slot;
-	struct door_open_call outermost = {}, innermost = {};
+	const struct preload_slot *slot = (const void *)thread->preload_slot;
+	struct preload_open_call outermost = {}, innermost = {};
 	__u64 last_return_ktime_ns = 0;
 	__u32 depth = 0, last_api = 0;
 
@@ -117,8 +117,8 @@ static __always_inline struct moment moment_of(const struct thread *thread)
 	};
 
 	/* Unless all that is published is inside a call that only probes know of. */
-	if (thread->door_slot && !(thread->depth && !thread->calls[0].is_published))
-		look_through_door(thread, &moment);
+	if (thread->preload_slot && !(thread->depth && !thread->calls[0].is_published))
+		read_published_calls(thread, &moment);
 	return moment;
 }
 

@@ -67,7 +67,7 @@ class Lifecycle:
             wire.RECORD_EXEC: ("after_exec", watchlist.after_exec),
             wire.RECORD_EXIT: ("after_exit", watchlist.after_exit),
             wire.RECORD_LIBRARY: ("after_library", watchlist.after_library),
-            wire.RECORD_DOOR: ("after_door", watchlist.after_door),
+            wire.RECORD_PRELOAD: ("after_preload", watchlist.after_preload),
         }
 
     def read(self) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ class Lifecycle:
             elif header.kind == wire.RECORD_HANDLE:
                 with self._faults.at("stacks"):
                     self._user_stacks.kernels.take(record)
-            elif header.kind != wire.RECORD_DOOR:
+            elif header.kind != wire.RECORD_PRELOAD:
                 yield record
             if header.kind in self._handlers:
                 place, handle = self._handlers[header.kind]

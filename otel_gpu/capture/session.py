@@ -389,7 +389,7 @@ class Session:
             yield from self._host_metrics.faults.read(is_last=True)
         self._missed_starts.settle_all()
         self._count_stalls()
-        self._programs.doors.is_ending = True
+        self._programs.preloaded.is_ending = True
         # What is found now is told by the reading that follows.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()
@@ -470,8 +470,8 @@ class Session:
                 "steps": self._snapshots.steps.counts,
                 "blocks": self._watchlist.block_windows.counts,
                 "devices": self._host_metrics.faults.counts,
-                "doors": dict(self._programs.doors.lost),
-                "door_calls": self._programs.doors.calls,
+                "preload": dict(self._programs.preloaded.lost),
+                "preload_calls": self._programs.preloaded.calls,
                 "files": {
                     FILE_UNREAD: self._programs.unread.files,
                     END_UNREAD: self._ending.unread,

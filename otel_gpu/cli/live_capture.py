@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.host.clocks import allow_open_files, collect_no_more, collect_rarely
-from otel_gpu.capture.preload.library import with_door
+from otel_gpu.capture.preload.library import with_preload
 from otel_gpu.capture.priority import NICE_CAPABILITIES, allow_return
 from otel_gpu.capture.privileges import (
     CAPTURE_CAPABILITIES,
@@ -83,8 +83,8 @@ def start_command(
         command = guard = None
         if args.command:
             environment = given_environment()
-            if args.door:
-                environment = with_door(environment)
+            if args.preload:
+                environment = with_preload(environment)
             guard = StopGuard(drops_privileges=config.capture.drop_privileges)
             stack.callback(guard.dismiss)
             command = Command(args.command, environment)

@@ -16,9 +16,9 @@ def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
         "--all", action="store_true", help="watch every process that uses a CUDA library"
     )
     parser.add_argument(
-        "--door",
+        "--preload",
         action="store_true",
-        help="have the command count its hot calls itself, which costs it less than probes do",
+        help="preload a library that counts the command's hot calls, which costs it less than probes",
     )
     parser.add_argument("--duration", type=float, metavar="SECONDS", help="stop after this long")
     add_file(parser, "--record", "also write a recording, for replay and parse")
@@ -30,10 +30,10 @@ def check_targets(args: Namespace) -> None:
     if sum(chosen) != 1:
         message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"
         raise UsageError(message, hint="one of: -- COMMAND, --pid PID, --cgroup FOLDER, --all")
-    if args.door and not args.command:
+    if args.preload and not args.command:
         raise UsageError(
-            "--door is for a command",
-            hint=f"start others with LD_PRELOAD={library_path()}",
+            "--preload needs a command, and none was given",
+            hint=f"start other programs with LD_PRELOAD={library_path()}",
         )
     check_pids(args.pid)
     if args.cgroup is not None and not (args.cgroup / "cgroup.procs").exists():

@@ -403,8 +403,8 @@ METRIC_OTEL_GPU_FABRIC_LATE = Instrument("otel_gpu.fabric.late", "{reading}")
 METRIC_OTEL_GPU_FABRIC_FAILED = Instrument("otel_gpu.fabric.failed", "{read}")
 METRIC_OTEL_GPU_DEVICES_FAILED = Instrument("otel_gpu.devices.failed", "{call}")
 METRIC_OTEL_GPU_COVERAGE = Instrument("otel_gpu.coverage", "1", "gauge")
-METRIC_OTEL_GPU_DOOR_COVERAGE = Instrument("otel_gpu.door.coverage", "1", "gauge")
-METRIC_OTEL_GPU_DOOR_CALLS = Instrument("otel_gpu.door.calls", "{call}")
+METRIC_OTEL_GPU_PRELOAD_COVERAGE = Instrument("otel_gpu.preload.coverage", "1", "gauge")
+METRIC_OTEL_GPU_PRELOAD_CALLS = Instrument("otel_gpu.preload.calls", "{call}")
 
 _DESCRIPTIONS: Mapping[str, str] = {
     "gpu.device.time": "Time of a device by activity. Adds up to the recorded window.",
@@ -515,8 +515,8 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.fabric.failed": "Failed reads of /sys/class/infiniband, by errno name.",
     "otel_gpu.devices.failed": "Failed NVML calls, by NVML's name of the error.",
     "otel_gpu.coverage": "Share of a library's known CUDA symbols whose calls are counted, by probes or by programs themselves.",
-    "otel_gpu.door.coverage": "Share of a library's known CUDA symbols whose calls programs count themselves, without a probe.",
-    "otel_gpu.door.calls": "Calls that programs counted themselves, without a probe.",
+    "otel_gpu.preload.coverage": "Share of a library's known CUDA symbols whose calls programs count themselves, without a probe.",
+    "otel_gpu.preload.calls": "Calls that programs counted themselves, without a probe.",
 }
 
 _METRIC_SCOPES: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.files.built_libraries import MARKS, native_library
+from otel_gpu.files.built_libraries import MARKS, built_library
 from otel_gpu.instrumentation.context import Identity
 
 _NO_SPAN: Final = (0, 0, 0)
@@ -18,7 +18,7 @@ _U64: Final = (1 << 64) - 1
 def _step_function() -> Callable[[bytes], None] | None:
     try:
         # It is shorter than releasing the GIL for it.
-        step = ctypes.PyDLL(str(native_library(MARKS))).otel_gpu_step
+        step = ctypes.PyDLL(str(built_library(MARKS))).otel_gpu_step
     except OSError:
         return None
     step.argtypes, step.restype = [ctypes.c_char_p], None

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.files.built_libraries import NVTX, native_library
+from otel_gpu.files.built_libraries import NVTX, built_library
 
 VARIABLE: Final = "NVTX_INJECTION64_PATH"
 
 
 def library_path() -> Path:
     """Return where the native library for this machine is, or would be."""
-    return native_library(NVTX)
+    return built_library(NVTX)
 
 
 def is_injected(environ: Mapping[str, str]) -> bool:

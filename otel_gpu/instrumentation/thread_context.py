@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from otel_gpu.files.built_libraries import CONTEXT, native_library
+from otel_gpu.files.built_libraries import CONTEXT, built_library
 
 SCHEMA_VERSION: Final = "tlsdesc_v1_dev"
 """What the process context calls the layout of ``preload/thread_context.c``."""
@@ -27,7 +27,7 @@ class Publisher(NamedTuple):
 
 def library_path() -> Path:
     """Return where the native library for this machine is, or would be."""
-    return native_library(CONTEXT)
+    return built_library(CONTEXT)
 
 
 @functools.cache

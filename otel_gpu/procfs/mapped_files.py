@@ -27,12 +27,13 @@ _MAPS_LINE = re.compile(
 )
 # Wheels may put a hash into the name; NCCL's plugins (libnccl-net.so) are none of it.
 _CUDA_LIBRARY = re.compile(r"^lib(cuda(rt[^/]*)?|nccl(-[0-9a-f]{8,})?)\.so[^/]*$")
-_DOOR_MEMORY = re.compile(
-    r"^([0-9a-f]+)-[0-9a-f]+ rw.s 00000000 \S+ \d+ +/memfd:otel_gpu_door \(deleted\)$", re.MULTILINE
+_PRELOAD_MEMORY = re.compile(
+    r"^([0-9a-f]+)-[0-9a-f]+ rw.s 00000000 \S+ \d+ +/memfd:otel_gpu_preload \(deleted\)$",
+    re.MULTILINE,
 )
 _VERBS_LIBRARY = re.compile(r"^libibverbs(-[0-9a-f]{8,})?\.so[^/]*$")
 _MARKS_LIBRARY = re.compile(r"^libotel_gpu_(marks|nvtx)\.[^/]*so$")
-_DOOR = re.compile(r"^(libotel_gpu_)?door\.[^/]*so$")
+_PRELOAD = re.compile(r"^otel_gpu_preload\.[^/]*so$")
 _DYNAMIC_LINKER = re.compile(r"^ld(-linux[^/]*|-musl[^/]*|-[0-9.]+)\.so[^/]*$")
 _ALLOCATOR = re.compile(r"^libc10\.so[^/]*$")
 _C_LIBRARY = re.compile(r"^(libc\.so|libc-[0-9.]+\.so|libc\.musl|ld-musl)[^/]*$")
@@ -99,9 +100,9 @@ class MappedFile(NamedTuple):
         return is_marks_library(self.name)
 
     @property
-    def is_door(self) -> bool:
+    def is_preload_library(self) -> bool:
         """Whether it is named as our library is that counts the calls of its process."""
-        return is_door_library(self.name)
+        return is_preload_library(self.name)
 
     @property
     def is_dynamic_linker(self) -> bool:
@@ -202,9 +203,9 @@ def _file_id(major: str, minor: str, inode: str) -> FileId:
     return FileId(int(major, 16) << 20 | int(minor, 16), int(inode))
 
 
-def is_door_library(name: str) -> bool:
+def is_preload_library(name: str) -> bool:
     """Return whether a file's name is that of our library that counts the calls of its process."""
-    return _DOOR.match(name) is not None
+    return _PRELOAD.match(name) is not None
 
 
 def is_cuda_library(name: str) -> bool:
@@ -278,9 +279,9 @@ def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
     return (other for other in mappings if other.file == mapped.file)
 
 
-def door_memory(pid: int) -> int | None:
+def preload_memory(pid: int) -> int | None:
     """Return the address of the memory in which a process counts its own calls; None: it has none."""
-    found = _DOOR_MEMORY.search(_read_maps(pid))
+    found = _PRELOAD_MEMORY.search(_read_maps(pid))
     return int(found[1], 16) if found else None
 
 

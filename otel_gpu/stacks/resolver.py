@@ -14,7 +14,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
-from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_door_library
+from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_preload_library
 from otel_gpu.stacks import mappings
 from otel_gpu.stacks.merging import lacks_python, merge
 from otel_gpu.stacks.programs import MappedProgram, MappedPrograms
@@ -148,7 +148,7 @@ class Resolver:
             self._native_frame(process, address - 1 if position or api != NO_API else address)[0]
             for position, address in enumerate(native.addresses)
         ]
-        native, frames = _without_door(native, frames)
+        native, frames = _without_preload(native, frames)
         python = self._python_stack(sample)
         merged = merge(native, frames, python, _call_frame(process, api))
         if all(frame.function for frame in python.frames):
@@ -349,9 +349,9 @@ def _call_frame(process: MappedProgram, number: int) -> Frame | None:
     return api and Frame(NATIVE, api.name, module=process.library(api.layer))
 
 
-def _without_door(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:
+def _without_preload(native: NativeStack, frames: list[Frame]) -> tuple[NativeStack, list[Frame]]:
     """Leave out our own functions around a call: who makes it is the program."""
-    kept = [at for at, frame in enumerate(frames) if not is_door_library(frame.module)]
+    kept = [at for at, frame in enumerate(frames) if not is_preload_library(frame.module)]
     if len(kept) == len(frames):
         return native, frames
     addresses = tuple(native.addresses[at] for at in kept)

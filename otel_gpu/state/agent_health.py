@@ -83,7 +83,7 @@ class AgentReadings:
             for kind, field in (("error", "errors"), ("skipped", "skipped")):
                 counts = self.status.get(field, {})
                 lost |= {f"{kind}_{place}": count for place, count in counts.items()}
-            for field in ("devices", "doors", "files"):
+            for field in ("devices", "preload", "files"):
                 lost |= self.status.get(field, {})
             lost["still_running"] = self.figure("still_running") or 0
         return {reason: count for reason, count in lost.items() if count}

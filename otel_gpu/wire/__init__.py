@@ -47,28 +47,28 @@ USER_SPANS = 8
 RINGS = 2
 ALL_USERS = 4294967295
 UNKNOWN_USER = 4294967294
-DOOR_VIEW_WORDS = 30
-DOOR_REFUSED_BIT = 63
+PRELOAD_VIEW_WORDS = 30
+PRELOAD_REFUSED_BIT = 63
 RECENT_COLLECTIVES = 16
 MAX_COLLECTIVE_OPERATIONS = 16
 MAX_STREAM_WORK = 4
 MAX_UNBORN = 8
 MAX_DEVICE_COMMUNICATORS = 16
 STACK_OF_ONE_BIT = 63
-DOOR_MAGIC = 8245931919627612263
-DOOR_VERSION = 4
-DOOR_SLOTS = 1024
-DOOR_SLOT_SERIES = 64
-DOOR_COMMON_SERIES = 1024
-DOOR_RHYTHMS = 16
-DOOR_ROUNDS = 1024
-DOOR_CONTROL_OFFSET = 4096
-DOOR_COMMON_OFFSET = 8192
-DOOR_SLOTS_OFFSET = 1646592
-DOOR_SLOT_BYTES = 110592
-DOOR_RHYTHMS_OFFSET = 114892800
-DOOR_RHYTHM_BYTES = 544768
-DOOR_BYTES = 123609088
+PRELOAD_MAGIC = 8317141777382731879
+PRELOAD_VERSION = 4
+PRELOAD_SLOTS = 1024
+PRELOAD_SLOT_SERIES = 64
+PRELOAD_COMMON_SERIES = 1024
+PRELOAD_RHYTHMS = 16
+PRELOAD_ROUNDS = 1024
+PRELOAD_CONTROL_OFFSET = 4096
+PRELOAD_COMMON_OFFSET = 8192
+PRELOAD_SLOTS_OFFSET = 1646592
+PRELOAD_SLOT_BYTES = 110592
+PRELOAD_RHYTHMS_OFFSET = 114892800
+PRELOAD_RHYTHM_BYTES = 544768
+PRELOAD_BYTES = 123609088
 
 # enum record_kind
 RECORD_CUDA_CALL = 1
@@ -85,7 +85,7 @@ RECORD_LOOK = 12
 RECORD_HANDLE = 15
 RECORD_THREAD_CONTEXT = 16
 RECORD_ROUND = 19
-RECORD_DOOR = 21
+RECORD_PRELOAD = 21
 RECORD_CPU_SAMPLE = 11
 RECORD_BLOCK_STACK = 13
 RECORD_OUT_OF_MEMORY = 14
@@ -422,30 +422,30 @@ PUBLISHED_AND_PROBED = 2
 MEMORY_BLOCK = 0
 MEMORY_SEGMENT = 1
 
-# enum door_loss
-DOOR_LOST_SERIES_FULL = 0
-DOOR_LOST_DEPTH_EXCEEDED = 1
-DOOR_LOST_NO_RETURN = 2
-DOOR_LOST_SLOTS_FULL = 3
-DOOR_LOST_COPIES_FULL = 4
-DOOR_LOST_BOUND_PAST = 5
-DOOR_LOST_RHYTHMS_FULL = 6
-DOOR_LOSSES = 8
+# enum preload_loss
+PRELOAD_LOST_SERIES_FULL = 0
+PRELOAD_LOST_DEPTH_EXCEEDED = 1
+PRELOAD_LOST_NO_RETURN = 2
+PRELOAD_LOST_SLOTS_FULL = 3
+PRELOAD_LOST_COPIES_FULL = 4
+PRELOAD_LOST_BOUND_PAST = 5
+PRELOAD_LOST_RHYTHMS_FULL = 6
+PRELOAD_LOSSES = 8
 
-# enum door_probe
-DOOR_PROBE_THREAD = 0
-DOOR_PROBE_CALL = 1
-DOOR_PROBE_GAP = 2
+# enum preload_probe
+PRELOAD_PROBE_THREAD = 0
+PRELOAD_PROBE_CALL = 1
+PRELOAD_PROBE_GAP = 2
 
-# enum door_clock
-DOOR_CLOCK_SYSTEM = 0
-DOOR_CLOCK_CYCLES = 1
+# enum preload_clock
+PRELOAD_CLOCK_SYSTEM = 0
+PRELOAD_CLOCK_CYCLES = 1
 
-# enum door_control_flag
-DOOR_FULL = 1
-DOOR_NO_CALLS = 2
-DOOR_STREAM_WORK = 4
-DOOR_STEPS = 8
+# enum preload_control_flag
+PRELOAD_FULL = 1
+PRELOAD_NO_CALLS = 2
+PRELOAD_STREAM_WORK = 4
+PRELOAD_STEPS = 8
 
 RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
@@ -510,7 +510,7 @@ EXEC_RECORD = CStruct(
 )
 EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
 LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
-DOOR_RECORD = CStruct("memory:Q stopped:I 4x", RECORD_HEADER)
+PRELOAD_RECORD = CStruct("memory:Q stopped:I 4x", RECORD_HEADER)
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 HANDLE_RECORD = CStruct("handle:Q same_as:Q name:1024s", RECORD_HEADER)
 DEVICE_KEY = CStruct("image_ktime_ns:Q pid:I device:i")
@@ -584,7 +584,7 @@ API_DESCRIPTOR = CStruct(
     "family:B layer:B size_slot:B height_slot:B stream_slot:B address_slot:B address_is_output:B "
     "copy_kind_slot:B fixed_copy_kind:B launch_shape:B function_slot:B device_slot:B size_shift:B "
     "stream_capture:B properties_slot:B physical:B size_form:B stream_work:B nccl:B operation:B "
-    "communicator_slot:B datatype_slot:B reduction_slot:B root_slot:B returns_pointer:B door:B"
+    "communicator_slot:B datatype_slot:B reduction_slot:B root_slot:B returns_pointer:B preload:B"
 )
 SHARES = CStruct(
     "held:10i refused:10I record_arrival_ktime_ns:2Q span_arrival_ktime_ns:Q "
@@ -664,14 +664,14 @@ THREAD = CStruct(
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
     "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
     "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
-    "device_ktime_ns:Q device_answer:Q prepared_ktime_ns:Q door_slot:Q door_view:30Q pid:I tid:I "
-    "voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
+    "device_ktime_ns:Q device_answer:Q prepared_ktime_ns:Q preload_slot:Q preload_view:30Q pid:I "
+    "tid:I voluntary_switches:I involuntary_switches:I culprit_pid:I culprit_tid:I waker_pid:I "
     "waker_tid:I device:i depth:I gap_voluntary_switches:I gap_involuntary_switches:I "
     "kernel_stack:i system_call:i stall_flags:I process_flags:I until_sample:I entries:I "
     "returns:I next_link:I woken_cpu:I descriptor:i resource:I shared_resource:I "
     "last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
     "slices_kernel_stack:i slices_system_call:i waits_for_io:I collectives_epoch:I "
-    "has_communicators:I rhythm:I until_rhythm:I in_rhythm:I may_be_shown:I last_api:H "
+    "has_communicators:I rhythm:I until_rhythm:I in_rhythm:I may_be_reported:I last_api:H "
     "switch_type:B sampled:B call_buckets:16s culprit_comm:16s waker_comm:16s comm:16s "
     "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
     "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
@@ -724,40 +724,40 @@ RESOURCE = CStruct(
     "peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
     "file_system:16s subtype:16s path:256s"
 )
-DOOR_HEADER = CStruct(
+PRELOAD_HEADER = CStruct(
     "magic:Q size_bytes:Q start_ktime_ns:Q version:I pid:I slots_begun:I common_begun:I clock:I "
     "4x lost:8Q"
 )
-DOOR_CONTROL = CStruct(
+PRELOAD_CONTROL = CStruct(
     "generation:I flags:I gap_floor_ns:Q call_floor_ns:Q sample_one_in:I version:I slow_ns:256Q"
 )
-DOOR_KEY = CStruct("status:i device:i metric:H api:H copy_kind:B nested:B 2x")
-DOOR_SERIES = CStruct(
+PRELOAD_KEY = CStruct("status:i device:i metric:H api:H copy_kind:B nested:B 2x")
+PRELOAD_SERIES = CStruct(
     "key.status:i key.device:i key.metric:H key.api:H key.copy_kind:B key.nested:B 2x "
     "aggregate.sum:Q aggregate.min_complement:Q aggregate.max:Q aggregate.size_bytes:Q "
     "aggregate.buckets:192Q 16x"
 )
-DOOR_COMMON = CStruct("series:1638400s")
-DOOR_OPEN_CALL = CStruct("start_ktime_ns:Q stack_pointer:Q api:H variant:H device:i")
-DOOR_PLACE = CStruct("call_ns:Q gap_ns:Q")
-DOOR_SLOT = CStruct(
+PRELOAD_COMMON = CStruct("series:1638400s")
+PRELOAD_OPEN_CALL = CStruct("start_ktime_ns:Q stack_pointer:Q api:H variant:H device:i")
+PRELOAD_PLACE = CStruct("call_ns:Q gap_ns:Q")
+PRELOAD_SLOT = CStruct(
     "tid:I generation:I depth:I device:i last_return_ktime_ns:Q begun_ktime_ns:Q series_begun:I "
     "until_sample:I last_api:I threads:I calls:192s places:4096s 3856x series:102400s"
 )
-DOOR_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
-DOOR_RHYTHM = CStruct(
+PRELOAD_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
+PRELOAD_RHYTHM = CStruct(
     "rhythm.starts:4Q rhythm.ends:4Q rhythm.start_mask:Q rhythm.end_mask:Q rhythm.start_calls:I "
     "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I rhythm.image_ktime_ns:Q "
     "rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q rhythm.start_ktime_ns:Q "
     "rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q rhythm.distinct:I rhythm.before:H "
     "rhythm.is_over:B rhythm.has_ended:B rounds_made:Q 3896x rounds:16384s calls:524288s"
 )
-DOOR_CALL = CStruct(
+PRELOAD_CALL = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "
     "address:Q stream:Q function:Q status:i device:i weight:I grid:3I block:3I depth:I api:H "
     "variant:H copy_kind:B choices:B 2x"
 )
-DOOR_GAP = CStruct("start_ktime_ns:Q end_ktime_ns:Q device:i previous_api:H next_api:H")
+PRELOAD_GAP = CStruct("start_ktime_ns:Q end_ktime_ns:Q device:i previous_api:H next_api:H")
 
 _CONSTANTS = {name: value for name, value in globals().items() if isinstance(value, int)}
 

@@ -69,7 +69,7 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "symbols": int,
         "exported": int,
         "failed": [str],
-        "door": int,
+        "preload": int,
         "sites": [{"offset": int, "instruction": str, "class": str, "symbols": [str]}],
     },
     wire.RECORD_STATUS: {
@@ -81,9 +81,9 @@ _SHAPES: Mapping[int, Mapping[str, Any]] = {
         "blocks": (Mapping, int),
         "steps": (Mapping, int),
         "devices": (Mapping, int),
-        "doors": (Mapping, int),
+        "preload": (Mapping, int),
         "files": (Mapping, int),
-        "door_calls": int,
+        "preload_calls": int,
         "errors": (Mapping, int),
         "skipped": (Mapping, int),
         "off": (Mapping, int),
@@ -155,7 +155,7 @@ _BOUNDS_FIELDS = {"durations": "bounds_ns", "sizes": "bounds_bytes"}
 # Fields of a status that are counts by name.
 _COUNTS = (
     *("rejected", "dropped", "stacks", "blocks", "steps", "errors", "skipped", "off"),
-    *("devices", "doors", "files"),
+    *("devices", "preload", "files"),
 )
 _SCALES = range(-10, 21)
 _OFFSETS = range(-(1 << 27), 1 << 27)

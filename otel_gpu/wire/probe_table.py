@@ -55,9 +55,9 @@ class Api(NamedTuple):
     returns_pointer: int = 0
 
     @property
-    def door(self) -> int:
-        """``counted_by_door``, as the kernel side has it."""
-        return int(self.counted_by_door)
+    def preload(self) -> int:
+        """``counted_by_preload``, as the kernel side has it."""
+        return int(self.counted_by_preload)
 
     @property
     def layer_name(self) -> str:
@@ -70,20 +70,20 @@ class Api(NamedTuple):
         return self.family == wire.FAMILY_GET_DEVICE
 
     @property
-    def counted_by_door(self) -> bool:
+    def counted_by_preload(self) -> bool:
         """
-        Whether a program's door counts it, and no probe.
+        Whether a preloaded program counts it, and no probe.
 
         Of the others the kernel side has to know more than how long they took.
         """
         return (
             self.layer in (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
-            and self.family in _DOOR_FAMILIES
+            and self.family in _PRELOAD_FAMILIES
             and self.size_form == wire.SIZE_OF_SLOTS
         )
 
 
-_DOOR_FAMILIES = frozenset(
+_PRELOAD_FAMILIES = frozenset(
     {
         *(wire.FAMILY_LAUNCH, wire.FAMILY_GRAPH_LAUNCH, wire.FAMILY_SYNCHRONIZE),
         *(wire.FAMILY_COPY, wire.FAMILY_MEMSET, wire.FAMILY_EVENT, wire.FAMILY_QUERY),

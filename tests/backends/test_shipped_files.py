@@ -37,7 +37,7 @@ def files() -> list[str]:
 
 @pytest.mark.parametrize("name", files())
 def test_memory_is_limited_before_all_else(name: str) -> None:
-    """A burst is refused at the door, in every pipeline."""
+    """A burst is refused by the first processor, in every pipeline."""
     for pipeline in config(name)["service"]["pipelines"].values():
         assert pipeline["processors"][0] == "memory_limiter"
 

@@ -121,7 +121,7 @@ class NoRhythms:
         """Nobody wants any."""
 
 
-class NoDoors:
+class NoPreloadedPrograms:
     """What programs count themselves: none of them does."""
 
     calls = 0
@@ -131,7 +131,7 @@ class NoDoors:
         self.lost = {}
         self.rhythms = NoRhythms()
 
-    def has_door(self, image, mapped):
+    def is_preloaded(self, image, mapped):
         """It has none."""
         return False
 
@@ -201,7 +201,7 @@ class KernelSide:
         self.blocks = NoBlocks()
         self.communicators = NoCommunicators()
         self.contexts = NoContexts()
-        self.doors = NoDoors()
+        self.preloaded = NoPreloadedPrograms()
         self.rhythms = NoRhythms()
         self.shares = NoShares()
         self.refusals = Refusals()

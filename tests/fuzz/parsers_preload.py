@@ -1,7 +1,7 @@
 """
 What programs hand to our libraries in C, which are compiled for this with checks of memory and of behaviour.
 
-Each is a program that answers each input (``native_main.h``), so that its end is a finding.
+Each is a program that answers each input (``preload_main.h``), so that its end is a finding.
 """
 
 import os
@@ -23,7 +23,7 @@ HEADERS = ROOT / "tests" / "fuzz"
 
 
 class Program:
-    """A program that answers inputs, as ``native_main.h`` does; made anew after it has ended."""
+    """A program that answers inputs, as ``preload_main.h`` does; made anew after it has ended."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -102,12 +102,12 @@ def _preload_seeds() -> Iterator[bytes]:
 
 TARGETS = (
     Target(
-        "nvtx", _nvtx_seeds, Program(HEADERS / "native_nvtx.c").parse, (), (b"\0\0", b"\0\x06\x01")
+        "nvtx", _nvtx_seeds, Program(HEADERS / "preload_nvtx.c").parse, (), (b"\0\0", b"\0\x06\x01")
     ),
     Target(
         "preload",
         _preload_seeds,
-        Program(HEADERS / "native_preload.c").parse,
+        Program(HEADERS / "preload_names.c").parse,
         (),
         (b"_ptsz", b"__cudaLaunchKernel", b"cuda"),
     ),

@@ -11,9 +11,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import wire
 from otel_gpu.capture.host.kernel_log import KernelLog
-from otel_gpu.capture.preload.cpu_times import DoorTimes, spent
-from otel_gpu.capture.preload.shared_memory import DoorError, count_rows, read_door
-from otel_gpu.capture.preload.step_detection import DoorRhythms
+from otel_gpu.capture.preload.cpu_times import PreloadTimes, spent
+from otel_gpu.capture.preload.shared_memory import PreloadError, count_rows, read_memory
+from otel_gpu.capture.preload.step_detection import PreloadRhythms
 from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
 from otel_gpu.enrich.identity.services import name_service, parse_resource_attributes
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -41,7 +41,7 @@ _FILES = {
     + _ID
     + b"/hostname /etc/hostname rw - ext4 /dev/sda rw\n",
     "maps": b"7f0000000000-7f0000001000 r-xp 00000000 08:01 77 /a b/libcudart.so.12 (deleted)\n"
-    b"7f0000002000-7f0000003000 rw-s 00000000 00:01 78 /memfd:otel_gpu_door (deleted)\n",
+    b"7f0000002000-7f0000003000 rw-s 00000000 00:01 78 /memfd:otel_gpu_preload (deleted)\n",
     "net": b"  sl  local_address rem_address   st\n"
     b"   0: 0100007F:1F90 00000000:0000 0A 0:0 0:0 0 0 0 4180048 1 0\n"
     b"   1: 00000000000000000000000001000000:1F90 0:0 0A 0:0 0:0 0 0 0 4180049 1 0\n",
@@ -129,49 +129,52 @@ def _process_context_seeds() -> Iterator[bytes]:
     yield process_context._HEADER.pack(b"OTEL_CTX", 2, len(payload), 1, base) + payload
 
 
-_DOOR_SLOTS = 3
+_PRELOAD_SLOTS = 3
 PLENTY = Share(1e9, 1e9)
 
 
-def _door_pieces() -> tuple[tuple[int, int], ...]:
+def _preload_pieces() -> tuple[tuple[int, int], ...]:
     """Where in the preload library's memory an input is: header, shared series, slots, rhythms."""
-    head = wire.DOOR_SLOT.size - wire.DOOR_SLOT_SERIES * wire.DOOR_SERIES.size
-    slots = [wire.DOOR_SLOTS_OFFSET + number * wire.DOOR_SLOT.size for number in range(_DOOR_SLOTS)]
+    head = wire.PRELOAD_SLOT.size - wire.PRELOAD_SLOT_SERIES * wire.PRELOAD_SERIES.size
+    slots = [
+        wire.PRELOAD_SLOTS_OFFSET + number * wire.PRELOAD_SLOT.size
+        for number in range(_PRELOAD_SLOTS)
+    ]
     return (
-        (0, wire.DOOR_HEADER.size),
-        (wire.DOOR_COMMON_OFFSET, 2 * wire.DOOR_SERIES.size),
+        (0, wire.PRELOAD_HEADER.size),
+        (wire.PRELOAD_COMMON_OFFSET, 2 * wire.PRELOAD_SERIES.size),
         *((slot, head) for slot in slots),
-        *((slot + head, 2 * wire.DOOR_SERIES.size) for slot in slots),
+        *((slot + head, 2 * wire.PRELOAD_SERIES.size) for slot in slots),
         *(
-            (wire.DOOR_RHYTHMS_OFFSET + number * wire.DOOR_RHYTHM_BYTES, size)
-            for number, size in ((0, 4096), (1, wire.DOOR_RHYTHM.offset_of("calls") + 4096))
+            (wire.PRELOAD_RHYTHMS_OFFSET + number * wire.PRELOAD_RHYTHM_BYTES, size)
+            for number, size in ((0, 4096), (1, wire.PRELOAD_RHYTHM.offset_of("calls") + 4096))
         ),
     )
 
 
-def _door_seeds() -> Iterator[bytes]:
+def _preload_seeds() -> Iterator[bytes]:
     memory = Memory(slots_begun=3, common_begun=1, pid=os.getpid())
-    memory.write(wire.DOOR_COMMON_OFFSET, series(CALL, sum=10, max=10, buckets_3=1))
+    memory.write(wire.PRELOAD_COMMON_OFFSET, series(CALL, sum=10, max=10, buckets_3=1))
     memory.slot(0, series(CALL, sum=7, max=7, buckets_2=1), tid=os.getpid(), depth=1)
     memory.slot(1, tid=7, depth=8, last_api=CALL["api"])
     memory.slot(2, series(CALL, sum=20, max=13, buckets_3=2), last_return_ktime_ns=5)
     fields = {"tid": os.getpid(), "pid": os.getpid(), "kept": 3, "area": 1, "history": 7}
     fields = {f"rhythm.{name}": value for name, value in fields.items()} | {"rounds_made": 2}
-    rhythm = wire.DOOR_RHYTHM.build(**fields)
-    memory.write(wire.DOOR_RHYTHMS_OFFSET, rhythm)
-    yield b"".join(memory.read(*piece) for piece in _door_pieces())
+    rhythm = wire.PRELOAD_RHYTHM.build(**fields)
+    memory.write(wire.PRELOAD_RHYTHMS_OFFSET, rhythm)
+    yield b"".join(memory.read(*piece) for piece in _preload_pieces())
 
 
-def parse_door(data: bytes, folder: Path) -> None:
+def parse_preload(data: bytes, folder: Path) -> None:
     """The memory that a preload library shares, as whoever maps it can write it."""
-    at, path = 0, folder / "door"
+    at, path = 0, folder / "preload"
     with path.open("w+b") as file:
-        file.truncate(wire.DOOR_BYTES)
-        for offset, size in _door_pieces():
+        file.truncate(wire.PRELOAD_BYTES)
+        for offset, size in _preload_pieces():
             os.pwrite(file.fileno(), data[at : at + size], offset)
             at += size
         fd = file.fileno()
-        rhythms = DoorRhythms([0] * 1024, WorkBudget(PLENTY, PLENTY, PLENTY))
+        rhythms = PreloadRhythms([0] * 1024, WorkBudget(PLENTY, PLENTY, PLENTY))
         rhythms.add((os.getpid(), 5), fd, os.getuid())
         for index, fields in list(rhythms.taken())[:4]:
             assert fields["pid"] == os.getpid()
@@ -179,12 +182,12 @@ def parse_door(data: bytes, folder: Path) -> None:
             rhythms.rounds(index, is_last=True)
         rhythms.close()
         rows = count_rows(lambda offset, size: os.pread(fd, size, offset))
-        reading = read_door(lambda offset, size: os.pread(fd, size, offset))
+        reading = read_memory(lambda offset, size: os.pread(fd, size, offset))
         assert len(reading.series) + reading.left_out <= rows
     for aggregate in reading.series.values():
         assert len(aggregate) == wire.AGGREGATE.size
     assert all(time_ns >= 0 for time_ns in spent(reading, 1 << 62).values())
-    DoorTimes(reading).divide([], reading, (5, 10))
+    PreloadTimes(reading).divide([], reading, (5, 10))
 
 
 def parse_resource_texts(data: bytes, _folder: Path) -> None:
@@ -222,7 +225,9 @@ TARGETS = (
         (b"token=", b"://", b"@", b"\0--", b"'"),
     ),
     Target("process_context", _process_context_seeds, parse_process_context, (), (b"OTEL_CTX",)),
-    Target("door", _door_seeds, parse_door, (DoorError,), (struct.pack("<Q", os.getpid()),)),
+    Target(
+        "preload", _preload_seeds, parse_preload, (PreloadError,), (struct.pack("<Q", os.getpid()),)
+    ),
     Target(
         "resource_texts",
         lambda: [b"a=b,c=%41%20,d=e", b"STEP=1\0rank=2\0"],

@@ -3,7 +3,7 @@
  * shared memory: steps of a thread, and the bounds of histograms.
  */
 #define _GNU_SOURCE
-#include "native_main.h"
+#include "preload_main.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@
 #include "../../preload/state.h"
 
 /* What the parts that are not here would have. */
-char *door_memory;
-OWN struct self door_self;
-const __u32 door_row_count = sizeof(door_rows) / sizeof(*door_rows);
+char *preload_memory;
+OWN struct self preload_self;
+const __u32 preload_row_count = sizeof(preload_rows) / sizeof(*preload_rows);
 
-void door_count_loss(enum door_loss loss)
+void preload_count_loss(enum preload_loss loss)
 {
 	(void)loss;
 }
@@ -28,11 +28,11 @@ void door_count_loss(enum door_loss loss)
 static void find_names(const char *text)
 {
 	__u16 variant = 0xffff;
-	const struct row *row = door_find_row(text, &variant);
+	const struct row *row = preload_find_row(text, &variant);
 
-	door_is_lookup(text);
-	door_is_cuda(text);
-	if (row && (row < door_rows || row >= door_rows + door_row_count || variant >= 9))
+	preload_is_lookup(text);
+	preload_is_cuda(text);
+	if (row && (row < preload_rows || row >= preload_rows + preload_row_count || variant >= 9))
 		abort();
 }
 

@@ -6,7 +6,7 @@
  * behind its end is seen.
  */
 #define _GNU_SOURCE
-#include "native_main.h"
+#include "preload_main.h"
 
 #include "../../preload/libotel_gpu_nvtx.c"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz import driver
 from tests.fuzz.mutation import mutate
-from tests.fuzz.parsers_native import Program
+from tests.fuzz.parsers_preload import Program
 from tests.fuzz.target import CORPUS, Finding, Target, check
 
 TARGETS = driver.load_targets()
@@ -100,7 +100,7 @@ def test_a_broken_promise_is_a_finding(data, place, tmp_path, monkeypatch):
 
 
 FAULTY = """
-#include "native_main.h"
+#include "preload_main.h"
 void run_input(const uint8_t *data, size_t size)
 {
 	volatile int sum = 0x7fffffff;
@@ -120,7 +120,7 @@ void run_input(const uint8_t *data, size_t size)
 )
 def test_a_fault_in_c_is_a_finding(data, text, tmp_path, monkeypatch):
     """Memory that is not there, behaviour that is not defined, and no answer."""
-    monkeypatch.setattr("tests.fuzz.parsers_native._ANSWER_S", 2.0)
+    monkeypatch.setattr("tests.fuzz.parsers_preload._ANSWER_S", 2.0)
     (tmp_path / "faulty.c").write_text(FAULTY)
     with closing(Program(tmp_path / "faulty.c")) as program:
         target = Target("faulty", lambda: [b"fine"], program.parse)

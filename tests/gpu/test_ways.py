@@ -1,4 +1,4 @@
-"""The ways in which programs reach a device beside plain calls of the runtime, through both doors."""
+"""Ways to a device beside plain calls of the runtime, with probes and with the preload library."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ def run(
     return int(line["pid"])
 
 
-@pytest.mark.parametrize("way", ["probes", "door"])
+@pytest.mark.parametrize("way", ["probes", "preload"])
 def test_replays_of_a_graph_are_counted(
     receiver: OtlpReceiver, torch_python: str, way: str
 ) -> None:
@@ -35,7 +35,7 @@ def test_replays_of_a_graph_are_counted(
     assert total(receiver, "gpu.cuda.graph.launch.calls", pid) == TIMES
 
 
-@pytest.mark.parametrize("way", ["probes", "door"])
+@pytest.mark.parametrize("way", ["probes", "preload"])
 def test_kernels_of_triton_are_counted_and_have_their_names(
     receiver: OtlpReceiver, torch_python: str, way: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_kernels_of_triton_are_counted_and_have_their_names(
     assert names["add_one"] == TIMES
 
 
-@pytest.mark.parametrize("way", ["probes", "door"])
+@pytest.mark.parametrize("way", ["probes", "preload"])
 def test_collectives_are_counted(receiver: OtlpReceiver, torch_python: str, way: str) -> None:
     """By the real NCCL, in a communicator with one rank."""
     with through(way):

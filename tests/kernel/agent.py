@@ -40,8 +40,8 @@ FIRST = (
 
 
 # Whether commands count their hot calls themselves: all of them, or those of tests that run both ways.
-ALL_THROUGH_DOOR = os.environ.get("OTEL_GPU_TEST_DOOR") == "1"
-_through_door = ALL_THROUGH_DOOR
+ALL_PRELOADED = os.environ.get("OTEL_GPU_TEST_PRELOAD") == "1"
+_preloaded = ALL_PRELOADED
 # Whether all probes are at the entries of functions, or those of tests that run both ways.
 ALL_AT_ENTRIES = os.environ.get("OTEL_GPU_TEST_PROBE_SITES") == "entry"
 _at_entries = ALL_AT_ENTRIES
@@ -49,13 +49,13 @@ _at_entries = ALL_AT_ENTRIES
 
 @contextlib.contextmanager
 def through(way: str) -> Iterator[None]:
-    """Have the calls of commands counted by ``probes``, by the ``door``, or by probes at ``entries``."""
-    global _through_door, _at_entries
-    _through_door, _at_entries = way == "door", way == "entries" or ALL_AT_ENTRIES
+    """Have the calls of commands counted by ``probes``, by the ``preload`` library, or by probes at ``entries``."""
+    global _preloaded, _at_entries
+    _preloaded, _at_entries = way == "preload", way == "entries" or ALL_AT_ENTRIES
     try:
         yield
     finally:
-        _through_door, _at_entries = ALL_THROUGH_DOOR, ALL_AT_ENTRIES
+        _preloaded, _at_entries = ALL_PRELOADED, ALL_AT_ENTRIES
 
 
 def at_sites() -> bool:
@@ -100,8 +100,8 @@ class Agent:
         inside: Sequence[str] = (),
         stdin: int = subprocess.DEVNULL,
     ) -> None:
-        if _through_door and command and "--door" not in flags:
-            flags = (*flags, "--door")
+        if _preloaded and command and "--preload" not in flags:
+            flags = (*flags, "--preload")
         self.command = [*inside, sys.executable, "-m", "otel_gpu", "run", *flags]
         if command:
             self.command += ["--", *map(str, command)]

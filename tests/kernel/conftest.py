@@ -26,14 +26,14 @@ def capture(library: Path) -> Iterator[Capture]:
         yield capture
 
 
-@pytest.fixture(scope="module", params=["probes", "door"])
+@pytest.fixture(scope="module", params=["probes", "preload"])
 def counted_by(request: pytest.FixtureRequest) -> Iterator[str]:
     """Who counts the hot calls of commands; tests that use it run once for each."""
     with through(request.param):
         yield request.param
 
 
-@pytest.fixture(scope="module", params=["probes", "entries", "door"])
+@pytest.fixture(scope="module", params=["probes", "entries", "preload"])
 def counted_each_way(request: pytest.FixtureRequest) -> Iterator[str]:
     """As ``counted_by``, and also by probes that are all at the entries of functions."""
     with through(request.param):
@@ -42,7 +42,7 @@ def counted_each_way(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def counted_by_probes() -> Iterator[None]:
-    """For what only probes tell, when all else goes through the door: see docs/door.md."""
+    """For facts that only probes have, when all other tests are preloaded: see docs/preload.md."""
     with through("probes"):
         yield
 

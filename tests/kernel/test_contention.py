@@ -42,7 +42,10 @@ CALLS = 10_007
 SEED = 20_011
 US, MS = 1_000, 1_000_000
 SWITCH_NS, MEAN_SWITCH_NS = 20 * US, 15 * US
-CLOCK_NS = {"probes": 0, "door": 100}  # a door counts on from the last time that it asked
+CLOCK_NS = {
+    "probes": 0,
+    "preload": 100,
+}  # its clock counts on from the last time that it asked the system
 TICK_NS = 10 * MS
 PROBE_NS = 5 * US
 SETTINGS = {"OTEL_GPU_SPANS_RATE_PER_PROCESS": "1000000", "OTEL_GPU_EXPLAIN_ENABLED": "false"}

@@ -49,7 +49,7 @@ def queries(receiver: OtlpReceiver, pid: int) -> dict[object, int]:
     }
 
 
-@pytest.mark.parametrize("way", ["probes", "door"])
+@pytest.mark.parametrize("way", ["probes", "preload"])
 def test_who_says_nothing_works_on_the_first_device_and_who_does_on_that(
     receiver: OtlpReceiver, stubs: StubLibraries, way: str
 ) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.wire.probe_table import APIS
-from tests.doors import LIBRARY
 from tests.kernel.agent import Agent, calls, losses, otel_gpu, total, wait_until
 from tests.kernel.test_tenants import (
     AS_NOBODY,
@@ -21,6 +20,7 @@ from tests.kernel.test_tenants import (
     open_folder,
     program,
 )
+from tests.preloaded import LIBRARY
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries
 
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.kernel
 AS_SOMEBODY = ("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups")
 FORGED = 8
 _LIBRARY_SOURCE = """
-void otel_gpu_door_thread(void *slot, void *memory) {}
-void otel_gpu_door_call(void) {}
-void otel_gpu_door_gap(void) {}
+void otel_gpu_preload_thread(void *slot, void *memory) {}
+void otel_gpu_preload_call(void) {}
+void otel_gpu_preload_gap(void) {}
 """
 # Shares a memory with all of its slots in use with as many processes as it is told to.
 _FORGES = """
@@ -40,7 +40,7 @@ library, runtime, content, count = *sys.argv[1:4], int(sys.argv[4])
 ctypes.CDLL(library)
 runtime = ctypes.CDLL(runtime)
 size, header, first, step, series, tid_at, begun_at = map(int, sys.argv[5:12])
-memory = os.memfd_create("otel_gpu_door", os.MFD_ALLOW_SEALING)
+memory = os.memfd_create("otel_gpu_preload", os.MFD_ALLOW_SEALING)
 os.ftruncate(memory, size)
 rows = open(content, "rb").read()
 os.pwrite(memory, rows[:header], 0)
@@ -69,10 +69,10 @@ sys.stdin.read()
 def write_header(path: Path) -> Path:
     """Write the header of a memory in which no thread has counted anything."""
     path.write_bytes(
-        wire.DOOR_HEADER.build(
-            magic=wire.DOOR_MAGIC,
-            version=wire.DOOR_VERSION,
-            size_bytes=wire.DOOR_BYTES,
+        wire.PRELOAD_HEADER.build(
+            magic=wire.PRELOAD_MAGIC,
+            version=wire.PRELOAD_VERSION,
+            size_bytes=wire.PRELOAD_BYTES,
             start_ktime_ns=1 << 62,
         )
     )
@@ -81,21 +81,21 @@ def write_header(path: Path) -> Path:
 
 def forged_content(path: Path, *, is_plausible: bool, start_ktime_ns: int) -> Path:
     """Write a header and the series of a thread, of numbers that a program could have or of random ones."""
-    header = wire.DOOR_HEADER.build(
-        magic=wire.DOOR_MAGIC,
-        version=wire.DOOR_VERSION,
-        size_bytes=wire.DOOR_BYTES,
+    header = wire.PRELOAD_HEADER.build(
+        magic=wire.PRELOAD_MAGIC,
+        version=wire.PRELOAD_VERSION,
+        size_bytes=wire.PRELOAD_BYTES,
         start_ktime_ns=start_ktime_ns,
-        slots_begun=wire.DOOR_SLOTS,
-        common_begun=wire.DOOR_COMMON_SERIES,
+        slots_begun=wire.PRELOAD_SLOTS,
+        common_begun=wire.PRELOAD_COMMON_SERIES,
     )
     keys = (
-        wire.DOOR_KEY.build(
+        wire.PRELOAD_KEY.build(
             metric=wire.METRIC_CALL_DURATION, api=APIS[number].number, status=number, device=number
         )
-        for number in range(wire.DOOR_SLOT_SERIES)
+        for number in range(wire.PRELOAD_SLOT_SERIES)
     )
-    rest = wire.DOOR_SERIES.size - wire.DOOR_KEY.size
+    rest = wire.PRELOAD_SERIES.size - wire.PRELOAD_KEY.size
     numbers = b"\1\0\0\0\0\0\0\0" * (rest // 8) if is_plausible else os.urandom(rest)
     path.write_bytes(header + b"".join(key + numbers for key in keys))
     return path
@@ -103,14 +103,19 @@ def forged_content(path: Path, *, is_plausible: bool, start_ktime_ns: int) -> Pa
 
 def forging(folder: Path, runtime: Path, content: Path) -> tuple[object, ...]:
     """Return the arguments of a program that forges memories."""
-    source, library = folder / "forged.c", folder / "door.forged.so"
+    source, library = folder / "forged.c", folder / "otel_gpu_preload.forged.so"
     source.write_text(_LIBRARY_SOURCE)
     subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
     return (
         *(library, runtime, content, FORGED),
-        *(wire.DOOR_BYTES, wire.DOOR_HEADER.size, wire.DOOR_SLOTS_OFFSET, wire.DOOR_SLOT_BYTES),
-        wire.DOOR_SLOT_BYTES - wire.DOOR_SLOT_SERIES * wire.DOOR_SERIES.size,
-        *map(wire.DOOR_SLOT.offset_of, ("tid", "series_begun")),
+        *(
+            wire.PRELOAD_BYTES,
+            wire.PRELOAD_HEADER.size,
+            wire.PRELOAD_SLOTS_OFFSET,
+            wire.PRELOAD_SLOT_BYTES,
+        ),
+        wire.PRELOAD_SLOT_BYTES - wire.PRELOAD_SLOT_SERIES * wire.PRELOAD_SERIES.size,
+        *map(wire.PRELOAD_SLOT.offset_of, ("tid", "series_begun")),
     )
 
 
@@ -175,7 +180,7 @@ def test_forged_memories_take_a_share_of_the_agent_and_others_are_counted(
     assert taken < 0.2
     # Each is named with its process and user, on the terminal and in the report.
     lost = losses(receiver)
-    unread = sum(lost.pop(reason, 0) for reason in ("door_unread", "door_rejected"))
+    unread = sum(lost.pop(reason, 0) for reason in ("preload_unread", "preload_rejected"))
     assert (lost, unread > 0) == ({}, True)
     by_the_agent = [
         f"of process {pid} of user 65534 is not read" in finished.stderr for pid in forged
@@ -194,7 +199,7 @@ ctypes.CDLL(library)
 runtime = ctypes.CDLL(runtime)
 size, first, step, calls_at, calls, launch, wait = map(int, sys.argv[5:12])
 tid_at, pid_at, kept_at, area_at = map(int, sys.argv[12:16])
-memory = os.memfd_create("otel_gpu_door", os.MFD_ALLOW_SEALING)
+memory = os.memfd_create("otel_gpu_preload", os.MFD_ALLOW_SEALING)
 os.ftruncate(memory, size)
 os.pwrite(memory, open(content, "rb").read(), 0)
 fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -245,8 +250,8 @@ def test_forged_calls_in_which_steps_are_looked_for_take_a_share_of_the_agent(
         )
         arguments = (
             *(library, stubs.runtime, content, count),
-            *(wire.DOOR_BYTES, wire.DOOR_RHYTHMS_OFFSET, wire.DOOR_RHYTHM_BYTES),
-            *(wire.DOOR_RHYTHM.offset_of("calls"), wire.RHYTHM_CALLS, launch, wait),
+            *(wire.PRELOAD_BYTES, wire.PRELOAD_RHYTHMS_OFFSET, wire.PRELOAD_RHYTHM_BYTES),
+            *(wire.PRELOAD_RHYTHM.offset_of("calls"), wire.RHYTHM_CALLS, launch, wait),
             *map(wire.RHYTHM.offset_of, ("tid", "pid", "kept", "area")),
         )
         with (

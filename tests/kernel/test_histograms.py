@@ -48,7 +48,7 @@ def capture(receiver: OtlpReceiver, stubs: StubLibraries, env: dict[str, str]):
         for span in sorted(spans(receiver, API, pid), key=lambda s: s.span.start_time_unix_nano)
     ]
     for asked_ns, line, duration_ns in zip(ASKED_NS, lines, measured_ns, strict=True):
-        # The door's clock is the processor's: within 100 ppm of the program's between two anchors.
+        # The preload library's clock is the processor's: within 100 ppm of the program's between two anchors.
         error_ns = line["elapsed_ns"] // 10_000
         assert asked_ns - error_ns <= duration_ns <= line["elapsed_ns"] + error_ns
     return point.point, measured_ns

@@ -91,7 +91,7 @@ while sys.stdin.readline():
 """
 
 
-@pytest.mark.alone(among="doors")
+@pytest.mark.alone(among="preload")
 def test_a_program_found_by_its_first_call_has_its_name(
     receiver: OtlpReceiver, stubs: StubLibraries, tmp_path: Path
 ) -> None:

@@ -158,8 +158,8 @@ def test_a_sample_is_in_its_call_or_in_the_gap_after_it(
 
     assert inside
     assert outside
-    # The door's own code is in the call, and is no function that the call calls.
-    assert between <= (2 if counted_by == "door" else 0)
+    # The preload library's own code is in the call, and is no function that the call calls.
+    assert between <= (2 if counted_by == "preload" else 0)
     assert {sample.event.context for sample in captured.of(captured.python)} == {wire.CONTEXT_OTHER}
 
 

@@ -11,7 +11,7 @@ from tests.stubs.build import StubLibraries, workload
 
 pytestmark = pytest.mark.kernel
 
-LIBRARY = ROOT / "otel_gpu" / "_native" / f"libotel_gpu_nvtx.{platform.machine()}.so"
+LIBRARY = ROOT / "otel_gpu" / "_preload" / f"libotel_gpu_nvtx.{platform.machine()}.so"
 THREADS, ROUNDS = 5, 13
 ENVIRONMENT = {
     "NVTX_INJECTION64_PATH": str(LIBRARY),

@@ -1,4 +1,4 @@
-"""NVIDIA's own driver library, called by programs that know nothing of us: by probes, and by the door."""
+"""NVIDIA's own driver library: its calls are counted by probes, and by the preload library."""
 
 import sys
 from collections import Counter
@@ -46,5 +46,5 @@ def test_each_call_of_the_driver_counts_once_with_its_result(
     assert len(made) == 7
     assert losses(receiver) == {}
     # An allocation is left to its probe.
-    by_door = 5 * ROUNDS if counted_by == "door" else 0
-    assert total(receiver, "otel_gpu.door.calls") == by_door
+    by_preload = 5 * ROUNDS if counted_by == "preload" else 0
+    assert total(receiver, "otel_gpu.preload.calls") == by_preload

@@ -1,5 +1,5 @@
 """
-A real PyTorch, whose device is a stub: what it calls is seen, through both doors.
+A real PyTorch, whose device is a stub: its calls are counted by probes and by the preload library.
 
 ``OTEL_GPU_TEST_TORCH`` names an interpreter that has one for CUDA 12, at least version 2.
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors import LIBRARY
 from tests.kernel.agent import Agent, calls, losses, total
+from tests.preloaded import LIBRARY
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import STUBS, stub_libraries
 
@@ -91,23 +91,23 @@ def wanted_of(library: Path) -> set[str]:
     return {name for name, _, version in names if version.startswith("libcudart.so.12")}
 
 
-@pytest.mark.parametrize("way", ["probes", "door"])
+@pytest.mark.parametrize("way", ["probes", "preload"])
 def test_each_call_of_a_real_torch_is_counted(
     receiver: OtlpReceiver, environment: dict[str, str], way: str
 ) -> None:
     """Launches of its kernels, copies, events and waits, to the call."""
     interpreter = os.environ["OTEL_GPU_TEST_TORCH"]
     preload = (
-        f"{LIBRARY}:{environment['LD_PRELOAD']}" if way == "door" else environment["LD_PRELOAD"]
+        f"{LIBRARY}:{environment['LD_PRELOAD']}" if way == "preload" else environment["LD_PRELOAD"]
     )
     variables = environment | {"LD_PRELOAD": preload}
     command = ["env", *(f"{name}={value}" for name, value in variables.items())]
-    flags = ("--door",) if way == "door" else ()
+    flags = ("--preload",) if way == "preload" else ()
     with Agent(receiver, [*command, interpreter, "-c", PROGRAM], flags=flags) as agent:
         finished = agent.wait(120)
 
     assert finished.returncode == 0, finished.stderr
     assert {api: calls(receiver, api) for api in EXPECTED} == EXPECTED
     assert losses(receiver) == {}
-    by_door = total(receiver, "otel_gpu.door.calls")
-    assert by_door > sum(EXPECTED.values()) - 8 if way == "door" else by_door == 0
+    by_preload = total(receiver, "otel_gpu.preload.calls")
+    assert by_preload > sum(EXPECTED.values()) - 8 if way == "preload" else by_preload == 0

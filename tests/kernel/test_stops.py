@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.bpf.programs import AT_DOOR, Programs
+from otel_gpu.capture.bpf.programs import AT_PRELOAD, Programs
 from otel_gpu.capture.lifecycle import Lifecycle
-from otel_gpu.capture.preload.programs import DOOR_THREAD
+from otel_gpu.capture.preload.programs import PRELOAD_THREAD
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on
 from otel_gpu.capture.processes.watchlist import Watchlist
@@ -19,8 +19,8 @@ from otel_gpu.capture.record_headers import header_of
 from otel_gpu.capture.session import Session
 from otel_gpu.config import load
 from otel_gpu.faults import Faults
-from tests.doors import LIBRARY, running
 from tests.kernel.agent import wait_until
+from tests.preloaded import LIBRARY, running
 from tests.stubs.build import stub_libraries
 
 pytestmark = pytest.mark.kernel
@@ -127,13 +127,13 @@ def test_an_interrupted_capture_leaves_nothing_stopped(monkeypatch: pytest.Monke
             assert [shell.wait(GOES_ON_S) for shell in shells] == [0, 0, 0]
 
 
-def test_each_thread_stands_still_until_the_door_is_open() -> None:
+def test_each_thread_stops_until_its_memory_is_open() -> None:
     """To stop a process takes a moment, in which its other threads make calls that nobody sees."""
-    offset = dict(exported_functions(str(LIBRARY)))[DOOR_THREAD]
+    offset = dict(exported_functions(str(LIBRARY)))[PRELOAD_THREAD]
     command = [sys.executable, "-c", THREE_THREADS, stub_libraries().runtime]
     with Programs(CONFIG, watch_all=False) as programs, running(command) as program:
         programs.attach()
-        programs.bpf.attach_uprobes(AT_DOOR, str(LIBRARY), [(offset, wire.DOOR_PROBE_THREAD)])
+        programs.bpf.attach_uprobes(AT_PRELOAD, str(LIBRARY), [(offset, wire.PRELOAD_PROBE_THREAD)])
         programs.processes.watch(program.pid, wire.PROCESS_STOP_ON_LOAD)
         assert program.stdin
         print(file=program.stdin, flush=True)
@@ -141,8 +141,8 @@ def test_each_thread_stands_still_until_the_door_is_open() -> None:
         while program.poll() is None:
             records = list(programs.lifecycle.read())
             for header, record in zip(map(header_of, records), records, strict=True):
-                if header.kind == wire.RECORD_DOOR:
-                    assert wire.DOOR_RECORD.named(record)["stopped"]
+                if header.kind == wire.RECORD_PRELOAD:
+                    assert wire.PRELOAD_RECORD.named(record)["stopped"]
                     stood_still.add(header.tid)
             let_all_go_on(records)
 

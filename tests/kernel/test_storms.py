@@ -57,7 +57,7 @@ while first.stub_calls(b"cudaStreamSynchronize") < 3:
     pass
 [first.cudaDeviceSynchronize() for _ in range(7)]
 _ctypes.dlclose(first._handle)
-# A door keeps what it has found.
+# The preload library keeps the functions that it has found.
 assert (sys.argv[1] in open("/proc/self/maps").read()) == ("LD_PRELOAD" in os.environ)
 [second.cudaDeviceSynchronize() for _ in range(11)]
 print(json.dumps({"pid": os.getpid()}), flush=True)
@@ -181,7 +181,7 @@ def test_a_storm_of_processes_at_once_costs_no_call(
     assert lost(receiver) == {}
 
 
-@pytest.mark.alone(among="doors")
+@pytest.mark.alone(among="preload")
 def test_more_processes_than_there_is_room_for_are_counted_as_lost(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

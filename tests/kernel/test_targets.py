@@ -71,7 +71,7 @@ def test_a_run_with_a_duration_ends_by_itself(receiver: OtlpReceiver, stubs: Stu
     assert calls(receiver, API, steady.pid) > 100
 
 
-@pytest.mark.alone(among="doors")
+@pytest.mark.alone(among="preload")
 def test_all_finds_programs_that_start_later(receiver: OtlpReceiver, stubs: StubLibraries) -> None:
     """``--all`` needs no process to be named, and skips none for being new."""
     with Agent(receiver, flags=("--all",)) as agent:
@@ -94,7 +94,7 @@ def test_all_finds_programs_that_start_later(receiver: OtlpReceiver, stubs: Stub
     assert b"cudaStreamSynchronize" in made.stdout
 
 
-@pytest.mark.alone(among="doors")
+@pytest.mark.alone(among="preload")
 def test_all_sees_the_python_frames_of_what_runs_already(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

@@ -144,7 +144,7 @@ def probed(receiver: OtlpReceiver) -> set[str]:
     }
 
 
-@pytest.mark.alone(among="doors")
+@pytest.mark.alone(among="preload")
 def test_who_uses_the_network_alone_is_not_watched(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:

@@ -17,7 +17,7 @@ from tests.packaging.clean_host import PROGRAM, CleanHost
 from tests.receiver import OtlpReceiver, attributes_of
 from tests.stubs.build import StubLibraries
 
-pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="doors")]
+pytestmark = [pytest.mark.kernel, pytest.mark.alone(among="preload")]
 
 SERVICE = "otel-gpu.service"
 API = "cudaStreamSynchronize"

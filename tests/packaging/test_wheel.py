@@ -57,11 +57,11 @@ def test_objects_for_both_architectures_are_inside(opened):
 def test_what_programs_load_is_inside_for_this_architecture(opened):
     """Libraries that need nothing but libc."""
     symbols: set[str] = set()
-    names = [name for name in opened.namelist() if "/_native/" in name]
+    names = [name for name in opened.namelist() if "/_preload/" in name]
 
-    assert {name.removeprefix("otel_gpu/_native/") for name in names} >= {
+    assert {name.removeprefix("otel_gpu/_preload/") for name in names} >= {
         f"{name}.{platform.machine()}.so"
-        for name in ("thread_context", "libotel_gpu_marks", "libotel_gpu_nvtx", "door")
+        for name in ("thread_context", "libotel_gpu_marks", "libotel_gpu_nvtx", "preload")
     }
     for name in names:
         with opened.open(name) as file:
@@ -73,7 +73,7 @@ def test_what_programs_load_is_inside_for_this_architecture(opened):
             assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
     assert {"otel_thread_ctx_v1", "otel_gpu_publish_context", "otel_gpu_clear_context"} <= symbols
     assert {"otel_gpu_step", "InitializeInjectionNvtx2", "otel_gpu_nvtx_range"} <= symbols
-    assert {"otel_gpu_door_thread", "otel_gpu_door_call", "cudaLaunchKernel"} <= symbols
+    assert {"otel_gpu_preload_thread", "otel_gpu_preload_call", "cudaLaunchKernel"} <= symbols
 
 
 def test_the_command_is_started_by_a_script_that_is_not_pythons(opened):
@@ -179,7 +179,7 @@ def test_a_wheel_without_libbpf_is_for_every_architecture(checkout, tmp_path):
 
     with zipfile.ZipFile(built) as archive:
         assert metadata(archive, "WHEEL")["Tag"] == "py3-none-any"
-        assert [name for name in archive.namelist() if re.search("/(_lib|_native)/", name)] == []
+        assert [name for name in archive.namelist() if re.search("/(_lib|_preload)/", name)] == []
         assert "otel_gpu/_bpf/otel_gpu.aarch64.bpf.o" in archive.namelist()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # What a fresh clone does not have, or does not need for a wheel.
 NOT_COPIED = (
-    ".git", ".venv", ".output", ".*_cache", "__pycache__", "_bpf", "_native", "build", "dist",
+    ".git", ".venv", ".output", ".*_cache", "__pycache__", "_bpf", "_preload", "build", "dist",
 )  # fmt: skip
 OBJECTS = ("bpf/.output", "otel_gpu/_bpf")
 

@@ -66,8 +66,8 @@ class Blame(NamedTuple):
 def capture(
     scenario: Scenario, command: Sequence[str], recording: Path, way: str = "probes"
 ) -> Truth:
-    """Record a scenario, whose hot calls are counted by ``probes`` or by its own ``door``."""
-    flags = (*CAPTURE_FLAGS, *(("--door",) if way == "door" else ()))
+    """Record a scenario, whose hot calls are counted by ``probes`` or by the ``preload`` library."""
+    flags = (*CAPTURE_FLAGS, *(("--preload",) if way == "preload" else ()))
     with scenario.prepared_host() as environment:
         arguments = ("run", f"--record={recording}", *flags, "--", *command)
         return read_truth(run_verb(*arguments, env=environment))

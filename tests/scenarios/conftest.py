@@ -17,7 +17,7 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blam
     Run a scenario by name, and explain it.
 
     Tests that judge different things of a scenario share a run of it; ``number`` asks for another,
-    and ``way`` for one whose hot calls are counted by ``probes`` or by its own ``door``.
+    and ``way`` for one whose hot calls are counted by ``probes`` or by the ``preload`` library.
     """
     folder = tmp_path_factory.mktemp("scenarios")
     built: dict[tuple[bool, Path], list[str]] = {}

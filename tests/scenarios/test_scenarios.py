@@ -25,15 +25,15 @@ SUDDEN = [
 
 FAULTY = sorted({*SUDDEN} - {"clean"})
 # A wait in a call, one between calls, and a call that has no CPU; all of them take their time.
-# With a door a program stands still in its first call, until the agent has its memory: its own clock
+# A preloaded program stands still in its first call, until the agent has its memory: its own clock
 # sees that, and nobody else.
-THROUGH_DOOR = sorted({*FAULTY} - {"first-call"}) if RUNS > 1 else ["gil", "gpu-wait", "preemption"]
+PRELOADED = sorted({*FAULTY} - {"first-call"}) if RUNS > 1 else ["gil", "gpu-wait", "preemption"]
 
 
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize(
     ("way", "name"),
-    [*(("probes", name) for name in FAULTY), *(("door", name) for name in THROUGH_DOOR)],
+    [*(("probes", name) for name in FAULTY), *(("preload", name) for name in PRELOADED)],
 )
 def test_the_injected_cause_is_found(
     run_scenario: Callable[[str, int, str], Blame], name: str, way: str, run: int

@@ -17,7 +17,7 @@ COLLECTORS = sorted((ROOT / "collector-config").glob("*.yaml"))
 DEPLOYED = sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file())
 
 # What is no option: named by the pages about it, and read elsewhere.
-OTHERS = {config.FILE_VARIABLE, "OTEL_GPU_DOOR", "OTEL_GPU_MCP_TOKEN", "OTEL_GPU_WHEEL_LIBBPF"}
+OTHERS = {config.FILE_VARIABLE, "OTEL_GPU_PRELOAD", "OTEL_GPU_MCP_TOKEN", "OTEL_GPU_WHEEL_LIBBPF"}
 # The page about troubles shows what a wrong name leads to.
 MISTAKES = {"OTEL_GPU_SPANS_MOED"}
 # The changelog and decisions name what is gone.

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli, wire
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.programs import LOST_BY_DOORS
+from otel_gpu.capture.preload.programs import LOST_BY_PRELOAD
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import CountersActivity, StatusActivity
 from otel_gpu.export import semconv
@@ -37,7 +37,7 @@ def test_every_loss_is_there_with_what_to_do_and_no_other() -> None:
     assert sorted(word for words in named for word in words) == sorted(
         [
             *readings.losses({}),
-            *LOST_BY_DOORS,
+            *LOST_BY_PRELOAD,
             FILE_UNREAD,
             END_UNREAD,
             "rejected_…",

@@ -8,8 +8,8 @@ import pytest
 from tests import turns
 
 KERNEL, ALONE, AMONG = pytest.mark.kernel, pytest.mark.alone, pytest.mark.alone(among="kernel")
-AMONG_DOORS = pytest.mark.alone(among="doors")
-ALL = {"room", "kernel", "doors"}
+AMONG_PRELOAD = pytest.mark.alone(among="preload")
+ALL = {"room", "kernel", "preload"}
 
 
 def item(path, *marks):
@@ -43,12 +43,12 @@ def free(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("marks", "for_one", "for_several"),
     [
-        ((), {"kernel", "doors"}, ALL),
-        ((KERNEL,), {"doors"}, ALL),
-        ((KERNEL, AMONG_DOORS), set(), {"room", "kernel"}),
+        ((), {"kernel", "preload"}, ALL),
+        ((KERNEL,), {"preload"}, ALL),
+        ((KERNEL, AMONG_PRELOAD), set(), {"room", "kernel"}),
         ((KERNEL, AMONG), set(), {"room"}),
-        ((KERNEL, ALONE), {"doors"}, {"doors"}),
-        ((ALONE,), {"kernel", "doors"}, {"kernel", "doors"}),
+        ((KERNEL, ALONE), {"preload"}, {"preload"}),
+        ((ALONE,), {"kernel", "preload"}, {"kernel", "preload"}),
     ],
 )
 def test_who_may_run_meanwhile(free, marks, for_one, for_several):
@@ -58,9 +58,9 @@ def test_who_may_run_meanwhile(free, marks, for_one, for_several):
     assert free() == (ALL, ALL)
 
 
-def test_who_is_an_agent_of_doors_is_not_beside_one_that_watches_everything(free):
-    """That one would be the agent of the same doors."""
-    with turns.Turns().turn(item(f"{turns.WITH_DOORS}x.py"), None):
+def test_an_agent_of_preloaded_programs_is_not_beside_one_that_watches_everything(free):
+    """That one would be an agent of the same programs."""
+    with turns.Turns().turn(item(f"{turns.WITH_PRELOAD}x.py"), None):
         assert free() == ({"kernel"}, ALL)
 
 
@@ -69,7 +69,7 @@ def test_tests_that_are_alone_share_a_turn(free):
     mine, one = turns.Turns(), item("tests/x.py", KERNEL, ALONE)
     with mine.turn(one, one):
         pass
-    assert free() == ({"doors"}, {"doors"})
+    assert free() == ({"preload"}, {"preload"})
     with mine.turn(one, item("tests/x.py", KERNEL)):
         pass
     assert free() == (ALL, ALL)
@@ -78,14 +78,14 @@ def test_tests_that_are_alone_share_a_turn(free):
 def test_what_is_alone_or_takes_long_comes_first():
     """And unit tests last."""
     unit, plain = item("tests/unit/e.py"), item("tests/kernel/d.py", KERNEL)
-    doors, among, alone = (
-        item("tests/kernel/a.py", KERNEL, mark) for mark in (AMONG_DOORS, AMONG, ALONE)
+    preload, among, alone = (
+        item("tests/kernel/a.py", KERNEL, mark) for mark in (AMONG_PRELOAD, AMONG, ALONE)
     )
     long = item(f"{turns.LONGEST[0]}c.py", KERNEL)
 
-    found = sorted([unit, plain, long, doors, among, alone], key=turns.order)
+    found = sorted([unit, plain, long, preload, among, alone], key=turns.order)
 
-    assert found == [alone, among, doors, long, plain, unit]
+    assert found == [alone, among, preload, long, plain, unit]
 
 
 @pytest.mark.parametrize(

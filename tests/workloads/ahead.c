@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tool that wraps cudaMalloc behind the door, as if the door's clock were ahead: what is published
+ * A tool that wraps cudaMalloc behind the preload library, as if the preload library's clock were ahead: what is published
  * of the call begins in the future. With -DPROGRAM a program that makes so many calls.
  *
  *     ahead CALLS
@@ -32,7 +32,7 @@ static uint64_t *find_start(void)
 	unsigned long start = 0;
 	char line[512];
 
-	while (maps && fgets(line, sizeof(line), maps) && !strstr(line, "memfd:otel_gpu_door"))
+	while (maps && fgets(line, sizeof(line), maps) && !strstr(line, "memfd:otel_gpu_preload"))
 		;
 	sscanf(line, "%lx", &start);
 	return (uint64_t *)(start + SLOTS_OFFSET + CALLS_OFFSET);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * door CALLS THREADS [PAUSE_NS]
+ * hot_calls CALLS THREADS [PAUSE_NS]
  *
  * A program that is linked with libcudart, as most are not. Launches kernels CALLS times in each of
  * THREADS threads, one after the other if there are 0, says what a call took in nanoseconds, and

@@ -13,13 +13,13 @@ import sys
 import time
 
 from otel_gpu import wire
-from otel_gpu.files.built_libraries import MARKS, native_library
+from otel_gpu.files.built_libraries import MARKS, built_library
 
 HONEST, UNREADABLE, IMPOSSIBLE, TOO_MANY = 101, 13, 17, 20_011
 
 cuda = ctypes.CDLL(sys.argv[1])
 cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64))
-step = ctypes.PyDLL(str(native_library(MARKS))).otel_gpu_step
+step = ctypes.PyDLL(str(built_library(MARKS))).otel_gpu_step
 step.argtypes, step.restype = [ctypes.c_void_p], None
 
 

@@ -4,7 +4,7 @@
  *
  * A call meter: for every number on stdin it makes that many calls (each of one
  * cudaStreamSynchronize) and prints the nanoseconds that they took together. With a
- * PUBLISHER, otel_gpu/_native/thread_context.*.so, it is in a span all the time.
+ * PUBLISHER, otel_gpu/_preload/thread_context.*.so, it is in a span all the time.
  */
 #include "workload.h"
 

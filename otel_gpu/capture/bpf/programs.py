@@ -33,7 +33,7 @@ from otel_gpu.capture.maps.thread_dump import (
     kernel_stack,
 )
 from otel_gpu.capture.preload.program import add
-from otel_gpu.capture.preload.programs import Doors
+from otel_gpu.capture.preload.programs import PreloadedPrograms
 from otel_gpu.capture.probes.detaching import Link
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.capture.processes.stopped_processes import let_all_go_on
@@ -62,7 +62,7 @@ EXIT_EVENT_WAIT = "exit_event_wait"
 ACKNOWLEDGE_EVENT = "acknowledge_event"
 ASK_DEVICE = "ask_device"
 LEARN_DEVICE = "learn_device"
-AT_DOOR = "at_door"
+AT_PRELOAD = "at_preload"
 _UPROBES = (
     *(ENTER_CALL, EXIT_CALL, ENTER_FORK, LIBRARY_LIST_CHANGED),
     *(
@@ -73,7 +73,7 @@ _UPROBES = (
         NOTE_RANGES,
     ),
     *(ENTER_EVENT_WAIT, EXIT_EVENT_WAIT, ACKNOWLEDGE_EVENT),
-    *(ASK_DEVICE, LEARN_DEVICE, AT_DOOR),
+    *(ASK_DEVICE, LEARN_DEVICE, AT_PRELOAD),
 )
 _TRACEPOINTS = (
     "sched_process_fork",
@@ -116,7 +116,7 @@ def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
         ("thresholds", capture.max_series),
         ("interpreters", capture.max_processes),
         ("thread_contexts", capture.max_processes),
-        ("doors", capture.max_processes),
+        ("preloaded", capture.max_processes),
         ("thread_times", capture.max_times),
         ("folded_times", capture.max_times // TIMES_PER_FOLDED),
         ("ended_shares", capture.max_processes),
@@ -143,7 +143,7 @@ class Programs:
     Attributes:
         blocks: What is kept of the blocks that frameworks hand out.
         communicators: What is kept of NCCL's communicators.
-        doors: What programs count themselves.
+        preloaded: Programs that count their own calls.
         file_work: What reading files of processes takes.
         unread: Of which processes something was not read.
         rhythms: What is kept of threads whose steps are looked for.
@@ -214,7 +214,9 @@ class Programs:
         self.contexts = ContextPlaces(self.bpf, self._lost)
         self.unread = Unread()
         self.file_work = FileWork(self.unread.add_file)
-        self.doors = Doors(self.bpf, config, self._lost, unread=self.unread, files=self.file_work)
+        self.preloaded = PreloadedPrograms(
+            self.bpf, config, self._lost, unread=self.unread, files=self.file_work
+        )
         self._cpus = self.bpf.libbpf.call("libbpf_num_possible_cpus")
 
     def __enter__(self) -> Self:
@@ -252,7 +254,7 @@ class Programs:
         self.events.close()
         self.lifecycle.close()
         self.rhythms.close()
-        self.doors.close()
+        self.preloaded.close()
         self.bpf.close()
 
     def _let_all_go_on(self) -> None:
@@ -306,15 +308,15 @@ class Programs:
 
         What programs counted themselves is read for these images only, as (pid, image_ktime_ns).
         """
-        counted_by_doors = self.doors.read(images)
-        if not counted_by_doors:
+        counted_by_preload = self.preloaded.read(images)
+        if not counted_by_preload:
             yield from self._aggregates.entries()
             return
         # Each once: an entry that moves meanwhile comes twice.
         for key, value in dict(self._aggregates.entries()).items():
-            other = counted_by_doors.pop(key, None)
+            other = counted_by_preload.pop(key, None)
             yield key, value if other is None else add(value, other)
-        yield from counted_by_doors.items()
+        yield from counted_by_preload.items()
 
     def forget_aggregate(self, key: bytes) -> None:
         """Free a series of a process image that ended."""
@@ -340,10 +342,10 @@ class Programs:
         What programs know of it themselves is read for these images only, as (pid, image_ktime_ns).
         """
         entries = itertools.chain.from_iterable(times.entries() for times in self._times)
-        if not self.doors.images():
+        if not self.preloaded.images():
             return entries
         # Each once: an entry that moves meanwhile comes twice.
-        return self.doors.divide_times(dict(entries).items(), self._booked_ktime_ns, images)
+        return self.preloaded.divide_times(dict(entries).items(), self._booked_ktime_ns, images)
 
     def forget_times(self, key: bytes) -> None:
         """Free an entry of a process image that ended."""
@@ -423,8 +425,8 @@ class Programs:
             for thread in wire.THREAD.all_named(values):
                 calls = list(wire.OPEN_CALL.all_named(thread["calls"]))
                 calls = calls[: min(thread["depth"], wire.MAX_DEPTH)]
-                if calls and thread["door_slot"]:
+                if calls and thread["preload_slot"]:
                     image = (thread["pid"], thread["image_ktime_ns"])
-                    calls = self.doors.still_open(image, thread["door_slot"], calls)
+                    calls = self.preloaded.still_open(image, thread["preload_slot"], calls)
                 if calls:
                     yield thread, calls

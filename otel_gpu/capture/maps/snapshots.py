@@ -136,7 +136,7 @@ class Snapshots:
         self.stacks = KernelStacks(programs)
         self.resources = ResourceMaps(programs, watched)
         self.culprits = UnwatchedBlockers(watched)
-        rhythms = (programs.rhythms, programs.doors.rhythms)
+        rhythms = (programs.rhythms, programs.preloaded.rhythms)
         self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)
 
     def _lose_steps(self, pid: int, uid: int) -> None:
@@ -166,14 +166,14 @@ class Snapshots:
     def fold_ended_waits(self) -> Iterator[bytes]:
         """Yield what becomes of entries of the time account that are about who ended."""
         # What programs divide themselves is no entry of the kernel's.
-        folded = self._ended_waits.fold(self._times.latest, self._programs.doors.images())
+        folded = self._ended_waits.fold(self._times.latest, self._programs.preloaded.images())
         if folded:
             yield times_record(kernel_clock.ktime_ns(), folded)
 
     def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
         """Yield the time account of images that ended, and free it, with what they counted themselves."""
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.last(ended))
-        self._programs.doors.close(ended)
+        self._programs.preloaded.close(ended)
 
     def memory(self) -> Iterator[bytes]:
         """Yield what changed of the memory that frameworks hand out, and of who holds it."""
@@ -235,7 +235,7 @@ class Snapshots:
             self._communicators,
         )
         found = set().union(*(reading.images() for reading in readings))
-        ended = (found | self._programs.doors.images()) - set(living)
+        ended = (found | self._programs.preloaded.images()) - set(living)
         if ended:
             yield from self.last_aggregates(ended)
             yield from self.last_times(ended)
@@ -263,7 +263,7 @@ class Snapshots:
                 self._programs.set_threshold(*name, threshold_ns)
         for name in self._thresholds.keys() - current.keys():
             self._programs.forget_threshold(*name)
-        self._programs.doors.set_thresholds(current)
+        self._programs.preloaded.set_thresholds(current)
         self._thresholds = current
 
     def counters(self) -> Iterator[bytes]:

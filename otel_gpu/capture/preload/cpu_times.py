@@ -2,7 +2,7 @@
 Where threads that count their own calls spent their time on a CPU.
 
 The kernel side sees such a thread when it leaves the CPU, and not when its calls begin and end: what
-it was in on the CPU before, the kernel side does not know. The door has that, by its clock. Without
+it was in on the CPU before, the kernel side does not know. The preload library has that, by its clock. Without
 the time off the CPU, which is in the account by call and gap, it is what was on a CPU there.
 """
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.shared_memory import DoorReading
+from otel_gpu.capture.preload.shared_memory import PreloadReading
 from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
@@ -25,22 +25,22 @@ _TIME, _ENDED = map(_VALUE.index, ("time_ns", "ended_ns"))
 _CONTEXTS = {wire.CONTEXT_GAP: _GAP, wire.CONTEXT_CALL: _CALL, wire.CONTEXT_SYNCHRONIZE: _CALL}
 
 
-class DoorTimes:
+class PreloadTimes:
     """The account of one process image, whose time on a CPU is divided anew each time it is read."""
 
-    def __init__(self, before: DoorReading | None) -> None:
+    def __init__(self, before: PreloadReading | None) -> None:
         self._before = {} if before is None else spent(before, 0)
         self._said: dict[bytes, int] = {}
 
     def divide(
-        self, entries: Iterable[Entry], reading: DoorReading, booked_ktime_ns: tuple[int, int]
+        self, entries: Iterable[Entry], reading: PreloadReading, booked_ktime_ns: tuple[int, int]
     ) -> list[Entry]:
         """
         Return the account of the image, as the kernel side would have seen it.
 
         Args:
             entries: What the kernel side has of the image.
-            reading: Its door.
+            reading: Its shared memory.
             booked_ktime_ns: Between which moments the account was booked, one thread after another.
         """
         kept: list[Entry] = []
@@ -59,7 +59,7 @@ class DoorTimes:
             if in_call is None:
                 kept.append((key, value))
             elif not is_seen:
-                # A call that only probes see: to the door, a part of a gap.
+                # A call that only probes see: to the preload library, a part of a gap.
                 kept.append((key, value))
             elif fields[_STATE] == wire.STATE_ON_CPU:
                 on_cpu[key] = values
@@ -87,7 +87,7 @@ class DoorTimes:
             yield key, wire.TIMES.pack(*values)
 
 
-def spent(reading: DoorReading, ktime_ns: int) -> dict[Place, int]:
+def spent(reading: PreloadReading, ktime_ns: int) -> dict[Place, int]:
     """Return how long threads were in calls and gaps until a moment, by the clock."""
     times: dict[Place, int] = defaultdict(int)
     for api, (call_ns, gap_ns) in reading.places.items():

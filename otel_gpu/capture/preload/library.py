@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_gpu.errors import HostError
-from otel_gpu.files.built_libraries import DOOR, native_library
+from otel_gpu.files.built_libraries import PRELOAD, built_library
 
 
 def library_path() -> Path:
     """Return where the library for this machine is, or would be."""
-    return native_library(DOOR)
+    return built_library(PRELOAD)
 
 
-def with_door(environment: Mapping[str, str]) -> dict[str, str]:
+def with_preload(environment: Mapping[str, str]) -> dict[str, str]:
     """
     Return an environment whose programs preload the library, before what they preload already.
 
@@ -24,14 +24,14 @@ def with_door(environment: Mapping[str, str]) -> dict[str, str]:
     path = library_path()
     if not path.exists():
         raise HostError(
-            f"there is no door for {platform.machine()}",
-            hint="run `make native`, use a wheel built for this machine, or do without --door",
+            f"there is no preload library for {platform.machine()}: {path} is missing",
+            hint="run `make preload`, use a wheel built for this machine, or do without --preload",
         )
     # A preloaded path ends at a space or a colon, so the path itself may have neither.
     if any(sign in str(path) for sign in ": "):
         raise HostError(
             f"{path} cannot be preloaded: its path has a space or a colon",
-            hint="install otel-gpu in another folder, or do without --door",
+            hint="install otel-gpu in another folder, or do without --preload",
         )
     others = environment.get("LD_PRELOAD", "")
     return {**environment, "LD_PRELOAD": f"{path}{os.pathsep + others if others else ''}"}

@@ -1,4 +1,4 @@
-"""The door of one process image: what a program counts itself, read again and again."""
+"""One preloaded program: what it counts itself, read periodically."""
 
 import operator
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.cpu_times import DoorTimes
+from otel_gpu.capture.preload.cpu_times import PreloadTimes
 from otel_gpu.capture.preload.shared_memory import (
-    DoorError,
-    DoorReading,
+    PreloadError,
+    PreloadReading,
     losses_of,
-    read_door,
     read_header,
+    read_memory,
 )
 from otel_gpu.stacks.samples import Image
 from otel_gpu.wire.agent_records import Entry
@@ -25,19 +25,19 @@ _MOST: Final = 1 << 62
 _MOST_CALLS: Final = 1 << 54
 # A program that writes over a part of its memory spoils some series, and not most of them.
 _LEAST_NONSENSE: Final = 16
-_SLOT_HEAD: Final = wire.DOOR_SLOT.before("places")
-_METRIC: Final = wire.DOOR_KEY.fields.index("metric")
+_SLOT_HEAD: Final = wire.PRELOAD_SLOT.before("places")
+_METRIC: Final = wire.PRELOAD_KEY.fields.index("metric")
 _EXTREMES: Final = tuple(map(wire.AGGREGATE.fields.index, ("min_complement", "max")))
 
 Value = tuple[int, ...]
 
 
-class Door:
+class PreloadedProgram:
     """
     The memory of one process image.
 
     Args:
-        fd: The memory, open to read and write; it is the door's once that is made.
+        fd: The memory, open to read and write; this object closes it.
         address: Where the process has it.
         image: Whose it is.
         uid: Its user.
@@ -45,10 +45,10 @@ class Door:
     Attributes:
         series: Packed ``wire.AGGREGATE`` by the names that the kernel side has for series.
         calls: How many calls the program has counted since we watch it.
-        is_asked: Whether it was said what is to be shown.
+        is_asked: Whether the settings were written that say which calls to report.
 
     Raises:
-        DoorError: It is none that we can read.
+        PreloadError: It is none that we can read.
     """
 
     def __init__(self, fd: int, address: int, image: Image, uid: int) -> None:
@@ -59,15 +59,15 @@ class Door:
         self._names: dict[bytes, bytes] = {}
         self._values: dict[bytes, Value] = {}
         self._before: dict[bytes, Value] = {}
-        self._lost = (0,) * wire.DOOR_LOSSES
-        self._latest: DoorReading | None = None
+        self._lost = (0,) * wire.PRELOAD_LOSSES
+        self._latest: PreloadReading | None = None
         if read_header(self._pread)["start_ktime_ns"] < image[1] - _BEGINNING_NS:
-            self._latest = read_door(self._pread)
+            self._latest = read_memory(self._pread)
             self._before = {
                 key: wire.AGGREGATE.unpack(value) for key, value in self._latest.series.items()
             }
             self._lost = self._latest.lost
-        self._times = DoorTimes(self._latest if self._before else None)
+        self._times = PreloadTimes(self._latest if self._before else None)
         self.series: dict[bytes, bytes] = {}
         self.calls = 0
         self.is_asked = False
@@ -85,9 +85,9 @@ class Door:
         Bring the series up to date; what was lost since, and how much of what was read is no series.
 
         Raises:
-            DoorError: The program has destroyed it, or most of what is in it is nonsense.
+            PreloadError: The program has destroyed it, or most of what is in it is nonsense.
         """
-        self._latest = reading = read_door(self._pread)
+        self._latest = reading = read_memory(self._pread)
         impossible = 0
         for key, packed in reading.series.items():
             value = wire.AGGREGATE.unpack(packed)
@@ -105,31 +105,31 @@ class Door:
             self.series[name] = wire.AGGREGATE.pack(*value)
         nonsense = reading.nonsense + impossible
         if nonsense > max(_LEAST_NONSENSE, len(reading.series) - impossible):
-            raise DoorError(f"{nonsense:,} of its series make no sense")
+            raise PreloadError(f"{nonsense:,} of its series make no sense")
         lost = [max(0, now - then) for now, then in zip(reading.lost, self._lost, strict=True)]
         self._lost = tuple(map(max, reading.lost, self._lost))
         return lost, reading.left_out + impossible
 
     def sees_all(self) -> bool:
-        """Say whether nothing was loaded whose calls do not come through the door."""
+        """Return whether the preload library sees all calls: nothing was loaded that binds past it."""
         if self.is_closed:
             return False
-        return not losses_of(read_header(self._pread))[wire.DOOR_LOST_BOUND_PAST]
+        return not losses_of(read_header(self._pread))[wire.PRELOAD_LOST_BOUND_PAST]
 
     def divide_times(
         self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int], *, is_new: bool
     ) -> list[Entry]:
         """
-        Return the account of this image; see ``DoorTimes``.
+        Return the account of this image; see ``PreloadTimes``.
 
         ``is_new`` says to read for that where threads are; else they are where they were when that was
         read last.
 
         Raises:
-            DoorError: The program has destroyed it.
+            PreloadError: The program has destroyed it.
         """
         if is_new and not self.is_closed:
-            self._latest = read_door(self._pread, with_series=False)
+            self._latest = read_memory(self._pread, with_series=False)
         if self._latest is None:
             return list(entries)
         return self._times.divide(entries, self._latest, booked_ktime_ns)
@@ -137,21 +137,21 @@ class Door:
     def open_calls(self, slot: int) -> list[int]:
         """Return when the calls began that a thread is in now, by the address of its slot."""
         offset = slot - self._address
-        if self.is_closed or not wire.DOOR_SLOTS_OFFSET <= offset < wire.DOOR_BYTES:
+        if self.is_closed or not wire.PRELOAD_SLOTS_OFFSET <= offset < wire.PRELOAD_BYTES:
             return []
         head = os.pread(self.fd, _SLOT_HEAD.size, offset)
         if len(head) < _SLOT_HEAD.size:
             return []
         published = _SLOT_HEAD.named(head)
-        calls = wire.DOOR_OPEN_CALL.all_named(published["calls"])
+        calls = wire.PRELOAD_OPEN_CALL.all_named(published["calls"])
         starts = [call["start_ktime_ns"] for call in calls]
         return starts[: min(published["depth"], wire.MAX_DEPTH)]
 
     def calls_inside(self) -> int:
-        """Return in how many calls that the door counts threads were when it was last read."""
+        """Return how many calls that the library counts were open when it was last read."""
         threads = () if self.is_closed or self._latest is None else self._latest.threads
         open_apis = (thread.innermost_api for thread in threads)
-        return sum(API_BY_NUMBER[api].door for api in open_apis if api)
+        return sum(API_BY_NUMBER[api].preload for api in open_apis if api)
 
     def close(self) -> None:
         """Let go of the memory; it may be called again."""
@@ -162,7 +162,7 @@ class Door:
     def _name_of(self, key: bytes) -> bytes:
         if key not in self._names:
             pid, image_ktime_ns = self._image
-            fields = wire.DOOR_KEY.named(key)
+            fields = wire.PRELOAD_KEY.named(key)
             name = wire.AGGREGATE_KEY.build(image_ktime_ns=image_ktime_ns, pid=pid, **fields)
             self._names[key] = name
         return self._names[key]
@@ -185,7 +185,7 @@ def _is_impossible(value: Value) -> bool:
 
 
 def _calls(key: bytes, value: Value) -> int:
-    is_call = wire.DOOR_KEY.unpack(key)[_METRIC] == wire.METRIC_CALL_DURATION
+    is_call = wire.PRELOAD_KEY.unpack(key)[_METRIC] == wire.METRIC_CALL_DURATION
     return sum(value[-wire.MAX_BUCKETS :]) if is_call else 0
 
 

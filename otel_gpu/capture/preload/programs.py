@@ -1,5 +1,5 @@
 """
-The doors of watched processes: opened, read, and closed when their process ended.
+Watched programs that count their own calls: their memory is opened, read, and closed at their end.
 
 A program that preloads our library counts its hot calls itself, in memory that it shares
 (``preload/layout.h``). The agent keeps that open from the first call on, so that what the program has
@@ -16,17 +16,17 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
-from otel_gpu.capture.preload.program import Door
-from otel_gpu.capture.preload.settings import Wishes
-from otel_gpu.capture.preload.shared_memory import DoorError, count_rows, open_memory
-from otel_gpu.capture.preload.step_detection import DoorRhythms
+from otel_gpu.capture.preload.program import PreloadedProgram
+from otel_gpu.capture.preload.settings import PreloadSettings
+from otel_gpu.capture.preload.shared_memory import PreloadError, count_rows, open_memory
+from otel_gpu.capture.preload.step_detection import PreloadRhythms
 from otel_gpu.capture.probes.elf_exports import ElfSymbols
 from otel_gpu.capture.processes.unread import Unread
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
-from otel_gpu.procfs.mapped_files import FileId, MappedFile, door_memory
+from otel_gpu.procfs.mapped_files import FileId, MappedFile, preload_memory
 from otel_gpu.procfs.proc_files import stream_of
 from otel_gpu.procfs.reader import read_process_file
 from otel_gpu.procfs.users import user_of
@@ -35,57 +35,57 @@ from otel_gpu.stacks.samples import Image
 from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_symbols import layer_of_library
 
-DOOR_THREAD: Final = "otel_gpu_door_thread"
+PRELOAD_THREAD: Final = "otel_gpu_preload_thread"
 """The function of the library that each thread calls first."""
 
 _MAX_REFUSED: Final = 4096
 _MAX_LIBRARIES: Final = 64
 _MAX_ENVIRONMENT_BYTES: Final = 1 << 20
-_IS_OFF: Final = b"\0OTEL_GPU_DOOR=0\0"
+_IS_OFF: Final = b"\0OTEL_GPU_PRELOAD=0\0"
 _PID: Final = struct.Struct("<I")
 _IMAGE: Final = struct.Struct("<Q")
 _KEY_IMAGE: Final = struct.Struct("<QI")
-_REFUSED: Final = 1 << wire.DOOR_REFUSED_BIT
+_REFUSED: Final = 1 << wire.PRELOAD_REFUSED_BIT
 # Seconds. A memory of ten threads takes 0.2 ms, and the largest that there can be 0.2 s. Who is at the
 # end of a share waits for the next reading, and loses nothing.
 _READING: Final = Share(0.25, 0.02), Share(0.5, 0.04), Share(1.0, 0.1)
 # The last reading of a process cannot wait. Small ones need no share.
 _LAST_READING: Final = Share(0.5, 0.02), Share(1.0, 0.05), Share(2.0, 0.1)
 _SMALL_ROWS: Final = 1024
-# Losses of the door that the kernel side has too, and those that only doors have.
+# Losses of the preload library that the kernel side has too, and those that only it has.
 _LOST: Final = {
-    wire.DOOR_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
-    wire.DOOR_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
-    wire.DOOR_LOST_RHYTHMS_FULL: wire.COUNTER_RHYTHMS_WITHHELD,
+    wire.PRELOAD_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
+    wire.PRELOAD_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
+    wire.PRELOAD_LOST_RHYTHMS_FULL: wire.COUNTER_RHYTHMS_WITHHELD,
 }
 _OWN_LOST: Final = {
-    wire.DOOR_LOST_DEPTH_EXCEEDED: "door_depth_exceeded",
-    wire.DOOR_LOST_SLOTS_FULL: "door_slots_full",
-    wire.DOOR_LOST_COPIES_FULL: "door_copies_full",
+    wire.PRELOAD_LOST_DEPTH_EXCEEDED: "preload_depth_exceeded",
+    wire.PRELOAD_LOST_SLOTS_FULL: "preload_slots_full",
+    wire.PRELOAD_LOST_COPIES_FULL: "preload_copies_full",
 }
 
-LOST_BY_DOORS: Final = ("door_unread", "door_rejected", *_OWN_LOST.values())
-"""The reasons of losses that only doors have."""
+LOST_BY_PRELOAD: Final = ("preload_unread", "preload_rejected", *_OWN_LOST.values())
+"""The reasons of losses that only the preload library has."""
 
 
-class _NoShareError(DoorError):
+class _NoShareError(PreloadError):
     def __init__(self, rows: int) -> None:
         super().__init__(f"its user's share of reading is used up, and it has {rows:,} series")
 
 
-class Doors:
+class PreloadedPrograms:
     """
-    The doors of one capture.
+    The preloaded programs of one capture.
 
     Args:
         bpf: The object with the map of processes that have one.
-        config: The histogram layout, which is that of the doors unless it was changed.
-        lost: By ``enum counter``; what a door could not count is added.
+        config: The histogram layout, which is that of the preload library unless it was changed.
+        lost: By ``enum counter``; calls that a program could not count are added.
 
     Attributes:
-        suits: Whether doors count in the histograms of this capture; if not, there are none to it.
-        lost: What only doors lose, by reason.
-        rhythms: What doors keep of threads whose steps are looked for.
+        suits: Whether the preload library counts in the histograms of this capture; if not, none is read.
+        lost: Losses that only the preload library has, by reason.
+        rhythms: Steps that preloaded programs detect in their threads.
         calls: How many calls programs have counted themselves.
         unread: Whose memory was not read.
         is_ending: Whether the capture ends: what is read of a process now is the last of it.
@@ -101,84 +101,84 @@ class Doors:
         files: FileWork | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._places = bpf.map("doors")
+        self._places = bpf.map("preloaded")
         self._counters = lost
-        self._doors: dict[Image, Door] = {}
+        self._preloaded: dict[Image, PreloadedProgram] = {}
         self._refused: Recent[Image, None] = Recent(_MAX_REFUSED)
         self._libraries: Recent[FileId, bool] = Recent(_MAX_LIBRARIES)
-        self._wishes = Wishes(config)
+        self._settings = PreloadSettings(config)
         self._reading = WorkBudget(*_READING, clock=clock)
         self._last_reading = WorkBudget(*_LAST_READING, clock=clock)
         self._refused_now: set[Image] = set()
         self.unread = unread or Unread()
         self._files = files or FileWork()
         self.is_ending = False
-        self.rhythms = DoorRhythms(lost, self._reading)
-        # Of these processes every call is shown that says that work on a stream is done.
+        self.rhythms = PreloadRhythms(lost, self._reading)
+        # These processes report every call that says that work on a stream is done.
         self._with_collectives: Recent[Image, None] = Recent(_MAX_REFUSED)
         self.suits = config.histograms.layout == "exponential"
         self.lost: Counter[str] = Counter()
         self.calls = 0
 
-    def has_door(self, image: Image, mapped: Collection[MappedFile]) -> bool:
+    def is_preloaded(self, image: Image, mapped: Collection[MappedFile]) -> bool:
         """Say whether a process counts hot calls itself, or will do so from the first on."""
         if not self.suits or image in self._refused:
             return False
-        if not any(self._is_library(file) for file in mapped if file.is_door):
+        if not any(self._is_library(file) for file in mapped if file.is_preload_library):
             return False
         if any(layer_of_library(file.name) == wire.LAYER_NCCL for file in mapped):
-            self._show_collectives(image)
+            self._report_collectives(image)
         environment = b"\0" + read_process_file(image[0], "environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
 
-    def _show_collectives(self, image: Image) -> None:
-        door = self._doors.get(image)
-        if door is not None and image not in self._with_collectives:
-            door.is_asked = False  # for less than this
+    def _report_collectives(self, image: Image) -> None:
+        program = self._preloaded.get(image)
+        if program is not None and image not in self._with_collectives:
+            program.is_asked = False  # for less than this
         self._with_collectives[image] = None
 
     def examine(self, image: Image) -> bool:
         """
         Open the memory of a process that has begun to count before we could see it begin.
 
-        Nothing is shown before ``ask``. Returns whether all its hot calls come through the door, as
+        It reports no calls before ``ask``. Returns whether the preload library counts all its hot calls, as
         far as is known; False: probes have to count the others.
         """
         if image in self._refused:
             return False
-        address = None if image in self._doors else door_memory(image[0])
+        address = None if image in self._preloaded else preload_memory(image[0])
         if address is not None:
-            # From here on no probe counts what the door counts.
+            # From here on no probe counts the calls that the preload library counts.
             self._say(image)
             if not self._open(image, address):
                 return False
-        door = self._doors.get(image)
+        program = self._preloaded.get(image)
         try:
-            return door is None or door.sees_all()
-        except (OSError, DoorError):
+            return program is None or program.sees_all()
+        except (OSError, PreloadError):
             return True
 
     def open(self, image: Image, address: int) -> bool:
         """
-        Open the memory at an address, and ask: a probe has told of it.
+        Open the memory at an address that a probe reported, and ask.
 
         False: probes have to count the calls of this process.
         """
-        if image not in self._doors and not self._open(image, address):
+        if image not in self._preloaded and not self._open(image, address):
             return False
         self.ask(image)
-        return not self._doors[image].is_closed
+        return not self._preloaded[image].is_closed
 
     def ask(self, image: Image) -> None:
         """
-        Say what is to be shown, unless that was said, now that there are probes that see it.
+        Write which calls to report, unless that was done, now that there are probes that see them.
 
         Each thread says at its next call that it counts its calls.
         """
-        door = self._doors.get(image)
-        if door is not None and not door.is_asked:
+        program = self._preloaded.get(image)
+        if program is not None and not program.is_asked:
             with contextlib.suppress(OSError):
-                self._wish(door, image)
+                self._write_settings(program, image)
 
     def _open(self, image: Image, address: int) -> bool:
         if image in self._refused:
@@ -191,13 +191,13 @@ class Doors:
             fd = open_memory(image[0], address)
             self._check_share(self._reading, image, uid, fd)
             with self._reading.paying(image, uid):
-                door = Door(fd, address, image, uid)
+                program = PreloadedProgram(fd, address, image, uid)
                 self.rhythms.add(image, fd, uid)
-            self._doors[image] = door
-        except (OSError, DoorError) as error:
+            self._preloaded[image] = program
+        except (OSError, PreloadError) as error:
             if fd >= 0:
                 os.close(fd)
-            self._lose(image, uid, error, "door_unread")
+            self._lose(image, uid, error, "preload_unread")
             self._refuse(image)
             return False
         return True
@@ -211,38 +211,38 @@ class Doors:
         is_last = images is not None or self.is_ending
         found: dict[bytes, bytes] = {}
         for image in self._in_turn() if images is None else images:
-            door = self._doors.get(image)
-            if door is None:
+            program = self._preloaded.get(image)
+            if program is None:
                 continue
-            if not door.is_closed:
-                self._read(image, door, is_last=is_last)
-            found |= door.series
+            if not program.is_closed:
+                self._read(image, program, is_last=is_last)
+            found |= program.series
         return found
 
     def _in_turn(self) -> list[Image]:
         """Return all images: first those of users, and of processes, who took least of our time."""
-        doors = self._doors
+        programs = self._preloaded
         return sorted(
-            doors, key=lambda image: self._reading.left(image, doors[image].uid), reverse=True
+            programs, key=lambda image: self._reading.left(image, programs[image].uid), reverse=True
         )
 
-    def _read(self, image: Image, door: Door, *, is_last: bool) -> None:
+    def _read(self, image: Image, program: PreloadedProgram, *, is_last: bool) -> None:
         budget = self._last_reading if is_last else self._reading
-        calls = door.calls
+        calls = program.calls
         try:
             if is_last:
-                self._check_share(budget, image, door.uid, door.fd)
-            elif not budget.allows(image, door.uid):
+                self._check_share(budget, image, program.uid, program.fd)
+            elif not budget.allows(image, program.uid):
                 return
-            with budget.paying(image, door.uid):
-                self._note_lost(*door.read())
+            with budget.paying(image, program.uid):
+                self._note_lost(*program.read())
         except _NoShareError as error:
-            self._lose(image, door.uid, error, "door_unread")
-            self._leave(image, door)
-        except (OSError, DoorError) as error:
-            self._lose(image, door.uid, error, "door_rejected")
-            self._leave(image, door)
-        self.calls += door.calls - calls
+            self._lose(image, program.uid, error, "preload_unread")
+            self._leave(image, program)
+        except (OSError, PreloadError) as error:
+            self._lose(image, program.uid, error, "preload_rejected")
+            self._leave(image, program)
+        self.calls += program.calls - calls
 
     def _check_share(self, budget: WorkBudget, image: Image, uid: int, fd: int) -> None:
         if not budget.allows(image, uid):
@@ -250,12 +250,12 @@ class Doors:
             if rows > _SMALL_ROWS:
                 raise _NoShareError(rows)
 
-    def _leave(self, image: Image, door: Door) -> None:
+    def _leave(self, image: Image, program: PreloadedProgram) -> None:
         """Read nothing any more of a memory; what it has counted until now stays."""
         with contextlib.suppress(OSError):
-            self._wishes.withdraw(door.fd)
+            self._settings.withdraw(program.fd)
         self.rhythms.leave(image, is_readable=False)
-        door.close()
+        program.close()
         self._refuse(image)
         self._refused_now.add(image)
 
@@ -271,29 +271,33 @@ class Doors:
         images: Collection[Image] | None = None,
     ) -> Iterator[Entry]:
         """
-        Yield the time account, booked between these moments, with what doors know of it.
+        Yield the time account, booked between these moments, with what preloaded programs know of it.
 
         That is of all images, or of these, which have ended.
         """
-        known = self._doors.keys() if images is None else self._doors.keys() & set(images)
-        of_doors: dict[Image, list[Entry]] = {image: [] for image in known}
+        known = self._preloaded.keys() if images is None else self._preloaded.keys() & set(images)
+        of_programs: dict[Image, list[Entry]] = {image: [] for image in known}
         for entry in entries:
             image_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
-            if (found := of_doors.get((pid, image_ktime_ns))) is not None:
+            if (found := of_programs.get((pid, image_ktime_ns))) is not None:
                 found.append(entry)
             else:
                 yield entry
-        for image, found in of_doors.items():
-            yield from self._divide(image, self._doors[image], found, booked_ktime_ns)
+        for image, found in of_programs.items():
+            yield from self._divide(image, self._preloaded[image], found, booked_ktime_ns)
 
     def _divide(
-        self, image: Image, door: Door, entries: list[Entry], booked_ktime_ns: tuple[int, int]
+        self,
+        image: Image,
+        program: PreloadedProgram,
+        entries: list[Entry],
+        booked_ktime_ns: tuple[int, int],
     ) -> list[Entry]:
-        is_new = self._reading.allows(image, door.uid)
+        is_new = self._reading.allows(image, program.uid)
         try:
-            with self._reading.paying(image, door.uid):
-                return door.divide_times(entries, booked_ktime_ns, is_new=is_new)
-        except (OSError, DoorError):
+            with self._reading.paying(image, program.uid):
+                return program.divide_times(entries, booked_ktime_ns, is_new=is_new)
+        except (OSError, PreloadError):
             return entries  # The next reading of its series says so.
 
     def still_open(
@@ -302,49 +306,54 @@ class Doors:
         """
         Return which of a thread's open calls, as ``open_call`` has them, are open now.
 
-        The kernel side learns of the end of a call that the door publishes when the thread leaves
+        The kernel side learns of the end of a call that the preload library publishes when the thread leaves
         the CPU.
         """
-        door = self._doors.get(image)
-        published = door.open_calls(slot) if door else []
+        program = self._preloaded.get(image)
+        published = program.open_calls(slot) if program else []
         ended = {call["start_ktime_ns"] for call in calls if call["is_published"]}
         ended.difference_update(published)
         return [call for call in calls if call["start_ktime_ns"] not in ended]
 
     def set_thresholds(self, thresholds: Mapping[tuple[int, int, int, int], int]) -> None:
-        """Have calls and gaps be shown that take so long in ns, by the fields of ``threshold_key``."""
-        of_images: dict[Image, dict[tuple[int, int], int]] = {image: {} for image in self._doors}
+        """Have calls and gaps reported that take so long in ns, by the fields of ``threshold_key``."""
+        of_images: dict[Image, dict[tuple[int, int], int]] = {
+            image: {} for image in self._preloaded
+        }
         for (ktime_ns, pid, api, copy_kind), threshold_ns in thresholds.items():
             if (of_image := of_images.get((pid, ktime_ns))) is not None:
                 of_image[api, copy_kind] = threshold_ns
-        for image, door in self._doors.items():
+        for image, program in self._preloaded.items():
             with contextlib.suppress(OSError):
-                self._wish(door, image, of_images[image])
+                self._write_settings(program, image, of_images[image])
 
     def images(self) -> set[Image]:
-        """Return the images that have a door, also one that is not read any more."""
-        return set(self._doors)
+        """Return the images that count their own calls, also those that are not read any more."""
+        return set(self._preloaded)
 
     def close(self, images: Iterable[Image] | None = None) -> None:
-        """Close the doors of images that ended, or all."""
-        for image in list(self._doors) if images is None else images:
-            if (door := self._doors.pop(image, None)) is not None:
+        """Close the memory of images that ended, or of all."""
+        for image in list(self._preloaded) if images is None else images:
+            if (program := self._preloaded.pop(image, None)) is not None:
                 if images is None:
                     with contextlib.suppress(OSError):
-                        self._wishes.withdraw(door.fd)
+                        self._settings.withdraw(program.fd)
                 else:
-                    self._counters[wire.COUNTER_LOST_EXIT_INSIDE_CALL] += door.calls_inside()
+                    self._counters[wire.COUNTER_LOST_EXIT_INSIDE_CALL] += program.calls_inside()
                     self.rhythms.leave(image)
-                door.close()
+                program.close()
         if images is None:
             self.rhythms.close()
 
-    def _wish(
-        self, door: Door, image: Image, thresholds: Mapping[tuple[int, int], int] | None = None
+    def _write_settings(
+        self,
+        program: PreloadedProgram,
+        image: Image,
+        thresholds: Mapping[tuple[int, int], int] | None = None,
     ) -> None:
         collectives = image in self._with_collectives
-        self._wishes.write(door.fd, thresholds or {}, collectives=collectives)
-        door.is_asked = True
+        self._settings.write(program.fd, thresholds or {}, collectives=collectives)
+        program.is_asked = True
 
     def _is_library(self, mapped: MappedFile) -> bool:
         if mapped.file not in self._libraries:
@@ -356,19 +365,19 @@ class Doors:
                     names = {name for name, _ in ElfSymbols(stream).functions}
             except (OSError, ValueError):
                 return False
-            self._libraries[mapped.file] = DOOR_THREAD in names
+            self._libraries[mapped.file] = PRELOAD_THREAD in names
         return self._libraries[mapped.file]
 
     def _note_lost(self, lost: list[int], rejected: int) -> None:
         for loss, times in enumerate(lost):
-            if loss == wire.DOOR_LOST_BOUND_PAST:
+            if loss == wire.PRELOAD_LOST_BOUND_PAST:
                 continue  # Probes count what goes past.
             if times and loss in _LOST:
                 self._counters[_LOST[loss]] += times
             elif times:
-                self.lost[_OWN_LOST.get(loss, "door_other")] += times
+                self.lost[_OWN_LOST.get(loss, "preload_other")] += times
         if rejected:
-            self.lost["door_rejected"] += rejected
+            self.lost["preload_rejected"] += rejected
 
     def _lose(self, image: Image, uid: int, error: Exception, reason: str) -> None:
         self.unread.add(image[0], uid, "what it counts itself", str(error))

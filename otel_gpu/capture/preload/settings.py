@@ -1,8 +1,8 @@
 """
-What a door is to show of the calls that it counts: written into its memory.
+Settings of a preloaded program: which of the calls that it counts it reports to probes.
 
-Few calls are worth a span. The door does not know which, but which cannot be: those that are faster than
-this. Of what it shows the kernel side chooses, as it does of calls that have probes.
+The agent writes them into the program's memory. Few calls are worth a span, and fast ones never are:
+the library reports the others. The kernel side chooses among them, as it does for calls with probes.
 """
 
 import os
@@ -16,17 +16,17 @@ from otel_gpu.config import Config
 from otel_gpu.wire.probe_table import APIS
 
 _GENERATION_BYTES: Final = 4
-_FLAGS: Final = {wire.PROCESS_FULL: wire.DOOR_FULL, wire.PROCESS_NO_SPANS: wire.DOOR_NO_CALLS}
+_FLAGS: Final = {wire.PROCESS_FULL: wire.PRELOAD_FULL, wire.PROCESS_NO_SPANS: wire.PRELOAD_NO_CALLS}
 
 
-class Wishes:
-    """Those of one capture, by its configuration."""
+class PreloadSettings:
+    """The settings of one capture, from its configuration."""
 
     def __init__(self, config: Config) -> None:
         spans = config.spans
         self._flags = _FLAGS.get(process_flags(config), 0)
-        self._flags |= wire.DOOR_STEPS if config.steps.find else 0
-        # 0 is none in the door.
+        self._flags |= wire.PRELOAD_STEPS if config.steps.find else 0
+        # In the preload library, 0 means none.
         self._slow_floor_ns = max(1, nanoseconds(spans.slow_floor_us, 1_000))
         self._stall_floor_ns = max(1, nanoseconds(spans.stall_floor_ms, 1_000_000))
         self._call_stall_floor_ns = max(1, nanoseconds(spans.call_stall_floor_ms, 1_000_000))
@@ -38,13 +38,13 @@ class Wishes:
         self, fd: int, thresholds: Mapping[tuple[int, int], int], *, collectives: bool
     ) -> None:
         """
-        Write what is to be shown, and then that somebody is there.
+        Write which calls to report, and then that an agent reads them.
 
         Args:
             fd: The memory.
             thresholds: From which duration in ns calls are slow, by API and kind of copy; gaps have
                 API 0. The others are slow from the floor of the configuration on.
-            collectives: Show all calls that say that work on a stream is done.
+            collectives: Report all calls that say that work on a stream is done.
 
         Raises:
             OSError: It cannot be written.
@@ -52,28 +52,28 @@ class Wishes:
         slow_ns: dict[int, int] = {}
         for (api, _), threshold_ns in thresholds.items():
             slow_ns[api] = min(threshold_ns, slow_ns.get(api, threshold_ns))
-        control = wire.DOOR_CONTROL.build(
-            flags=self._flags | (wire.DOOR_STREAM_WORK if collectives else 0),
+        control = wire.PRELOAD_CONTROL.build(
+            flags=self._flags | (wire.PRELOAD_STREAM_WORK if collectives else 0),
             gap_floor_ns=max(self._call_stall_floor_ns, slow_ns.get(0, self._stall_floor_ns)),
             call_floor_ns=self._call_stall_floor_ns,
             sample_one_in=self._sample_one_in,
-            version=wire.DOOR_VERSION,
+            version=wire.PRELOAD_VERSION,
             **{
                 f"slow_ns_{api.number}": slow_ns.get(api.number, self._slow_floor_ns)
                 for api in APIS
             },
         )
-        at = wire.DOOR_CONTROL_OFFSET
+        at = wire.PRELOAD_CONTROL_OFFSET
         os.pwrite(fd, control[_GENERATION_BYTES:], at + _GENERATION_BYTES)
         os.pwrite(fd, self._generation.to_bytes(_GENERATION_BYTES, "little"), at)
 
     def withdraw(self, fd: int) -> None:
         """
-        Let nothing be shown any more, unless another agent wants something.
+        End the reports, unless another agent has asked for them.
 
         Raises:
             OSError: The memory cannot be written.
         """
-        generation = os.pread(fd, _GENERATION_BYTES, wire.DOOR_CONTROL_OFFSET)
+        generation = os.pread(fd, _GENERATION_BYTES, wire.PRELOAD_CONTROL_OFFSET)
         if int.from_bytes(generation, "little") == self._generation:
-            os.pwrite(fd, bytes(_GENERATION_BYTES), wire.DOOR_CONTROL_OFFSET)
+            os.pwrite(fd, bytes(_GENERATION_BYTES), wire.PRELOAD_CONTROL_OFFSET)

@@ -1,5 +1,5 @@
 """
-The memory that a program's door shares, read: counts per series, threads, and losses.
+Read the memory that a preloaded program shares: counts per series, threads, and losses.
 
 ``preload/layout.h`` has the layout. Whoever can write to the memory is a stranger: offsets and counts
 are of the layout's version and never taken from what is read, a reading costs at most so much, and
@@ -17,13 +17,13 @@ from otel_gpu.procfs.process_root import open_regular
 from otel_gpu.procfs.reader import open_mapping
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
-MAX_DOOR_SERIES = 1024
+MAX_PRELOAD_SERIES = 1024
 """Of one process; those that come later are left out."""
 
 ReadBytes = Callable[[int, int], bytes]
 """Returns the bytes from an offset on, as many as are asked for, or fewer where there are no more."""
 
-_KEY = wire.DOOR_KEY
+_KEY = wire.PRELOAD_KEY
 # Of an aggregate: the sum and both extremes, before all else.
 _HEAD = wire.AGGREGATE.before("size_bytes")
 _REST_BYTES = wire.AGGREGATE.size - _HEAD.size
@@ -32,18 +32,18 @@ _U64 = 1 << 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _METRICS = (wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP, wire.METRIC_COPY_SIZE)
 _COPY_KINDS = (*range(wire.COPY_DEFAULT + 1), wire.COPY_NONE)
-_SLOT_HEAD = wire.DOOR_SLOT.before("places")
-_SERIES_OFFSET = wire.DOOR_SLOT.size - wire.DOOR_SLOT_SERIES * wire.DOOR_SERIES.size
+_SLOT_HEAD = wire.PRELOAD_SLOT.before("places")
+_SERIES_OFFSET = wire.PRELOAD_SLOT.size - wire.PRELOAD_SLOT_SERIES * wire.PRELOAD_SERIES.size
 _PLACES_OFFSET = _SLOT_HEAD.size
-_SERIES_BEGUN_OFFSET = wire.DOOR_SLOT.offset_of("series_begun")
-_PLACES_BYTES = wire.MAX_APIS * wire.DOOR_PLACE.size
+_SERIES_BEGUN_OFFSET = wire.PRELOAD_SLOT.offset_of("series_begun")
+_PLACES_BYTES = wire.MAX_APIS * wire.PRELOAD_PLACE.size
 
 
-class DoorError(OtelGpuError):
-    """The memory is not that of a door that this version can read."""
+class PreloadError(OtelGpuError):
+    """The memory is not one that this version can read."""
 
 
-class DoorThread(NamedTuple):
+class PreloadThread(NamedTuple):
     """
     A thread that has a slot now.
 
@@ -64,14 +64,14 @@ class DoorThread(NamedTuple):
     open_ktime_ns: int
 
 
-class DoorReading(NamedTuple):
+class PreloadReading(NamedTuple):
     """
-    What a door's memory held.
+    The contents of a preloaded program's memory.
 
-    ``series`` maps a packed ``wire.DOOR_KEY`` to a packed ``wire.AGGREGATE``: sums since the memory
+    ``series`` maps a packed ``wire.PRELOAD_KEY`` to a packed ``wire.AGGREGATE``: sums since the memory
     began, over all threads; nothing, if only the rest was read. ``places`` maps an API's number to the cumulative nanoseconds inside its
-    outermost calls, and in the gaps after them. ``lost`` has the door's own losses, by ``enum
-    door_loss``; ``slots_begun`` is how many slots were ever used; ``left_out`` is how many series made no
+    outermost calls, and in the gaps after them. ``lost`` has the preload library's own losses, by ``enum
+    preload_loss``; ``slots_begun`` is how many slots were ever used; ``left_out`` is how many series made no
     sense or were too many, and ``nonsense`` the former.
     """
 
@@ -80,7 +80,7 @@ class DoorReading(NamedTuple):
     slots_begun: int
     series: dict[bytes, bytes]
     places: dict[int, tuple[int, int]]
-    threads: list[DoorThread]
+    threads: list[PreloadThread]
     lost: tuple[int, ...]
     left_out: int
     nonsense: int = 0
@@ -91,10 +91,10 @@ def open_memory(pid: int, address: int) -> int:
     Open the memory at an address of a process, to read and write; the caller closes the descriptor.
 
     Raises:
-        DoorError: It is nobody's memory of a door.
+        PreloadError: It is not the memory of a preload library.
         OSError: There is none.
     """
-    fd = open_regular(open_mapping(pid, address, address + wire.DOOR_BYTES), pid)
+    fd = open_regular(open_mapping(pid, address, address + wire.PRELOAD_BYTES), pid)
     try:
         _check_memory(fd)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
@@ -105,43 +105,43 @@ def open_memory(pid: int, address: int) -> int:
 def _check_memory(fd: int) -> None:
     # Only memory that a process made can be sealed: what we write to it is nobody's file.
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-        raise DoorError("its size is not sealed")
-    if os.fstat(fd).st_size != wire.DOOR_BYTES:
-        raise DoorError("it does not have the size of a door's memory")
+        raise PreloadError("its size is not sealed")
+    if (size_bytes := os.fstat(fd).st_size) != wire.PRELOAD_BYTES:
+        raise PreloadError(f"expected {wire.PRELOAD_BYTES:,} bytes of memory, got {size_bytes:,}")
 
 
-def read_door(read: ReadBytes, *, with_series: bool = True) -> DoorReading:
+def read_memory(read: ReadBytes, *, with_series: bool = True) -> PreloadReading:
     """
     Read everything, or everything but the series, which take most of the time.
 
     Raises:
-        DoorError: This is no door's memory, or another version's.
+        PreloadError: This is not the memory of a preload library, or of another version of it.
     """
     header = read_header(read)
     sums = _Sums()
-    threads: list[DoorThread] = []
+    threads: list[PreloadThread] = []
     # As one number, whose lanes are times in ns.
     places = 0
     if with_series:
-        common = min(header["common_begun"], wire.DOOR_COMMON_SERIES)
-        sums.add(read(wire.DOOR_COMMON_OFFSET, common * wire.DOOR_SERIES.size))
-    for number in range(min(header["slots_begun"], wire.DOOR_SLOTS)):
-        offset = wire.DOOR_SLOTS_OFFSET + number * wire.DOOR_SLOT.size
+        common = min(header["common_begun"], wire.PRELOAD_COMMON_SERIES)
+        sums.add(read(wire.PRELOAD_COMMON_OFFSET, common * wire.PRELOAD_SERIES.size))
+    for number in range(min(header["slots_begun"], wire.PRELOAD_SLOTS)):
+        offset = wire.PRELOAD_SLOTS_OFFSET + number * wire.PRELOAD_SLOT.size
         head = read(offset, _PLACES_OFFSET + _PLACES_BYTES)
         if len(head) < _PLACES_OFFSET + _PLACES_BYTES:
             break
         slot = _SLOT_HEAD.named(head)
         if with_series:
-            begun = min(slot["series_begun"], wire.DOOR_SLOT_SERIES)
-            sums.add(read(offset + _SERIES_OFFSET, begun * wire.DOOR_SERIES.size))
+            begun = min(slot["series_begun"], wire.PRELOAD_SLOT_SERIES)
+            sums.add(read(offset + _SERIES_OFFSET, begun * wire.PRELOAD_SERIES.size))
         places += int.from_bytes(head[_PLACES_OFFSET:].rstrip(b"\0"), "little")
         if slot["tid"]:
             depth = min(slot["depth"], wire.MAX_DEPTH)
-            opened = list(wire.DOOR_OPEN_CALL.all_named(slot["calls"]))[:depth]
+            opened = list(wire.PRELOAD_OPEN_CALL.all_named(slot["calls"]))[:depth]
             if depth == 1 and slot["last_return_ktime_ns"] > opened[0]["start_ktime_ns"]:
                 opened, depth = [], 0  # it is over, and still being counted
             threads.append(
-                DoorThread(
+                PreloadThread(
                     tid=slot["tid"],
                     generation=slot["generation"],
                     device=slot["device"],
@@ -154,10 +154,10 @@ def read_door(read: ReadBytes, *, with_series: bool = True) -> DoorReading:
                     begun_ktime_ns=slot["begun_ktime_ns"],
                 )
             )
-    return DoorReading(
+    return PreloadReading(
         start_ktime_ns=header["start_ktime_ns"],
         clock=header["clock"],
-        slots_begun=min(header["slots_begun"], wire.DOOR_SLOTS),
+        slots_begun=min(header["slots_begun"], wire.PRELOAD_SLOTS),
         series=sums.packed(),
         places=_places(places),
         threads=threads,
@@ -168,36 +168,40 @@ def read_door(read: ReadBytes, *, with_series: bool = True) -> DoorReading:
 
 
 def read_header(read: ReadBytes) -> dict[str, int]:
-    """Read the header alone; raises DoorError as ``read_door`` does."""
-    data = read(0, wire.DOOR_HEADER.size)
-    if len(data) < wire.DOOR_HEADER.size:
-        raise DoorError("the door's memory is too short")
-    header = wire.DOOR_HEADER.named(data)
-    if header["magic"] != wire.DOOR_MAGIC:
-        raise DoorError("this is not the memory of a door")
-    if header["version"] != wire.DOOR_VERSION:
-        raise DoorError(
-            f"the door has version {header['version']} of its layout, and this is {wire.DOOR_VERSION}",
+    """Read the header alone; raises PreloadError as ``read_memory`` does."""
+    data = read(0, wire.PRELOAD_HEADER.size)
+    if len(data) < wire.PRELOAD_HEADER.size:
+        raise PreloadError(
+            f"expected a header of {wire.PRELOAD_HEADER.size} bytes, got {len(data)}"
+        )
+    header = wire.PRELOAD_HEADER.named(data)
+    if header["magic"] != wire.PRELOAD_MAGIC:
+        raise PreloadError("this is not the memory of a preload library")
+    if header["version"] != wire.PRELOAD_VERSION:
+        raise PreloadError(
+            f"the preload library has version {header['version']} of its layout, and this is {wire.PRELOAD_VERSION}",
             hint="Use the library that came with this version of otel-gpu.",
         )
-    if header["size_bytes"] != wire.DOOR_BYTES:
-        raise DoorError("the door's memory does not have the size of its version")
+    if header["size_bytes"] != wire.PRELOAD_BYTES:
+        raise PreloadError(
+            f"expected {wire.PRELOAD_BYTES:,} bytes of memory, got {header['size_bytes']:,}"
+        )
     return header
 
 
 def count_rows(read: ReadBytes) -> int:
     """Return how many series a reading has to add up, before any of them is read."""
     header = read_header(read)
-    rows = min(header["common_begun"], wire.DOOR_COMMON_SERIES)
-    for number in range(min(header["slots_begun"], wire.DOOR_SLOTS)):
-        place = wire.DOOR_SLOTS_OFFSET + number * wire.DOOR_SLOT.size + _SERIES_BEGUN_OFFSET
-        rows += min(int.from_bytes(read(place, 4), "little"), wire.DOOR_SLOT_SERIES)
+    rows = min(header["common_begun"], wire.PRELOAD_COMMON_SERIES)
+    for number in range(min(header["slots_begun"], wire.PRELOAD_SLOTS)):
+        place = wire.PRELOAD_SLOTS_OFFSET + number * wire.PRELOAD_SLOT.size + _SERIES_BEGUN_OFFSET
+        rows += min(int.from_bytes(read(place, 4), "little"), wire.PRELOAD_SLOT_SERIES)
     return rows
 
 
 def losses_of(header: dict[str, int]) -> tuple[int, ...]:
-    """Return the door's own losses, by ``enum door_loss``."""
-    return tuple(header[f"lost_{loss}"] for loss in range(wire.DOOR_LOSSES))
+    """Return the preload library's own losses, by ``enum preload_loss``."""
+    return tuple(header[f"lost_{loss}"] for loss in range(wire.PRELOAD_LOSSES))
 
 
 def _known(api: int) -> int:
@@ -208,7 +212,7 @@ def _places(summed: int) -> dict[int, tuple[int, int]]:
     data = (summed % (1 << 8 * _PLACES_BYTES)).to_bytes(_PLACES_BYTES, "little")
     return {
         api: times
-        for api, times in enumerate(wire.DOOR_PLACE.iter_unpack(data))
+        for api, times in enumerate(wire.PRELOAD_PLACE.iter_unpack(data))
         if any(times) and api in API_BY_NUMBER
     }
 
@@ -225,8 +229,8 @@ class _Sums:
         self.nonsense = 0
 
     def add(self, series: bytes) -> None:
-        """Add an array of ``struct door_series``."""
-        size = wire.DOOR_SERIES.size
+        """Add an array of ``struct preload_series``."""
+        size = wire.PRELOAD_SERIES.size
         numbers, heads = self._numbers, self._heads
         for start in range(0, len(series) - size + 1, size):
             key = series[start : start + _KEY.size]
@@ -235,7 +239,7 @@ class _Sums:
                 if not _KEY.unpack(key)[2]:  # a thread is about to begin it
                     continue
                 is_known = _is_known(key)
-                if not is_known or len(numbers) >= MAX_DOOR_SERIES:
+                if not is_known or len(numbers) >= MAX_PRELOAD_SERIES:
                     self.left_out += 1
                     self.nonsense += not is_known
                     continue

@@ -1,5 +1,5 @@
 """
-The rhythms that doors follow: the steps of threads whose calls have no probes.
+The rhythms that preloaded programs follow: the steps of threads whose calls have no probes.
 
 What is read is the process's own and may be anything: it says what its steps were, and no more.
 """
@@ -20,9 +20,9 @@ from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import Image
 
 _NO_CALLS: Final = CallSequence((), (), (), {})
-_ROUNDS_MADE = wire.DOOR_RHYTHM.offset_of("rounds_made")
-_ROUNDS = wire.DOOR_RHYTHM.offset_of("rounds")
-_CALLS = wire.DOOR_RHYTHM.offset_of("calls")
+_ROUNDS_MADE = wire.PRELOAD_RHYTHM.offset_of("rounds_made")
+_ROUNDS = wire.PRELOAD_RHYTHM.offset_of("rounds")
+_CALLS = wire.PRELOAD_RHYTHM.offset_of("calls")
 _COUNT_BYTES = 8
 
 
@@ -34,7 +34,7 @@ class _Memory:
         self.image = image
         self.uid = uid
         self.is_left = False
-        self.indices = range(first, first + wire.DOOR_RHYTHMS)
+        self.indices = range(first, first + wire.PRELOAD_RHYTHMS)
         # By index: rounds that were read; and tids as we see them, by those that it sees itself.
         self.rounds_read: dict[int, int] = {}
         self.tids: dict[int, int] = {}
@@ -46,7 +46,7 @@ class _Memory:
         if self.fd < 0:
             return 0
         if own_tid not in self.tids:
-            if len(self.tids) >= wire.DOOR_SLOTS:
+            if len(self.tids) >= wire.PRELOAD_SLOTS:
                 self.tids.clear()
             self.tids[own_tid] = _find_tid(self.image[0], own_tid, self._own_pid())
         return self.tids[own_tid]
@@ -62,13 +62,17 @@ class _Memory:
             os.close(fd)
 
     def _own_pid(self) -> int:
-        data = self.read(0, wire.DOOR_HEADER.size)
-        return int(wire.DOOR_HEADER.named(data)["pid"]) if len(data) == wire.DOOR_HEADER.size else 0
+        data = self.read(0, wire.PRELOAD_HEADER.size)
+        return (
+            int(wire.PRELOAD_HEADER.named(data)["pid"])
+            if len(data) == wire.PRELOAD_HEADER.size
+            else 0
+        )
 
 
-class DoorRhythms(PeriodMemory):
+class PreloadRhythms(PeriodMemory):
     """
-    Those of all doors, by numbers above those of the kernel side.
+    Those of all preloaded programs, by numbers above those of the kernel side.
 
     A thread has its own area. ``lost`` is by ``enum counter``: rounds that could not be read in time, or
     that cannot have been, are added to those that are withheld. ``budget`` is what reading may take.
@@ -79,11 +83,11 @@ class DoorRhythms(PeriodMemory):
         self._budget = budget
         self._memories: dict[Image, _Memory] = {}
         self._by_index: dict[int, _Memory] = {}
-        self._first = count(wire.MAX_RHYTHMS, wire.DOOR_RHYTHMS)
+        self._first = count(wire.MAX_RHYTHMS, wire.PRELOAD_RHYTHMS)
 
     def add(self, image: Image, fd: int, uid: int) -> None:
         """
-        Read those of another door, from now on; the descriptor is the caller's.
+        Read those of another program, from now on; the descriptor is the caller's.
 
         Raises:
             OSError: It cannot be read or written.
@@ -101,7 +105,7 @@ class DoorRhythms(PeriodMemory):
                 memory.rounds_read[index] = self._rounds_made(index)
 
     def leave(self, image: Image, *, is_readable: bool = True) -> None:
-        """A door is closed: let go of its rhythms as soon as all are given back, or of the memory at once."""
+        """Release a program's rhythms as soon as its threads returned them, or its memory at once."""
         if image in self._memories:
             self._memories[image].is_left = True
             if not is_readable:
@@ -174,11 +178,11 @@ class DoorRhythms(PeriodMemory):
     def _rounds(self, index: int, memory: _Memory, *, is_last: bool) -> Sequence[Round]:
         made, read = self._rounds_made(index), memory.rounds_read.get(index, 0)
         memory.rounds_read[index] = made
-        size = wire.DOOR_ROUND.size
+        size = wire.PRELOAD_ROUND.size
         found = []
-        for number in range(max(read, made - wire.DOOR_ROUNDS), made):
-            data = self._read(index, _ROUNDS + number % wire.DOOR_ROUNDS * size, size)
-            found.append(Round(*wire.DOOR_ROUND.unpack(data)))
+        for number in range(max(read, made - wire.PRELOAD_ROUNDS), made):
+            data = self._read(index, _ROUNDS + number % wire.PRELOAD_ROUNDS * size, size)
+            found.append(Round(*wire.PRELOAD_ROUND.unpack(data)))
         withheld = max(0, made - read - len(found))
         if is_last:
             found += self._last_round(index)
@@ -189,7 +193,7 @@ class DoorRhythms(PeriodMemory):
             if begun_ktime_ns <= one.start_ktime_ns < one.end_ktime_ns <= now_ktime_ns
         ]
         withheld += len(found) - len(sound)
-        self._lost[wire.COUNTER_ROUNDS_WITHHELD] += min(withheld, wire.DOOR_ROUNDS)
+        self._lost[wire.COUNTER_ROUNDS_WITHHELD] += min(withheld, wire.PRELOAD_ROUNDS)
         return sound
 
     def _last_round(self, index: int) -> Iterator[Round]:
@@ -228,7 +232,7 @@ class DoorRhythms(PeriodMemory):
 
 
 def _place(memory: _Memory, index: int) -> int:
-    return wire.DOOR_RHYTHMS_OFFSET + (index - memory.indices.start) * wire.DOOR_RHYTHM_BYTES
+    return wire.PRELOAD_RHYTHMS_OFFSET + (index - memory.indices.start) * wire.PRELOAD_RHYTHM_BYTES
 
 
 def _find_tid(pid: int, own_tid: int, own_pid: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import (
-    AT_DOOR,
+    AT_PRELOAD,
     ENTER_FORK,
     LIBRARY_LIST_CHANGED,
     NOTE_RANGES,
@@ -26,7 +26,7 @@ from otel_gpu.capture.bpf.programs import (
     REPORT_STEP,
     Programs,
 )
-from otel_gpu.capture.preload.programs import DOOR_THREAD
+from otel_gpu.capture.preload.programs import PRELOAD_THREAD
 from otel_gpu.capture.probes.attacher import AnyLink, ProbeLink, waiting
 from otel_gpu.capture.probes.call_probes import attach_probes
 from otel_gpu.capture.probes.device_queries import DeviceQueries, asks_of
@@ -70,10 +70,10 @@ _MARKS = {
     "otel_gpu_nvtx_range": REPORT_RANGE,
     "otel_gpu_nvtx_thread": NOTE_RANGES,
 }
-_DOOR = {
-    DOOR_THREAD: wire.DOOR_PROBE_THREAD,
-    "otel_gpu_door_call": wire.DOOR_PROBE_CALL,
-    "otel_gpu_door_gap": wire.DOOR_PROBE_GAP,
+_PRELOAD = {
+    PRELOAD_THREAD: wire.PRELOAD_PROBE_THREAD,
+    "otel_gpu_preload_call": wire.PRELOAD_PROBE_CALL,
+    "otel_gpu_preload_gap": wire.PRELOAD_PROBE_GAP,
 }
 _U64 = (1 << 64) - 1
 
@@ -93,12 +93,12 @@ class _File:
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
     # Of these, who counts hot calls itself. While nobody else is there, those carry no probe.
-    door_users: set[int] = field(default_factory=set)
+    preloaded_users: set[int] = field(default_factory=set)
     hot: list[Probe] = field(default_factory=list)
     # How many hot functions the library has, also those that carry no probe.
     hot_count: int = 0
     hot_links: list[AnyLink] = field(default_factory=list)
-    only_doors_since_s: float | None = None
+    only_preloaded_since_s: float | None = None
     asks: DeviceQueries | None = None
     said: dict[str, Any] = field(default_factory=dict)
     # Of a library to which blocks are reported: itself, where the function is, and the probe.
@@ -177,7 +177,7 @@ class Attachments:
         pid: int,
         files: Iterable[MappedFile],
         *,
-        has_door: bool = False,
+        is_preloaded: bool = False,
         lived_before: bool = False,
         root: int | None = None,
         note: Callable[[NewLibrary], None] = lambda _arrival: None,
@@ -185,7 +185,7 @@ class Attachments:
         """
         Put probes into everything that a process maps and that wants them.
 
-        A process that has a door counts hot calls itself: its libraries get no probes there. One
+        A preloaded process counts hot calls itself: its libraries get no probes there. One
         that lived before it was watched has said already which device it works on. ``root`` is that
         of the process, as ``MappedFile.open`` takes it; ``note`` takes the libraries that are new
         to the process.
@@ -206,14 +206,14 @@ class Attachments:
                 if not self._wants(mapped, executable):
                     continue
                 known = _File(holder, mapped.path, is_program=mapped.path == executable)
-                said, problem = self._take_in(mapped, known, root, has_door=has_door)
+                said, problem = self._take_in(mapped, known, root, is_preloaded=is_preloaded)
                 refused += problem is MissedStart.TOO_MANY
                 yield from said
             elif mapped.file in self._late and not known.probed_ktime_ns:
                 problem = MissedStart.LATE
             known.users.add(pid)
-            if has_door:
-                known.door_users.add(pid)
+            if is_preloaded:
+                known.preloaded_users.add(pid)
             elif known.hot and not known.hot_links:
                 yield from self._take_in_left_out(mapped, known, root)
             if lived_before and known.asks:
@@ -300,7 +300,7 @@ class Attachments:
             or mapped.is_dynamic_linker
             or mapped.is_c_library
             or mapped.is_marks_library
-            or mapped.is_door
+            or mapped.is_preload_library
             or mapped.is_in_memory
             or (mapped.is_allocator and self._programs.blocks.are_followed)
             or mapped.path == executable
@@ -332,20 +332,20 @@ class Attachments:
         for file in self._files.values():
             if parent_pid in file.users:
                 file.users.add(child_pid)
-            if parent_pid in file.door_users:
-                file.door_users.add(child_pid)
+            if parent_pid in file.preloaded_users:
+                file.preloaded_users.add(child_pid)
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
         for file in self._files.values():
             file.users.discard(pid)
-            file.door_users.discard(pid)
+            file.preloaded_users.discard(pid)
 
     def keep(self, pids: Collection[int]) -> None:
         """Forget all other processes: the end of one that is not watched is not reported."""
         for file in self._files.values():
             file.users.intersection_update(pids)
-            file.door_users.intersection_update(pids)
+            file.preloaded_users.intersection_update(pids)
 
     def let_ask(self, now_s: float | None = None) -> None:
         """Let programs ask for their device at no cost, if that was seen for some seconds."""
@@ -365,7 +365,7 @@ class Attachments:
         for key, file in list(self._files.items()):
             if file.users:
                 file.unused_since_s = None
-                self._leave_to_doors(file, now_s)
+                self._leave_to_preloaded(file, now_s)
             elif file.unused_since_s is None:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
@@ -388,21 +388,21 @@ class Attachments:
     def _drop(self, key: FileId) -> None:
         self._shares.give_back(self._files.pop(key).holder)
 
-    def _leave_to_doors(self, file: _File, now_s: float) -> None:
-        if not (file.hot and file.hot_links) or file.users - file.door_users:
-            file.only_doors_since_s = None
-        elif file.only_doors_since_s is None:
-            file.only_doors_since_s = now_s
-        elif now_s - file.only_doors_since_s >= UNUSED_LIMIT_S:
+    def _leave_to_preloaded(self, file: _File, now_s: float) -> None:
+        if not (file.hot and file.hot_links) or file.users - file.preloaded_users:
+            file.only_preloaded_since_s = None
+        elif file.only_preloaded_since_s is None:
+            file.only_preloaded_since_s = now_s
+        elif now_s - file.only_preloaded_since_s >= UNUSED_LIMIT_S:
             self._programs.bpf.detach(file.hot_links)
             file.hot_links = []
             file.said |= {
                 "symbols": file.said["symbols"] - len(file.hot),
-                "door": file.hot_count,
+                "preload": file.hot_count,
             }
 
     def _take_in(
-        self, mapped: MappedFile, file: _File, root: int | None, *, has_door: bool
+        self, mapped: MappedFile, file: _File, root: int | None, *, is_preloaded: bool
     ) -> tuple[Sequence[dict[str, Any]], MissedStart | None]:
         """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
         if mapped.file in self._files:
@@ -418,7 +418,7 @@ class Attachments:
                 return (), MissedStart.UNREADABLE
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
-                said = tuple(self._attach(mapped, stream, file, has_door=has_door))
+                said = tuple(self._attach(mapped, stream, file, is_preloaded=is_preloaded))
         except NotReadError:  # It may be read for another process, or later.
             if mapped.file not in self._files:
                 self._shares.give_back(file.holder)
@@ -429,7 +429,7 @@ class Attachments:
         return said, None
 
     def _attach(
-        self, mapped: MappedFile, stream: BinaryIO, file: _File, *, has_door: bool
+        self, mapped: MappedFile, stream: BinaryIO, file: _File, *, is_preloaded: bool
     ) -> Iterator[dict[str, Any]]:
         with stream:
             fd = stream.fileno()
@@ -451,9 +451,11 @@ class Attachments:
                     self._attach_entries(symbols, sites, path, file, _MARKS, are_own=True)
                 if mapped.is_allocator:
                     self._attach_reports(symbols, sites, fd, file)
-                if mapped.is_door and self._attach_door(symbols, sites, path, file):
+                if mapped.is_preload_library and self._attach_preload(symbols, sites, path, file):
                     return
-                yield from self._attach_calls(symbols, sites, path, mapped, file, has_door=has_door)
+                yield from self._attach_calls(
+                    symbols, sites, path, mapped, file, is_preloaded=is_preloaded
+                )
             except (ValueError, OSError, BpfError) as error:
                 # Code that a program makes is no library, and is in memory, too.
                 if not (mapped.is_in_memory and isinstance(error, ValueError)):
@@ -512,16 +514,16 @@ class Attachments:
         path = f"/proc/self/fd/{file.report_fd}"
         file.report_links = self._programs.bpf.attach_uprobes(REPORT_BLOCK, path, places)
 
-    def _attach_door(
+    def _attach_preload(
         self, symbols: ElfSymbols, sites: LibrarySites, path: str, file: _File
     ) -> bool:
         """Say whether it is one: what it exports besides leads to the functions of the same name."""
-        found = {name: offset for name, offset in symbols.functions if name in _DOOR}
-        if found and self._programs.doors.suits:
+        found = {name: offset for name, offset in symbols.functions if name in _PRELOAD}
+        if found and self._programs.preloaded.suits:
             chosen = sites.choose(found, reads_stack=False, are_own=True)
-            places = [(offset, _DOOR[name]) for name, offset in chosen.items()]
-            file.links += self._programs.bpf.attach_uprobes(AT_DOOR, path, places)
-        return DOOR_THREAD in found
+            places = [(offset, _PRELOAD[name]) for name, offset in chosen.items()]
+            file.links += self._programs.bpf.attach_uprobes(AT_PRELOAD, path, places)
+        return PRELOAD_THREAD in found
 
     def _attach_calls(
         self,
@@ -531,7 +533,7 @@ class Attachments:
         mapped: MappedFile,
         file: _File,
         *,
-        has_door: bool,
+        is_preloaded: bool,
     ) -> Iterator[dict[str, Any]]:
         exported = probes_of(symbols.functions, mapped.name)
         if not exported:
@@ -545,13 +547,13 @@ class Attachments:
             )
         file.asks = DeviceQueries(self._programs.bpf, sites.move(asks_of(symbols.functions)))
         # What a program has in itself, it calls without asking the dynamic linker.
-        hot = [] if file.is_program else [probe for probe in probes if probe.api.door]
-        left_out = hot if has_door else []
+        hot = [] if file.is_program else [probe for probe in probes if probe.api.preload]
+        left_out = hot if is_preloaded else []
         placed = [probe for probe in probes if probe not in left_out]
         failed = self._attach_all(path, placed, mapped, file)
         file.hot = [probe for probe in hot if probe.symbol not in failed]
         if not file.is_program:
-            file.hot_count = sum(probe.api.door for probe in exported) - len(hot) + len(file.hot)
+            file.hot_count = sum(probe.api.preload for probe in exported) - len(hot) + len(file.hot)
         file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
         file.probed_ktime_ns = kernel_clock.ktime_ns()
         file.said = {
@@ -563,7 +565,7 @@ class Attachments:
             "exported": len(exported),
             "failed": failed,
             "unsafe": unsafe,
-            "door": file.hot_count if has_door else 0,
+            "preload": file.hot_count if is_preloaded else 0,
             "sites": describe_sites(sites.chosen),
         }
         yield file.said
@@ -571,7 +573,7 @@ class Attachments:
     def _take_in_left_out(
         self, mapped: MappedFile, file: _File, root: int | None
     ) -> Iterator[dict[str, Any]]:
-        """Somebody uses the file who has no door."""
+        """A process uses the file that is not preloaded."""
         try:
             stream = self._open(mapped, root)
         except NotReadError:
@@ -585,7 +587,7 @@ class Attachments:
         file.said |= {
             "symbols": file.said["symbols"] + len(file.hot),
             "failed": [*file.said["failed"], *failed],
-            "door": 0,
+            "preload": 0,
         }
         if not self._note_late(mapped, file):
             yield file.said
@@ -622,11 +624,11 @@ class Attachments:
 
     def _attach_kinds(self, path: str, probes: list[Probe], file: _File) -> None:
         links = attach_probes(
-            self._programs.bpf, path, [probe for probe in probes if not probe.api.door]
+            self._programs.bpf, path, [probe for probe in probes if not probe.api.preload]
         )
         try:
             file.hot_links += attach_probes(
-                self._programs.bpf, path, [probe for probe in probes if probe.api.door]
+                self._programs.bpf, path, [probe for probe in probes if probe.api.preload]
             )
         except BpfError:
             self._programs.bpf.detach(links)

@@ -45,7 +45,7 @@ _PREFIXES = (
         b"_r_debug\0",
         b"_dl_debug_addr\0",
         b"_PyRuntime\0",
-        b"otel_gpu_door_",
+        b"otel_gpu_preload_",
         b"Py_Version\0",
     ),
     *(b"fork\0", b"vfork\0", b"posix_spawn", b"_ZN3c1027report", b"otel_gpu_"),

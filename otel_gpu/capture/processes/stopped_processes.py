@@ -20,7 +20,7 @@ from otel_gpu.procfs.users import real_uid
 _LAYOUTS = {
     wire.RECORD_EXEC: wire.EXEC_RECORD,
     wire.RECORD_LIBRARY: wire.LIBRARY_RECORD,
-    wire.RECORD_DOOR: wire.DOOR_RECORD,
+    wire.RECORD_PRELOAD: wire.PRELOAD_RECORD,
 }
 
 AGENT_NAME = "otel-gpu"

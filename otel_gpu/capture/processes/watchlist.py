@@ -225,14 +225,14 @@ class Watchlist:
             yield from self._watch(pid)
             yield from self._probes(pid)
 
-    def after_door(self, record: bytes) -> Iterator[bytes]:
-        """Take in a RECORD_DOOR, and let the process go on if it stands still."""
-        fields = wire.DOOR_RECORD.named(record)
+    def after_preload(self, record: bytes) -> Iterator[bytes]:
+        """Take in a RECORD_PRELOAD, and let the process go on if it stands still."""
+        fields = wire.PRELOAD_RECORD.named(record)
         image = pid, image_ktime_ns = fields["pid"], fields["image_ktime_ns"]
         with _hold(fields) as hold:
             self._add_newcomer(pid, image_ktime_ns)
-            is_open = self._programs.doors.open(image, fields["memory"])
-            # Nothing comes through it, or not everything any more.
+            is_open = self._programs.preloaded.open(image, fields["memory"])
+            # The preload library counts no call, or not all of them any more.
             if not is_open or not fields["memory"]:
                 note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
                 yield from self._probes(pid, note)
@@ -324,7 +324,7 @@ class Watchlist:
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
                 yield from self._probes(pid)
-        for pid, image_ktime_ns in self._programs.doors.take_refused():
+        for pid, image_ktime_ns in self._programs.preloaded.take_refused():
             if self._images.get(pid) == image_ktime_ns:
                 yield from self._probes(pid)
         yield from self._ask_again()
@@ -462,9 +462,9 @@ class Watchlist:
         try:
             with self._programs.file_work.listing(pid):
                 mapped = list(mapped_files(pid))
-                has_door = self._programs.doors.has_door(image, mapped)
+                is_preloaded = self._programs.preloaded.is_preloaded(image, mapped)
                 if pid in self._images:
-                    has_door = has_door and self._programs.doors.examine(image)
+                    is_preloaded = is_preloaded and self._programs.preloaded.examine(image)
                     self._interpreters.examine(pid, self._images[pid], mapped)
                     self._thread_contexts.examine(pid, self._images[pid], mapped)
         except NotReadError:
@@ -474,10 +474,10 @@ class Watchlist:
             return
         lived_before = pid in self._lived_before
         for info in self._attachments.examine(
-            pid, mapped, has_door=has_door, lived_before=lived_before, root=root, note=note
+            pid, mapped, is_preloaded=is_preloaded, lived_before=lived_before, root=root, note=note
         ):
             yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
-        self._programs.doors.ask(image)
+        self._programs.preloaded.ask(image)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
             self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
             if lived_before and self._early_calls:

@@ -1,7 +1,7 @@
 """
 Steps that programs do not tell, found in what their threads call again and again.
 
-The kernel side keeps the first calls of a thread, or its door does. When a rhythm is found in them, that is told by
+The kernel side keeps the first calls of a thread, or its preload library does. When a rhythm is found in them, that is told by
 which calls steps begin and end, and reports each round from then on; the rounds before are in
 the calls that were kept. Whose calls have no rhythm is looked at again later: programs load and
 compile for a while before they make steps.
@@ -90,7 +90,7 @@ class FoundSteps:
     Steps of one capture that nobody told.
 
     Args:
-        memories: What the kernel side keeps, and doors do; their indices differ.
+        memories: Those of the kernel side and of preloaded programs; their indices differ.
         watched: Returns the ``image_ktime_ns`` of a pid, as the kernel side has it.
         clock: A monotonic clock in seconds.
         lose: Is called with pid and uid for a thread whose steps are not looked for, as its process or

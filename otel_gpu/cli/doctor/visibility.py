@@ -167,7 +167,7 @@ def check_probe_sites(library: MappedFile) -> CheckResult | None:
         return warning(
             f"{library.name}: {listed}; {len(sites.unsafe)} carry no probe, as the kernel would "
             "single-step them, which has corrupted processes on arm64",
-            "run the program with --door, which counts calls without probes, or take the risk with "
+            "run the program with --preload, which counts calls without probes, or take the risk with "
             "capture.foreign_probes: all",
         )
     return ok(f"{library.name}: {listed}") if listed else None

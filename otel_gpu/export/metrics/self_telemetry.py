@@ -49,7 +49,7 @@ _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "ma
 # By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
 _FIGURES = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
-    ("doors", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
+    ("preload", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("files", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("rejected", semconv.METRIC_OTEL_GPU_RECORDS_REJECTED, semconv.REASON),
     ("dropped", semconv.METRIC_OTEL_GPU_SPANS_DROPPED, semconv.REASON),
@@ -64,7 +64,7 @@ _FIGURES = (
 _SUMS = (
     ("cpu_ns", semconv.METRIC_OTEL_GPU_OVERHEAD_TIME),
     ("rss_bytes", semconv.METRIC_OTEL_GPU_OVERHEAD_MEMORY),
-    ("door_calls", semconv.METRIC_OTEL_GPU_DOOR_CALLS),
+    ("preload_calls", semconv.METRIC_OTEL_GPU_PRELOAD_CALLS),
 )
 
 
@@ -83,7 +83,7 @@ class SelfTelemetry(AgentReadings):
         if isinstance(activity, ProbesActivity):
             info = activity.info
             key = (info.get("device", 0), info.get("inode", 0), info["library"])
-            figures = (info.get("symbols", 0), info.get("door", 0), info.get("exported", 0))
+            figures = (info.get("symbols", 0), info.get("preload", 0), info.get("exported", 0))
             self._libraries[key] = figures
             self._libraries.move_to_end(key)
             if len(self._libraries) > _MAX_LIBRARIES:
@@ -104,9 +104,9 @@ class SelfTelemetry(AgentReadings):
             if field in self.status:
                 yield Measurement(instrument, (), field, self.status[field])
         library = semconv.OTEL_GPU_LIBRARY_PATH
-        counted, by_doors = self._coverage()
-        yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, counted)
-        yield from _each(semconv.METRIC_OTEL_GPU_DOOR_COVERAGE, library, by_doors)
+        by_probes, by_programs = self._coverage()
+        yield from _each(semconv.METRIC_OTEL_GPU_COVERAGE, library, by_probes)
+        yield from _each(semconv.METRIC_OTEL_GPU_PRELOAD_COVERAGE, library, by_programs)
 
     def _stacks(self, counts: Mapping[str, int]) -> Iterator[Measurement]:
         if "resolved" in counts:
@@ -127,13 +127,19 @@ class SelfTelemetry(AgentReadings):
     def _coverage(self) -> tuple[dict[str, float], dict[str, float]]:
         # Containers map one library under one path from several inodes.
         totals: dict[str, tuple[int, int, int]] = {}
-        for (_, _, path), (symbols, door, exported) in self._libraries.items():
+        for (_, _, path), (symbols, counted, exported) in self._libraries.items():
             before = totals.get(path, (0, 0, 0))
-            totals[path] = (before[0] + symbols + door, before[1] + door, before[2] + exported)
+            totals[path] = (
+                before[0] + symbols + counted,
+                before[1] + counted,
+                before[2] + exported,
+            )
         known = {path: figures for path, figures in totals.items() if figures[2]}
-        counted = {path: both / exported for path, (both, _, exported) in known.items()}
-        by_doors = {path: door / exported for path, (_, door, exported) in known.items() if door}
-        return counted, by_doors
+        by_probes = {path: both / exported for path, (both, _, exported) in known.items()}
+        by_programs = {
+            path: counted / exported for path, (_, counted, exported) in known.items() if counted
+        }
+        return by_probes, by_programs
 
 
 def _each(

@@ -17,7 +17,7 @@ from otel_gpu.recorder.tables.side_tables import BOOKS, NAMES, TOTALS
 from otel_gpu.recorder.tables.tables import NUMBERED
 from otel_gpu.recorder.views.views import VIEWS, meaning_of
 
-VERSION = 14
+VERSION = 15
 """Changes whenever the SQL does; ``tests/unit/recorder/tables/test_schema.py`` knows by what."""
 APPLICATION_ID = 0x4F54_4750
 """In the header of the file, where file(1) looks too: "OTGP"."""

@@ -205,7 +205,7 @@ VIEWS: tuple[View, ...] = (
           SELECT CASE f.key WHEN 'errors' THEN 'error_' WHEN 'skipped' THEN 'skipped_' ELSE '' END
             || e.key AS reason, max(e.value) AS most
           FROM statuses s, json_each(s.info) f, json_each(f.value) e
-          WHERE f.key IN ('errors', 'skipped', 'devices', 'doors', 'files')
+          WHERE f.key IN ('errors', 'skipped', 'devices', 'preload', 'files')
           GROUP BY f.key, e.key, (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)
           UNION ALL SELECT 'still_running', max(s.info ->> '$.still_running') FROM statuses s
           GROUP BY (SELECT max(capture) FROM captures WHERE captures.seq <= s.seq)

@@ -77,7 +77,14 @@ def test_when_the_time_is_over_nothing_is_done_for_a_process_but_to_let_it_go_on
     def note(what):
         return lambda *given: done.append((what, given)) or ()
 
-    handlers = ("after_fork", "after_exec", "after_exit", "after_library", "after_door", "forget")
+    handlers = (
+        "after_fork",
+        "after_exec",
+        "after_exit",
+        "after_library",
+        "after_preload",
+        "forget",
+    )
     watchlist = SimpleNamespace(**{name: note(name) for name in handlers}, notice=iter)
     ending = Ending(clock)
     lifecycle = Lifecycle(

@@ -5,7 +5,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.ending import END_UNREAD
-from otel_gpu.capture.preload.programs import LOST_BY_DOORS
+from otel_gpu.capture.preload.programs import LOST_BY_PRELOAD
 from otel_gpu.capture.processes.unread import FILE_UNREAD
 from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
@@ -313,8 +313,8 @@ def stream():
     figures |= {"errors": {"store": 1}, "skipped": {"store": 1}, "off": {"store": 1}}
     kinds = ("cache_entries", "cache_bytes", "cache_released")
     figures |= {kind: {"exported_spans": 1} for kind in kinds}
-    yield status(20, cpu_ns=10, rss_bytes=20, door_calls=30, **figures)
-    yield probes(20, "/usr/lib/libcudart.so.13", 40, 44, door=3)
+    yield status(20, cpu_ns=10, rss_bytes=20, preload_calls=30, **figures)
+    yield probes(20, "/usr/lib/libcudart.so.13", 40, 44, counted=3)
     yield ended(image(pid=399), 21)
 
 
@@ -535,7 +535,7 @@ def test_every_loss_in_the_kernel_has_a_reason():
 
 def test_every_loss_that_the_agent_counts_itself_is_a_reason(registry):
     """They have no counter in the kernel."""
-    assert {*LOST_BY_DOORS, FILE_UNREAD, END_UNREAD} <= set(
+    assert {*LOST_BY_PRELOAD, FILE_UNREAD, END_UNREAD} <= set(
         registry["attributes"]["reason"]["examples"]
     )
 

@@ -1,4 +1,4 @@
-"""The door counts what the program calls: each call, whoever makes it."""
+"""The preload library counts what the program calls: each call, whoever makes it."""
 
 import re
 import subprocess
@@ -6,14 +6,14 @@ import subprocess
 import pytest
 
 from otel_gpu import wire
-from tests.doors import LIBRARY, calls_of, has_door, reading_of, running, series_of
+from tests.preloaded import LIBRARY, calls_of, is_preloaded, reading_of, running, series_of
 from tests.stubs.build import linked_workload
 
 
 @pytest.mark.parametrize(("calls", "threads"), [(1, 0), (10_007, 0), (1_250_003, 8)])
 def test_each_call_is_counted(calls, threads):
     """From every thread, those that have ended included."""
-    with running([linked_workload("door"), str(calls), str(threads)]) as program:
+    with running([linked_workload("hot_calls"), str(calls), str(threads)]) as program:
         program.stdout.readline()
         reading = reading_of(program.pid)
 
@@ -62,27 +62,27 @@ def test_calls_are_counted_whichever_way_a_program_comes_by_them(way, calls):
 
 
 def test_a_program_that_makes_no_call_has_no_memory():
-    """So preloading the door costs other programs nothing."""
+    """So preloading the library costs other programs nothing."""
     with running(["cat"]) as program:
         program.stdin.write("\n")
         program.stdin.flush()
         program.stdout.readline()
 
-        assert not has_door(program.pid)
+        assert not is_preloaded(program.pid)
 
 
-def test_one_variable_keeps_the_door_shut():
+def test_one_variable_turns_the_library_off():
     """The program runs as it would without."""
-    with running([linked_workload("door"), "7", "0"], OTEL_GPU_DOOR="0") as program:
+    with running([linked_workload("hot_calls"), "7", "0"], OTEL_GPU_PRELOAD="0") as program:
         program.stdout.readline()
 
-        assert not has_door(program.pid)
+        assert not is_preloaded(program.pid)
     assert program.returncode == 0
     assert LIBRARY.exists()
 
 
-def test_programs_that_come_with_an_older_glibc_start_with_the_door():
-    """The first of it that has all that the door needs but memfd_create(), which it asks the kernel."""
+def test_programs_with_an_older_glibc_start_with_the_library():
+    """With the first glibc that has all that the library needs but memfd_create(), a system call."""
     listed = subprocess.run(["objdump", "-T", LIBRARY], capture_output=True, text=True, check=True)
     versions = re.findall(r"\bGLIBC_(\d+)\.(\d+)", listed.stdout)
 

@@ -1,4 +1,4 @@
-"""What goes through the door comes out of it as it went in, and as the library meant it."""
+"""The preload library forwards calls and their results unchanged."""
 
 import itertools
 import json
@@ -11,10 +11,10 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.wire.probe_table import API_BY_NUMBER
-from tests.doors import LIBRARY, calls_of, reading_of, running, series_of
 from tests.hosts import LIBCUDA
+from tests.preloaded import LIBRARY, calls_of, reading_of, running, series_of
 from tests.stubs.build import stub_libraries
-from tools.generate_door import door_apis, wide_apis
+from tools.generate_preload import wide_apis, wrapped_apis
 
 SOURCE = """
 #include <stddef.h>
@@ -258,7 +258,7 @@ def test_wrappers_pass_on_as_many_arguments_as_there_are():
         **declared(runtime),
         **declared(runtime.with_name("cuda.h")),
     }
-    names = {api.name for api in door_apis()}
+    names = {api.name for api in wrapped_apis()}
     seen = 0
     for function, parameters in functions.items():
         base = re.sub(r"(_v[0-9]+)?(_pt[sd][sz])?$", "", function)
@@ -280,11 +280,11 @@ def test_wrappers_pass_on_as_many_arguments_as_there_are():
 
 def test_families_that_are_counted_are_those_of_the_table():
     """What the kernel side has to know more of is left to it."""
-    counted = {api.family for api in door_apis() if api.counted_by_door}
+    counted = {api.family for api in wrapped_apis() if api.counted_by_preload}
     kept = {wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_KERNEL, wire.FAMILY_GRAPH}
 
     assert not counted & kept
     assert wire.FAMILY_LAUNCH in counted
     assert LIBRARY.exists()
-    names = [api.name for api in door_apis()]
+    names = [api.name for api in wrapped_apis()]
     assert all(one < other for one, other in itertools.pairwise(names))

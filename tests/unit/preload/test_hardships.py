@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import wire
-from tests.doors import LIBRARY, calls_of, has_door, reading_of, running, series_of
+from tests.preloaded import LIBRARY, calls_of, is_preloaded, reading_of, running, series_of
 from tests.stubs.build import linked_workload, stub_libraries
 
 NOBODY = 65534
@@ -24,7 +24,7 @@ def launches(reading):
 
 
 def counted(kind, number=1, **environment):
-    """Return what the program's door has counted, and how many launches the program says it made."""
+    """Return what the preload library has counted, and how many launches the program says it made."""
     with running([linked_workload("hardships"), kind, str(number)], **environment) as program:
         made = int(program.stdout.readline())
         reading = reading_of(program.pid)
@@ -105,7 +105,7 @@ def test_more_threads_at_once_than_slots_are_counted_all_the_same():
 
     assert launches(reading) == made
     lost = list(reading.lost)
-    assert lost.pop(wire.DOOR_LOST_SLOTS_FULL) == 1103 - wire.DOOR_SLOTS
+    assert lost.pop(wire.PRELOAD_LOST_SLOTS_FULL) == 1103 - wire.PRELOAD_SLOTS
     assert sum(lost) == 0
 
 
@@ -114,7 +114,7 @@ def test_calls_that_never_return_are_said_to_be_lost():
     reading, made = counted("jumps", 101)
 
     assert calls_of(reading) == {"cudaLaunchKernel": made}
-    assert reading.lost[wire.DOOR_LOST_NO_RETURN] == 101
+    assert reading.lost[wire.PRELOAD_LOST_NO_RETURN] == 101
     assert [thread.depth for thread in reading.threads] == [0]
 
 
@@ -176,9 +176,9 @@ __attribute__((constructor)) static void take(void)
 """
 
 
-@pytest.mark.parametrize("is_first", [False, True], ids=["door first", "keys first"])
+@pytest.mark.parametrize("is_first", [False, True], ids=["library first", "keys first"])
 def test_a_program_that_takes_all_keys_runs_as_without(tmp_path, is_first):
-    """If there is none for the door, the end of a thread could not be noticed: nothing is counted."""
+    """Without a key the library could not notice the end of a thread: nothing is counted."""
     taker = tmp_path / "libtaker.so"
     (tmp_path / "a.c").write_text(TAKER)
     subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "a.c", "-o", taker], check=True)
@@ -187,12 +187,12 @@ def test_a_program_that_takes_all_keys_runs_as_without(tmp_path, is_first):
     with running([linked_workload("hardships"), "keys", "7"], preload=preload) as program:
         assert program.stdout.readline() == "7\n"
 
-        assert has_door(program.pid) == (not is_first)
+        assert is_preloaded(program.pid) == (not is_first)
     assert program.returncode == 0
 
 
 def test_calls_before_and_after_main_are_counted():
-    """Static initialisers come before the door's own library is initialised."""
+    """Static initialisers run before the preload library is initialised."""
     environment = {"LAUNCH_BEFORE_MAIN": "1"}
     with running([linked_workload("hardships"), "constructors"], **environment) as program:
         assert program.stdout.readline() == "1\n"
@@ -229,7 +229,7 @@ def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_another_tool_that_wraps_the_same_sees_each_call_too(tmp_path, is_first):
-    """Whether it comes before the door or after it."""
+    """Whether it comes before the preload library or after it."""
     other = compiled(tmp_path, "libother.so", FOREIGN, "-shared", "-fPIC")
     preload = (other, LIBRARY) if is_first else (LIBRARY, other)
     with running([linked_workload("hardships"), "launches", "23"], preload=preload) as program:
@@ -240,7 +240,7 @@ def test_another_tool_that_wraps_the_same_sees_each_call_too(tmp_path, is_first)
 
 
 def test_what_is_not_there_is_not_found(tmp_path):
-    """Programs find out in this way whether there is CUDA: the door's own names are no answer."""
+    """Programs test for CUDA in this way: the preload library's own names are no answer."""
     source = """
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -279,17 +279,17 @@ int main(void)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes programs set-uid")
-def test_a_program_with_more_rights_than_who_starts_it_has_no_door():
+def test_a_set_uid_program_is_not_preloaded():
     """However the library came in: of what is preloaded, the dynamic linker itself takes nothing."""
     # The folders of tests are for who runs them alone.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        door, runtime = (Path(folder) / one.name for one in (LIBRARY, stub_libraries().runtime))
-        shutil.copy(LIBRARY, door)
+        library, runtime = (Path(folder) / one.name for one in (LIBRARY, stub_libraries().runtime))
+        shutil.copy(LIBRARY, library)
         shutil.copy(stub_libraries().runtime, runtime)
         program, source = Path(folder) / "program", Path(folder) / "program.c"
         source.write_text(SET_UID)
-        linked = ["-Wl,--no-as-needed", door, runtime, f"-Wl,-rpath,{folder}"]
+        linked = ["-Wl,--no-as-needed", library, runtime, f"-Wl,-rpath,{folder}"]
         subprocess.run(["gcc", source, "-o", program, *linked], check=True)
         found = []
         for mode in (0o755, 0o4755):
@@ -297,13 +297,13 @@ def test_a_program_with_more_rights_than_who_starts_it_has_no_door():
             with running([program], preload=(), user=NOBODY) as process:
                 answer = process.stdout.readline()
                 maps = Path(f"/proc/{process.pid}/maps").read_text()
-                found.append((answer, str(door) in maps, has_door(process.pid)))
+                found.append((answer, str(library) in maps, is_preloaded(process.pid)))
 
     assert found == [("0\n", True, True), ("0\n", True, False)]
 
 
 def test_a_program_under_the_address_sanitizer_is_counted(tmp_path):
-    """Which wants to be the first library; nothing is reported of the door, nor leaked."""
+    """Which wants to be the first library; nothing is reported of the preload library, nor leaked."""
     sanitizer = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -320,7 +320,7 @@ def test_a_program_under_the_address_sanitizer_is_counted(tmp_path):
         assert (launches(reading), program.returncode) == (made, 0)
 
 
-def test_the_door_stands_in_no_ones_way_without_cuda(tmp_path):
+def test_programs_without_cuda_work_as_before(tmp_path):
     """A shell with pipes and children."""
     result = subprocess.run(
         ["sh", "-c", "seq 100 | sort -n | tail -1"],
@@ -331,4 +331,4 @@ def test_the_door_stands_in_no_ones_way_without_cuda(tmp_path):
     )
 
     assert (result.stdout, result.stderr) == ("100\n", "")
-    assert not has_door(os.getpid())
+    assert not is_preloaded(os.getpid())

@@ -1,4 +1,4 @@
-"""Which calls a door shows to the agent's probes, and what it shows of them."""
+"""Which calls the preload library reports to the agent's probes, and with which fields."""
 
 import os
 import subprocess
@@ -7,26 +7,26 @@ import sys
 import pytest
 
 from otel_gpu import wire
-from tests.doors import LIBRARY, address_of, reading_of, running
+from tests.preloaded import LIBRARY, address_of, reading_of, running
 from tests.stubs.build import stub_libraries
 
-# In place of the probes: another library whose functions come before those of the door.
+# In place of the probes: another library whose functions come before those of the preload library.
 VIEWER = """
 #include <stdio.h>
 #include <stdlib.h>
 #include "layout.h"
-#define SHOW(kind, bytes)                                                                  \\
+#define REPORT(kind, bytes)                                                                \\
     {                                                                                      \\
-        FILE *file = fopen(getenv("SHOWN"), "a");                                          \\
+        FILE *file = fopen(getenv("REPORTED"), "a");                                       \\
         fputs(kind, file);                                                                 \\
         for (unsigned i = 0; i < bytes; i++)                                               \\
-            fprintf(file, "%02x", ((const unsigned char *)shown)[i]);                      \\
+            fprintf(file, "%02x", ((const unsigned char *)reported)[i]);                   \\
         fputc('\\n', file);                                                                \\
         fclose(file);                                                                      \\
     }
-void otel_gpu_door_thread(const struct door_slot *shown) { SHOW("thread ", 4) }
-void otel_gpu_door_call(const struct door_call *shown) { SHOW("call ", sizeof(*shown)) }
-void otel_gpu_door_gap(const struct door_gap *shown) { SHOW("gap ", sizeof(*shown)) }
+void otel_gpu_preload_thread(const struct preload_slot *reported) { REPORT("thread ", 4) }
+void otel_gpu_preload_call(const struct preload_call *reported) { REPORT("call ", sizeof(*reported)) }
+void otel_gpu_preload_gap(const struct preload_gap *reported) { REPORT("gap ", sizeof(*reported)) }
 """
 PROGRAM = """
 import ctypes, json, sys, time
@@ -45,7 +45,7 @@ for line in sys.stdin:
     print(flush=True)
 """
 LAUNCH, WAIT, DRIVER_LAUNCH = 1, 5, 100
-KINDS = {"call": wire.DOOR_CALL, "gap": wire.DOOR_GAP}
+KINDS = {"call": wire.PRELOAD_CALL, "gap": wire.PRELOAD_GAP}
 
 
 @pytest.fixture(scope="module")
@@ -63,27 +63,27 @@ def viewer(tmp_path_factory):
 @pytest.fixture
 def program(viewer, tmp_path):
     command = [sys.executable, "-c", PROGRAM, stub_libraries().runtime]
-    shown = tmp_path / "shown"
-    shown.touch()
+    reported = tmp_path / "reported"
+    reported.touch()
     preload = (viewer, LIBRARY)
-    with running(command, preload=preload, SHOWN=str(shown)) as process:
-        yield Program(process, shown)
+    with running(command, preload=preload, REPORTED=str(reported)) as process:
+        yield Program(process, reported)
 
 
 class Program:
-    """A program that does what it is asked to, and what its door shows."""
+    """A program that does what it is asked to, and the calls that it reports."""
 
-    def __init__(self, process, shown):
+    def __init__(self, process, reported):
         self.process = process
-        self._shown = shown
+        self._reported = reported
 
     def do(self, line):
-        """Return what was shown meanwhile."""
-        before = len(self._shown.read_text().splitlines())
+        """Return what was reported since."""
+        before = len(self._reported.read_text().splitlines())
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "\n"
-        lines = (text.split() for text in self._shown.read_text().splitlines()[before:])
+        lines = (text.split() for text in self._reported.read_text().splitlines()[before:])
         return [
             (kind, KINDS[kind].named(bytes.fromhex(text)) if kind in KINDS else text)
             for kind, text in lines
@@ -92,8 +92,8 @@ class Program:
     def control(self, *, slow_ns=None, **values):
         """As an agent does: all that it wants, and then that it is there."""
         slow = {f"slow_ns_{api}": ns for api, ns in (slow_ns or {}).items()}
-        control = wire.DOOR_CONTROL.build(generation=1, version=1, **values, **slow)
-        place = address_of(self.process.pid) + wire.DOOR_CONTROL_OFFSET
+        control = wire.PRELOAD_CONTROL.build(generation=1, version=1, **values, **slow)
+        place = address_of(self.process.pid) + wire.PRELOAD_CONTROL_OFFSET
         memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)
         os.pwrite(memory, control[4:], place + 4)
         os.pwrite(memory, control[:4], place)
@@ -102,11 +102,11 @@ class Program:
     def leave(self):
         """The agent is gone."""
         memory = os.open(f"/proc/{self.process.pid}/mem", os.O_RDWR)
-        os.pwrite(memory, bytes(4), address_of(self.process.pid) + wire.DOOR_CONTROL_OFFSET)
+        os.pwrite(memory, bytes(4), address_of(self.process.pid) + wire.PRELOAD_CONTROL_OFFSET)
         os.close(memory)
 
 
-def test_nothing_is_shown_while_no_agent_is_there(program):
+def test_nothing_is_reported_while_no_agent_is_there(program):
     """Whatever happens; but that a thread begins to count."""
     assert [kind for kind, _ in program.do("launch()")] == ["thread"]
     assert program.do("behave('cudaStreamSynchronize', 'fail=700')") == []
@@ -124,7 +124,7 @@ def test_a_thread_is_introduced_to_each_agent_once(program):
     assert [kind for kind, _ in program.do("launch(3)")] == ["thread"]
 
 
-def test_slow_and_failed_calls_are_shown_with_what_they_were(program):
+def test_slow_and_failed_calls_are_reported_with_what_they_were(program):
     """A call of an API has its own threshold, or the floor of all."""
     program.do("launch()")
     program.control(slow_ns={WAIT: 2_000_000})
@@ -147,7 +147,7 @@ def test_slow_and_failed_calls_are_shown_with_what_they_were(program):
     assert (failed["depth"], failed["parent_start_ktime_ns"]) == (0, 0)
 
 
-def test_the_call_around_one_that_was_shown_is_shown_too(program):
+def test_the_call_around_one_that_was_reported_is_reported_too(program):
     """Spans inside spans."""
     program.do("launch()")
     program.do("behave('cudaLaunchKernel', 'nest=1')")
@@ -164,38 +164,40 @@ def test_the_call_around_one_that_was_shown_is_shown_too(program):
     assert outer["choices"] == wire.CHOICE_PARENT
 
 
-def test_one_in_so_many_calls_is_shown_with_its_weight(program):
+def test_one_in_so_many_calls_is_reported_with_its_weight(program):
     """Which it stands for."""
     program.do("launch()")
     program.control(sample_one_in=10)
     program.do("launch()")
 
-    shown = program.do("launch(100)")
+    reported = program.do("launch(100)")
 
-    assert [kind for kind, _ in shown] == ["call"] * 10
-    assert {(call["weight"], call["choices"]) for _, call in shown} == {(10, wire.CHOICE_SAMPLED)}
+    assert [kind for kind, _ in reported] == ["call"] * 10
+    assert {(call["weight"], call["choices"]) for _, call in reported} == {
+        (10, wire.CHOICE_SAMPLED)
+    }
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (wire.DOOR_FULL, ["call"] * 7),
-        (wire.DOOR_NO_CALLS, []),
-        (wire.DOOR_NO_CALLS | wire.DOOR_STREAM_WORK, ["call"]),
+        (wire.PRELOAD_FULL, ["call"] * 7),
+        (wire.PRELOAD_NO_CALLS, []),
+        (wire.PRELOAD_NO_CALLS | wire.PRELOAD_STREAM_WORK, ["call"]),
     ],
 )
-def test_flags_say_what_else_is_shown(program, flags, expected):
+def test_flags_say_what_else_is_reported(program, flags, expected):
     """All calls, none, or those that say that work is done."""
     program.do("launch()")
-    program.control(flags=flags, call_floor_ns=1 if flags & wire.DOOR_NO_CALLS else 0)
+    program.control(flags=flags, call_floor_ns=1 if flags & wire.PRELOAD_NO_CALLS else 0)
     program.do("launch()")
 
-    shown = program.do("launch(6); library.cudaStreamSynchronize(None)")
+    reported = program.do("launch(6); library.cudaStreamSynchronize(None)")
 
-    assert [kind for kind, _ in shown] == expected
+    assert [kind for kind, _ in reported] == expected
 
 
-def test_long_gaps_are_shown(program):
+def test_long_gaps_are_reported(program):
     """Between two outermost calls."""
     program.do("launch()")
     program.control(gap_floor_ns=20_000_000)
@@ -208,21 +210,21 @@ def test_long_gaps_are_shown(program):
     assert gap["end_ktime_ns"] - gap["start_ktime_ns"] >= 30_000_000
 
 
-def test_the_doors_clock_is_that_of_the_system(program, tmp_path):
+def test_the_clock_of_the_library_is_that_of_the_system(program, tmp_path):
     """To a microsecond, while its rate is learned and afterwards."""
     program.do("launch()")
-    program.control(flags=wire.DOOR_FULL)
+    program.control(flags=wire.PRELOAD_FULL)
     program.do("launch()")
     program.do("times = []")
-    shown = program.do(
+    reported = program.do(
         "for _ in range(300): times.append(time.monotonic_ns());"
         " library.cudaEventQuery(None); times.append(time.monotonic_ns()); time.sleep(0.0007)"
     )
     program.do(f"open({str(tmp_path / 'times')!r}, 'w').write(' '.join(map(str, times)))")
 
     times = [int(text) for text in (tmp_path / "times").read_text().split()]
-    assert len(shown) == 300
-    for (_, call), before, after in zip(shown, times[::2], times[1::2], strict=True):
+    assert len(reported) == 300
+    for (_, call), before, after in zip(reported, times[::2], times[1::2], strict=True):
         assert before - 1000 <= call["start_ktime_ns"] <= call["end_ktime_ns"] <= after + 1000
 
 

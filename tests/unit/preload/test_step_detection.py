@@ -1,4 +1,4 @@
-"""Rhythms that doors follow: as the agent does itself, with calls that were kept."""
+"""Rhythms that preloaded programs follow: as the agent does itself, with calls that were kept."""
 
 import itertools
 import os
@@ -9,14 +9,14 @@ import time
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.settings import Wishes
+from otel_gpu.capture.preload.settings import PreloadSettings
 from otel_gpu.capture.preload.shared_memory import open_memory
-from otel_gpu.capture.preload.step_detection import DoorRhythms
+from otel_gpu.capture.preload.step_detection import PreloadRhythms
 from otel_gpu.capture.steps.period import CallRole, Period, history_of, turns_of
 from otel_gpu.config import load
 from otel_gpu.limits.work_budget import Share, WorkBudget
-from tests.doors import address_of, reading_of, running
 from tests.kernel.agent import open_files, wait_until
+from tests.preloaded import address_of, reading_of, running
 from tests.stubs.build import stub_libraries
 
 PROGRAM = """
@@ -50,17 +50,17 @@ PLENTY = Share(1e9, 1.0)
 
 
 class Program:
-    """A program that does what it is asked to, and what its door keeps of it."""
+    """A program that does what it is asked to, and the calls that it keeps."""
 
     def __init__(self, process):
         self.process = process
         self.pid = int(process.stdout.readline())
         self.image = (self.pid, time.monotonic_ns() - 60_000_000_000)
         self.lost = [0] * wire.COUNTER_COUNT
-        self.rhythms = DoorRhythms(self.lost, WorkBudget(PLENTY, PLENTY, PLENTY))
-        self.wishes = Wishes(load(None, {}, {}))
+        self.rhythms = PreloadRhythms(self.lost, WorkBudget(PLENTY, PLENTY, PLENTY))
+        self.settings = PreloadSettings(load(None, {}, {}))
         self.fd = open_memory(self.pid, address_of(self.pid))
-        self.wishes.write(self.fd, {}, collectives=False)
+        self.settings.write(self.fd, {}, collectives=False)
         self.rhythms.add(self.image, self.fd, 0)
 
     def do(self, line):
@@ -173,17 +173,17 @@ def test_the_round_that_a_thread_ends_after_is_the_last_one(program):
 
 def test_threads_beyond_those_that_there_is_room_for_are_counted(program):
     """Once each; their calls are counted like those of others."""
-    program.do(f"in_thread(lambda: launch(1, 2), {wire.DOOR_RHYTHMS + 3})")
+    program.do(f"in_thread(lambda: launch(1, 2), {wire.PRELOAD_RHYTHMS + 3})")
 
-    assert len(program.taken()) == wire.DOOR_RHYTHMS
-    assert reading_of(program.pid).lost[wire.DOOR_LOST_RHYTHMS_FULL] == 3
+    assert len(program.taken()) == wire.PRELOAD_RHYTHMS
+    assert reading_of(program.pid).lost[wire.PRELOAD_LOST_RHYTHMS_FULL] == 3
 
 
 def test_nothing_is_kept_while_nobody_wants_it(program):
     """No agent, or one that looks for no steps."""
-    program.wishes.withdraw(program.fd)
+    program.settings.withdraw(program.fd)
     program.do("launch(1, 2)")
-    Wishes(load(None, {}, {"steps.find": False})).write(program.fd, {}, collectives=False)
+    PreloadSettings(load(None, {}, {"steps.find": False})).write(program.fd, {}, collectives=False)
     program.do("launch(1, 2)")
 
     assert program.taken() == {}
@@ -221,7 +221,7 @@ def test_what_a_process_cannot_have_done_is_left_out(program):
     """It may write what it likes: rounds that are none are counted, and calls that are none not taken."""
     program.do("launch(1, 2, 3)")
     ((index, _),) = program.taken().items()
-    at = wire.DOOR_RHYTHMS_OFFSET
+    at = wire.PRELOAD_RHYTHMS_OFFSET
     now_ns = time.monotonic_ns()
     begun_ns = program.image[1]
     false = [
@@ -233,16 +233,16 @@ def test_what_a_process_cannot_have_done_is_left_out(program):
     ]
     rounds = [*false, (begun_ns, now_ns)]
     data = b"".join(
-        wire.DOOR_ROUND.build(start_ktime_ns=start_ns, end_ktime_ns=end_ns % (1 << 64))
+        wire.PRELOAD_ROUND.build(start_ktime_ns=start_ns, end_ktime_ns=end_ns % (1 << 64))
         for start_ns, end_ns in rounds
     )
-    os.pwrite(program.fd, data, at + wire.DOOR_RHYTHM.offset_of("rounds"))
-    made = at + wire.DOOR_RHYTHM.offset_of("rounds_made")
+    os.pwrite(program.fd, data, at + wire.PRELOAD_RHYTHM.offset_of("rounds"))
+    made = at + wire.PRELOAD_RHYTHM.offset_of("rounds_made")
     os.pwrite(program.fd, len(rounds).to_bytes(8, "little"), made)
     assert program.rhythms.rounds(index) == [(begun_ns, now_ns)]
     assert program.lost[wire.COUNTER_ROUNDS_WITHHELD] == len(false)
     # More than there is room for: what is left of them, and how many are not.
-    os.pwrite(program.fd, (2 * wire.DOOR_ROUNDS).to_bytes(8, "little"), made)
+    os.pwrite(program.fd, (2 * wire.PRELOAD_ROUNDS).to_bytes(8, "little"), made)
     assert len(program.rhythms.rounds(index)) == 1
     os.pwrite(program.fd, bytes([255]) * 8, made)
     assert len(program.rhythms.rounds(index)) == 1
@@ -252,19 +252,19 @@ def test_what_a_process_cannot_have_done_is_left_out(program):
     for offset, wrong in itertools.product(
         (0, wire.RHYTHM_CALL.size), (0, now_ns >> 4, now_ns << 1, (1 << 64) - 1)
     ):
-        kept = at + wire.DOOR_RHYTHM.offset_of("calls") + offset
+        kept = at + wire.PRELOAD_RHYTHM.offset_of("calls") + offset
         before = os.pread(program.fd, 8, kept)
         os.pwrite(program.fd, wrong.to_bytes(8, "little"), kept)
         assert program.rhythms.calls(index).symbols == ()
         os.pwrite(program.fd, before, kept)
     assert len(program.rhythms.calls(index).symbols) == 3
-    os.pwrite(program.fd, bytes([255]) * 4, at + wire.DOOR_RHYTHM.offset_of("rhythm.kept"))
+    os.pwrite(program.fd, bytes([255]) * 4, at + wire.PRELOAD_RHYTHM.offset_of("rhythm.kept"))
     assert program.rhythms.rhythm(index)["kept"] == wire.RHYTHM_CALLS
     assert program.rhythms.calls(index).symbols == ()
     program.do("launch(4)")
 
 
-def test_what_a_door_has_is_let_go_when_all_is_given_back(program):
+def test_a_program_is_released_when_all_its_rhythms_are_returned(program):
     """Its last steps are read after it is closed."""
     program.do("launch(1)")
     ((index, _),) = program.taken().items()

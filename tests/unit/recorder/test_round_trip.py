@@ -465,12 +465,12 @@ def test_views_have_names_for_people(tmp_path):
 
 
 def test_the_view_of_losses_has_every_reason_that_reports_have(tmp_path):
-    """What the kernel side lost, errors, and what of devices, doors and files was not read, of each capture."""
+    """Losses of the kernel side, errors, and unread devices, memory and files, of each capture."""
     lost = {
         "errors": {"stacks": 2},
         "skipped": {"explain": 3},
         "devices": {"nvml_failed": 5},
-        "doors": {"door_unread": 7},
+        "preload": {"preload_unread": 7},
         "files": {"file_unread": 11, "end_unread": 0},
     }
     more = lost | {"files": {"file_unread": 13, "end_unread": 17}}
@@ -486,7 +486,7 @@ def test_the_view_of_losses_has_every_reason_that_reports_have(tmp_path):
     found = ask(write(tmp_path / "store", stream), "SELECT place, reason, count FROM v_losses")
 
     assert sorted(found) == [
-        ("agent", "door_unread", 14),
+        ("agent", "preload_unread", 14),
         ("agent", "end_unread", 17),
         ("agent", "error_stacks", 4),
         ("agent", "file_unread", 24),

@@ -1,4 +1,4 @@
-"""JSON bodies, checked at the door."""
+"""JSON bodies, checked when they are read."""
 
 import json
 from collections import Counter

@@ -68,7 +68,7 @@ class Communicators(dict):
         del self[key]
 
 
-class Doors:
+class PreloadedPrograms:
     """Nobody counts its own calls."""
 
     rhythms = None
@@ -86,7 +86,7 @@ class Doors:
 class Programs:
     """Maps in memory."""
 
-    doors = Doors()
+    preloaded = PreloadedPrograms()
 
     def __init__(self, *images, calls=1):
         self.blocks, self.communicators, self.rhythms = Blocks(), Communicators(), None

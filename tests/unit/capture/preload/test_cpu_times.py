@@ -1,8 +1,8 @@
-"""The time of a thread on a CPU, divided by what its door knows of calls and gaps."""
+"""The time of a thread on a CPU, divided by what the preload library knows of calls and gaps."""
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.cpu_times import DoorTimes
-from otel_gpu.capture.preload.shared_memory import DoorReading, DoorThread
+from otel_gpu.capture.preload.cpu_times import PreloadTimes
+from otel_gpu.capture.preload.shared_memory import PreloadReading, PreloadThread
 from otel_gpu.wire.probe_table import APIS
 
 LAUNCH, WAIT, MALLOC, QUERY = (
@@ -26,12 +26,12 @@ def entry(context, api, time_ns, state=wire.STATE_ON_CPU, **details):
 
 
 def reading(places, *threads):
-    return DoorReading(5, 0, 1, {}, places, list(threads), (0,) * wire.DOOR_LOSSES, 0)
+    return PreloadReading(5, 0, 1, {}, places, list(threads), (0,) * wire.PRELOAD_LOSSES, 0)
 
 
 def thread(**fields):
-    known = dict.fromkeys(DoorThread._fields, 0) | {"tid": 1}
-    return DoorThread(**{**known, **fields})
+    known = dict.fromkeys(PreloadThread._fields, 0) | {"tid": 1}
+    return PreloadThread(**{**known, **fields})
 
 
 def told(entries):
@@ -54,7 +54,9 @@ def test_time_on_a_cpu_is_that_of_the_clock_without_that_off_it():
         entry(SYNCHRONIZE, WAIT, 5000, wire.STATE_BLOCKED),
         entry(GAP, LAUNCH, 30, wire.STATE_RUN_QUEUE),
     ]
-    found = DoorTimes(None).divide(entries, reading({LAUNCH: (400, 530), WAIT: (5100, 0)}), BOOKED)
+    found = PreloadTimes(None).divide(
+        entries, reading({LAUNCH: (400, 530), WAIT: (5100, 0)}), BOOKED
+    )
 
     assert told(found) == {
         (OTHER, 0): 100,
@@ -72,14 +74,16 @@ def test_what_is_not_over_yet_counts():
         thread(open_api=WAIT, open_ktime_ns=10_000, last_return_ktime_ns=9_000, last_api=LAUNCH),
         thread(last_return_ktime_ns=10_200, last_api=LAUNCH),
     )
-    found = DoorTimes(None).divide(entries, reading({LAUNCH: (400, 0)}, *threads), (10_300, 10_300))
+    found = PreloadTimes(None).divide(
+        entries, reading({LAUNCH: (400, 0)}, *threads), (10_300, 10_300)
+    )
 
     assert told(found) == {(CALL, LAUNCH): 400, (SYNCHRONIZE, WAIT): 300, (GAP, LAUNCH): 300}
 
 
 def test_what_passed_while_the_account_was_booked_is_nowhere_yet():
     """The kernel side has 20 ns more of it than the thread was in its call then."""
-    times, places = DoorTimes(None), {WAIT: (0, 0)}
+    times, places = PreloadTimes(None), {WAIT: (0, 0)}
     entries = [entry(GAP, WAIT, 320), entry(SYNCHRONIZE, WAIT, 600, wire.STATE_BLOCKED)]
     inside = thread(open_api=WAIT, open_ktime_ns=10_000, last_api=LAUNCH)
 
@@ -92,16 +96,16 @@ def test_what_passed_while_the_account_was_booked_is_nowhere_yet():
 
 
 def test_calls_that_only_probes_see_are_no_gaps():
-    """To the door they are a part of one."""
+    """To the preload library they are a part of one."""
     entries = [entry(GAP, LAUNCH, 700), entry(CALL, ALL_REDUCE, 300)]
-    found = DoorTimes(None).divide(entries, reading({LAUNCH: (200, 800)}), BOOKED)
+    found = PreloadTimes(None).divide(entries, reading({LAUNCH: (200, 800)}), BOOKED)
 
     assert told(found) == {(CALL, LAUNCH): 200, (GAP, LAUNCH): 500, (CALL, ALL_REDUCE): 300}
 
 
 def test_nothing_is_made_up_or_taken_back():
     """The sum is the kernel side's, however the clocks differ; and no part of it shrinks."""
-    times = DoorTimes(None)
+    times = PreloadTimes(None)
     first = times.divide([entry(CALL, LAUNCH, 1000)], reading({LAUNCH: (900, 400)}), BOOKED)
     assert told(first) == {(CALL, LAUNCH): 900, (GAP, LAUNCH): 100}
 
@@ -110,8 +114,8 @@ def test_nothing_is_made_up_or_taken_back():
 
 
 def test_what_was_before_the_capture_is_left_out():
-    """Of a door that was there first."""
-    times = DoorTimes(reading({MALLOC: (10_000, 20_000)}))
+    """Of a program that counted before the agent came."""
+    times = PreloadTimes(reading({MALLOC: (10_000, 20_000)}))
     found = times.divide([entry(GAP, MALLOC, 300)], reading({MALLOC: (10_100, 20_200)}), BOOKED)
 
     assert told(found) == {(CALL, MALLOC): 100, (GAP, MALLOC): 200}
@@ -121,6 +125,6 @@ def test_who_only_asks_has_no_gaps():
     """Though it was on a CPU for longer than its calls took."""
     entries = [entry(CALL, QUERY, 900)]
 
-    found = DoorTimes(None).divide(entries, reading({QUERY: (400, 0)}), BOOKED)
+    found = PreloadTimes(None).divide(entries, reading({QUERY: (400, 0)}), BOOKED)
 
     assert told(found) == {(CALL, QUERY): 400}

@@ -32,7 +32,7 @@ from otel_gpu.capture.probes.library_sites import LibrarySites
 from otel_gpu.capture.probes.missed_starts import MissedStart
 from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.errors import BpfError
-from otel_gpu.files.built_libraries import DOOR, MARKS, NVTX, native_library
+from otel_gpu.files.built_libraries import MARKS, NVTX, PRELOAD, built_library
 from otel_gpu.procfs.mapped_files import MappedFile, mapped_files
 from otel_gpu.procfs.users import user_name
 from otel_gpu.stacks.read_budget import FileWork
@@ -404,27 +404,27 @@ def probed(bpf, offsets, names):
     return {name for name in names if offsets[name] in found}
 
 
-def test_a_process_with_a_door_pays_for_no_probe_at_what_it_counts_itself(library, offsets):
-    """What needs the kernel side keeps its probes; what is left to the door is said."""
+def test_a_preloaded_process_pays_for_no_probe_at_calls_that_it_counts(library, offsets):
+    """What needs the kernel side keeps its probes; what is left to the preload library is said."""
     whole, _, _ = attach(library)
     bpf = Bpf()
     mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
 
-    (said,) = Attachments(Programs(bpf)).examine(os.getpid(), [mapped], has_door=True)
+    (said,) = Attachments(Programs(bpf)).examine(os.getpid(), [mapped], is_preloaded=True)
 
     assert probed(bpf, offsets, HOT | RARE) == RARE
-    assert said["symbols"] + said["door"] == said["exported"] == whole["exported"]
-    assert said["door"] >= len(HOT)
-    assert whole["door"] == 0
+    assert said["symbols"] + said["preload"] == said["exported"] == whole["exported"]
+    assert said["preload"] >= len(HOT)
+    assert whole["preload"] == 0
 
 
 def test_a_file_that_others_use_too_carries_all_probes_while_they_do(library, offsets):
-    """From the first one without a door until the last one was gone for a while."""
+    """From the first one that is not preloaded until the last one was gone for a while."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
     mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
     with subprocess.Popen(["sleep", "60"]) as other:
-        list(attachments.examine(os.getpid(), [mapped], has_door=True))
+        list(attachments.examine(os.getpid(), [mapped], is_preloaded=True))
 
         (said,) = attachments.examine(other.pid, [mapped])
         assert probed(bpf, offsets, HOT | RARE) == HOT | RARE
@@ -443,27 +443,27 @@ def test_a_file_that_others_use_too_carries_all_probes_while_they_do(library, of
         other.kill()
 
 
-def test_a_child_has_the_door_of_its_parent(library, offsets):
+def test_a_child_is_preloaded_as_its_parent(library, offsets):
     """It does not make the probes come back."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
     mapped = MappedFile(os.getpid(), file_at(library), 1, 2, str(library))
-    list(attachments.examine(os.getpid(), [mapped], has_door=True))
+    list(attachments.examine(os.getpid(), [mapped], is_preloaded=True))
 
     attachments.inherit(os.getpid(), 1)
-    list(attachments.examine(os.getpid(), [mapped], has_door=True))
+    list(attachments.examine(os.getpid(), [mapped], is_preloaded=True))
 
     assert probed(bpf, offsets, HOT | RARE) == RARE
 
 
 def test_a_program_that_has_the_runtime_in_itself_keeps_its_probes(library):
-    """Its own calls do not come by the dynamic linker, and so not by a door."""
+    """Its own calls do not come by the dynamic linker, and so not by the preload library."""
     bpf = Bpf()
     attachments = Attachments(Programs(bpf))
     path = workload_with_runtime("exact").resolve()
     with subprocess.Popen([path, library, str(10**15), "1"]) as program:
         mapped = MappedFile(program.pid, file_at(path), 1, 2, str(path))
-        (said,) = attachments.examine(program.pid, [mapped], has_door=True)
+        (said,) = attachments.examine(program.pid, [mapped], is_preloaded=True)
         attachments.detach_unused(0)
         attachments.detach_unused(UNUSED_LIMIT_S)
         program.kill()
@@ -503,11 +503,12 @@ def test_entry_and_return_are_probed_at_the_site_which_is_said():
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="sites are chosen on x86-64")
 @pytest.mark.parametrize(
-    ("library", "prefix"), [(DOOR, "otel_gpu_door_"), (MARKS, "otel_gpu_"), (NVTX, "otel_gpu_")]
+    ("library", "prefix"),
+    [(PRELOAD, "otel_gpu_preload_"), (MARKS, "otel_gpu_"), (NVTX, "otel_gpu_")],
 )
 def test_functions_of_our_own_begin_with_what_all_kernels_emulate(library, prefix):
-    """Those that are there to be probed: of the door, of marks and of NVTX."""
-    with native_library(library).open("rb") as stream:
+    """Those that are there to be probed: of the preload library, of marks and of NVTX."""
+    with built_library(library).open("rb") as stream:
         symbols = ElfSymbols(stream, (prefix.encode(),))
         sites = LibrarySites(symbols, stream)
         sites.choose(dict(symbols.functions), reads_stack=False)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.step_detection import DoorRhythms
+from otel_gpu.capture.preload.step_detection import PreloadRhythms
 from otel_gpu.capture.steps.detector import FoundSteps
 from otel_gpu.capture.steps.period import CallSequence, Period
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -383,17 +383,17 @@ def test_once_the_capture_is_to_end_no_long_search_begins(maps, steps):
 def test_a_program_that_gives_its_rhythms_back_itself_keeps_no_other_from_being_looked_at(maps):
     """Its memory is let go when it has ended, and with it what was known of its threads."""
     plenty = Share(100.0, 1.0)
-    doors = DoorRhythms([0] * wire.COUNTER_COUNT, WorkBudget(plenty, plenty, plenty))
-    fd = os.memfd_create("door")
-    os.ftruncate(fd, wire.DOOR_BYTES)
-    doors.add(IMAGE, fd, uid=1)
-    os.pwrite(fd, wire.RHYTHM.build(tid=9, pid=IMAGE[0]), wire.DOOR_RHYTHMS_OFFSET)
-    steps = FoundSteps([maps, doors], lambda pid: WATCHED.get(pid, 0))
+    preloaded = PreloadRhythms([0] * wire.COUNTER_COUNT, WorkBudget(plenty, plenty, plenty))
+    fd = os.memfd_create("preload")
+    os.ftruncate(fd, wire.PRELOAD_BYTES)
+    preloaded.add(IMAGE, fd, uid=1)
+    os.pwrite(fd, wire.RHYTHM.build(tid=9, pid=IMAGE[0]), wire.PRELOAD_RHYTHMS_OFFSET)
+    steps = FoundSteps([maps, preloaded], lambda pid: WATCHED.get(pid, 0))
     assert read(steps) == []
     assert sum(steps.counts.values()) == 1
 
-    os.pwrite(fd, bytes(wire.RHYTHM.size), wire.DOOR_RHYTHMS_OFFSET)
-    doors.leave(IMAGE)
+    os.pwrite(fd, bytes(wire.RHYTHM.size), wire.PRELOAD_RHYTHMS_OFFSET)
+    preloaded.leave(IMAGE)
     other = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, other, tid=11)
 
