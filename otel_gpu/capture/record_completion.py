@@ -102,7 +102,7 @@ class RecordCompletion:
         yield from self._snapshots.memory_map(record)
 
     def _pass_step(self, record: bytes) -> Iterator[bytes]:
-        self._snapshots.steps.note_told(record)
+        self._snapshots.steps.note_reported(record)
         yield record
 
     def _tell(self, record: bytes) -> Iterator[bytes]:

@@ -73,20 +73,20 @@ class PendingEvents:
 
     def hold(self, image: ProcessKey, event: Waiting, ktime_ns: int) -> None:
         """Hold an event back, which came at some time of the stream."""
-        self._arrival(image, ktime_ns).events.append(event)
+        self._pending(image, ktime_ns).events.append(event)
         self._held += 1
 
     def hold_series(
         self, image: ProcessKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
     ) -> None:
         """Hold a series back; it takes the place of its earlier value."""
-        series = self._arrival(image, ktime_ns).series
+        series = self._pending(image, ktime_ns).series
         self._held += key not in series
         series[key] = aggregate
 
     def hold_times(self, image: ProcessKey, ktime_ns: int) -> None:
         """Note that the time account of an image is to be said."""
-        self._arrival(image, ktime_ns).has_times = True
+        self._pending(image, ktime_ns).has_times = True
 
     def take(self, image: ProcessKey) -> PendingProgram | None:
         """Return what waits for an image, once."""
@@ -108,7 +108,7 @@ class PendingEvents:
         patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
         return ktime_ns - arrival.since_ktime_ns > patience_ns
 
-    def _arrival(self, image: ProcessKey, ktime_ns: int) -> PendingProgram:
+    def _pending(self, image: ProcessKey, ktime_ns: int) -> PendingProgram:
         arrival = self._by_image.get(image)
         if arrival is None:
             arrival = self._by_image[image] = PendingProgram(ktime_ns)

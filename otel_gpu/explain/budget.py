@@ -116,7 +116,7 @@ class ChainBudget:
         return least
 
     def _decide(self, second: int) -> Iterator[Decision]:
-        for entry in sorted(self._seconds.pop(second), key=_by_arrival):
+        for entry in sorted(self._seconds.pop(second), key=_by_time):
             yield Decision(entry.chain)
 
     def _give_up(self, entries: list[_Entry], entry: _Entry, reason: str) -> Decision:
@@ -128,5 +128,5 @@ class ChainBudget:
         return Decision(entry.chain, reason)
 
 
-def _by_arrival(entry: _Entry) -> int:
+def _by_time(entry: _Entry) -> int:
     return -entry.minus_number

@@ -7,8 +7,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.chains import Cause, Chain
 from otel_gpu.explain.slow_steps import ThreadChains, causes_of_step, chains_by_thread
-from otel_gpu.state.steps import SlowStep as Slow
-from otel_gpu.state.steps import StepSeries, ThreadSteps
+from otel_gpu.state.steps import SlowStep, StepSeries, ThreadSteps
 
 MAX_ROWS: Final = 256
 """In a document: those of the most time."""
@@ -116,7 +115,7 @@ def _row(series: StepSeries, chains: ThreadChains) -> StepTotals:
     )
 
 
-def _slow(step: Slow, chains: ThreadChains) -> SlowStepRow:
+def _slow(step: SlowStep, chains: ThreadChains) -> SlowStepRow:
     activity = step.activity
     event = activity.event
     return SlowStepRow(

@@ -1,10 +1,10 @@
 """
-The ledger: the latest reading of everything that is counted, and what a window added to it.
+The state of a capture: the latest reading of everything that is counted, and what a window added to it.
 
-    ledger = Ledger(Window(start_unix_ns))
+    state = CaptureState(Window(start_unix_ns))
     for activity in activities:
-        ledger.observe(activity)
-    for figures in ledger.figures().values():
+        state.observe(activity)
+    for figures in state.figures().values():
         print(figures.process.pid, figures.series, figures.times)
 """
 

@@ -92,14 +92,14 @@ def check_devices(body: Mapping[str, Any]) -> None:
         and all(len(name) <= MAX_TEXT for name in body.get("failed", {}))
         and all(0 <= count <= _INT64_MAX for count in counts)
         and len(gpus) <= MAX_DEVICES
-        and all(all(_findings(gpu)) for gpu in gpus)
+        and all(all(_checks(gpu)) for gpu in gpus)
         and len({gpu["index"] for gpu in gpus}) == len(gpus)
     )
     if not good:
         raise TypeError("body is not what devices say of themselves")
 
 
-def _findings(gpu: Mapping[str, Any]) -> Iterator[bool]:
+def _checks(gpu: Mapping[str, Any]) -> Iterator[bool]:
     yield 0 <= gpu.get("index", -1) < MAX_DEVICES
     yield isinstance(gpu.get("is_lost", False), bool)
     yield all(len(gpu.get(name, "")) <= MAX_TEXT for name in _TEXTS)

@@ -52,14 +52,14 @@ def check_fabric(body: Mapping[str, Any]) -> None:
         and len(failed) <= _MAX_FAILURES
         and all(len(name) <= MAX_TEXT for name in failed)
         and len(ports) <= MAX_PORTS
-        and all(all(_findings(port)) for port in ports)
+        and all(all(_checks(port)) for port in ports)
         and len({(port["adapter"], port["port"]) for port in ports}) == len(ports)
     )
     if not good:
         raise TypeError("body is not what network adapters say")
 
 
-def _findings(port: Mapping[str, Any]) -> Iterator[bool]:
+def _checks(port: Mapping[str, Any]) -> Iterator[bool]:
     yield "adapter" in port and "port" in port
     yield all(len(port.get(name, "")) <= MAX_TEXT for name in _TEXTS)
     yield _is_count(port.get("port", 0)) and _is_count(port.get("rate_bps", 0))

@@ -127,7 +127,7 @@ class FoundSteps:
         """Whether rounds come that no record is sent of."""
         return any(thread.rhythm is not None for thread in self._threads.values())
 
-    def note_told(self, record: bytes) -> None:
+    def note_reported(self, record: bytes) -> None:
         """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
         fields = wire.RECORD_HEADER.named(record)
         self._telling.add((fields["pid"], fields["image_ktime_ns"]))

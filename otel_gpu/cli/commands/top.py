@@ -80,7 +80,7 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
         args.duration = args.interval
     rejected: Counter[str] = Counter()
     faults = Faults()
-    board = _make_board(args, config, rejected)
+    board = _make_model(args, config, rejected)
     with open_capture(args, config, rejected, faults, is_shown=True) as (started, batches):
         console = out.stderr_console if args.command else out.stdout_console
         display = _make_display(args, board, console, _name_target(args))
@@ -107,7 +107,7 @@ def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
 
 def _play(args: Namespace, config: Config, out: Output) -> int:
     recording = RecordingSource(args.recording)
-    board = _make_board(args, config, recording.rejected)
+    board = _make_model(args, config, recording.rejected)
     display = _make_display(args, board, out.stdout_console, args.recording.name)
     observers: list[Observer] = [board] if args.once else [_Pace(display), board]
     # Signals do what `q` does, so that the terminal is left as it was.
@@ -156,7 +156,7 @@ class _Pace:
             raise _Quit
 
 
-def _make_board(args: Namespace, config: Config, rejected: Mapping[str, int]) -> TopModel:
+def _make_model(args: Namespace, config: Config, rejected: Mapping[str, int]) -> TopModel:
     interval_ns = round(args.interval * _NS_PER_S)
     return TopModel(pipeline.bounded_settings(config), interval_ns, rejected)
 

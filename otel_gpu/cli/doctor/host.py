@@ -14,7 +14,7 @@ from pathlib import Path
 
 import otel_gpu
 from otel_gpu.capture.bpf.bcc.kernel_headers import find_bcc, find_headers, install_hint
-from otel_gpu.capture.bpf.libbpf import Libbpf as CLibbpf
+from otel_gpu.capture.bpf.libbpf import Libbpf
 from otel_gpu.capture.bpf.libbpf_file import MINIMUM_VERSION
 from otel_gpu.capture.bpf.libbpf_trials import LibbpfReport, query_libbpf
 from otel_gpu.capture.bpf.loaders import choose_loader
@@ -198,7 +198,7 @@ def _check_perf_event_paranoid(host: CheckedHost) -> CheckResult:
 def try_clock() -> int:
     """Open the clock of a CPU, and close it; return 0, or the error's number, -1: without libbpf."""
     try:
-        fd = CLibbpf().open_cpu_clock(min(os.sched_getaffinity(0)), _CLOCK_PERIOD_NS)
+        fd = Libbpf().open_cpu_clock(min(os.sched_getaffinity(0)), _CLOCK_PERIOD_NS)
     except HostError:
         return -1
     if fd < 0:

@@ -1,4 +1,4 @@
-"""Whereabouts: where in their programs the threads of a process were, by what its time account says."""
+"""Where in their programs the threads of a process were, by what its time account says."""
 
 from collections.abc import Iterable
 

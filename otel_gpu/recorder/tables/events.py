@@ -53,7 +53,7 @@ class Reference(NamedTuple):
     """
     A field that an activity has beside its event, and the column that refers to it.
 
-    ``method`` is that of ``Names``, which gives the number of a thing, and of ``Directory``, which
+    ``method`` is that of ``StoredNames``, which gives the number of a thing, and of ``Dictionary``, which
     gives the thing back. Empty: the row holds the field as it is.
     """
 

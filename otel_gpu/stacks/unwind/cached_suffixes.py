@@ -66,7 +66,7 @@ def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[int]], object]:
 
 
 class CachedSuffixes:
-    """Tails by process and return address; of ``limit``, those of processes that were not met lately go."""
+    """Cached suffixes by process and return address; of ``limit``, those of processes that were not met lately go."""
 
     def __init__(self, limit: int = _MAX_TAILS) -> None:
         self._limit = limit

@@ -256,7 +256,7 @@ def test_a_program_that_tells_its_steps_has_no_found_ones(maps, steps):
     told = wire.STEP_RECORD.build(kind=wire.RECORD_STEP, pid=pid, image_ktime_ns=image_ktime_ns)
 
     read(steps)
-    steps.note_told(told)
+    steps.note_reported(told)
 
     assert read(steps) == []
     assert named(steps.take(round_of(1, 2))) == []
