@@ -93,7 +93,10 @@ def waits_for_server(wait: KernelWait) -> bool:
 
 
 def _places(pid: int) -> Iterator[str]:
-    for tid in _tids(pid):
+    tids = _tids(pid)
+    if len(tids) > _MAX_THREADS:
+        yield "one of too many threads"
+    for tid in tids[:_MAX_THREADS]:
         folder = f"/proc/{pid}/task/{tid}"
         place = read_file(f"{folder}/wchan", 256).decode("ascii", "replace").strip("0 \n")
         is_stuck = place.startswith(_FOR_SERVER) or stat_fields(folder)[:1] == [b"D"]

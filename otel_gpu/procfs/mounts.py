@@ -157,7 +157,9 @@ def _does_any_user_serve(folder: int) -> bool:
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         trusted = (None, 0, os.geteuid())
-        return any(_owner(folder, name) not in trusted for name in os.listdir(listed))  # noqa: PTH208
+        # A user can have thousands, and the first one will do.
+        with os.scandir(listed) as names:
+            return any(_owner(folder, each.name) not in trusted for each in names)
     finally:
         os.close(listed)
 

@@ -23,16 +23,16 @@ import os
 import stat
 from typing import Final
 
-from otel_gpu.procfs.file_status import PROC, FileStatus, file_system_of, status_of
+from otel_gpu.procfs.file_status import OF_KERNEL, PROC, FileStatus, file_system_of, status_of
 from otel_gpu.procfs.mounts import BELOW_OVERLAY, server_of
 from otel_gpu.procfs.proc_files import close_file
+from otel_gpu.procfs.reader import open_name
 from otel_gpu.procfs.users import User
 from otel_gpu.wire import UNKNOWN_USER
 
 _READ, _SEARCH = 4, 1
 # Links as of the kernel; steps with those in the texts of links.
 _MAX_LINKS, _MAX_FOLDERS, _MAX_STEPS = 40, 64, 1024
-_FILE_FLAGS: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -87,6 +87,9 @@ def open_regular(place: int, pid: int, checked: FileStatus | None = None) -> int
     try:
         if not stat.S_ISREG(_look_at(place, pid, checked).mode):
             raise OSError("not a regular file")
+        # Some of these keep a reader waiting, and some show it more than they show their owner.
+        if file_system_of(place) in OF_KERNEL:
+            raise OSError("not a file but something that the kernel makes")
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         close_file(place)
@@ -137,7 +140,7 @@ class _Walk:
             if name == "..":
                 self._leave(max(1, len(self._open) - 1))
                 continue
-            self._open.append((os.open(name, _FILE_FLAGS, dir_fd=self._open[-1][0]), None))
+            self._open.append((open_name(self._pid, self._open[-1][0], name), None))
             status = self._look()
             if stat.S_ISDIR(status.mode):
                 self._check(status, _SEARCH)

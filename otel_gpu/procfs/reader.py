@@ -1,13 +1,14 @@
 """
-What is read of a process under the lock of its memory map: command line, environment, mappings, memory.
+What is read of a process under locks that it can hold: command line, environment, mappings, memory, names.
 
 A program can hold that lock for as long as it likes: one thread waits for a page of a file system that
 its user serves (FUSE), and another one asks for the lock, behind which all readers wait. So of other
 users than root and our own, all this is read by a process that is abandoned when it is late (see
-``reader_process``). Whoever kept it waiting is not asked for a while, and longer each time; and so is
+``reader_process``). Names in folders are looked up by it, too: a folder's lock can be held in the same way. Whoever kept it waiting is not asked for a while, and longer each time; and so is
 a user whose processes did so for more than a share of our time.
 """
 
+import errno
 import logging
 import os
 import select
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple
 from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs import reader_process as child
+from otel_gpu.procfs.file_status import open_cached
 from otel_gpu.procfs.proc_files import read_descriptor, read_file, stat_fields
 from otel_gpu.procfs.users import file_user
 
@@ -41,7 +43,9 @@ _MAX_NEWS: Final = 256
 _START_TICKS: Final = 19
 # One message on a socket has to hold it.
 _MAX_MEMORY_BYTES: Final = 128 << 10
-_OPENS: Final = (child.OPEN_MAPPING, child.OPEN_MAPS)
+_OPENS: Final = (child.OPEN_MAPPING, child.OPEN_MAPS, child.OPEN_NAME)
+# The last three: of kernels before 5.12, and of filters of system calls.
+_NOT_CACHED: Final = (errno.EAGAIN, errno.EINVAL, errno.ENOSYS, errno.EPERM)
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +90,15 @@ class ProcessReader:
         self._news: list[Late] = []
 
     def ask(
-        self, pid: int, uid: int, what: int, first: int, second: int = 0, given: int | None = None
+        self,
+        pid: int,
+        uid: int,
+        what: int,
+        first: int = 0,
+        second: int = 0,
+        *,
+        name: bytes = b"",
+        given: int | None = None,
     ) -> tuple[bytes, int | None]:
         """
         Return the bytes of an answer, and the descriptor that comes with it.
@@ -99,7 +111,7 @@ class ProcessReader:
         begun_s = self._clock()
         try:
             asked = self._socket or self._start(pid, uid)
-            question = child.QUESTION.pack(pid, what, first, second)
+            question = child.QUESTION.pack(pid, what, first, second) + name
             begun_s = self._clock()
             socket.send_fds(asked, [question], [] if given is None else [given])
             answer = self._receive(asked, what in _OPENS)
@@ -191,8 +203,11 @@ class ProcessReader:
                         break
                     raise TimeoutError
             if opens:
-                message, found, _, _ = socket.recv_fds(asked, most, 1, socket.MSG_CMSG_CLOEXEC)
+                message, found, _, _ = socket.recv_fds(asked, most, 1)
                 descriptor = found[0] if found else None
+                if descriptor is not None:
+                    # recv_fds() takes flags for the message and uses none.
+                    os.set_inheritable(descriptor, False)  # noqa: FBT003 -- not ours
             else:
                 message = asked.recv(most)
             if not message:
@@ -257,7 +272,7 @@ def open_maps(pid: int) -> int:
     uid = file_user(pid)
     if _answers(uid):
         return os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
-    return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPS, 0))
+    return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPS))
 
 
 def read_maps(pid: int, descriptor: int, limit_bytes: int) -> bytes:
@@ -286,6 +301,35 @@ def open_mapping(pid: int, start: int, end: int) -> int:
         link = f"/proc/{pid}/map_files/{start:x}-{end:x}"
         return os.open(link, os.O_PATH | os.O_CLOEXEC)
     return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPPING, start, end))
+
+
+def open_name(pid: int, folder: int, name: str) -> int:
+    """
+    Open a name in a folder with O_PATH, on a path that a process names; links are not followed.
+
+    Whoever lists the folder into a page that is not there yet keeps lookups waiting for as long, once another
+    process wants to change the folder. What the kernel has in its cache is found without the folder's lock.
+
+    Args:
+        pid: The process.
+        folder: A descriptor of the folder.
+        name: One name, without a slash.
+
+    Raises:
+        OSError: It cannot be opened, or not in time.
+    """
+    uid = file_user(pid)
+    if _answers(uid):
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return open_cached(folder, name)
+    except OSError as error:
+        if error.errno not in _NOT_CACHED:
+            raise
+    text = os.fsencode(name)
+    if len(text) > child.MAX_NAME_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), name)
+    return _descriptor(_reader.ask(pid, uid, child.OPEN_NAME, name=text, given=folder))
 
 
 def read_memory(pid: int, uid: int, address: int, size_bytes: int) -> bytes:

@@ -4,7 +4,8 @@ Reads what other processes have, a question in and an answer out; runs as a proc
 A page of another process can be one of a file system that the process serves itself (FUSE). Reading it
 waits until the process answers, which it may never do. Meanwhile the lock of its memory map can be
 held, which its command line, its environment and the list of what it maps are read under as well. So
-this process waits, and whoever asked goes on without it.
+this process waits, and the agent goes on without it. So it is with the lock of a folder, which a program
+holds that lists the folder into such a page.
 
 It imports nothing of the package, and is started by its path.
 """
@@ -17,13 +18,16 @@ from collections.abc import Iterator
 
 QUESTION = struct.Struct("<iBQQ")
 """Pid, what is asked, and two numbers that say more."""
-READ_MEMORY, OPEN_MAPPING, OPEN_MAPS, READ_OPEN, READ_FIRST = range(5)
+READ_MEMORY, OPEN_MAPPING, OPEN_MAPS, READ_OPEN, OPEN_NAME, READ_FIRST = range(6)
 """
 Memory, by address and size in bytes; the file of a mapping, by its start and end; the list of
-mappings, open; the first bytes of a file that comes with the question; of one of ``FILES``, each with a
-number of its own from ``READ_FIRST`` on.
+mappings, open; the first bytes of a file that comes with the question; the file of a name, which is behind
+the question, in a folder that comes with it; the first bytes of one of ``FILES``, each with a number of its
+own from ``READ_FIRST`` on.
 """
 FILES = ("cmdline", "environ", "maps")
+MAX_NAME_BYTES = 255
+"""Of a name of a file."""
 
 HEAD = struct.Struct("<?i")
 """What each message of an answer begins with: whether more come, and the number of an error."""
@@ -37,11 +41,12 @@ def main() -> None:
     asker = socket.socket(fileno=0)
     asker.send(_LAST)
     while True:
-        question, descriptors, _, _ = socket.recv_fds(asker, QUESTION.size, 1)
+        question, descriptors, _, _ = socket.recv_fds(asker, QUESTION.size + MAX_NAME_BYTES, 1)
         if not question:
             return
         try:
-            _answer(asker, descriptors, *QUESTION.unpack(question))
+            name = question[QUESTION.size :]
+            _answer(asker, descriptors, name, *QUESTION.unpack_from(question))
         except (OSError, OverflowError) as error:
             number = error.errno if isinstance(error, OSError) else None
             asker.send(HEAD.pack(0, number or 0))
@@ -51,7 +56,13 @@ def main() -> None:
 
 
 def _answer(
-    asker: socket.socket, given: list[int], pid: int, what: int, first: int, second: int
+    asker: socket.socket,
+    given: list[int],
+    name: bytes,
+    pid: int,
+    what: int,
+    first: int,
+    second: int,
 ) -> None:
     folder = f"/proc/{pid}"
     if what == READ_MEMORY:
@@ -63,6 +74,12 @@ def _answer(
     elif what == OPEN_MAPS:
         with _open(f"{folder}/maps") as fd:
             socket.send_fds(asker, [_LAST], [fd])
+    elif what == OPEN_NAME:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=given[0])
+        try:
+            socket.send_fds(asker, [_LAST], [fd])
+        finally:
+            os.close(fd)
     elif what == READ_OPEN:
         os.lseek(given[0], 0, os.SEEK_SET)
         _send_first(asker, given[0], first)

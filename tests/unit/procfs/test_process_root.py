@@ -53,6 +53,14 @@ def test_links_stay_in_the_root(root):
         content(root, "/tmp/secret")
 
 
+def test_what_the_kernel_makes_is_no_file():
+    """A container can mount it at any path; reading can take for ever, and shows us more than its owner."""
+    path = f"/proc/{os.getpid()}/status"
+
+    with pytest.raises(OSError, match="the kernel makes"):
+        content("/", path)
+
+
 def test_the_file_itself_may_have_to_be_no_link(root):
     """Where anybody may write, a link is somebody's trick."""
     (root / "tmp" / "link").symlink_to("file")

@@ -1,15 +1,18 @@
 """Reading other users' processes, by a process that may be late."""
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from otel_gpu.procfs import reader, reader_process
+from otel_gpu.procfs.file_status import open_cached
 from otel_gpu.procfs.reader import LateError, ProcessReader
 
 OWN = os.getpid()
@@ -102,6 +105,56 @@ def test_a_late_reader_is_replaced_and_whoever_kept_it_is_left_alone(asked, slee
     assert reader.read_process_file(sleeping, "cmdline", 4096)
     assert not reader.is_late(sleeping)
     assert reader.take_late() == []
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_name_is_opened_in_a_folder(asked, tmp_path, monkeypatch, is_cached):
+    """By the reader, where the kernel does not have it in its cache; a link is not followed."""
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").stat(), (tmp_path / "link").lstat()
+    if not is_cached:
+        monkeypatch.setattr(reader, "open_cached", fail(errno.EAGAIN))
+    folder = os.open(tmp_path, os.O_PATH)
+    try:
+        opened = [reader.open_name(OWN, folder, name) for name in ("file", "link")]
+        with pytest.raises(FileNotFoundError):
+            reader.open_name(OWN, folder, "absent")
+        with pytest.raises(OSError, match="too long"):
+            reader.open_name(OWN, folder, 256 * "x")
+    finally:
+        os.close(folder)
+
+    statuses = [os.fstat(fd) for fd in opened]
+    assert [
+        os.path.samestat(statuses[0], (tmp_path / "file").stat()),
+        os.get_inheritable(opened[0]),
+    ] == [True, False]
+    assert os.path.samestat(statuses[1], (tmp_path / "link").lstat())
+    for fd in opened:
+        os.close(fd)
+    assert (asked._process is None) == is_cached
+
+
+def test_what_the_kernel_has_in_its_cache_is_opened(tmp_path):
+    """What it has not is nothing that it looks for."""
+    (tmp_path / "file").touch()
+    folder = os.open(tmp_path, os.O_PATH)
+    try:
+        os.close(open_cached(folder, "file"))
+        with pytest.raises(BlockingIOError):
+            open_cached(folder, "never looked for")
+    finally:
+        os.close(folder)
+
+
+def fail(number: int) -> Callable[..., int]:
+    """A function that fails with an error of the kernel's."""
+
+    def function(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return function
 
 
 def test_a_user_has_a_share_of_our_waiting(asked, monkeypatch):
