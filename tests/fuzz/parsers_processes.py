@@ -226,7 +226,11 @@ TARGETS = (
     ),
     Target("process_context", _process_context_seeds, parse_process_context, (), (b"OTEL_CTX",)),
     Target(
-        "preload", _preload_seeds, parse_preload, (PreloadError,), (struct.pack("<Q", os.getpid()),)
+        "preload_memory",
+        _preload_seeds,
+        parse_preload,
+        (PreloadError,),
+        (struct.pack("<Q", os.getpid()),),
     ),
     Target(
         "resource_texts",
