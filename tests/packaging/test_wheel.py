@@ -61,7 +61,7 @@ def test_what_programs_load_is_inside_for_this_architecture(opened):
 
     assert {name.removeprefix("otel_gpu/_preload/") for name in names} >= {
         f"{name}.{platform.machine()}.so"
-        for name in ("thread_context", "libotel_gpu_marks", "libotel_gpu_nvtx", "preload")
+        for name in ("thread_context", "libotel_gpu_marks", "libotel_gpu_nvtx", "otel_gpu_preload")
     }
     for name in names:
         with opened.open(name) as file:
