@@ -145,7 +145,7 @@ def test_the_tag_names_the_newest_glibc_that_the_libraries_use(opened, wheel, tm
         pytest.skip("objdump, an independent reader of symbol versions, is not installed")
     versions = [(2, 17)]
     for name in opened.namelist():
-        if re.match(r"otel_gpu/_(lib|native)/[^/]*\.so", name):
+        if re.match(r"otel_gpu/_(lib|preload)/[^/]*\.so", name):
             opened.extract(name, tmp_path)
             listed = subprocess.run(
                 [objdump, "-T", tmp_path / name], capture_output=True, text=True, check=True
