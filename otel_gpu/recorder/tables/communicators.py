@@ -14,30 +14,39 @@ _OPERATION = " ".join(
 )
 _HANDLE = (
     Column("handle", WORD, "the ncclComm_t; a signed 64-bit number"),
-    Column("generation", U32, "of this handle in its process: an address is used again"),
+    Column(
+        "generation", U32, "generation of this handle in its process, because addresses are reused"
+    ),
 )
 _FIGURES = (
-    Column("communicator", TEXT, "the same on all ranks, 16 hex digits; zeros: not known"),
+    Column("communicator", TEXT, "id, the same on all ranks, 16 hex digits; zeros: unknown"),
     Column("called", U64, "number of the last collective that was called"),
-    Column("completed", U64, "up to which number the program knows them to be done"),
-    Column("completed_ktime_ns", U64, "when it learned that, on CLOCK_MONOTONIC; 0: never", "ns"),
-    Column("completions", U64, "how many waited_ns is of", "{collective}"),
-    Column("waited_ns", U64, "from calls until the program knew that they are done", "ns"),
+    Column("completed", U64, "number of the last collective that the program knows to be complete"),
+    Column(
+        "completed_ktime_ns",
+        U64,
+        "when the program learned that, on CLOCK_MONOTONIC; 0: never",
+        "ns",
+    ),
+    Column("completions", U64, "number of collectives in waited_ns", "{collective}"),
+    Column(
+        "waited_ns", U64, "time from calls until the program knew that they were complete", "ns"
+    ),
     Column("captured", U64, "calls that became part of a graph", "{call}"),
     Column("failed", U64, "calls that failed", "{call}"),
-    Column("made_ktime_ns", U64, "when it was made or first seen, on CLOCK_MONOTONIC", "ns"),
-    Column("rank", S32, "of the process; -1: not known"),
-    Column("rank_count", S32, "of the communicator, on all hosts; 0: not known"),
-    Column("device", S32, "index as the process sees it; -1: not known"),
-    Column("async_error", S32, "ncclResult_t that the program was last told; 0: none"),
-    Column("flags", U32, "1: made before it was watched, 2: aborted, 4: destroyed"),
+    Column("made_ktime_ns", U64, "when it was created or first observed, on CLOCK_MONOTONIC", "ns"),
+    Column("rank", S32, "rank of the process; -1: unknown"),
+    Column("rank_count", S32, "ranks of the communicator, on all hosts; 0: unknown"),
+    Column("device", S32, "index as the process sees it; -1: unknown"),
+    Column("async_error", S32, "last asynchronous ncclResult_t that the program read; 0: none"),
+    Column("flags", U32, "1: created before the capture began, 2: aborted, 4: destroyed"),
 )
 """The figures of a rank, in the order of ``wire.communicators.Communicator``."""
 _SHARED = (
     *_FIGURES,
     Column("operations", JSON, "calls and bytes by number of the operation, as a JSON object"),
     Column("completed_unix_ns", U64, "completed_ktime_ns in Unix time; 0: never", "ns"),
-    Column("name", TEXT, "what the program calls it; empty: not known"),
+    Column("name", TEXT, "name in the program; empty: unknown"),
     Column(
         "calls",
         JSON,
@@ -51,7 +60,7 @@ _SHARED = (
 COMMUNICATOR_NUMBERED: tuple[Table, ...] = (
     Table(
         "communicator_readings",
-        "How far ranks were with the collectives of NCCL: one row for each rank of which anything changed.",
+        "Progress of ranks in NCCL collectives: one row for each rank that changed.",
         *(SEQ, PROCESS, DEVICE, UNIX, *_HANDLE),
         *_SHARED,
     ),
@@ -59,7 +68,7 @@ COMMUNICATOR_NUMBERED: tuple[Table, ...] = (
 COMMUNICATOR_TOTALS: tuple[Table, ...] = (
     Table(
         "communicator_totals",
-        "How far the ranks of a process were when a chunk ended, where the chunk added to it.",
+        "Progress of the ranks of a process at the end of a chunk, if the chunk changed it.",
         *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), *_HANDLE, DEVICE),
         *_SHARED,
         key_length=4,
@@ -68,7 +77,7 @@ COMMUNICATOR_TOTALS: tuple[Table, ...] = (
 COMMUNICATOR_VIEWS: tuple[View, ...] = (
     View(
         "v_communicators",
-        "How far ranks were with the collectives of NCCL, reading by reading.",
+        "Progress of ranks in NCCL collectives, reading by reading.",
         f"""
         SELECT e.seq, {utc("e.unix_ns")} AS time, p.service_name AS service, p.pid AS pid,
           e.communicator, e.rank, e.rank_count, e.called, e.completed,
@@ -77,24 +86,24 @@ COMMUNICATOR_VIEWS: tuple[View, ...] = (
           e.async_error, e.flags & 1 AS made_before, e.flags & 6 <> 0 AS has_left, e.unix_ns
         FROM communicator_readings e LEFT JOIN processes p ON p.process = e.process
         """,
-        time="when it was read, UTC",
-        communicator="its id, the same on all ranks; zeros: not known",
-        rank="of the process; -1: not known",
-        rank_count="of the communicator, on all hosts; 0: not known",
-        called="number of the last collective that it called; compares between ranks",
-        completed="up to which number the program knows them to be done",
-        pending=("called and not known to be done", "{collective}"),
-        completions=("of which in_flight_ms is the mean", "{collective}"),
-        in_flight_ms=("from a call until the program knew that it is done, on average", "ms"),
+        time="time of the reading, UTC",
+        communicator="id, the same on all ranks; zeros: unknown",
+        rank="rank of the process; -1: unknown",
+        rank_count="ranks of the communicator, on all hosts; 0: unknown",
+        called="number of the last collective that it called; comparable between ranks",
+        completed="number of the last collective that the program knows to be complete",
+        pending=("called and not known to be complete", "{collective}"),
+        completions=("number of collectives in the mean in_flight_ms", "{collective}"),
+        in_flight_ms=("mean time from a call until the program knew that it was complete", "ms"),
         captured=("calls that became part of a graph", "{call}"),
         failed=("calls that failed", "{call}"),
-        async_error="ncclResult_t that the program was last told; 0: none",
-        made_before="1: before it was watched; its numbers do not compare",
+        async_error="last asynchronous ncclResult_t that the program read; 0: none",
+        made_before="1: created before the capture began; its numbers are not comparable",
         has_left="1: it was aborted or destroyed",
     ),
     View(
         "v_collectives",
-        "Calls and bytes of ranks by operation, of the last reading of each rank.",
+        "Calls and bytes by rank and operation, from the last reading of each rank.",
         f"""
         WITH latest AS (
           SELECT max(seq) AS seq FROM communicator_readings GROUP BY process, handle, generation)
@@ -105,11 +114,11 @@ COMMUNICATOR_VIEWS: tuple[View, ...] = (
         FROM latest l JOIN communicator_readings e ON e.seq = l.seq, json_each(e.operations) o
           LEFT JOIN processes p ON p.process = e.process
         """,
-        time="when it was read, UTC",
-        communicator="its id, the same on all ranks; zeros: not known",
-        rank="of the process; -1: not known",
-        operation="what was called",
-        calls=("how many", "{call}"),
-        bytes=("elements times the size of their type, as the calls have it", "bytes"),
+        time="time of the reading, UTC",
+        communicator="id, the same on all ranks; zeros: unknown",
+        rank="rank of the process; -1: unknown",
+        operation="the operation",
+        calls=("number of calls", "{call}"),
+        bytes=("elements times the size of their type", "bytes"),
     ),
 )

@@ -29,12 +29,12 @@ MAX_DURATION_NS = 10 * 86_400 * 10**9
 _TIME = ColumnKind("INTEGER", 0, MAX_TIME_NS)
 _DURATION = ColumnKind("INTEGER", 0, MAX_DURATION_NS)
 _TRACE = Column("trace", U64, "see device_traces.seq")
-_STARTED = Column("start_ns", _TIME, "when it began, after base_unix_ns of its trace", "ns")
-_TOOK = Column("duration_ns", _DURATION, "how long it took", "ns")
-_NAME = Column("name", U64, "what it is called; see device_names. NULL: not known")
-_DEVICE = Column("device", S32, "index as its process sees it; -1: not known")
+_STARTED = Column("start_ns", _TIME, "start, after base_unix_ns of its trace", "ns")
+_TOOK = Column("duration_ns", _DURATION, "duration", "ns")
+_NAME = Column("name", U64, "name; see device_names. NULL: unknown")
+_DEVICE = Column("device", S32, "index as its process sees it; -1: unknown")
 _CORRELATION = Column(
-    "correlation", U32, "what a call enqueued has the same one in its trace; 0: not known"
+    "correlation", U32, "number that a call and its enqueued work share in their trace; 0: unknown"
 )
 
 
@@ -56,65 +56,69 @@ TRACES = "device_traces"
 PARTS: tuple[Table, ...] = (
     Table(
         NAMES,
-        "Names of what devices and hosts did; each once in a trace.",
+        "Names of device and host activities, each once per trace.",
         *(SEQ, _TRACE, Column("name", TEXT, "the name")),
     ),
     Table(
         SHAPES,
-        "Shapes and types of the inputs of operators; each once in a trace.",
-        *(SEQ, _TRACE, Column("shapes", TEXT, "as the tool wrote them")),
+        "Shapes and types of operator inputs, each once per trace.",
+        *(SEQ, _TRACE, Column("shapes", TEXT, "shapes, as the tool wrote them")),
     ),
     Table(
         THREADS,
         "Threads of the host in traces.",
         *(SEQ, _TRACE),
-        Column("pid", S64, "process id; -1: not known"),
-        Column("tid", S64, "thread id; -1: not known"),
-        Column("name", TEXT, "empty: not known"),
+        Column("pid", S64, "process id; -1: unknown"),
+        Column("tid", S64, "thread id; -1: unknown"),
+        Column("name", TEXT, "name; empty: unknown"),
     ),
     Table(
         COLLECTIVES,
-        "What several devices did together.",
+        "Collectives in traces.",
         *(SEQ, _TRACE),
-        Column("name", TEXT, "what it is"),
-        Column("process_group", TEXT, "who takes part; empty: not known"),
-        Column("sequence", S64, "which one of the group it is; -1: not known"),
-        Column("size_bytes", U64, "what it moves; 0: not known", "bytes"),
-        Column("ranks", U64, "how many take part; 0: not known"),
+        Column("name", TEXT, "name"),
+        Column("process_group", TEXT, "ranks of the collective; empty: unknown"),
+        Column("sequence", S64, "number of the collective in its group; -1: unknown"),
+        Column("size_bytes", U64, "bytes moved; 0: unknown", "bytes"),
+        Column("ranks", U64, "number of ranks; 0: unknown"),
     ),
     Table(
         MODELS,
         "Devices in traces.",
         *(SEQ, _TRACE, _DEVICE),
-        Column("name", TEXT, "its model; empty: not known"),
-        Column("compute", U64, "compute capability, as 80 for 8.0; 0: not known"),
-        Column("processors", U64, "its multiprocessors; 0: not known"),
+        Column("name", TEXT, "model; empty: unknown"),
+        Column("compute", U64, "compute capability, such as 80 for 8.0; 0: unknown"),
+        Column("processors", U64, "number of multiprocessors; 0: unknown"),
         Column("memory_bytes", U64, "what it has; 0: not known", "bytes"),
     ),
     Table(
         MARKS,
-        "Steps as devices themselves have them: from the first to the last of their work.",
+        "Steps on devices: from the first to the last work of the step.",
         *(SEQ, _TRACE, Column("device", S64, "index as its process sees it")),
-        *(Column("name", TEXT, "of the step"), _STARTED, _TOOK),
+        *(Column("name", TEXT, "name of the step"), _STARTED, _TOOK),
     ),
     Table(
         ACTIVITIES,
-        "What devices did, in device time; never the time of the call that enqueued it.",
+        "Device activities, in device time; never the time of the enqueuing call.",
         *(SEQ, _TRACE, Column("kind", *_kinds(Work)), _DEVICE),
-        Column("stream", S64, "stream; -1: not known"),
+        Column("stream", S64, "stream; -1: unknown"),
         *(_STARTED, _TOOK, _NAME, _CORRELATION),
-        Column("size_bytes", U64, "of copies and fills; 0: not known", "bytes"),
-        Column("collective", U64, "see device_collectives. NULL: none, or not known"),
-        Column("occupancy", REAL, "warps of a processor that it can use, 0 to 1; -1: not known"),
-        Column("blocks", REAL, "blocks for each processor; -1: not known"),
+        Column("size_bytes", U64, "bytes of copies and fills; 0: unknown", "bytes"),
+        Column("collective", U64, "see device_collectives. NULL: none, or unknown"),
+        Column(
+            "occupancy",
+            REAL,
+            "occupancy: share of a multiprocessor's warps that it can use, 0 to 1; -1: unknown",
+        ),
+        Column("blocks", REAL, "blocks per multiprocessor; -1: unknown"),
     ),
     Table(
         OPERATIONS,
-        "What threads of the host did meanwhile; those of one thread lie in each other.",
+        "Operations of host threads in traces; those of one thread are nested.",
         *(SEQ, _TRACE, Column("kind", *_kinds(HostWork))),
-        Column("thread", U64, "see device_threads. NULL: not known"),
+        Column("thread", U64, "see device_threads. NULL: unknown"),
         *(_STARTED, _TOOK, _NAME, _CORRELATION),
-        Column("shapes", U64, "of its inputs; see device_shapes. NULL: not known"),
+        Column("shapes", U64, "shapes of its inputs; see device_shapes. NULL: unknown"),
     ),
 )
 """What a trace is made of, in the order in which it is written."""
@@ -123,43 +127,43 @@ _OF_DEVICE = (SEQ, _TRACE, _DEVICE)
 _PHASES = (
     _ns("compute_ns", "time in which it computed"),
     _ns("exposed_communication_ns", "time in which it communicated, and did not compute"),
-    _ns("exposed_copy_ns", "time in which it copied, and did neither"),
-    _ns("idle_ns", "time in which it did nothing. NULL: not known"),
+    _ns("exposed_copy_ns", "time in which it copied, and neither computed nor communicated"),
+    _ns("idle_ns", "idle time. NULL: unknown"),
 )
-_CAUSE = Column("cause", TEXT, "what it waited for; see v_device_idle")
-_DID = Column("name", TEXT, "what the thread that launched next did; empty: not known")
-_PYTHON = Column("python", TEXT, "in which function of Python; empty: not known")
+_CAUSE = Column("cause", TEXT, "cause; see v_device_idle")
+_DID = Column("name", TEXT, "operation of the thread that launched next; empty: unknown")
+_PYTHON = Column("python", TEXT, "Python function; empty: unknown")
 
 FOUND: tuple[Table, ...] = (
     Table(
         "device_uses",
-        "How a program used a device. The parts of its time are the window.",
+        "Device time of a program by activity. The parts add up to the window.",
         *(*_OF_DEVICE, START._replace(kind=S64)),
-        _ns("window_ns", "its steps, or from its first to its last activity"),
+        _ns("window_ns", "time of its steps, or from its first to its last activity"),
         *_PHASES,
-        _ns("communication_ns", "time in which it communicated, also while it computed"),
-        _ns("copy_ns", "time in which it copied, also while it did something else"),
-        Column("steps", U32, "how many there are", "{step}"),
+        _ns("communication_ns", "all time in which it communicated"),
+        _ns("copy_ns", "all time in which it copied"),
+        Column("steps", U32, "number of steps", "{step}"),
         Column("verdict", TEXT, "what bounds the program"),
-        Column("useful", REAL, "share of the window in which it computed. NULL: not known"),
+        Column("useful", REAL, "share of the window in which it computed. NULL: unknown"),
     ),
     Table(
         "device_steps",
-        "Steps of a program on a device. The parts of the device's time are the step.",
-        *(*_OF_DEVICE, Column("name", TEXT, "of the step"), START._replace(kind=S64)),
-        *(_TOOK, _ns("host_ns", "how long the host says that it took"), *_PHASES),
-        Column("parts", JSON, "the same time by who had it, in ns: a JSON object"),
-        Column("set_aside", TEXT, "why it counts in no median; empty: it does"),
+        "Steps of a program on a device. The parts of the device's time add up to the step.",
+        *(*_OF_DEVICE, Column("name", TEXT, "name of the step"), START._replace(kind=S64)),
+        *(_TOOK, _ns("host_ns", "duration on the host"), *_PHASES),
+        Column("parts", JSON, "the step's time by cause, in ns: a JSON object"),
+        Column("set_aside", TEXT, "why medians exclude it; empty: they include it"),
     ),
     Table(
         "device_gaps",
-        "The longest stretches in which a device did nothing.",
+        "The longest idle gaps of a device.",
         *(*_OF_DEVICE, START._replace(kind=S64), _TOOK, _CAUSE, _DID, _PYTHON),
     ),
     Table(
         "device_waits",
-        "All idle time of a device, by what it waited for; nothing where the trace cannot tell.",
-        *(*_OF_DEVICE, _CAUSE, _DID, _PYTHON, _ns("time_ns", "how long, of all gaps together")),
+        "All idle time of a device, by cause; no rows where the trace does not show causes.",
+        *(*_OF_DEVICE, _CAUSE, _DID, _PYTHON, _ns("time_ns", "time of all gaps together")),
     ),
 )
 """What was found in a trace when it was written; ``explain`` finds it again."""
@@ -167,23 +171,22 @@ FOUND: tuple[Table, ...] = (
 DEVICE_NUMBERED: tuple[Table, ...] = (
     Table(
         TRACES,
-        "What a process recorded of its devices and of itself; see the tables device_… and "
-        "host_operations.",
+        "Imported device traces, one per process; see the tables device_… and host_operations.",
         *(SEQ, END, START),
-        Column("source", TEXT, "the file, as it was called"),
-        Column("tool", TEXT, "who recorded it"),
-        Column("base_unix_ns", U64, "what its times are after, in Unix time", "ns"),
-        Column("dated", U8, "0: that is not in the file, and was taken from its own time"),
-        Column("rank", U64, "which process of a run it is. NULL: not known"),
-        Column("ranks", U64, "how many there are. NULL: not known"),
-        Column("program", TEXT, "what the process ran; empty: the file does not say it"),
-        Column("host_name", TEXT, "where it ran, likewise"),
-        Column("processes", U64, "how many processes the same file is of"),
+        Column("source", TEXT, "name of the file"),
+        Column("tool", TEXT, "tool that recorded it"),
+        Column("base_unix_ns", U64, "origin of its times, in Unix time", "ns"),
+        Column("dated", U8, "0: the file does not contain it, and its modification time was used"),
+        Column("rank", U64, "rank of the process in its run. NULL: unknown"),
+        Column("ranks", U64, "number of ranks. NULL: unknown"),
+        Column("program", TEXT, "program of the process; empty: the file does not contain it"),
+        Column("host_name", TEXT, "its host; empty: the file does not contain it"),
+        Column("processes", U64, "number of processes in the file"),
         Column("has_stacks", U8, "1: functions of Python were recorded"),
         Column("has_shapes", U8, "1: shapes of inputs were recorded"),
-        _ns("overhead_ns", "time that recording itself took, as it says"),
-        Column("rejected", JSON, "what could not be read of the file: a JSON object of counts"),
-        Column("parts", U64, "rows of it, which come right after this one", "{row}"),
+        _ns("overhead_ns", "time that the recording itself took, as the tool reports it"),
+        Column("rejected", JSON, "unreadable parts of the file: a JSON object of counts"),
+        Column("parts", U64, "number of its rows, which follow this one", "{row}"),
     ),
     *PARTS,
     *FOUND,

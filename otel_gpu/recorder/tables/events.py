@@ -46,7 +46,7 @@ def _length(name: str, meaning: str, made_of: str) -> Column:
     return Column(name, S64, meaning, "ns", made_of=made_of)
 
 
-_DURATION = _length("duration_ns", "how long it took", "end_ktime_ns - start_ktime_ns")
+_DURATION = _length("duration_ns", "duration", "end_ktime_ns - start_ktime_ns")
 
 
 class Reference(NamedTuple):
@@ -213,14 +213,14 @@ def _no_ids(_ids: SpanIds, _event: object) -> tuple[bytes, ...]:
 _OF_PROCESS = Reference("process", PROCESS, "process")
 _ON_DEVICE = Reference("device", DEVICE, "device")
 _AT_STACK = Reference("stack", STACK, "program_stack")
-_FUNCTIONS = Column("stack", U64, "where in the kernel it was; see stacks. NULL: not known")
+_FUNCTIONS = Column("stack", U64, "stack in the kernel; see stacks. NULL: unknown")
 _IN_KERNEL = Reference("functions", _FUNCTIONS, "stack")
 
 EVENT_TABLES: tuple[EventTable, ...] = (
     EventTable(
         "calls",
-        "CUDA calls that were chosen to be kept: failed, slow, stalled or sampled ones, with "
-        "their host time. All calls are counted in aggregates.",
+        "Recorded CUDA calls: failed, slow, stalled or sampled ones, with their host time. "
+        "aggregates counts all calls.",
         CallActivity,
         CudaCall,
         SpanIds.of_call,
@@ -229,7 +229,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "stalls",
-        "Times in which a thread was off the CPU: first blocked, then ready and waiting for a CPU.",
+        "Intervals of a thread off the CPU: first blocked, then runnable and waiting for a CPU.",
         StallActivity,
         Stall,
         SpanIds.of_stall,
@@ -237,7 +237,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             _OF_PROCESS,
             Reference(
                 "reason",
-                Column("reason", TEXT, "what it was blocked on; see reasons. Empty: not blocked"),
+                Column("reason", TEXT, "why it was blocked; see reasons. Empty: not blocked"),
                 "",
             ),
             _IN_KERNEL,
@@ -246,15 +246,19 @@ EVENT_TABLES: tuple[EventTable, ...] = (
         ),
         (
             _DURATION,
-            _length("blocked_ns", "how long it was blocked", "runnable_ktime_ns - start_ktime_ns"),
             _length(
-                "run_queue_ns", "how long it waited for a CPU", "end_ktime_ns - runnable_ktime_ns"
+                "blocked_ns", "time in which it was blocked", "runnable_ktime_ns - start_ktime_ns"
+            ),
+            _length(
+                "run_queue_ns",
+                "time in which it waited for a CPU",
+                "end_ktime_ns - runnable_ktime_ns",
             ),
         ),
     ),
     EventTable(
         "gaps",
-        "Times between two outermost CUDA calls of one thread that were chosen to be kept.",
+        "Recorded gaps between two outermost CUDA calls of one thread.",
         GapActivity,
         Gap,
         SpanIds.of_gap,
@@ -262,7 +266,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "forks",
-        "Processes that made processes, and how long that took.",
+        "Forks, with their duration.",
         ForkActivity,
         Fork,
         SpanIds.of_fork,
@@ -273,17 +277,17 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "open_calls",
-        "CUDA calls that had not returned for long when they were looked at.",
+        "CUDA calls that had been open for long when they were reported.",
         OpenCallActivity,
         OpenCall,
         SpanIds.of_open_call,
         (_OF_PROCESS, _ON_DEVICE, _AT_STACK),
-        (_length("age_ns", "for how long it was open by then", "ktime_ns - start_ktime_ns"),),
-        Column("seen_unix_ns", U64, "when it was looked at, in Unix time", "ns"),
+        (_length("age_ns", "age at that time", "ktime_ns - start_ktime_ns"),),
+        Column("seen_unix_ns", U64, "time of the report, in Unix time", "ns"),
     ),
     EventTable(
         "samples",
-        "Where threads were that were on a CPU when its sampling clock ticked.",
+        "Stacks of threads on a CPU, one per tick of its sampling clock.",
         SampleActivity,
         CpuSample,
         _no_ids,
@@ -291,7 +295,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             _OF_PROCESS,
             _IN_KERNEL._replace(
                 column=_FUNCTIONS._replace(
-                    meaning="where in the kernel it was; see stacks. NULL: in none, or not known"
+                    meaning="stack in the kernel; see stacks. NULL: none, or unknown"
                 )
             ),
             _AT_STACK,
@@ -301,7 +305,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "steps",
-        "Steps of threads: what they do again and again, as their program says or as was found.",
+        "Steps of threads, marked by their program or detected by the agent.",
         StepActivity,
         Step,
         SpanIds.of_step,
@@ -309,7 +313,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "ranges",
-        "Ranges that programs marked with NVTX; tid is the thread that a range ended in.",
+        "Ranges that programs marked with NVTX; tid is the thread that ended the range.",
         RangeActivity,
         Range,
         SpanIds.of_range,
@@ -317,7 +321,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "thread_contexts",
-        "In which spans of their own application threads were, before the call, gap or fork that was in it.",
+        "Spans of the application that threads were in, each before the call, gap or fork in that span.",
         ContextActivity,
         ThreadContext,
         _no_ids,
@@ -327,14 +331,14 @@ EVENT_TABLES: tuple[EventTable, ...] = (
     ),
     EventTable(
         "device_faults",
-        "Errors of devices (XIDs), as their driver said them.",
+        "Errors of devices (XIDs), as their driver reported them.",
         DeviceFaultActivity,
         DeviceFault,
         SpanIds.of_device_fault,
         (
             Reference(
                 "process",
-                Column("process", U64, "whose work it was; NULL: nobody's that is watched"),
+                Column("process", U64, "process whose work failed; NULL: no watched process"),
                 "process",
             ),
         ),

@@ -24,31 +24,31 @@ from otel_gpu.recorder.tables.columns import (
     ColumnKind,
 )
 
-SEQ = Column("seq", U64, "number of the row over all tables, in the order of what was seen")
-UNIX = Column("unix_ns", U64, "when it was read, in Unix time", "ns")
-END = Column("end_unix_ns", U64, "when it ended, in Unix time", "ns")
-PROCESS = Column("process", U64, "whose it is; see processes")
-DEVICE = Column("cuda_device", U64, "which device; see devices. NULL: unknown")
-STACK = Column("program_stack", U64, "where in the program it was; see stacks. NULL: unknown")
-START = Column("start_unix_ns", U64, "when it began, in Unix time", "ns")
+SEQ = Column("seq", U64, "number of the row over all tables, in the order of observation")
+UNIX = Column("unix_ns", U64, "time of the reading, in Unix time", "ns")
+END = Column("end_unix_ns", U64, "end, in Unix time", "ns")
+PROCESS = Column("process", U64, "the process; see processes")
+DEVICE = Column("cuda_device", U64, "the device; see devices. NULL: unknown")
+STACK = Column("program_stack", U64, "stack in the program; see stacks. NULL: unknown")
+START = Column("start_unix_ns", U64, "start, in Unix time", "ns")
 WAITED_FOR = Column(
     "waited_for",
     JSON,
-    "what its system call was about, as a JSON object: kind, name, file_system, mount, is_remote, "
-    "is_incoming, peers, source. NULL: not known",
+    "the file of its system call, as a JSON object: kind, name, file_system, mount, "
+    "is_remote, is_incoming, peers, source. NULL: unknown",
 )
-INFO = Column("info", JSON, "all that was read, as a JSON object")
+INFO = Column("info", JSON, "the complete reading, as a JSON object")
 
 DIMENSIONS = ("grid", "block")
 
 # By name; a name means the same wherever it is.
 _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
-    "end_ktime_ns": (U64, "when it ended, on CLOCK_MONOTONIC", "ns"),
-    "ktime_ns": (U64, "when it was looked at, on CLOCK_MONOTONIC", "ns"),
-    "image_ktime_ns": (U64, "with pid, the key of the process image", "ns"),
+    "end_ktime_ns": (U64, "end, on CLOCK_MONOTONIC", "ns"),
+    "ktime_ns": (U64, "time of the report, on CLOCK_MONOTONIC", "ns"),
+    "image_ktime_ns": (U64, "start of the program; with pid, the key of the program", "ns"),
     "pid": (PID, "process id, in the agent's pid namespace", ""),
     "tid": (PID, "thread id", ""),
-    "start_ktime_ns": (U64, "when it began, on CLOCK_MONOTONIC", "ns"),
+    "start_ktime_ns": (U64, "start, on CLOCK_MONOTONIC", "ns"),
     "parent_start_ktime_ns": (U64, "start of the CUDA call around it; 0: in none", "ns"),
     "root_start_ktime_ns": (
         U64,
@@ -56,37 +56,41 @@ _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
         "ns",
     ),
     "call_start_ktime_ns": (U64, "start of the innermost CUDA call around it; 0: in none", "ns"),
-    "runnable_ktime_ns": (U64, "when it could run again; the start if it never stopped", "ns"),
-    "child_image_ktime_ns": (U64, "with child_pid, the key of the new process image", "ns"),
-    "blocked_ns": (U64, "time inside it that the thread waited for something", "ns"),
-    "run_queue_ns": (U64, "time inside it that the thread was ready and had no CPU", "ns"),
+    "runnable_ktime_ns": (
+        U64,
+        "when it was runnable again; the start if it was never blocked",
+        "ns",
+    ),
+    "child_image_ktime_ns": (U64, "start of the new program; with child_pid, its key", "ns"),
+    "blocked_ns": (U64, "time inside it in which the thread was blocked", "ns"),
+    "run_queue_ns": (U64, "time inside it in which the thread was runnable and had no CPU", "ns"),
     "size_bytes": (WORD, "bytes copied, allocated or freed", "bytes"),
-    "address": (WORD, "what was allocated, freed or copied to; a signed 64-bit number", ""),
+    "address": (WORD, "address that was allocated, freed or copied to; a signed 64-bit number", ""),
     "stream": (WORD, "stream handle, 0: the default one; a signed 64-bit number", ""),
     "function": (WORD, "of a launch: address or handle of the kernel; signed 64 bits", ""),
     "argument": (WORD, "first argument of the system call; a signed 64-bit number", ""),
     "user_stack": (WORD, "id of the user stack, 0: none; a signed 64-bit number", ""),
-    "status": (S32, "what the call returned; 0: success, else see errors", ""),
+    "status": (S32, "return value of the call; 0: success, else see errors", ""),
     "device": (S32, "device index as the process sees it; -1: unknown", ""),
-    "weight_ns": (U64, "time on CPUs that it stands for", "ns"),
-    "weight": (U32, "how many calls a sampled one stands for; else 1", "{call}"),
-    "voluntary_switches": (U32, "how often the thread gave up its CPU", "{switch}"),
-    "involuntary_switches": (U32, "how often its CPU was taken away", "{switch}"),
+    "weight_ns": (U64, "time on CPUs that it represents", "ns"),
+    "weight": (U32, "number of calls that a sampled one represents; else 1", "{call}"),
+    "voluntary_switches": (U32, "number of times that the thread gave up its CPU", "{switch}"),
+    "involuntary_switches": (U32, "number of times that the thread was preempted", "{switch}"),
     "cpu": (U32, "CPU that it ran on at the end", ""),
-    "api": (U16, "which CUDA API; see apis", ""),
+    "api": (U16, "the CUDA API; see apis", ""),
     "call_api": (U16, "CUDA API of the innermost call around it, 0: none; see apis", ""),
     "previous_api": (U16, "CUDA API of the call before; see apis", ""),
     "next_api": (U16, "CUDA API of the call after; see apis", ""),
-    "variant": (U16, "which exported spelling of the symbol", ""),
+    "variant": (U16, "number of the exported symbol, among those of the API", ""),
     "copy_kind": (U8, "direction of a copy; see copy_kinds", ""),
-    "choices": (U32, "why it was chosen to be kept, as a sum; see choices", ""),
-    "depth": (U8, "how many CUDA calls are around it", ""),
-    "call_depth": (U8, "how deep the innermost call around it lies", ""),
+    "choices": (U32, "why it was recorded, as a sum; see choices", ""),
+    "depth": (U8, "number of CUDA calls around it", ""),
+    "call_depth": (U8, "nesting depth of the innermost call around it", ""),
     "switch_type": (U8, "how it left the CPU; see switch_types", ""),
     "kernel_stack": (S32, "the kernel side's id of the stack; negative: none", ""),
     "system_call": (S32, "number of the system call that it was in; -1: none", ""),
     "flags": (U32, "a sum; see stall_flags", ""),
-    "resource": (U32, "the kernel side's id of what it waited for; 0: not known", ""),
+    "resource": (U32, "the kernel side's id of the file that it waited for; 0: unknown", ""),
     "culprit_pid": (PID, "process that had the CPU; 0: idle or unknown", ""),
     "culprit_tid": (PID, "thread that had the CPU; 0: idle or unknown", ""),
     "culprit_comm": (TEXT, "name of that thread", ""),
@@ -95,40 +99,52 @@ _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
     "waker_comm": (TEXT, "name of that thread", ""),
     "child_pid": (U32, "process id of the child", ""),
     "comm": (TEXT, "name of the thread", ""),
-    "state": (U8, "what the threads did; see states", ""),
-    "context": (U8, "where in their work they were; see contexts", ""),
-    "asked_bytes": (U64, "what was asked for", "bytes"),
-    "allocated_bytes": (U64, "in use then, by the allocator; of a call: what was seen", "bytes"),
-    "reserved_bytes": (U64, "taken from the device then", "bytes"),
-    "device_free_bytes": (U64, "what the device had free, as the thread was last told", "bytes"),
-    "device_total_bytes": (U64, "what the device has; 0: the thread never asked", "bytes"),
-    "device_ktime_ns": (U64, "when it was told that, on CLOCK_MONOTONIC", "ns"),
+    "state": (U8, "state of the threads; see states", ""),
+    "context": (U8, "context of the threads; see contexts", ""),
+    "asked_bytes": (U64, "requested bytes", "bytes"),
+    "allocated_bytes": (
+        U64,
+        "bytes in use then, by the allocator; of a call, the observed bytes",
+        "bytes",
+    ),
+    "reserved_bytes": (U64, "bytes taken from the device then", "bytes"),
+    "device_free_bytes": (
+        U64,
+        "free bytes of the device, as the thread last queried them",
+        "bytes",
+    ),
+    "device_total_bytes": (
+        U64,
+        "total bytes of the device; 0: the thread never queried them",
+        "bytes",
+    ),
+    "device_ktime_ns": (U64, "time of that query, on CLOCK_MONOTONIC", "ns"),
     "source": (
         U16,
-        "who said so: a framework (1) or a call (2); the program (1) or the agent (2)",
+        "of a failed request: 1 a framework, 2 a call; of a step: 1 the program, 2 the agent",
         "",
     ),
-    "number": (U64, "which one it is, as the program counts; of one that was found, from 1", ""),
-    "loader_wait_ns": (U64, "time of it for the data loader, as the program says", "ns"),
-    "trace_id": (SPAN_ID, "of the application's own span; empty: it has none", ""),
-    "span_id": (SPAN_ID, "of the application's own span; empty: it has none", ""),
-    "parent_span_id": (SPAN_ID, "of the span that it is in; empty: it is in none", ""),
-    "start_tid": (PID, "thread id of where it began", ""),
+    "number": (U64, "number of the step, from the program; of a detected step from 1", ""),
+    "loader_wait_ns": (U64, "time waiting for the data loader, as the program reports it", "ns"),
+    "trace_id": (SPAN_ID, "id of the application's own span; empty: none", ""),
+    "span_id": (SPAN_ID, "id of the application's own span; empty: none", ""),
+    "parent_span_id": (SPAN_ID, "id of its parent span; empty: none", ""),
+    "start_tid": (PID, "id of the thread that began it", ""),
     "range_kind": (U8, "0: pushed, 1: started, 2: a mark", ""),
-    "domain": (TEXT, "of NVTX; empty: the default one", ""),
-    "trace_flags": (U8, "of W3C Trace Context: 1: the span is sampled", ""),
-    "confidence_percent": (U8, "how sure it is that there are steps", "%"),
+    "domain": (TEXT, "NVTX domain; empty: the default one", ""),
+    "trace_flags": (U8, "flags of W3C Trace Context; 1: the span is sampled", ""),
+    "confidence_percent": (U8, "confidence that the step exists", "%"),
     "kind": (U8, "0: unknown, 1: training, 2: evaluation, 3: prefill, 4: decode", ""),
     "text": (TEXT, "KEY=VALUE, one in each line", ""),
-    "name": (TEXT, "what the program calls it", ""),
-    "told_by": (TEXT, "kernel_log or nvml, which does not say whose work it was", ""),
-    "xid": (U32, "NVIDIA's number of the kind of error", ""),
-    "bus_id": (TEXT, "where the device is: domain, bus and device of PCI", ""),
-    "said_pid": (U32, "whose work it was, as the driver knows it; 0: not said", ""),
+    "name": (TEXT, "name in the program", ""),
+    "told_by": (TEXT, "kernel_log or nvml; NVML does not name the process", ""),
+    "xid": (U32, "NVIDIA's error number (XID)", ""),
+    "bus_id": (TEXT, "PCI address: domain, bus and device", ""),
+    "said_pid": (U32, "pid of the process whose work failed, from the driver; 0: not reported", ""),
     "said_name": (TEXT, "name of that process, which it chose itself", ""),
-    "times": (U32, "how often the driver said the same within a second", ""),
-    "message": (TEXT, "what else the driver said", ""),
-    "reason": (TEXT, "what they were blocked on; see reasons. Empty: not blocked", ""),
+    "times": (U32, "number of equal messages of the driver within a second", ""),
+    "message": (TEXT, "rest of the driver's message", ""),
+    "reason": (TEXT, "why they were blocked; see reasons. Empty: not blocked", ""),
 }
 
 
@@ -150,6 +166,6 @@ def who(name: str, meaning: str) -> tuple[Column, ...]:
 
 TIME_KEY = (
     *(Column(name, *_FIELDS[name]) for name in ThreadTime._fields[1:4]),
-    Column("wait", U64, "who kept them from going on, and in what; see waits. 0: not known"),
+    Column("wait", U64, "call and culprit; see waits. 0: unknown"),
 )
 """What an entry of the time account is about, beside its process."""

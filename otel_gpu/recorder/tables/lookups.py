@@ -12,7 +12,7 @@ from otel_gpu.wire.probe_table import APIS
 _STATES = {
     wire.STATE_ON_CPU: "running",
     wire.STATE_RUN_QUEUE: "ready to run, waiting for a CPU",
-    wire.STATE_BLOCKED: "waiting for something else; reason says for what",
+    wire.STATE_BLOCKED: "blocked; see reason",
 }
 _CONTEXTS = {
     wire.CONTEXT_GAP: "between CUDA calls, of a thread that makes some",
@@ -23,11 +23,11 @@ _CONTEXTS = {
 _CHOICES = {
     wire.CHOICE_FAILED: "it failed",
     wire.CHOICE_SLOW: "it was slow for its series",
-    wire.CHOICE_SAMPLED: "it fell on the sample of one in so many",
-    wire.CHOICE_FULL: "every call of the process is kept",
+    wire.CHOICE_SAMPLED: "it was sampled",
+    wire.CHOICE_FULL: "every call of the process is recorded",
     wire.CHOICE_STALLED: "the scheduler kept it waiting",
-    wire.CHOICE_PARENT: "a call inside it was kept",
-    wire.CHOICE_FIRST_USE: "its kernel was found just then, so its code may have been loaded in it",
+    wire.CHOICE_PARENT: "a call inside it was recorded",
+    wire.CHOICE_FIRST_USE: "first use of its kernel, so the call can include loading its code",
 }
 _METRICS = {
     wire.METRIC_CALL_DURATION: ("ns", "host time inside CUDA calls"),
@@ -35,23 +35,23 @@ _METRICS = {
     wire.METRIC_OFF_CPU: ("ns", "time that threads were off the CPU, blocked or waiting for one"),
     wire.METRIC_RUN_QUEUE: ("ns", "time that threads waited for a CPU"),
     wire.METRIC_COPY_SIZE: ("bytes", "sizes of copies"),
-    wire.METRIC_FORK: ("", "forks; only the count means something"),
-    wire.METRIC_ELAPSED_TIME: ("ns", "time of a device, as the program measured it by events"),
-    wire.METRIC_ASYNC_EVENT: ("", "events of network adapters; only the count means something"),
+    wire.METRIC_FORK: ("", "forks; only the count has a meaning"),
+    wire.METRIC_ELAPSED_TIME: ("ns", "device time, as the program measured it by events"),
+    wire.METRIC_ASYNC_EVENT: ("", "events of network adapters; only the count has a meaning"),
 }
 _SWITCH_TYPES = {
-    wire.SWITCH_VOLUNTARY: "it gave it up, to wait for something",
-    wire.SWITCH_INVOLUNTARY: "it was taken away",
+    wire.SWITCH_VOLUNTARY: "it gave up its CPU to wait",
+    wire.SWITCH_INVOLUNTARY: "it was preempted",
 }
 _STALL_FLAGS = {
     wire.STALL_GIL: "the thread waited for the Python interpreter's lock",
     wire.STALL_FAULT: "not in a system call: a page fault, or stopped",
-    wire.STALL_IDLE_CPU: "the CPU that it got was idle until then, or it left it idle",
+    wire.STALL_IDLE_CPU: "its CPU was idle before or after the interval",
     wire.STALL_THROTTLED: "its cgroup's CPU quota took the CPU from it (known since Linux 6.18)",
     wire.STALL_STOPPED: "a signal or a debugger had stopped it",
-    wire.STALL_FROZEN: "a freezer of cgroup version 2 wants it stopped; its stack says whether it is",
-    wire.STALL_AGENT: "otel-gpu woke it, as it does those that it stopped to place probes",
-    wire.STALL_PREEMPTED: "it was at work, and its CPU was taken from it",
+    wire.STALL_FROZEN: "a freezer of cgroup version 2 wants it stopped; its stack shows whether it is",
+    wire.STALL_AGENT: "otel-gpu woke it, after it had stopped it to place probes",
+    wire.STALL_PREEMPTED: "it was running and was preempted",
 }
 _REASONS = {
     kernel_reasons.UNKNOWN: "not known",
@@ -60,9 +60,9 @@ _REASONS = {
     kernel_reasons.QUEUE: "work: its queue was empty, or full",
     kernel_reasons.IO: "a disk or file system",
     kernel_reasons.IPC: "another thread or process: pipe, socket, event, queue",
-    kernel_reasons.NETWORK: "another host, which this one had connected to",
+    kernel_reasons.NETWORK: "another host, over a connection from this one",
     kernel_reasons.SLEEP: "a timer: the program slept",
-    kernel_reasons.PAGE_FAULT: "memory that had to be read or made",
+    kernel_reasons.PAGE_FAULT: "a page fault: memory that had to be read or created",
     kernel_reasons.RECLAIM: "the kernel freeing memory",
     kernel_reasons.MMAP_LOCK: "the address space, which another thread was changing",
     kernel_reasons.CHILD_WAIT: "a child process",
@@ -94,7 +94,7 @@ def family_number(name: str) -> int:
 def _words(
     name: str, meaning: str, key: Column, words: Mapping[int, str], meanings: Mapping[int, str]
 ) -> Table:
-    columns = (key, Column("name", TEXT, "the word for it"), Column("meaning", TEXT, "in full"))
+    columns = (key, Column("name", TEXT, "name"), Column("meaning", TEXT, "meaning"))
     rows = [(number, words[number], text) for number, text in meanings.items()]
     return Table(name, meaning, *columns, rows=rows)
 
@@ -110,7 +110,7 @@ LOOKUPS = (
             TEXT,
             "runtime (libcudart), driver (libcuda), nccl (libnccl) or verbs (libibverbs)",
         ),
-        Column("family", TEXT, "what kind of call it is: launch, synchronize, copy, …"),
+        Column("family", TEXT, "kind of call: launch, synchronize, copy, …"),
         rows=[(api.number, api.name, api.layer_name, family_name(api.family)) for api in APIS],
     ),
     Table(
@@ -128,35 +128,35 @@ LOOKUPS = (
     ),
     _words(
         "states",
-        "What threads do.",
+        "States of threads.",
         Column("state", U8, "number of the state"),
         _names(wire.THREAD_STATE_NAMES, "state_"),
         _STATES,
     ),
     _words(
         "contexts",
-        "Where in its work a thread is.",
+        "Contexts of threads: inside or between CUDA calls.",
         Column("context", U8, "number of the context"),
         _names(wire.CALL_CONTEXT_NAMES, "context_"),
         _CONTEXTS,
     ),
     _words(
         "choices",
-        "Why a call or a gap was kept. Its choices are the sum of some of these.",
+        "Reasons for recording a call or a gap. Its choices are a sum of these.",
         Column("choice", U32, "a power of two"),
         _names(wire.CHOICE_NAMES, "choice_"),
         _CHOICES,
     ),
     _words(
         "stall_flags",
-        "What is known of a stall. Its flags are the sum of some of these.",
+        "Flags of stalls. The flags of a stall are a sum of these.",
         Column("flag", U32, "a power of two"),
         _names(wire.STALL_FLAG_NAMES, "stall_"),
         _STALL_FLAGS,
     ),
     _words(
         "switch_types",
-        "How a thread left its CPU.",
+        "Ways in which a thread leaves its CPU.",
         Column("switch_type", U8, "number of the type"),
         _names(wire.SWITCH_TYPE_NAMES, "switch_"),
         _SWITCH_TYPES,
@@ -165,16 +165,16 @@ LOOKUPS = (
         "copy_kinds",
         "Directions of copies.",
         Column("copy_kind", U8, "number"),
-        Column("name", TEXT, "the word for it"),
+        Column("name", TEXT, "name"),
         rows=_names(wire.COPY_KIND_NAMES, "copy_").items(),
     ),
     Table(
         "metrics",
-        "What series count.",
+        "Metrics of series.",
         Column("metric", U16, "number of the metric"),
-        Column("name", TEXT, "the word for it"),
-        Column("unit", TEXT, "of sum, min, max and of the buckets"),
-        Column("meaning", TEXT, "in full"),
+        Column("name", TEXT, "name"),
+        Column("unit", TEXT, "unit of sum, min, max and of the buckets"),
+        Column("meaning", TEXT, "meaning"),
         rows=[
             (number, name, *_METRICS[number])
             for number, name in _names(wire.METRIC_NAMES, "metric_").items()
@@ -182,16 +182,16 @@ LOOKUPS = (
     ),
     Table(
         "reasons",
-        "What a thread can be blocked on.",
+        "Reasons for which a thread can be blocked.",
         Column("reason", TEXT, "the word"),
-        Column("meaning", TEXT, "in full"),
+        Column("meaning", TEXT, "meaning"),
         rows=_REASONS.items(),
     ),
     Table(
         "cause_kinds",
         "Kinds of causes.",
         Column("kind", TEXT, "the word"),
-        Column("fault", TEXT, "whose it is: host, culprit (if one is known) or nobody"),
+        Column("fault", TEXT, "responsible side: host, culprit (if one is known) or nobody"),
         Column("advice", TEXT, "what to do about it"),
         rows=[(rule.kind, rule.fault, rule.advice) for rule in RULES],
     ),

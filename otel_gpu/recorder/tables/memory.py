@@ -8,33 +8,43 @@ from otel_gpu.wire.blocks import OutOfMemory
 
 TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
     "last_ktime_ns": (
-        "when the allocator last reported, to a tick of the kernel, on CLOCK_MONOTONIC",
+        "last report of the allocator, to a tick of the kernel, on CLOCK_MONOTONIC",
         "ns",
     ),
-    "allocated_bytes": ("in use, as the allocator says", "bytes"),
-    "reserved_bytes": ("taken from the device, as the allocator says", "bytes"),
-    "peak_allocated_bytes": ("the most that was in use", "bytes"),
-    "peak_reserved_bytes": ("the most that was reserved", "bytes"),
-    "before_bytes": ("in use before the first report", "bytes"),
-    "before_freed_bytes": ("freed of blocks that were not seen to be allocated", "bytes"),
+    "allocated_bytes": ("bytes in use, as the allocator reports", "bytes"),
+    "reserved_bytes": ("bytes taken from the device, as the allocator reports", "bytes"),
+    "peak_allocated_bytes": ("peak bytes in use", "bytes"),
+    "peak_reserved_bytes": ("peak bytes reserved", "bytes"),
+    "before_bytes": ("bytes in use before the first report", "bytes"),
+    "before_freed_bytes": ("bytes freed of blocks whose allocation was not observed", "bytes"),
     "allocations": ("blocks handed out so far", "{block}"),
     "frees": ("blocks taken back so far", "{block}"),
-    "handed_out_bytes": ("handed out so far", "bytes"),
-    "taken_back_bytes": ("taken back so far", "bytes"),
-    "unequal": ("reports whose total was not what had been seen", "{report}"),
-    "unsampled_bytes": ("handed out in blocks that were not chosen for a stack", "bytes"),
-    "withheld_bytes": ("handed out in chosen blocks whose stack was over the rate", "bytes"),
+    "handed_out_bytes": ("bytes handed out so far", "bytes"),
+    "taken_back_bytes": ("bytes taken back so far", "bytes"),
+    "unequal": ("reports whose total differs from what was observed", "{report}"),
+    "unsampled_bytes": ("handed out in blocks that were not sampled for a stack", "bytes"),
+    "withheld_bytes": ("handed out in sampled blocks whose stack was rate-limited", "bytes"),
 }
 """What columns of totals say, and their units."""
 _NUMBER = Column("device", S32, "index as the process sees it")
-_KEY = Column("place_key", WORD, "names the stack in its process; 0: not known. 64 bits, signed")
+_KEY = Column(
+    "place_key", WORD, "id of the stack in its process; 0: unknown. A signed 64-bit number"
+)
 _FIGURES = (
-    Column("live_bytes", S64, "in use; sampled blocks count as what they stand for", "bytes"),
-    Column("live_blocks", S64, "how many blocks that is, about", "{block}"),
-    Column("allocated_bytes", U64, "ever allocated there", "bytes"),
-    Column("allocated_blocks", U64, "how many blocks that were, about", "{block}"),
     Column(
-        "large_live_bytes", U64, "exact: of large blocks, or of all where all have stacks", "bytes"
+        "live_bytes",
+        S64,
+        "bytes in use; sampled blocks count for the bytes that they represent",
+        "bytes",
+    ),
+    Column("live_blocks", S64, "estimated number of these blocks", "{block}"),
+    Column("allocated_bytes", U64, "bytes ever allocated there", "bytes"),
+    Column("allocated_blocks", U64, "estimated number of these blocks", "{block}"),
+    Column(
+        "large_live_bytes",
+        U64,
+        "exact bytes of large blocks, or of all blocks where all have stacks",
+        "bytes",
     ),
 )
 
@@ -50,15 +60,15 @@ def _totals(*, optional: bool) -> tuple[Column, ...]:
 MEMORY_NUMBERED: tuple[Table, ...] = (
     Table(
         "memory_readings",
-        "What allocators of frameworks said of devices. The holders of a reading have its seq.",
+        "Figures of framework allocators per device. The holders of a reading have its seq.",
         *(SEQ, PROCESS, _NUMBER, DEVICE, UNIX),
         *_totals(optional=True),
     ),
     Table(
         "memory_holders",
-        "Who holds memory, by stack: those that changed since the reading before.",
-        Column("seq", U64, "of the reading"),
-        Column("holder", U32, "number of it in the reading, from 0"),
+        "Memory in use by stack: those that changed since the previous reading.",
+        Column("seq", U64, "seq of the reading"),
+        Column("holder", U32, "number of the holder in the reading, from 0"),
         *(_KEY, STACK, *_FIGURES),
         key_length=2,
     ),
@@ -70,29 +80,28 @@ MEMORY_NUMBERED: tuple[Table, ...] = (
         Column(
             "memory_map",
             JSON,
-            "what was where at that moment, as a JSON object: segments and blocks. NULL: not known",
+            "memory map at that time, as a JSON object: segments and blocks. NULL: unknown",
         ),
     ),
     Table(
         "out_of_memory_stacks",
-        "Where the blocks of a memory map were allocated.",
-        Column("seq", U64, "of the request that failed"),
-        *(_KEY, STACK._replace(meaning="where in the program it was; see stacks")),
+        "Stacks that allocated the blocks of a memory map.",
+        Column("seq", U64, "seq of the failed request"),
+        *(_KEY, STACK._replace(meaning="stack in the program; see stacks")),
         key_length=2,
     ),
 )
 MEMORY_TOTALS: tuple[Table, ...] = (
     Table(
         "memory_totals",
-        "What the allocator of a process had said of a device when a chunk ended, where the chunk "
-        "added to it.",
+        "Totals of a process's allocator per device at the end of a chunk, if the chunk changed them.",
         *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), _NUMBER, DEVICE),
         *_totals(optional=True),
         key_length=3,
     ),
     Table(
         "memory_holder_totals",
-        "What each stack of a process held when a chunk ended, where the chunk added to it.",
+        "Memory in use by stack at the end of a chunk, if the chunk changed it.",
         *(PROCESS, Column("chunk", U64, "number of the chunk; see chunks"), _NUMBER),
         *(_KEY, STACK, *_FIGURES),
         key_length=4,

@@ -8,9 +8,9 @@ _OWNER = "t.source, t.rank, e.device"
 _OF = "JOIN device_traces t ON t.seq = e.trace"
 _STARTED = "(t.base_unix_ns + e.start_ns)"
 _SHARED = {
-    "source": "the file that it was imported from, as it was called",
-    "rank": "which process of a run it is; NULL: not known",
-    "device": "index of the device as its process sees it; -1: not known",
+    "source": "name of the imported file",
+    "rank": "rank of the process in its run; NULL: unknown",
+    "device": "index of the device as its process sees it; -1: unknown",
 }
 
 
@@ -22,7 +22,7 @@ def _words(column: str, words: type[Work | HostWork]) -> str:
 DEVICE_VIEWS: tuple[View, ...] = (
     View(
         "v_device_time",
-        "How a program used each device, in device time.",
+        "Device time of each program and device, by activity.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, {_OWNER}, m.name AS device_model,
           {ms("e.window_ns")} AS window_ms, {ms("e.compute_ns")} AS compute_ms,
@@ -33,19 +33,19 @@ DEVICE_VIEWS: tuple[View, ...] = (
           LEFT JOIN device_models m ON m.trace = e.trace AND m.device = e.device
         """,
         **_SHARED,
-        window_ms=("its steps, or from its first to its last activity", "ms"),
+        window_ms=("time of its steps, or from its first to its last activity", "ms"),
         compute_ms=("time in which it computed", "ms"),
         exposed_communication_ms=("time in which it communicated, and did not compute", "ms"),
-        exposed_copy_ms=("time in which it copied, and did neither", "ms"),
-        idle_ms=("time in which it did nothing; NULL: not known", "ms"),
-        steps=("how many there are", "{step}"),
+        exposed_copy_ms=("time in which it copied, and neither computed nor communicated", "ms"),
+        idle_ms=("idle time; NULL: unknown", "ms"),
+        steps=("number of steps", "{step}"),
         verdict="what bounds the program",
-        useful="share of the window in which it computed; NULL: not known",
-        tool="who recorded it",
+        useful="share of the window in which it computed; NULL: unknown",
+        tool="tool that recorded it",
     ),
     View(
         "v_device_activities",
-        "What devices did, one by one, with names.",
+        "Device activities, with names.",
         f"""
         SELECT e.seq, {utc(_STARTED)} AS time, {ms("e.duration_ns")} AS duration_ms,
           {_words("e.kind", Work)} AS kind, coalesce(n.name, '') AS name, {_OWNER}, e.stream,
@@ -55,17 +55,17 @@ DEVICE_VIEWS: tuple[View, ...] = (
           LEFT JOIN device_collectives c ON c.seq = e.collective
         """,
         **_SHARED,
-        duration_ms=("how long it took on the device", "ms"),
+        duration_ms=("duration on the device", "ms"),
         kind="kernel, copy, fill or graph",
-        name="of the kernel, or from where to where a copy is",
-        stream="stream of the device; -1: not known",
-        size_bytes=("of copies and fills; 0: not known", "bytes"),
-        collective="what several devices did together; empty: none",
-        correlation="of the call that enqueued it, in host_operations; 0: not known",
+        name="name of the kernel, or direction of the copy",
+        stream="stream of the device; -1: unknown",
+        size_bytes=("bytes of copies and fills; 0: unknown", "bytes"),
+        collective="collective; empty: none",
+        correlation="correlation of the enqueuing call in host_operations; 0: unknown",
     ),
     View(
         "v_device_steps",
-        "Steps of programs on devices; the parts of the device's time are the step.",
+        "Steps of programs on devices; the parts of the device's time add up to the step.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, e.name, {ms("e.duration_ns")} AS duration_ms,
           {ms("e.compute_ns")} AS compute_ms,
@@ -76,19 +76,19 @@ DEVICE_VIEWS: tuple[View, ...] = (
         FROM device_steps e {_OF}
         """,
         **_SHARED,
-        name="of the step",
+        name="name of the step",
         compute_ms=("time in which the device computed", "ms"),
         exposed_communication_ms=("time in which it communicated, and did not compute", "ms"),
-        exposed_copy_ms=("time in which it copied, and did neither", "ms"),
-        idle_ms=("time in which it did nothing", "ms"),
-        data_loader_ms=("time of the host in the data loader while the device did nothing", "ms"),
-        host_ms=("how long the host says that it took", "ms"),
-        set_aside="why it counts in no median; empty: it does",
-        parts="the time of the step by who had it, in ns, as a JSON object",
+        exposed_copy_ms=("time in which it copied, and neither computed nor communicated", "ms"),
+        idle_ms=("idle time", "ms"),
+        data_loader_ms=("host time in the data loader while the device was idle", "ms"),
+        host_ms=("duration on the host", "ms"),
+        set_aside="why medians exclude it; empty: they include it",
+        parts="the step's time by cause, in ns, as a JSON object",
     ),
     View(
         "v_device_idle",
-        "Why devices were idle: all of their idle time, by what they waited for.",
+        "All idle time of devices, by cause.",
         f"""
         SELECT e.seq, e.cause, {ms("e.time_ns")} AS idle_ms,
           round(e.time_ns * 1.0 / nullif(u.window_ns, 0), 6) AS share, e.name, e.python, {_OWNER}
@@ -98,14 +98,14 @@ DEVICE_VIEWS: tuple[View, ...] = (
         **_SHARED,
         cause="data_loader, sync, allocator, host_op, python, host_other, launch_latency, "
         "module_loading, dependency, not_recorded, no_launch or noise (gaps of less than 5 µs)",
-        idle_ms=("how long, of all gaps together", "ms"),
-        share="of the window of the device",
-        name="what the thread did that launched next; empty: not known",
-        python="in which function of Python; empty: not known",
+        idle_ms=("time of all gaps together", "ms"),
+        share="share of the device's window",
+        name="operation of the thread that launched next; empty: unknown",
+        python="Python function; empty: unknown",
     ),
     View(
         "v_device_gaps",
-        "The longest stretches in which devices did nothing, 50 of each.",
+        "The longest idle gaps of devices, 50 per device.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, {ms("e.duration_ns")} AS duration_ms, e.cause,
           e.name, e.python, {_OWNER}, e.start_unix_ns
@@ -113,12 +113,12 @@ DEVICE_VIEWS: tuple[View, ...] = (
         """,
         **_SHARED,
         cause="as in v_device_idle",
-        name="what the thread did that launched next; empty: not known",
-        python="in which function of Python; empty: not known",
+        name="operation of the thread that launched next; empty: unknown",
+        python="Python function; empty: unknown",
     ),
     View(
         "v_host_operations",
-        "What threads of the host did meanwhile, one by one, with names.",
+        "Operations of host threads, with names.",
         f"""
         SELECT e.seq, {utc(_STARTED)} AS time, {ms("e.duration_ns")} AS duration_ms,
           {_words("e.kind", HostWork)} AS kind, coalesce(n.name, '') AS name,
@@ -131,8 +131,8 @@ DEVICE_VIEWS: tuple[View, ...] = (
         source=_SHARED["source"],
         rank=_SHARED["rank"],
         kind="operation, call (of the CUDA runtime or driver), annotation or python",
-        name="of the operator, the call, the stretch or the function",
-        shapes="of its inputs; empty: not known",
-        correlation="of calls: what they enqueued has the same one, in v_device_activities",
+        name="name of the operator, call, annotation or function",
+        shapes="shapes of its inputs; empty: unknown",
+        correlation="of calls: the same as that of the enqueued work in v_device_activities",
     ),
 )

@@ -12,7 +12,7 @@ _SHOWN_TOTALS = (
 MEMORY_VIEWS: tuple[View, ...] = (
     View(
         "v_memory",
-        "What allocators of frameworks said of devices, reading by reading, with names.",
+        "Figures of framework allocators per device, reading by reading, with names.",
         f"""
         SELECT e.seq, {utc("e.unix_ns")} AS time, {OWNER}, e.device, d.model AS device_model,
           e.allocated_bytes, e.reserved_bytes, e.peak_allocated_bytes, e.peak_reserved_bytes,
@@ -23,14 +23,15 @@ MEMORY_VIEWS: tuple[View, ...] = (
           LEFT JOIN devices d ON d.cuda_device = e.cuda_device
         WHERE e.allocated_bytes IS NOT NULL
         """,
-        time="when it was read, UTC",
-        before_bytes=("in use since before the attach", "bytes"),
-        coverage="share of reports whose total was what had been seen. NULL: not known",
+        time="time of the reading, UTC",
+        before_bytes=("bytes in use that were allocated before the capture began", "bytes"),
+        coverage="share of reports whose total equals what was observed. NULL: unknown",
         **{name: TOTALS_MEANINGS[name] for name in _SHOWN_TOTALS},
     ),
     View(
         "v_memory_holders",
-        "What each line of a program held when it was read last, and ever allocated, with names.",
+        "Device memory by line of the program: in use at its last reading, and ever "
+        "allocated, with names.",
         f"""
         WITH latest AS (
           SELECT r.process, r.device, h.place_key, max(h.seq) AS seq
@@ -44,11 +45,14 @@ MEMORY_VIEWS: tuple[View, ...] = (
           LEFT JOIN processes p ON p.process = l.process {PROGRAM}
         GROUP BY l.process, l.device, u.stack
         """,
-        time="when it was read, UTC",
-        live_bytes=("in use; sampled blocks count as what they stand for", "bytes"),
-        live_blocks=("how many blocks that is, about", "{block}"),
-        allocated_bytes=("ever allocated there", "bytes"),
-        allocated_blocks=("how many blocks that were, about", "{block}"),
+        time="time of the reading, UTC",
+        live_bytes=(
+            "bytes in use; sampled blocks count for the bytes that they represent",
+            "bytes",
+        ),
+        live_blocks=("estimated number of these blocks", "{block}"),
+        allocated_bytes=("bytes ever allocated there", "bytes"),
+        allocated_blocks=("estimated number of these blocks", "{block}"),
     ),
     View(
         "v_out_of_memory",
@@ -62,11 +66,11 @@ MEMORY_VIEWS: tuple[View, ...] = (
         """,
         time="when it failed, UTC",
         unix_ns=("when it failed, in Unix time", "ns"),
-        api="the call that failed; empty: the allocator said so",
-        asked_bytes=("what was asked for", "bytes"),
-        allocated_bytes=("in use then", "bytes"),
-        reserved_bytes=("taken from the device then", "bytes"),
-        device_free_bytes=("what the device had free", "bytes"),
-        device_total_bytes=("what the device has; 0: not known", "bytes"),
+        api="the failed call; empty: the allocator reported the failure",
+        asked_bytes=("requested bytes", "bytes"),
+        allocated_bytes=("bytes in use then", "bytes"),
+        reserved_bytes=("bytes taken from the device then", "bytes"),
+        device_free_bytes=("free bytes of the device", "bytes"),
+        device_total_bytes=("total bytes of the device; 0: unknown", "bytes"),
     ),
 )

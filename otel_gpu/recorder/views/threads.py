@@ -9,7 +9,7 @@ _RESOURCE = "w.waited_for ->> 'kind' || iif(w.waited_for ->> 'name' = '', '', ' 
 THREAD_VIEWS: tuple[View, ...] = (
     View(
         "v_stalls",
-        "Times off the CPU, with names.",
+        "Intervals off the CPU, with names.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, {ms("e.duration_ns")} AS duration_ms,
           {ms("e.blocked_ns")} AS blocked_ms, e.reason, {ms("e.run_queue_ns")} AS run_queue_ms,
@@ -26,16 +26,16 @@ THREAD_VIEWS: tuple[View, ...] = (
         culprit_pid="its process; 0: idle or unknown",
         waker_pid="its process; 0: none, or an interrupt",
         in_call="the CUDA call that it was in; empty: in none",
-        cpu_was_with="the thread that had the CPU meanwhile",
+        cpu_was_with="thread that had the CPU during the wait",
         cpu_was_idle="1: no thread had the CPU that it waited for",
         woken_by="the thread that ended the wait",
-        waited_for="what its system call was about: file, tcp, pipe, ...; empty: unknown",
+        waited_for="kind of file of its system call: file, tcp, pipe, ...; empty: unknown",
         waited_for_name="its path, or the address and port of the peer",
         functions="kernel stack, innermost first",
     ),
     View(
         "v_gaps",
-        "Gaps between two CUDA calls of a thread that were kept, with names.",
+        "Recorded gaps between two CUDA calls of a thread, with names.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, {ms("e.duration_ns")} AS duration_ms,
           {ms("e.blocked_ns")} AS blocked_ms, {ms("e.run_queue_ns")} AS run_queue_ms,
@@ -57,12 +57,12 @@ THREAD_VIEWS: tuple[View, ...] = (
         FROM forks e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN processes c ON c.process = e.child
         """,
-        child_service="name of the new process in backends",
+        child_service="service name of the new process",
         child_pid="its process id",
     ),
     View(
         "v_open_calls",
-        "Calls that had not returned when they were looked at, with names.",
+        "Calls that had not returned when they were reported, with names.",
         f"""
         SELECT e.seq, {utc("e.start_unix_ns")} AS time, {ms("e.age_ns")} AS age_ms,
           a.name AS api, {OWNER}, e.tid, e.comm AS thread, {ms("e.blocked_ns")} AS blocked_ms,
@@ -70,12 +70,12 @@ THREAD_VIEWS: tuple[View, ...] = (
         FROM open_calls e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN apis a ON a.api = e.api {PROGRAM}
         """,
-        age_ms=("for how long it was open by then", "ms"),
-        seen="when it was looked at, UTC",
+        age_ms=("age at that time", "ms"),
+        seen="time of the report, UTC",
     ),
     View(
         "v_samples",
-        "Where threads were that were on a CPU, sample by sample, with names.",
+        "Samples of threads on a CPU, with names.",
         f"""
         SELECT e.seq, {utc("e.unix_ns")} AS time, {ms("e.weight_ns")} AS weight_ms, {OWNER},
           e.tid, e.comm AS thread, {PLACE}, c.name AS context,
@@ -87,15 +87,15 @@ THREAD_VIEWS: tuple[View, ...] = (
           LEFT JOIN stacks t ON t.stack = e.stack {PROGRAM}
         """,
         time="when the clock of its CPU ticked, UTC",
-        weight_ms=("time on CPUs that it stands for: add these up, do not count rows", "ms"),
-        context="where in its work the thread was; see contexts. NULL: not known",
+        weight_ms=("time on CPUs that it represents: add these up, do not count rows", "ms"),
+        context="context of the thread; see contexts. NULL: unknown",
         in_call="the outermost CUDA call that it was in; empty: in none",
-        functions="kernel stack, innermost first; empty: it was in user space, or not known",
+        functions="kernel stack, innermost first; empty: in user space, or unknown",
         cpu="CPU that it ran on",
     ),
     View(
         "v_thread_times",
-        "Where the time of threads went, reading by reading, with names.",
+        "Time of threads by state, reading by reading, with names.",
         f"""
         SELECT e.seq, {utc("r.unix_ns")} AS time, {OWNER}, s.name AS state, c.name AS context,
           e.reason, {ms("e.time_ns")} AS time_ms, {ms("e.ended_ns")} AS ended_ms, e.count,
@@ -108,19 +108,19 @@ THREAD_VIEWS: tuple[View, ...] = (
           LEFT JOIN waits w ON w.wait = e.wait LEFT JOIN apis a ON a.api = w.api
           LEFT JOIN states d ON d.state = w.end_state
         """,
-        time="when it was read, UTC",
-        state="what the threads did",
-        context="where in their work they were",
-        time_ms=("time of all threads since the reading before", "ms"),
-        ended_ms=("of waits that ended since then: the whole of each", "ms"),
+        time="time of the reading, UTC",
+        state="state of the threads",
+        context="context of the threads",
+        time_ms=("time of all threads since the previous reading", "ms"),
+        ended_ms=("total duration of the waits that ended since then", "ms"),
         api="the CUDA call that was open, or the one before the gap; empty: none",
-        who_comm="who had the CPU, or ended the wait; NULL: nobody, or not known",
+        who_comm="thread that had the CPU, or ended the wait; NULL: none, or unknown",
         who_pid="its process; NULL: as who_comm",
-        end_comm="the last of those who waited for each other; NULL: not known",
-        end_pid="its process; NULL: not known",
-        end_state="what that one did meanwhile; empty: not known",
-        end_reason="what that one was blocked on; empty: it was not",
-        waited_for="kind and name of what was waited for; empty: not known",
-        count=("how many intervals", "{interval}"),
+        end_comm="the last of the threads that waited for each other; NULL: unknown",
+        end_pid="its process; NULL: unknown",
+        end_state="state of that thread; empty: unknown",
+        end_reason="why that thread was blocked; empty: not blocked",
+        waited_for="kind and name of the file that was waited for; empty: unknown",
+        count=("number of intervals", "{interval}"),
     ),
 )

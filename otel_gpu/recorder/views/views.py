@@ -22,36 +22,36 @@ from otel_gpu.recorder.views.view_sql import utc as _utc
 _ERROR = "CASE e.status WHEN 0 THEN '' ELSE coalesce(n.name, 'error ' || e.status) END"
 # What columns say whose names mean the same in every view.
 MEANINGS: Mapping[str, Meaning] = {
-    "seq": "number of the row that this is made of; cite it",
-    "time": "when it began, UTC",
-    "start_unix_ns": ("when it began, in Unix time", "ns"),
-    "unix_ns": ("when it was read, in Unix time", "ns"),
-    "duration_ms": ("how long it took", "ms"),
-    "blocked_ms": ("how long of that the thread waited for something", "ms"),
-    "run_queue_ms": ("how long of that the thread was ready and had no CPU", "ms"),
+    "seq": "number of the source row; cite it",
+    "time": "start, UTC",
+    "start_unix_ns": ("start, in Unix time", "ns"),
+    "unix_ns": ("time of the reading, in Unix time", "ns"),
+    "duration_ms": ("duration", "ms"),
+    "blocked_ms": ("part of that in which the thread was blocked", "ms"),
+    "run_queue_ms": ("part of that in which the thread was runnable and had no CPU", "ms"),
     "unexplained_ms": ("time that no cause accounts for", "ms"),
-    "service": "name of the process in backends",
+    "service": "service name of the process",
     "pid": "process id",
     "tid": "thread id",
     "thread": "name of the thread",
     "api": "the CUDA API",
     "layer": "runtime (libcudart), driver (libcuda), which it calls, nccl (libnccl) or verbs (libibverbs)",
-    "reason": "what threads were blocked on; empty: they were not",
-    "error": "empty: it succeeded",
+    "reason": "why threads were blocked; empty: not blocked",
+    "error": "name of the error; empty: success",
     "nested": "1: calls inside another CUDA call",
-    "copy_kind": "direction of a copy; empty: it is none",
+    "copy_kind": "direction of a copy; empty: no copy",
     "size_bytes": ("bytes copied, allocated or freed", "bytes"),
-    "chosen_for": "why it was kept",
+    "chosen_for": "why it was recorded",
     "device": "index of the device as the process sees it",
-    "device_model": "its name; NULL: not observed",
+    "device_model": "model of the device; NULL: not observed",
     "severity": "high, medium or low",
-    "cause": "kind of the cause that cost most; see cause_kinds for what to do",
+    "cause": "kind of the most expensive cause; cause_kinds has advice",
     "cause_ms": ("time that it took", "ms"),
-    "culprit_comm": "the thread to blame; NULL: nobody is",
-    "culprit_pid": "its process; NULL: nobody is",
-    "id": "name, the same wherever it is shown",
-    "place": "where in its program it was: file, line and function; empty: not known",
-    "stack_id": "its whole stack, see stacks.id; empty: not known",
+    "culprit_comm": "the culprit; NULL: none",
+    "culprit_pid": "process of the culprit; NULL: none",
+    "id": "id, the same in all outputs",
+    "place": "place in the program: file, line and function; empty: unknown",
+    "stack_id": "id of the whole stack, see stacks.id; empty: unknown",
 }
 
 
@@ -65,8 +65,7 @@ def meaning_of(view: View, column: str) -> tuple[str, str]:
 VIEWS: tuple[View, ...] = (
     View(
         "v_counts",
-        "True counts beside stored counts: all calls of each API by each process, and how many "
-        "rows of calls show some of them.",
+        "All calls of each API by each process, with the number of those that have a row in calls.",
         f"""
         WITH counted AS (
           SELECT series, sum(count) AS calls, sum(sum) AS total, max(max) AS most,
@@ -84,17 +83,17 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN kept k ON k.owner = s.process << 16 | s.api
         GROUP BY s.process, s.api
         """,
-        errors=("how many of them failed", "{call}"),
-        total_ms=("their durations together", "ms"),
+        errors=("number of failed calls", "{call}"),
+        total_ms=("sum of their durations", "ms"),
         mean_ms=("their mean duration", "ms"),
         size_bytes=("bytes of the successful ones", "bytes"),
-        calls=("exact, also where few are stored", "{call}"),
+        calls=("exact number of calls, including those that are not stored", "{call}"),
         max_ms=("longest call; NULL: it was before the oldest chunk", "ms"),
-        stored=("how many rows of calls there are", "{row}"),
+        stored=("number of rows in calls", "{row}"),
     ),
     View(
         "v_calls",
-        "Calls that were kept, with names.",
+        "Recorded calls, with names.",
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
           a.name AS api, {_OWNER}, e.tid, e.comm AS thread, {_ms("e.blocked_ns")} AS blocked_ms,
@@ -111,7 +110,7 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "v_launches",
-        "Launches that were kept, with the name of the kernel where it is known.",
+        "Recorded launches of kernels with a known name.",
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
           json_extract(l.frames, '$[0]') AS kernel, a.name AS api, {_OWNER}, e.tid,
@@ -126,7 +125,7 @@ VIEWS: tuple[View, ...] = (
     *THREAD_VIEWS,
     View(
         "v_series",
-        "What each series counted, reading by reading, with names.",
+        "Counts of each series, reading by reading, with names.",
         f"""
         SELECT g.seq, {_utc("r.unix_ns")} AS time, {_OWNER}, m.name AS metric,
           CASE s.metric WHEN 1 THEN a.name WHEN 3 THEN w.name WHEN 4 THEN w.name ELSE '' END AS what,
@@ -142,21 +141,21 @@ VIEWS: tuple[View, ...] = (
           LEFT JOIN errors n ON n.layer = a.layer AND n.status = s.status
           LEFT JOIN copy_kinds k ON k.copy_kind = s.copy_kind AND s.copy_kind <> 255
         """,
-        time="when it was read, UTC",
-        metric="what was counted",
-        count=("how many since the reading before", "{event}"),
-        unit="of sum and max",
-        max=("the largest one so far, where it is new; else NULL", "as unit says"),
+        time="time of the reading, UTC",
+        metric="name of the metric",
+        count=("number since the previous reading", "{event}"),
+        unit="unit of sum and max",
+        max=("largest value so far, if it is new; else NULL", "as unit says"),
         buckets="counts by number of the bucket, as JSON; see buckets",
-        what="the API, or how threads left their CPU",
-        sum=("of durations or sizes since the reading before", "as unit says"),
+        what="the API, or the switch type of the threads",
+        sum=("sum of durations or sizes since the previous reading", "as unit says"),
     ),
     *MEMORY_VIEWS,
     *DEVICE_VIEWS,
     *COMMUNICATOR_VIEWS,
     View(
         "v_chains",
-        "Causal chains with the cause that cost most.",
+        "Causal chains with their most expensive cause.",
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, e.severity, e.kind, e.api,
           {_ms("e.duration_ns")} AS duration_ms, {_ms("e.excess_ns")} AS excess_ms,
@@ -170,14 +169,14 @@ VIEWS: tuple[View, ...] = (
         kind="slow_call, slow_gap, hung_call, failed_call, killed_call, out_of_memory, device_fault, network_event or "
         "hung_collective",
         api="the call, or the call that a gap delayed",
-        cause_share="part of the duration that it took, 0 to 1",
-        trace_id="of the span that shows it",
-        span_id="of the span that shows it",
-        excess_ms=("how much longer than usual", "ms"),
+        cause_share="share of the duration that it took, 0 to 1",
+        trace_id="id of the span that shows it",
+        span_id="id of the span that shows it",
+        excess_ms=("time above the median", "ms"),
     ),
     View(
         "v_incidents",
-        "Incidents with the cause that cost most.",
+        "Incidents with their most expensive cause.",
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, e.severity,
           {_ms("e.end_unix_ns - e.start_unix_ns")} AS length_ms, {_ms("e.lost_ns")} AS lost_ms,
@@ -185,15 +184,15 @@ VIEWS: tuple[View, ...] = (
           c.culprit_comm, c.culprit_pid, e.advice, e.id, e.start_unix_ns
         FROM incidents e LEFT JOIN causes c ON c.seq = e.seq AND c.cause = 0
         """,
-        length_ms=("from its beginning to its end", "ms"),
+        length_ms=("from its start to its end", "ms"),
         lost_ms=("time lost to the causes", "ms"),
-        effects=("how many chains it is made of", "{chain}"),
-        chronic="1: of all time of feeding threads, not only of effects",
+        effects=("number of its chains", "{chain}"),
+        chronic="1: covers all time of the launching threads, not only effects",
         advice="what to do, as a JSON list",
     ),
     View(
         "v_losses",
-        "Everything that was lost, in the kernel side and on the way here.",
+        "All losses, in the kernel side, the agent and the store.",
         """
         SELECT 'kernel side' AS place, reason, sum(most) AS count
         FROM (
@@ -213,12 +212,12 @@ VIEWS: tuple[View, ...] = (
         UNION ALL SELECT 'store', reason, rows FROM losses WHERE rows > 0
         """,
         place="where it was lost",
-        reason="why",
-        count="how many events or rows",
+        reason="reason",
+        count="number of events or rows",
     ),
     View(
         "v_steps",
-        "Steps of threads, as their program says or as they were found.",
+        "Steps of threads, marked by their program or detected by the agent.",
         f"""
         SELECT e.seq, {_utc("e.start_unix_ns")} AS time, {_ms("e.duration_ns")} AS duration_ms,
           e.number, {_ms("e.loader_wait_ns")} AS loader_wait_ms,
@@ -229,18 +228,18 @@ VIEWS: tuple[View, ...] = (
           lower(hex(e.span_id)) AS span_id, e.start_unix_ns
         FROM steps e LEFT JOIN processes p ON p.process = e.process
         """,
-        number="which one it is, as the program counts; of one that was found, from 1",
-        loader_wait_ms=("of it for the data loader, as the program says", "ms"),
-        kind="training, evaluation, prefill, decode; empty: not known",
-        source="program: it says so itself; agent: its calls repeat themselves",
-        confidence_percent=("how sure that is", "%"),
-        name="what the program calls it",
-        trace_id="of the program's own span; empty: it has none",
-        span_id="of the program's own span; empty: it has none",
+        number="number of the step, from the program; of a detected step from 1",
+        loader_wait_ms=("time waiting for the data loader, as the program reports it", "ms"),
+        kind="training, evaluation, prefill, decode; empty: unknown",
+        source="program: it marked the step; agent: detected from repeating calls",
+        confidence_percent=("confidence that the step exists", "%"),
+        name="name in the program",
+        trace_id="id of the program's own span; empty: none",
+        span_id="id of the program's own span; empty: none",
     ),
     View(
         "v_device_readings",
-        "What the devices of the host said of themselves, reading by reading.",
+        "Readings of the host's devices, one by one.",
         f"""
         SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(g.value, '$.index') AS device,
           json_extract(g.value, '$.uuid') AS uuid, json_extract(g.value, '$.model') AS model,
@@ -254,40 +253,43 @@ VIEWS: tuple[View, ...] = (
           json_extract(g.value, '$.clock_limit_mhz') AS clock_limit_mhz, e.unix_ns
         FROM device_readings e, json_each(e.info, '$.gpus') g
         """,
-        time="when it was read, UTC",
+        time="time of the reading, UTC",
         device="number of the device, as NVML counts them",
-        uuid="its name, as DCGM prints it",
-        model="what it is",
-        is_lost="1: it fell off its bus; figures are missing then",
-        utilization_percent=("of the last moments, in which any kernel ran", "%"),
-        memory_bytes=("in use, by whomever", "By"),
-        memory_limit_bytes=("of all", "By"),
-        power_w=("that it draws", "W"),
-        temperature_c=("of the device", "Cel"),
-        clock_mhz=("of the streaming multiprocessors", "MHz"),
-        clock_limit_mhz=("that this can be", "MHz"),
+        uuid="UUID, as DCGM prints it",
+        model="model of the device",
+        is_lost="1: it fell off its bus; figures are then missing",
+        utilization_percent=(
+            "share of the driver's last sampling period in which any kernel ran",
+            "%",
+        ),
+        memory_bytes=("memory in use by all processes", "By"),
+        memory_limit_bytes=("total memory", "By"),
+        power_w=("power draw", "W"),
+        temperature_c=("temperature of the device", "Cel"),
+        clock_mhz=("clock of the streaming multiprocessors", "MHz"),
+        clock_limit_mhz=("maximum of this clock", "MHz"),
     ),
     View(
         "v_device_faults",
-        "Errors of devices (XIDs), with whose work it was.",
+        "Errors of devices (XIDs), with the process that caused them.",
         f"""
         SELECT e.seq, {_utc("e.unix_ns")} AS time, e.xid, e.bus_id, {_OWNER}, e.said_pid, e.said_name,
           e.times, e.message, e.told_by, e.unix_ns
         FROM device_faults e LEFT JOIN processes p ON p.process = e.process
         """,
-        time="when it was read, UTC",
-        xid="NVIDIA's number of the kind of error",
-        bus_id="where the device is: domain, bus and device of PCI",
-        said_pid="whose work it was, in the initial pid namespace; 0: not said",
+        time="time of the reading, UTC",
+        xid="NVIDIA's error number (XID)",
+        bus_id="PCI address: domain, bus and device",
+        said_pid="process whose work failed, in the initial pid namespace; 0: not reported",
         said_name="name of that process, which it chose itself",
-        times="how often the driver said the same within a second",
-        message="what else the driver said",
-        told_by="kernel_log or nvml, which does not say whose work it was",
-        unix_ns=("when it was read, in Unix time", "ns"),
+        times="number of equal messages of the driver within a second",
+        message="rest of the driver's message",
+        told_by="kernel_log or nvml; NVML does not name the process",
+        unix_ns=("time of the reading, in Unix time", "ns"),
     ),
     View(
         "v_fabric_readings",
-        "What the ports of network adapters that do RDMA counted since they began, reading by reading.",
+        "Counters of the ports of network adapters that do RDMA since their start, reading by reading.",
         f"""
         SELECT e.seq, {_utc("e.unix_ns")} AS time, json_extract(p.value, '$.adapter') AS adapter,
           json_extract(p.value, '$.port') AS port, json_extract(p.value, '$.state') AS state,
@@ -296,13 +298,13 @@ VIEWS: tuple[View, ...] = (
         FROM fabric_readings e, json_each(e.info, '$.ports') p,
           json_each(p.value, '$.counters') c
         """,
-        time="when it was read, UTC",
+        time="time of the reading, UTC",
         adapter="name of the adapter",
         port="number of the port",
-        state="active: it can be used",
+        state="state of the port; active: usable",
         link_layer="InfiniBand, or Ethernet for RoCE",
-        counter="the driver's name of it",
-        value="what it stands at; less than before: the adapter was reset",
+        counter="the driver's name of the counter",
+        value="value; less than before: the adapter was reset",
     ),
     View(
         "v_pressure",
@@ -315,11 +317,11 @@ VIEWS: tuple[View, ...] = (
           json_extract(e.info, '$.psi.memory.some_avg10') AS memory_some_percent, e.unix_ns
         FROM pressure e
         """,
-        time="when it was read, UTC",
+        time="time of the reading, UTC",
         cpus="CPUs of the host",
         load1="load average of one minute",
-        cpu_some_percent=("of 10 s: some thread waited for a CPU", "%"),
-        io_some_percent=("of 10 s: some thread waited for I/O", "%"),
-        memory_some_percent=("of 10 s: some thread waited for memory", "%"),
+        cpu_some_percent=("share of 10 s in which some thread waited for a CPU", "%"),
+        io_some_percent=("share of 10 s in which some thread waited for I/O", "%"),
+        memory_some_percent=("share of 10 s in which some thread waited for memory", "%"),
     ),
 )
