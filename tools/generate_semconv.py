@@ -280,8 +280,8 @@ def _page_lines(registry: Registry) -> Iterator[str]:
     yield from ("", "## Attributes", "")
     yield from _attribute_table(registry["attributes"])
     yield from ("", "## Resource attributes", "")
-    yield "Of the observed process. What a process says of itself (its published OpenTelemetry context,"
-    yield "or `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` in its environment) comes on top."
+    yield "Attributes of the observed process. Its own declarations (its published OpenTelemetry context,"
+    yield "or `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` in its environment) are added."
     yield ""
     yield from _attribute_table(registry["resource_attributes"])
 

@@ -19,48 +19,49 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
 _ABOUT = """\
-What is meant to work, and what the tests run it with. Versions, builds and what is held of each are read from
-the tests, from `requirements-dev.lock` and from the code; where they change, this page does, or a test fails. A test
-whose program cannot be had on a host is skipped there, and says so.
+Supported versions, and the versions that the tests run. This page is generated from the tests, from
+`requirements-dev.lock` and from the code. A test whose program is not available on a host is skipped there, with the
+reason.
 """
 
 _KERNELS = """\
 ## Kernels
 
-Tests run on the kernel of the host that runs them; it was 6.18 wherever a page here gives figures. By hand, and in an emulated
-machine, one workload was captured on Debian 12's 6.1.192, with either loader. Others follow from the documented interfaces and
+Tests run on the kernel of their host: 6.18 for all figures in these docs. One workload was captured by hand on
+Debian 12's 6.1.192, in an emulated machine, with each loader. Other versions follow from the documented interfaces and
 were not run.
 
-The programs need BTF (`CONFIG_DEBUG_INFO_BTF`) or, through BCC, [the kernel's headers](install.md#on-kernels-without-btf), uprobes (`CONFIG_UPROBE_EVENTS`) and the BPF ring buffer, and take an
-attachment's cookie in a uprobe, which is what sets the oldest version. They need no kprobes and no tracefs. Lockdown in
-*confidentiality* mode forbids BPF programs to read memory, and so forbids all of this.
+The BPF programs need BTF (`CONFIG_DEBUG_INFO_BTF`) or, through BCC, [the kernel's headers](install.md#on-kernels-without-btf).
+They also need uprobes (`CONFIG_UPROBE_EVENTS`), the BPF ring buffer and an attachment's cookie in a uprobe. The cookie
+determines the oldest supported version. They need no kprobes and no tracefs. Lockdown in
+*confidentiality* mode does not let BPF programs read memory, so no capture is possible.
 """
 
 _NOT_SEEN = """\
-## What cannot be seen
+## What cannot be observed
 
-- Functions that are not exported: a CUDA runtime that is linked in statically (the driver calls below it are
-  seen), inlined wrappers; NCCL that is linked into another library, as in builds of PyTorch with `USE_STATIC_NCCL`, in
+- Functions that are not exported: a statically linked CUDA runtime (its driver calls are
+  observed), inlined wrappers; NCCL inside another library, as in builds of PyTorch with `USE_STATIC_NCCL`, in
   JAX and TensorFlow.
-- Communication that goes past NCCL (custom all-reduces of inference engines, NVSHMEM, symmetric memory), and collectives
-  in the replays of CUDA graphs: the calls that were captured are counted apart.
+- Communication without NCCL (custom all-reduces of inference engines, NVSHMEM, symmetric memory), and collectives
+  in replays of CUDA graphs: captured calls are counted separately.
 - 32-bit programs.
-- Work on the device: only the host's side of each call is observed, and what a program measures itself between its CUDA
+- Work on the device: only the host's side of each call is observed, and times that a program measures itself between CUDA
   events (`gpu.cuda.event.elapsed`).
-- RDMA's transfers: `ibv_post_send`, `ibv_post_recv` and `ibv_poll_cq` are inline in programs and go to a function of the
-  driver, as do calls of a vendor's own library (`mlx5dv_…`, `efadv_…`) and of `libibverbs` linked in statically. What is seen is how they are
-  prepared, what adapters say by events, and what they count for all processes together.
-- Transfers that pass by NCCL: those of kernels themselves (NVSHMEM, DeepEP, GIN, symmetric memory) and a program's own
+- RDMA transfers: `ibv_post_send`, `ibv_post_recv` and `ibv_poll_cq` are inline in programs and call a function of the
+  driver. So do a vendor's own library (`mlx5dv_…`, `efadv_…`) and a statically linked `libibverbs`. Preparation of transfers,
+  events of adapters, and counters of adapters for all processes together are observed.
+- Transfers without NCCL: those of kernels themselves (NVSHMEM, DeepEP, GIN, symmetric memory) and a program's own
   collectives, such as vLLM's.
 - Processes outside the agent's pid namespace.
 
-`otel-gpu doctor --pid PID` says which of these concern one process.
+`otel-gpu doctor --pid PID` lists the ones that concern one process.
 """
 
 _BUILDS = {
     "NAMES": "every build",
     "ONE_OF_EACH": "one of each version",
-    "QUICK": "three that are quick to have",
+    "QUICK": "three that install quickly",
 }
 
 
@@ -97,13 +98,13 @@ def _versions() -> Iterator[str]:
     rows = [
         (
             "kernel",
-            "5.15 and newer, or with its BPF, as RHEL 9: `doctor` tries what is called",
-            "that of the host",
+            "5.15 and newer, or with its BPF, such as RHEL 9: `doctor` tries each call",
+            "the host's",
         ),
-        ("machine", " and ".join(ARCHITECTURES), "x86_64; for the other, compiled and not run"),
+        ("machine", " and ".join(ARCHITECTURES), "x86_64; the other is compiled and not run"),
         ("loader", _listed(loaders), "all of them: one workload, the same events"),
-        ("libbpf", f"{_dotted(MINIMUM_VERSION)} and newer", "the host's, and that of the wheel"),
-        ("Python, of the agent", _project()["requires-python"], "that of the virtual environment"),
+        ("libbpf", f"{_dotted(MINIMUM_VERSION)} and newer", "the host's, and the wheel's"),
+        ("Python, of the agent", _project()["requires-python"], "the virtual environment's"),
         (
             "CUDA runtime",
             f"{layers['runtime']} APIs, all spellings",
@@ -117,7 +118,7 @@ def _versions() -> Iterator[str]:
         (
             "NCCL",
             f"{layers['nccl']} APIs, all spellings",
-            f"a stand-in, {_soname('nccl.c')}; where it is given one, the real one",
+            f"a stand-in, {_soname('nccl.c')}; if provided, the real one",
         ),
         (
             "verbs",
@@ -158,8 +159,8 @@ def _pythons() -> Iterator[str]:
     for name in interpreters.NAMES:
         picked = "yes" if name in interpreters.ONE_OF_EACH else ""
         yield f"| `{name}` | {_origin(name)} | {picked} |"
-    yield "\nWhat is held of them:\n"
-    yield "| test says | of | in |"
+    yield "\nTests of them:\n"
+    yield "| test | builds | in |"
     yield "| --- | --- | --- |"
     for held in _held():
         yield f"| {held.says} | {held.builds} | `{held.where}` |"
@@ -168,7 +169,7 @@ def _pythons() -> Iterator[str]:
 def _origin(name: str) -> str:
     install = interpreters._INSTALL.get(name)  # noqa: SLF001 -- the pins are nobody else's matter
     if install is None:
-        return "the host, where it has one"
+        return "the host, if it has one"
     kind = str(getattr(install, "func").__module__).rpartition(".")[2]  # noqa: B009
     pins: Mapping[str, str] = getattr(install, "keywords")  # noqa: B009
     return {

@@ -169,8 +169,8 @@ class RecordingWriter:
             self._forget_partial_chunk()
             self._close_file()
             raise RecordingError(
-                f"{self._path}: the recording cannot go on: {error.strerror}",
-                hint="what is in the file up to now can be replayed",
+                f"{self._path}: cannot continue the recording: {error.strerror}",
+                hint="replay the file: it is complete up to this point",
             ) from error
         self._file_bytes += len(data)
 
@@ -222,8 +222,8 @@ def _create_file(path: Path) -> int:
         return safe_files.replace_own(path, _refuse_other_content)
     except OSError as error:
         raise RecordingError(
-            f"{path}: cannot be made: {error.strerror}",
-            hint="name a file of your own, in a folder that exists and can be written",
+            f"{path}: cannot be created: {error.strerror}",
+            hint="name a file of your own, in a writable folder",
         ) from error
 
 
@@ -253,7 +253,7 @@ def _check_header(header: bytes, path: Path) -> None:
             hint="upgrade otel-gpu",
         )
     if format_version != FORMAT_VERSION or zlib.crc32(header[:_CHECKED_HEADER_BYTES]) != checksum:
-        raise _damaged(path, "its header is wrong")
+        raise _damaged(path, "its header is invalid")
     if not _OLDEST_WIRE_VERSION <= wire_version <= wire.WIRE_VERSION:
         newer = wire_version > wire.WIRE_VERSION
         raise RecordingError(
@@ -283,7 +283,7 @@ def _read_chunk(file: BinaryIO, path: Path) -> bytes | None:
     except zlib.error as error:
         raise _damaged(path, "a chunk cannot be unpacked") from error
     if not unpacker.eof or unpacker.unused_data or len(raw) != raw_bytes:
-        raise _damaged(path, "a chunk is not as long as it says")
+        raise _damaged(path, "a chunk differs from its stated length")
     if zlib.crc32(raw) != checksum:
         raise _damaged(path, "a chunk has the wrong checksum")
     return raw
@@ -321,5 +321,5 @@ def _truncated(path: Path) -> RecordingError:
 def _damaged(path: Path, what: str) -> RecordingError:
     return RecordingError(
         f"{path}: is damaged: {what}; everything before that was read",
-        hint="copy it again from where it was made",
+        hint="copy it again from its origin",
     )

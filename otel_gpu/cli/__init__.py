@@ -189,7 +189,7 @@ def _run_verb(arguments: list[str]) -> int:
     verb = import_verb(name)
     at = rest.index("--") if "--" in rest else len(rest)
     if rest[at:] and not _takes_command(verb):
-        raise UsageError(f"{name} runs no command, so nothing may follow --")
+        raise UsageError(f"{name} runs no command: remove -- and what follows")
     args = verb_parser(name, verb).parse_args(rest[:at])
     args.command = rest[at + 1 :]
     commands.refuse_overwriting(args)

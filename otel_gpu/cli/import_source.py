@@ -38,7 +38,7 @@ class ImportSource(Source):
     def about(self, window: Window) -> Window:
         """Refuse a part of a trace, whose figures are of the whole."""
         if self.has_traces and window != Window():
-            raise UsageError("a trace has no parts that can be chosen by --from and --to")
+            raise UsageError("--from and --to do not apply to a trace: leave them out")
         return window
 
     def extent(self) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def find_source_or_capture(
     is_named = args.recording is not None or args.store is not None
     if captures and is_named:
         named = "recording" if args.store is None else "store"
-        hint = "leave out what says what to capture, or the file"
+        hint = "leave out the options of a capture, or the file"
         raise UsageError(f"a {named} is {handled} as it is", hint=hint)
     reads = is_named or not (captures or args.pid)
     return (find_source(args, config) if reads else None) or LiveSource(args, config, out, done)

@@ -56,7 +56,7 @@ def parse_time_point(text: str) -> TimePoint:
     if _NUMBER.fullmatch(text):
         whole, _, part = text.partition(".")
         if int(whole) < _FIRST_UNIX_S:
-            raise UsageError(f"{text} lacks a unit", hint=f"write {text}s for seconds")
+            raise UsageError(f"{text}: the unit is missing", hint=f"write {text}s for seconds")
         return TimePoint("unix", int(whole) * _NS_PER_S + int(f"{part:0<9.9}"))
     try:
         moment = datetime.fromisoformat(text)
@@ -165,5 +165,5 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "name a file in a folder that exists and can be written"
+        hint = "name a file in a writable folder"
         raise OtelGpuError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

@@ -33,12 +33,15 @@ def open_side(
         begin, end = args.begin, args.end
     elif dots:
         if args.begin is not None or args.end is not None:
-            raise UsageError("--from and --to are said twice", hint="leave them out")
+            raise UsageError("--from and --to are given twice", hint="leave them out")
         source = find_source(args, config)
     else:
-        raise UsageError(f"{text}: there is no such file, and it is no window", hint=_HINT)
+        raise UsageError(f"{text}: neither a file nor a window", hint=_HINT)
     if source is None:
-        raise UsageError(f"{text}: a window of what?", hint="name a recording, or --store FILE")
+        raise UsageError(
+            f"{text}: no recording or store for this window",
+            hint="name a recording, or --store FILE",
+        )
     try:
         yield source, source.about(resolve_window(source, begin or None, end or None))
     finally:

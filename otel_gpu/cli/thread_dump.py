@@ -50,14 +50,14 @@ _UNSEEN = (
 def print_thread_dump(args: Namespace, config: Config, out: Output) -> int:
     """Look once at all threads of the processes that are named, and write what they do; 0."""
     if not args.pid:
-        raise UsageError("--now looks at processes", hint="name one with --pid PID")
+        raise UsageError("--now needs a process", hint="name one with --pid PID")
     # Of other options none has a meaning here.
     others = (args.command, args.cgroup, args.all, args.recording, args.store, args.record)
     if any(others) or args.duration is not None:
-        raise UsageError("--now looks at what --pid names, and at nothing else")
+        raise UsageError("--now takes processes from --pid only: leave out the other sources")
     for form in ("folded", "speedscope", "flamegraph", "waits", "api"):
         if getattr(args, form, None):
-            raise UsageError(f"--now is text or --json, and has no --{form}")
+            raise UsageError(f"--now has no --{form}: print text or --json")
     check_pids(args.pid)
     report = dump_threads(config, args.pid)
     lines = [to_text(make_threads_document(report))] if args.json else None
@@ -105,7 +105,7 @@ class _Round:
         found = self._look(whom)
         for pid in self._pids:
             if not any(key[0] == pid for key in found):
-                raise OtelGpuError(f"process {pid} has no thread that can be seen", hint=_UNSEEN)
+                raise OtelGpuError(f"process {pid} has no visible thread", hint=_UNSEEN)
         # What runs may have been on its way from one place to another.
         for _ in range(_MORE_LOOKS):
             doubtful = {

@@ -47,7 +47,7 @@ def _compile(library: Path, source: Path, *more: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise DemoError(
-            "there is no C compiler here",
+            "no C compiler",
             hint="install gcc, or play a recording: otel-gpu demo --synthetic",
         )
     name = f"-Wl,-soname,{library.name}"

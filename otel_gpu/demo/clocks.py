@@ -28,7 +28,7 @@ class _OnCpuClock:
         self._fd = _libc.syscall(ctypes.c_long(number), _TASK_CLOCK, *arguments)
         if self._fd < 0:
             error = os.strerror(ctypes.get_errno())
-            raise RuntimeError(f"the kernel has no clock of a thread: perf_event_open: {error}")
+            raise RuntimeError(f"no clock of a thread in this kernel: perf_event_open: {error}")
         self._last, self._sum_ns = self._readings(), 0
 
     def _readings(self) -> tuple[int, int]:

@@ -370,7 +370,7 @@ def _signals(config: Config) -> Iterator[Signal]:
             from otel_gpu.export.profiles.profile_encoder import PROFILES  # noqa: PLC0415
         except ImportError as error:
             hint = "set export.profiles to false, or install another opentelemetry-proto"
-            raise ConfigError(f"there is no signal of profiles: {error}", hint=hint) from error
+            raise ConfigError(f"OTLP profiles are not available: {error}", hint=hint) from error
         yield PROFILES
 
 

@@ -149,7 +149,7 @@ class _Reader:
     def read(self) -> object:
         data = self._stream.read(_READ_BYTES)
         if len(data) < 2 or data[0] != PROTO:  # noqa: PLR2004 -- the opcode and its number
-            raise UnreadableError("it does not begin as a pickle does", 0)
+            raise UnreadableError("it is not a pickle", 0)
         stack: list[Any] = []
         marks: list[int] = []
         offset, held = 0, 0
@@ -159,13 +159,11 @@ class _Reader:
             at, held, is_done = self._run(data, end, offset, stack, marks, held)
             if is_done:
                 if len(stack) != 1 or marks:
-                    raise UnreadableError("it holds more than one object", offset + at)
+                    raise UnreadableError("it contains more than one object", offset + at)
                 return stack[0]
             _check(len(stack), len(self._memo), held, offset + at)
             if not more:
-                raise UnreadableError(
-                    "the file is cut: it ends before the pickle does", offset + at
-                )
+                raise UnreadableError("the file is cut: the pickle is incomplete", offset + at)
             data = data[at:] + more
             offset += at
 
@@ -321,7 +319,7 @@ class _Reader:
             raise UnreadableError("text that is not UTF-8", offset + start) from None
         except (IndexError, struct.error):
             # At the end of the file the operand is missing, elsewhere what it works on.
-            message = "the file is cut, or refers to what is not there"
+            message = "the file is cut, or refers to a missing object"
             raise UnreadableError(message, offset + start) from None
         return at, held, False
 
@@ -329,12 +327,12 @@ class _Reader:
         """Fill the dictionary on top of the stack; return by how much more is held."""
         target = stack[-1]
         if type(target) is not dict:
-            raise UnreadableError("items for what is no dictionary, or was complete")
+            raise UnreadableError("items: expected an incomplete dictionary")
         if len(keys) != len(values):
             raise UnreadableError("a key without a value")
         # Before anything hashes them: a tuple's hash visits all that it refers to.
         if not _TEXT.issuperset(map(type, keys)):
-            raise UnreadableError("a key that is no text")
+            raise UnreadableError("a key that is not text")
         name = tuple(keys)
         make = self._known.get(name) or self._learn(name)
         if make is _PLAIN or target:
@@ -355,7 +353,7 @@ class _Reader:
             return _PLAIN
         maker = self._makers.maker(keys)
         if maker is not None and len(set(keys)) < len(keys):
-            raise UnreadableError("a key that is there twice")
+            raise UnreadableError("a duplicate key")
         if len(self._known) < _MAX_KINDS:
             self._known[keys] = maker or _PLAIN
         return maker or _PLAIN
@@ -378,7 +376,7 @@ def _refuse(message: str) -> NoReturn:
 def _list_of(stack: list[Any]) -> list[Any]:
     target: Any = stack[-1]
     if type(target) is not list:
-        raise UnreadableError("items for what is no list, or was complete")
+        raise UnreadableError("items: expected an incomplete list")
     return target
 
 

@@ -16,7 +16,7 @@ def check_file(path: Path, max_bytes: int) -> int:
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UnreadableError("it is no file")
+        raise UnreadableError("it is not a regular file")
     if status.st_size > max_bytes:
         raise UnreadableError(f"it has more than {max_bytes:,} bytes")
     return status.st_mtime_ns

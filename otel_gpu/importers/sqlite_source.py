@@ -115,8 +115,8 @@ class SqliteSource:
             said = str(error) or "a value of impossible size"
             what = "".join(c if c.isprintable() else "?" for c in said[:_MAX_MESSAGE])
             raise RecordingError(
-                f"{self._path}: is damaged, or not what it seems: {what}",
-                hint="copy it again from where it was made; while its writer runs, copy it with "
+                f"{self._path}: is damaged, or of another format: {what}",
+                hint="copy it again from its origin; while its writer runs, copy it with "
                 "sqlite3 FILE '.backup COPY'",
             ) from error
 
@@ -139,7 +139,7 @@ def require(
     if missing:
         raise RecordingError(
             f"{path}: lacks {' and '.join(missing)}",
-            hint="it is of another tool, or of a version that is not known here",
+            hint="it is from another tool, or from an unsupported version",
         )
 
 

@@ -24,9 +24,9 @@ def parse_foreign(data: bytes, max_containers: int) -> object:
     """
     containers = data.count(b"{") + data.count(b"[")
     if containers > max_containers or data.count(b",") > max_containers * VALUES_OF_A_CONTAINER:
-        raise ForeignJsonError("it holds too many values")
+        raise ForeignJsonError("it contains too many values")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         at = error.pos if isinstance(error, json.JSONDecodeError) else -1
-        raise ForeignJsonError("it is cut, or is no JSON", at) from None
+        raise ForeignJsonError("it is cut, or not JSON", at) from None

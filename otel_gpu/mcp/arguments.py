@@ -64,7 +64,7 @@ def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
         names = [str(one["loc"][0]) for one in error.errors(include_url=False)]
         for name in stated.keys() - known.keys():
             raise ArgumentError(
-                f"there is no argument {_shown(name)}", hint=f"there are: {', '.join(known)}"
+                f"unknown argument {_shown(name)}", hint=f"known: {', '.join(known)}"
             ) from None
         wanted, value = _wanted(known[names[0]]), stated[names[0]]
         raise ArgumentError(f"{names[0]} must be {wanted}, not {_shown(value)}") from None

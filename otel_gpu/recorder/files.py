@@ -103,8 +103,8 @@ def open_reading(path: Path) -> sqlite3.Connection:
     """
     with explained(path, "cannot be read", _OWNER):
         if not path.exists():
-            hint = "otel-gpu run --store writes one; or name another"
-            raise StoreError(f"{path}: there is no store", hint=hint)
+            hint = "write one with otel-gpu run --store, or name another"
+            raise StoreError(f"{path}: no store", hint=hint)
         try:
             with _kept_open(path, "ro") as connection:
                 for setting in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON"):
@@ -264,7 +264,7 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if version < schema.VERSION:
         raise _UnusableError(other, _OLDER, f"version-{version}")
     if not schema.is_ours(connection):
-        raise _UnusableError("is damaged: its tables are not the ones of a store")
+        raise _UnusableError("is damaged: its tables differ from those of a store")
 
 
 def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> None:
@@ -275,11 +275,11 @@ def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> No
     longer than anybody wants to wait.
     """
     if lock.last.found_damage:
-        raise _UnusableError("is damaged: its last writer found it so")
+        raise _UnusableError("is damaged, as its last writer found")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
         connection.execute(f"SELECT * FROM {table} LIMIT 100").fetchall()
     if max(schema.first_numbers(connection).values()) > _LARGEST_NUMBER:
-        raise _UnusableError("is damaged: a number in it is larger than any that was given")
+        raise _UnusableError("is damaged: one of its numbers is too large")
     found = connection.execute(
         "SELECT ended_unix_ns FROM writers ORDER BY writer DESC LIMIT 1"
     ).fetchone()

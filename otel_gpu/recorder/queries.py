@@ -141,7 +141,7 @@ def _replace(text: Any, part: Any, other: Any) -> str | None:  # noqa: ANN401 --
 def _answer(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> Answer:
     cursor = connection.execute(sql)
     if cursor.description is None:
-        raise QueryError("that is not a question", hint="begin with SELECT or WITH")
+        raise QueryError("not a query", hint="begin with SELECT or WITH")
     columns = tuple(str(column[0]) for column in cursor.description)
     rows: list[tuple[Any, ...]] = []
     size_bytes = 0
@@ -169,19 +169,19 @@ def _explain(error: Exception, limits: QueryLimits) -> QueryError:
     if code == sqlite3.SQLITE_INTERRUPT:
         return QueryError(
             f"the answer takes longer than {limits.time_s:g} s",
-            hint="ask about less time (seq is fastest), or raise --time-limit-s",
+            hint="query less time (seq is fastest), or raise --time-limit-s",
         )
     if code == sqlite3.SQLITE_AUTH:
         return QueryError(
-            f"refused: {error}", hint="a store can only be read, with one SELECT statement"
+            f"refused: {error}", hint="write one SELECT statement: a store is read-only"
         )
     if isinstance(error, MemoryError) or code == sqlite3.SQLITE_NOMEM:
         return QueryError(
             f"the answer needs more than {_MEMORY_BYTES // _MIB} MiB of memory",
-            hint="count or sum in the question, or ask about less time",
+            hint="count or sum in the query, or query less time",
         )
     if code == sqlite3.SQLITE_TOOBIG:
-        return QueryError("a value in the question or the answer is too large")
+        return QueryError("a value in the query or the answer is too large")
     text = problem_of(error).text
     return QueryError(f"cannot be answered: {text}", hint="otel-gpu query --schema lists columns")
 

@@ -78,7 +78,7 @@ class FileWork:
         uid = self._user(pid)
         if not self._allows(pid, uid):
             self._note(pid, uid, path, _USED_UP)
-            raise NotReadError(f"the share of process {pid} or of user {uid} is used up")
+            raise NotReadError(f"the read budget of process {pid} or of user {uid} is used up")
         begun_s, read_bytes = self._clock(), elf_file.read_bytes()
         try:
             yield

@@ -271,7 +271,7 @@ def _check_counts(body: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
-        raise TypeError("body counts what cannot be counted")
+        raise TypeError("body has an invalid count")
 
 
 def _check_user_stack(body: Mapping[str, Any]) -> None:
@@ -283,7 +283,7 @@ def _check_user_stack(body: Mapping[str, Any]) -> None:
         and len(body["frames"]) <= MAX_FRAMES
     )
     if not good or not all(map(_is_frame, body["frames"])):
-        raise TypeError("body is not a stack that this version knows")
+        raise TypeError("body is an unknown kind of stack")
 
 
 def _check_function(body: Mapping[str, Any]) -> None:
@@ -301,7 +301,7 @@ def _check_resource(body: Mapping[str, Any]) -> None:
         and all(0 < peer <= _UINT32_MAX for peer in body.get("peers", ()))
     )
     if not good:
-        raise TypeError("body is not a resource that this version knows")
+        raise TypeError("body is an unknown kind of resource")
 
 
 def _check_memory_map(body: Mapping[str, Any]) -> None:

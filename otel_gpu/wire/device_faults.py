@@ -73,7 +73,7 @@ def check_device_fault(body: Mapping[str, Any]) -> None:
         and 1 <= body.get("times", 1) <= _UINT32_MAX
     )
     if not good:
-        raise TypeError("body is not what a driver says of a device")
+        raise TypeError("body is not a fault of a device")
 
 
 def device_fault_of(

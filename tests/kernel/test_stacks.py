@@ -377,7 +377,7 @@ def last_call_of(stubs: StubLibraries, tmp_path_factory) -> Callable[[str], User
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_process_that_dies_right_after_its_call(name, last_call_of):
-    """Its stack is known all the same, of code that nobody can look at any more."""
+    """Its stack is complete, although its code is gone."""
     stack = last_call_of(name)
 
     assert [frame.function for frame in stack.frames[:4]] == [

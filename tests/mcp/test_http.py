@@ -310,7 +310,7 @@ def test_a_token_can_be_in_a_file(tmp_path):
         ),
         (("--http", "127.0.0.1:99999"), "'127.0.0.1:99999' is not an address"),
         (("--http", "203.0.113.1:0"), "cannot be listened on"),
-        (("--token-file", "token"), "--token-file is for --http"),
+        (("--token-file", "token"), "--token-file needs --http"),
         (("--http", "--token-file", "no-such-file"), "no-such-file: cannot be read"),
     ],
 )

@@ -34,4 +34,4 @@ class CpuClock(NamedTuple):
         try:
             fcntl.ioctl(self.fd, _PERF_EVENT_IOC_PERIOD, _PERIOD.pack(period_ns))
         except OSError as error:
-            raise BpfError(f"a sampling clock keeps its period: {error}") from error
+            raise BpfError(f"cannot change the period of a sampling clock: {error}") from error

@@ -67,7 +67,7 @@ def _find(bundle: Path) -> LoadedLibbpf:
     except (OSError, AttributeError, HostError) as error:
         reason = str(error)
     if not (bundle / MANIFEST_NAME).exists():
-        raise HostError(f"there is no libbpf of use: {reason}", hint=_HINT)
+        raise HostError(f"no usable libbpf: {reason}", hint=_HINT)
     try:
         return _checked(_load_bundle(bundle))._replace(passed_over=reason)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, HostError) as error:

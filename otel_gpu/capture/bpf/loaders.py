@@ -109,8 +109,8 @@ class _HeadersObject(BpfObject):
         else:
             what = _CHECKS[failed - 1] if failed <= len(_CHECKS) else f"check {failed}"
             raise HostError(
-                "the kernel headers are not of the kernel that runs, although they say so: "
-                f"{what} is not where they have it",
+                "the kernel headers do not match the running kernel, although their version does: "
+                f"{what} is at another place",
                 hint="install the headers that were built with this kernel",
             )
         _logger.info("the kernel's types were checked against its headers")

@@ -96,7 +96,7 @@ class BpfMap:
         if result in _NO_ROOM:
             raise MapFullError(f"map {self.name} is full")
         if result < 0:
-            raise self.libbpf.error(f"map {self.name} is not updated", -result)
+            raise self.libbpf.error(f"cannot update map {self.name}", -result)
         return True
 
     def delete(self, key: bytes) -> None:

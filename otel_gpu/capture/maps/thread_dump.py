@@ -156,14 +156,14 @@ def check_kernel(config: Config) -> None:
     """
     if choose_loader(config.capture.loader) != "libbpf":
         raise HostError(
-            "threads cannot be looked at on a kernel that does not describe its types (BTF)",
+            "no thread dump on a kernel without BTF",
             hint="capture live with `otel-gpu stacks --pid PID` instead: "
-            "that sees threads when they make CUDA calls",
+            "that observes threads when they make CUDA calls",
         )
     if not can_dump_threads():
         raise HostError(
             "this kernel is too old: its BPF programs cannot read the memory of other threads",
-            hint="Linux 5.18 or later is needed to look at threads",
+            hint="thread dumps need Linux 5.18 or later",
         )
 
 

@@ -158,7 +158,7 @@ class Attacher:
             BpfError: One of them cannot be, so that none is; or too many wait already.
         """
         if len(self._queue) >= _MAX_QUEUED:
-            raise BpfError(f"{program} is not attached: {_MAX_QUEUED} other probes wait already")
+            raise BpfError(f"{program} is not attached: {_MAX_QUEUED} other probes are waiting")
         if not self.pid:
             try:
                 self._start()
@@ -175,7 +175,7 @@ class Attacher:
         }
         request = _Request(question)
         if len(request.text) > MESSAGE_BYTES:
-            raise BpfError(f"{program} is not attached to {len(places)} places: they are too many")
+            raise BpfError(f"{program} is not attached: {len(places)} places are too many")
         request.fd, request.link = os.dup(fd), link
         self._ask(request)
         if request.is_done and request.error:

@@ -105,9 +105,9 @@ class ElfSymbols:
 
     def _read_table(self, table: Section, names: Section) -> None:
         if table.size_bytes > _MAX_TABLE_BYTES or names.size_bytes > _MAX_NAMES_BYTES:
-            raise ValueError(f"its {table.name} is larger than that of any library")
+            raise ValueError(f"its {table.name} is too large for a library")
         if not self._image.is_on_disk(table.size_bytes + names.size_bytes):
-            raise ValueError(f"its {table.name} is not on the disk: the file is sparse")
+            raise ValueError(f"its {table.name} is missing from the disk: the file is sparse")
         found = sorted(self._find_rows(table, names))
         versions = self._image.section_header(".gnu.version") if found else None
         later = []
@@ -137,7 +137,7 @@ class ElfSymbols:
                     continue
                 count += 1
                 if count > _MAX_FOUND:
-                    raise ValueError(f"its {table.name} has more symbols than any CUDA library")
+                    raise ValueError(f"its {table.name} has too many symbols for a CUDA library")
                 end = text.find(b"\0", at, at + _MAX_NAME_BYTES)
                 if end >= 0:
                     yield number, text[at:end], row

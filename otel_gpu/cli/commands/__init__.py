@@ -82,7 +82,7 @@ def check_pids(pids: Iterable[int]) -> None:
     """
     for pid in pids:
         if not Path(f"/proc/{pid}").exists():
-            raise UsageError(f"there is no process {pid}", hint="see `ps -e`")
+            raise UsageError(f"no process {pid}", hint="list processes with ps -e")
         process = process_of(pid)
         if process not in {None, pid}:
             hint = f"name the process: --pid {process}"
@@ -106,7 +106,7 @@ def refuse_overwriting(args: Namespace) -> None:
     for path in written_files(args):
         others = (Path(value) for other, value in named.items() if other not in _WRITTEN)
         if path.is_file() and any(one.is_file() and one.samefile(path) for one in others):
-            raise UsageError(f"{path} would be written and is read", hint="name another file")
+            raise UsageError(f"{path} is both input and output", hint="name another file")
 
 
 def written_files(args: Namespace) -> list[Path]:

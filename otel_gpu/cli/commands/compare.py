@@ -67,5 +67,7 @@ def _limit(text: str | None) -> float | None:
     if text is None:
         return None
     if (found := _SHARE.fullmatch(text)) is None:
-        raise UsageError(f"--fail-if-slower {text}: is no share", hint="write 5% for five percent")
+        raise UsageError(
+            f"--fail-if-slower: expected a percentage, got {text}", hint="write 5% for five percent"
+        )
     return float(found[1]) / 100

@@ -40,9 +40,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 --
             out.line(f"{scenario.name:{width}}{scenario.about}")
         return 0
     if args.scenario not in SCENARIOS:
-        raise UsageError(f"there is no scenario {args.scenario!r}", hint="otel-gpu demo lists them")
+        raise UsageError(f"unknown scenario {args.scenario!r}", hint="otel-gpu demo lists them")
     if args.synthetic and args.record:
-        raise UsageError("--synthetic makes no recording that --record could keep")
+        raise UsageError("--record needs a capture: leave out --synthetic")
     scenario = SCENARIOS[args.scenario]
     out.note(f"{scenario.name}: {scenario.about}")
     if args.synthetic:
@@ -65,7 +65,7 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
         )
     if result.returncode:
         hint = f"play a recording of it: otel-gpu demo {scenario.name} --synthetic"
-        raise DemoError("the scenario could not be run or captured here", hint=hint)
+        raise DemoError("cannot run or capture the scenario on this host", hint=hint)
     out.note("the program reports what was done to it:")
     for line in describe(result.stdout):
         out.note(f"  {line}")

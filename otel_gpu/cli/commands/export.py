@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Export; what a damaged recording still holds is written before its error."""
     if args.perfetto is None:
-        raise UsageError("name what to write", hint="--perfetto trace.json.gz")
+        raise UsageError("no output: name a file", hint="--perfetto trace.json.gz")
     source = find_any(args, config, "export")
     with part_of(source, args) as window, _open(args.perfetto) as file:
         timeline = _Timeline(file, window, args.pid)

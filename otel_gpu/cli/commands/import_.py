@@ -54,7 +54,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Import; 1 when not all of it could be exported."""
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
-        raise UsageError("--json and --otlp-file - both want standard output")
+        raise UsageError("--json and --otlp-file - both write to standard output: leave out one")
     environ = None
     if args.otlp or config.export.otlp_file:
         # The endpoint is for what is meant to be sent.
@@ -115,8 +115,10 @@ def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
     given = {name: value for name, value in given.items() if value}
     if unknown := given.keys() - KINDS[args.kind].choices:
         if "others" in unknown:
-            raise UsageError(f"{args.kind} is one file", hint="import them one by one")
-        raise UsageError(f"--device-gib says nothing about {args.kind}")
+            raise UsageError(
+                f"{args.kind}: expected one file, got several", hint="import them one by one"
+            )
+        raise UsageError(f"--device-gib does not apply to {args.kind}: leave it out")
     return given
 
 

@@ -56,7 +56,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Serve; 0 when the client has gone, or on a signal."""
     if args.token_file is not None and args.http is None:
-        raise UsageError("--token-file is for --http", hint="a client that starts us needs none")
+        raise UsageError(
+            "--token-file needs --http", hint="without --http, leave it out: no token is needed"
+        )
     _check_packages()
     capture = _find_capture(args, config)
     # It logs every request.

@@ -57,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, config: Config, out: Output) -> int:
     """Answer, or list what can be asked about."""
     if args.sql is not None and args.schema:
-        raise UsageError("--schema lists what can be asked about; it goes with no question")
+        raise UsageError("--schema takes no query: leave out one of them")
     if not 0 < args.time_limit_s <= _MAX_TIME_S:
         raise UsageError(f"--time-limit-s must be above 0, and at most {_MAX_TIME_S:g}")
     if not 0 < args.row_limit <= MAX_ROWS:

@@ -50,10 +50,14 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     """Report; what a damaged recording still holds is written before its error."""
     prints = args.html == _STANDARD_OUTPUT
     if prints and args.json is None and out.stdout.isatty():
-        raise UsageError("a terminal shows no pages", hint="name a file: --html report.html")
+        raise UsageError(
+            "cannot print a page to a terminal", hint="name a file: --html report.html"
+        )
     source = find_any(args, config, "report on")
     if args.pid and isinstance(source, ImportSource) and source.has_traces:
-        raise UsageError("--pid says nothing about a trace, which is of one process for each rank")
+        raise UsageError(
+            "--pid does not apply to a trace, which has one process per rank: leave it out"
+        )
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, args.pid)
         kinds = (CALLED, WAITED, CPU, WALL)

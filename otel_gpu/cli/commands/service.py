@@ -65,7 +65,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
             raise UsageError(about)
         return _status(args, config, out)
     if args.json:
-        raise UsageError("--json goes with status")
+        raise UsageError("--json needs the action status")
     root, own_program = args.root.absolute(), Path(sys.prefix) / "bin" / "otel-gpu"
     layout = ServiceLayout(root, args.program or own_program)
     words: tuple[str, ...] = _NEXT

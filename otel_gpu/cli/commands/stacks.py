@@ -106,9 +106,9 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if args.limit < 1:
         raise UsageError("--limit must be at least 1")
     if args.waits and (args.api or args.by not in (TIME, CALLS)):
-        raise UsageError("waits are of no API and have no bytes", hint="leave out --api or --by")
+        raise UsageError("waits have no API and no bytes", hint="leave out --api or --by")
     if args.by in MEMORY and (args.api or args.thread):
-        raise UsageError("memory is of no API and no thread", hint="leave out --api and --thread")
+        raise UsageError("memory has no API and no thread", hint="leave out --api and --thread")
     if args.diff:
         return _run_diff(args, config, out)
     source = find_source_or_capture(args, config, out, handled="looked at", done="shows the stacks")
@@ -148,8 +148,8 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
     write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
     # What was asked for is written before it is said that there is nothing to draw.
     if (args.speedscope or args.flamegraph or args.pprof) and not report.total():
-        hint = "see the notes above; `otel-gpu doctor` says what this host allows"
-        raise OtelGpuError(f"no stack weighs anything by {args.by}", hint=hint)
+        hint = "see the notes above; `otel-gpu doctor` checks what this host allows"
+        raise OtelGpuError(f"all stacks have 0 {args.by}", hint=hint)
     if args.speedscope:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)
@@ -168,8 +168,8 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
 
 def _run_diff(args: Namespace, config: Config, out: Output) -> int:
     if args.speedscope or args.pprof or args.command or args.duration is not None or args.record:
-        hint = "--json, --folded and --flamegraph show one, of recordings and stores"
-        raise UsageError("a difference is no profile, and is not captured", hint=hint)
+        hint = "its outputs are --json, --folded and --flamegraph"
+        raise UsageError("--diff reads two recordings or stores, and writes no profile", hint=hint)
     reports = []
     for text in args.diff:
         with open_side(text, args, config) as (source, window):

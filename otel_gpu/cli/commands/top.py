@@ -69,8 +69,8 @@ def run(args: Namespace, config: Config, out: Output) -> int:
     if args.recording is None:
         return _watch(args, config, out)
     if args.command or args.pid or args.cgroup or args.all or args.duration or args.record:
-        hint = "leave out what says what to capture, or the recording"
-        raise UsageError("a recording is played as it is", hint=hint)
+        hint = "leave out the options of a capture, or the recording"
+        raise UsageError("a recording takes no options of a capture", hint=hint)
     return _play(args, config, out)
 
 

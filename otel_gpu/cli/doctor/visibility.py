@@ -66,7 +66,7 @@ def examine_process(pid: int) -> Iterator[CheckResult]:
     """Say what will be seen of one process, and what cannot be; ``HostError`` without it."""
     home = Path("/proc") / str(pid)
     if not home.exists():
-        raise HostError(f"there is no process {pid}", hint="list processes with ps -e")
+        raise HostError(f"no process {pid}", hint="list processes with ps -e")
     process = process_of(pid)
     if process not in {None, pid}:
         raise HostError(f"{pid} is a thread of process {process}", hint=f"--pid {process}")

@@ -72,8 +72,8 @@ class ServiceLayout:
     def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
         if not _PLAIN_PATH.fullmatch(str(program)):
             raise HostError(
-                f"{program}: not a path that a unit can run as it is",
-                hint=f"install otel-gpu where {DEFAULT_PROGRAM} would be",
+                f"{program}: a unit cannot run this path",
+                hint=f"install otel-gpu at a path such as {DEFAULT_PROGRAM}",
             )
         self._root = root
         self._program = program

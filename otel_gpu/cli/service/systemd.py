@@ -65,7 +65,7 @@ def ask_systemctl(arguments: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError("systemctl does not answer", hint="is systemd running here?") from error
     if done.returncode:
-        first, *_ = done.stderr.strip().splitlines() or ["it said nothing"]
+        first, *_ = done.stderr.strip().splitlines() or ["no message"]
         raise HostError(f"systemctl: {first}", hint="is systemd running here?")
     return done.stdout
 

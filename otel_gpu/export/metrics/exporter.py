@@ -220,5 +220,5 @@ class _FileExporter(sdk.MetricExporter):
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:
     value_ms = environment.read_number(environ, name, default=default_ms)
     if value_ms > _MAX_INTERVAL_MS:
-        raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="Give milliseconds.")
+        raise ConfigError(f"{name}: {value_ms:g} ms is more than a day", hint="give milliseconds")
     return value_ms

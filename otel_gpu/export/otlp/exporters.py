@@ -41,5 +41,5 @@ def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transp
 
             return open_transport(signal, compressed=compression != "none")
     except (KeyError, RuntimeError, ValueError) as error:
-        hint = "look at the OTEL_EXPORTER_OTLP_* variables"
+        hint = "check the OTEL_EXPORTER_OTLP_* variables"
         raise ConfigError(f"the OTLP exporter refuses its settings: {error}", hint=hint) from error

@@ -62,8 +62,8 @@ class FlightRecorderCapture:
             rank, dump = _read(path)
             if rank in self._dumps:
                 raise RecordingError(
-                    f"{path}: rank {rank} is in {names[rank]} already",
-                    hint="name the dumps of one moment",
+                    f"{path}: rank {rank} is also in {names[rank]}",
+                    hint="name the dumps of one incident, one per rank",
                 )
             self._dumps[rank], names[rank] = dump, path
             kept = sum(
@@ -164,7 +164,7 @@ def _files(path: Path) -> list[Path]:
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from error
     if not found:
-        raise RecordingError(f"{path}: no dump in it", hint=_HINT)
+        raise RecordingError(f"{path}: contains no dump", hint=_HINT)
     return found
 
 
@@ -174,14 +174,14 @@ def _read(path: Path) -> tuple[int, Dump]:
     except UnreadableError as error:
         where = f" (byte {error.at:,})" if error.at >= 0 else ""
         raise RecordingError(
-            f"{path}: no dump of a Flight Recorder that can be read: {error}{where}", hint=_HINT
+            f"{path}: not a readable dump of a Flight Recorder: {error}{where}", hint=_HINT
         ) from None
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from error
     rank = _rank(path, dump)
     if rank is None:
         raise RecordingError(
-            f"{path}: it is not said which rank it is of",
+            f"{path}: contains no rank",
             hint="let the name end with the rank, as nccl_trace_rank_3 does",
         )
     return rank, dump

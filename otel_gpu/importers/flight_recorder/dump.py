@@ -130,7 +130,7 @@ def read_dump(path: Path) -> Dump:
         raise UnreadableError(f"it has more than {MAX_FILE_BYTES:,} bytes")
     body = read_plain(BytesIO(data), NoMakers()) if data.startswith(_PICKLE) else _parse(data)
     if type(body) is not dict or not ({"entries", "pg_config"} & body.keys()):
-        raise UnreadableError("it says nothing of entries or groups")
+        raise UnreadableError("it has no entries and no groups")
     return _Reader(body, file_unix_ns).read()
 
 
@@ -152,7 +152,7 @@ class _Reader:
         entries = self._body.get("entries")
         entries = [] if entries is None else entries
         if type(entries) is not list or len(entries) > MAX_ENTRIES:
-            raise UnreadableError(f"its entries are no list of at most {MAX_ENTRIES:,}")
+            raise UnreadableError(f"entries: expected a list of at most {MAX_ENTRIES:,}")
         oldest: dict[str, int] = {}
         for entry in entries:
             try:
@@ -174,7 +174,7 @@ class _Reader:
         if config is None:
             return
         if type(config) is not dict or len(config) > MAX_GROUPS:
-            raise UnreadableError(f"its groups are no dictionary of at most {MAX_GROUPS:,}")
+            raise UnreadableError(f"groups: expected a dictionary of at most {MAX_GROUPS:,}")
         for key, said in config.items():
             if type(said) is not dict:
                 self._dump.rejected["groups that are no dictionary"] += 1

@@ -62,7 +62,7 @@ def open_capture(path: Path, config: Config) -> Iterator["NsysCapture"]:
         require(path, columns, {STRINGS: ("id", "value")})
         if not columns.keys() & DEVICE_TABLES.keys():
             raise RecordingError(
-                f"{path}: it has none of the tables of what devices did",
+                f"{path}: has no table of device activities",
                 hint="record with nsys profile --trace=cuda,nvtx, export with nsys export --type sqlite",
             )
         yield NsysCapture(path, Tables(source, columns), source, config)
@@ -93,7 +93,7 @@ class NsysCapture:
         self._count()
         parts = self._parts()
         if not parts:
-            raise RecordingError(f"{self._path}: nothing is in its tables of devices and calls")
+            raise RecordingError(f"{self._path}: its tables of devices and calls are empty")
         start_ns, end_ns = _extent(parts)
         base_unix_ns, is_dated = self._base_unix_ns(end_ns)
         info = {"layout": self._layout, "mode": "import", "source": self.tally.source}

@@ -53,7 +53,7 @@ class SnapshotCapture:
         except UnreadableError as error:
             where = f" (byte {error.at:,})" if error.at >= 0 else ""
             raise RecordingError(
-                f"{path}: no memory snapshot that can be read: {error}{where}",
+                f"{path}: not a readable memory snapshot: {error}{where}",
                 hint="write one with torch.cuda.memory._dump_snapshot(FILE)",
             ) from None
         except OSError as error:
@@ -100,10 +100,10 @@ class SnapshotCapture:
         if type(whole) is dict:
             body = whole
         if "segments" not in body:
-            raise UnreadableError("it is a pickle, and says nothing of segments")
+            raise UnreadableError("it is a pickle without segments")
         segments = body["segments"]
         if type(segments) is not list or not all(type(one) is Segment for one in segments):
-            raise UnreadableError("its segments are something else")
+            raise UnreadableError("segments: expected a list")
         self._segments = segments
         traces = body.get("device_traces")
         self._traces = list(self._split([] if traces is None else traces))
@@ -118,14 +118,14 @@ class SnapshotCapture:
     def _split(self, traces: object) -> Iterator[tuple[int, Operations]]:
         """Yield the operations of each device; they were read one device after the other."""
         if type(traces) is not list or len(traces) > MAX_DEVICES:
-            raise UnreadableError("its traces are no list of as many devices as there can be")
+            raise UnreadableError(f"traces: expected a list of at most {MAX_DEVICES} devices")
         operations, at = self._shapes.operations, 0
         for device, trace in enumerate(traces):
             if type(trace) is not list:
-                raise UnreadableError("a trace that is no list")
+                raise UnreadableError(f"a trace: expected a list, got {type(trace).__name__}")
             count = trace.count(EVENT)
             if count + trace.count(OTHER_EVENT) != len(trace):
-                raise UnreadableError("a trace that holds something other than events")
+                raise UnreadableError("a trace with something other than events")
             # A list that is there twice says the same of two devices.
             trace.clear()
             yield device, operations.part(at, at + count)

@@ -201,7 +201,7 @@ class Shapes:
         if frames is None:
             return _EMPTY
         if type(frames) is not list:
-            raise UnreadableError("frames that are no list")
+            raise UnreadableError(f"frames: expected a list, got {type(frames).__name__}")
         if len(frames) == 1 and type(frames[0]) is StackNumber:
             return frames[0]
         if not _FRAMES.issuperset(map(type, frames)):
@@ -240,7 +240,7 @@ class Shapes:
                     requested = first.requested_bytes if requested is None else requested
                     stack = stack or first.stack
             if requested is not None and found is not BlockState.FREE and requested > size:
-                raise UnreadableError("a block that is smaller than what was asked for")
+                raise UnreadableError("a block that is smaller than requested")
             place = -1 if address is None else _size("address of a block", address)
             return Block(place, size, requested, found, stack), False
 
@@ -273,9 +273,9 @@ class Shapes:
             size, blocks, address, device, stream, pool, kind, is_expandable, frames = get(values)
             size = _size("size of a segment", size)
             if type(blocks) is not list or not all(type(block) is Block for block in blocks):
-                raise UnreadableError("a segment whose blocks are something else")
+                raise UnreadableError("blocks of a segment: expected a list")
             if sum(block.size_bytes for block in blocks) > size:
-                raise UnreadableError("a segment with more in it than it is large")
+                raise UnreadableError("a segment that is smaller than its blocks")
             # Each block is of one segment: the list is not to be had again.
             mine = tuple(blocks)
             blocks.clear()
@@ -352,7 +352,7 @@ def _pool(value: object) -> tuple[int, int]:
     if value is None:
         return (0, 0)
     if not isinstance(value, tuple | list) or len(value) != 2:  # noqa: PLR2004 -- a pair
-        raise UnreadableError("the pool of a segment is no pair of numbers")
+        raise UnreadableError("pool of a segment: expected a pair of numbers")
     return _size("pool", value[0]), _size("pool", value[1])
 
 

@@ -72,7 +72,9 @@ class TraceCapture:
                 raise
             raise RecordingError(f"{path}: {error}", hint=error.hint) from None
         if not rows.has_events and not scanner.rejected[DAMAGED]:
-            raise RecordingError(f"{path}: no trace of torch.profiler: it has no event", hint=HINT)
+            raise RecordingError(
+                f"{path}: not a trace of torch.profiler: it has no event", hint=HINT
+            )
         rejected = rows.rejected + scanner.rejected
         self._count(rows, rejected)
         # There are millions of rows to look through.
@@ -108,9 +110,9 @@ def _files(path: Path) -> list[Path]:
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror}") from error
     if not found:
-        raise RecordingError(f"{path}: no trace in it", hint="traces end in .json or .json.gz")
+        raise RecordingError(f"{path}: contains no trace", hint="traces end in .json or .json.gz")
     if len(found) > MAX_FILES:
-        raise RecordingError(f"{path}: more than {MAX_FILES:,} traces in it")
+        raise RecordingError(f"{path}: contains more than {MAX_FILES:,} traces")
     return found
 
 

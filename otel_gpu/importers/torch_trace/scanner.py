@@ -184,7 +184,7 @@ class Scanner:
         if first not in ("{", "["):
             what = f"it begins with {first!r}" if first else "it is empty"
             raise RecordingError(
-                f"no trace of torch.profiler: {what}",
+                f"not a trace of torch.profiler: {what}",
                 hint=HINT,
             )
         self._at += 1
@@ -193,7 +193,7 @@ class Scanner:
         if self._read_keys():
             return True
         raise RecordingError(
-            "no trace of torch.profiler: it has no traceEvents",
+            "not a trace of torch.profiler: it has no traceEvents",
             hint=HINT,
         )
 

@@ -35,7 +35,7 @@ class Text:
             # It is not opened before it is known to be one.
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
-                raise RecordingError(f"{path}: it is no file")
+                raise RecordingError(f"{path}: is not a regular file")
             with path.open("rb") as stream:
                 is_compressed = stream.read(len(_GZIP)) == _GZIP
             self._stream: BufferedReader | gzip.GzipFile = (

@@ -89,7 +89,7 @@ def get_stacks(
     if id:
         return _in_full(capture, asked, id)
     if of == WAITED and (api or by == BYTES):
-        raise ArgumentError("waits are of no API and have no bytes", hint="leave out api or by")
+        raise ArgumentError("waits have no API and no bytes", hint="leave out api or by")
     if of in GRAPHS and by != TIME:
         raise ArgumentError(f"{of} is time, and has no {by}", hint="leave out by")
     if of in MEMORY and (api or reason or thread or by == CALLS):

@@ -217,5 +217,5 @@ def _read_operations(written: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
 
 def _integer(value: object, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= MAX_INTEGER:
-        raise ValueError("no number that fits")
+        raise ValueError("number out of range")
     return value

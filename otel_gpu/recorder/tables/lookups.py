@@ -191,7 +191,7 @@ LOOKUPS = (
         "cause_kinds",
         "Kinds of causes.",
         Column("kind", TEXT, "the word"),
-        Column("fault", TEXT, "responsible side: host, culprit (if one is known) or nobody"),
+        Column("fault", TEXT, "responsible side: `host`, `culprit` (if one is known) or `nobody`"),
         Column("advice", TEXT, "what to do about it"),
         rows=[(rule.kind, rule.fault, rule.advice) for rule in RULES],
     ),

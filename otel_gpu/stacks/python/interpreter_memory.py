@@ -125,7 +125,7 @@ class PythonMemory:
         self._require_type(address, b"code")
         first_line = self._number(address + layout.code_first_line, 4, signed=True)
         if first_line not in _LINES:
-            raise ValueError("a code object begins at no line")
+            raise ValueError("a code object has no first line")
         file, name = (self._pointer(address + at) for at in (layout.code_file, layout.code_name))
         return PythonCode(self._text(file), self._text(name), first_line)
 
@@ -161,7 +161,7 @@ class PythonMemory:
         state = self._number(address + layout.text_state, 4)
         kind = state >> _KIND_SHIFT & _KIND_MASK
         if length > _MAX_TEXT_CHARACTERS or kind not in ENCODINGS or not state & _COMPACT:
-            raise ValueError("a text is of no form that we know")
+            raise ValueError("a string of unknown kind")
         start = layout.text_ascii if state & _ASCII else layout.text_compact
         raw = self._bytes(address + start, min(length, _READ_CHARACTERS) * kind)
         return raw.decode(ENCODINGS[kind], "surrogatepass")
@@ -172,13 +172,13 @@ class PythonMemory:
             return
         terminated = name + b"\0"
         if self._bytes(self._pointer(kind + _TYPE_NAME), len(terminated)) != terminated:
-            raise ValueError(f"what should be of type {name.decode()} is not")
+            raise ValueError(f"expected an object of type {name.decode()}")
         self._types[kind] = name
 
     def _pointer(self, address: int) -> int:
         pointer = self._number(address)
         if pointer and pointer not in _ADDRESSES:
-            raise ValueError("a pointer points nowhere")
+            raise ValueError("a null or unmapped pointer")
         return pointer
 
     def _number(
@@ -188,7 +188,7 @@ class PythonMemory:
 
     def _bytes(self, address: int, size_bytes: int) -> bytes:
         if address not in _ADDRESSES:
-            raise ValueError("a pointer points nowhere")
+            raise ValueError("a null or unmapped pointer")
         found = self._read(address, size_bytes) if size_bytes else b""
         if len(found) != size_bytes:
             raise ValueError("memory cannot be read")

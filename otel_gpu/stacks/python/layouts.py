@@ -139,7 +139,7 @@ def _read_offsets(
         raise ValueError(f"the runtime state of this {name} cannot be read")
     cookie, stated_hex, free_threaded = _OFFSETS_HEADER.unpack_from(runtime)
     if cookie != _COOKIE or stated_hex != version_hex:
-        raise ValueError(f"the runtime state of this {name} begins with no table of offsets")
+        raise ValueError(f"the runtime state of this {name} has no table of offsets")
     if free_threaded:
         raise ValueError(f"this {name} is free-threaded")
     words = memoryview(runtime)[_OFFSETS_HEADER.size : needed_bytes].cast("Q")
@@ -155,6 +155,6 @@ def _complete(version: int, offsets: Mapping[str, int]) -> InterpreterLayout:
     code_bytes = max(map(offsets.__getitem__, code)) + _POINTER_BYTES
     too_large = frame_bytes > _MAX_FRAME_BYTES or code_bytes > _MAX_CODE_BYTES
     if too_large or max(offsets.values()) > _MAX_OFFSET:
-        raise ValueError("the interpreter states offsets that cannot be")
+        raise ValueError("the interpreter states impossible offsets")
     sizes = {"version": version, "frame_bytes": frame_bytes, "code_bytes": code_bytes}
     return InterpreterLayout(**offsets, **sizes)

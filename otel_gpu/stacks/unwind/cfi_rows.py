@@ -122,7 +122,7 @@ class _State:
     def define(self, register: int | None, offset: int | None, expression: bytes = b"") -> None:
         old_register, old_offset, old_expression = self.cfa
         if old_expression and (register is None or offset is None):
-            raise ValueError("half a rule where the other half is an expression")
+            raise ValueError("a rule that is half an expression")
         self.cfa = (
             old_register if register is None else register,
             old_offset if offset is None else offset,
@@ -131,7 +131,7 @@ class _State:
 
     def remember(self) -> None:
         if len(self.remembered) >= _MAX_REMEMBERED:
-            raise ValueError("too many rows put aside")
+            raise ValueError("too many remembered rows")
         self.remembered.append((self.cfa, dict(self.saved)))
 
     def recall(self) -> None:

@@ -155,4 +155,4 @@ def _pushed(
         return operation - _LIT0
     if operation in _CONSTANTS:
         return operand
-    raise ValueError("an operation that has no place in call frame information")
+    raise ValueError("an operation that call frame information cannot contain")

@@ -200,7 +200,7 @@ def test_an_empty_file_may_become_a_recording(tmp_path):
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     """The error says what could not be made and why."""
-    with pytest.raises(RecordingError, match="a/b: cannot be made: No such file or directory"):
+    with pytest.raises(RecordingError, match="a/b: cannot be created: No such file or directory"):
         RecordingWriter(tmp_path / "a" / "b")
 
 
@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_what_was_written(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
     try:
         writer.write([noise])
-        with pytest.raises(RecordingError, match="the recording cannot go on: File too large"):
+        with pytest.raises(RecordingError, match="cannot continue the recording: File too large"):
             writer.write([noise])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -280,8 +280,8 @@ def test_every_truncation_is_noticed(tmp_path):
         (b"", "is not a recording of otel-gpu"),
         (b"SQLite format 3\0" * 10, "is not a recording of otel-gpu"),
         (b"OTELGPX", "is not a recording of otel-gpu"),
-        (HEADER[:8] + b"\0\0" + HEADER[10:], "is damaged: its header is wrong"),
-        (HEADER[:-1] + b"\0", "is damaged: its header is wrong"),
+        (HEADER[:8] + b"\0\0" + HEADER[10:], "is damaged: its header is invalid"),
+        (HEADER[:-1] + b"\0", "is damaged: its header is invalid"),
         (ONE_CLOCK + b"\0", "is damaged: bytes follow its end"),
         (HEADER + bytes(12), "is damaged: a chunk has an impossible size"),
         (HEADER + b"\xff" * 12, "is damaged: a chunk has an impossible size"),
@@ -291,18 +291,21 @@ def test_every_truncation_is_noticed(tmp_path):
             "is damaged: a chunk has an impossible size",
         ),
         (HEADER + chunk_of(b"a", compressed=b"junk"), "is damaged: a chunk cannot be unpacked"),
-        (HEADER + chunk_of(bytes(9), raw_bytes=8), "is damaged: a chunk is not as long as it says"),
+        (
+            HEADER + chunk_of(bytes(9), raw_bytes=8),
+            "is damaged: a chunk differs from its stated length",
+        ),
         (
             HEADER + chunk_of(bytes(8), raw_bytes=9),
-            "is damaged: a chunk is not as long as it says",
+            "is damaged: a chunk differs from its stated length",
         ),
         (
             HEADER + chunk_of(bytes(8), compressed=zlib.compress(bytes(8)) + b"more"),
-            "is damaged: a chunk is not as long as it says",
+            "is damaged: a chunk differs from its stated length",
         ),
         (
             HEADER + chunk_of(bytes(8), compressed=zlib.compress(bytes(8))[:-1]),
-            "is damaged: a chunk is not as long as it says",
+            "is damaged: a chunk differs from its stated length",
         ),
         (HEADER + chunk_of(bytes(8), checksum=1), "is damaged: a chunk has the wrong checksum"),
         (HEADER + chunk_of(b"\5\0\0\0abcd"), "is damaged: a chunk ends inside a record"),
@@ -369,7 +372,7 @@ def test_a_bomb_costs_no_more_memory_than_a_chunk_may(tmp_path):
         tracemalloc.stop()
 
     assert records == []
-    assert message.startswith("is damaged: a chunk is not as long as it says")
+    assert message.startswith("is damaged: a chunk differs from its stated length")
     assert peak_bytes < 4 << 20
 
 

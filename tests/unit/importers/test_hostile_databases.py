@@ -84,7 +84,7 @@ def test_a_file_that_is_cut_off_is_refused_with_a_hint(original, tmp_path):
     path = tmp_path / "cut.sqlite"
     path.write_bytes(original.read_bytes()[:8192])
 
-    with pytest.raises(RecordingError, match="is damaged, or not what it seems") as error:
+    with pytest.raises(RecordingError, match="is damaged, or of another format") as error:
         import_all(path)
 
     assert ".backup" in error.value.hint

@@ -45,7 +45,7 @@ def test_a_dump_that_is_cut_anywhere_is_refused(tmp_path, form):
     for size in range(len(whole)):
         said = take(written(tmp_path, whole[:size]))
         assert isinstance(said, str)
-        assert "no dump of a Flight Recorder that can be read" in said
+        assert "not a readable dump of a Flight Recorder" in said
 
 
 @given(at=st.integers(0, 2_000), data=st.binary(max_size=12), is_json=st.booleans())
@@ -130,11 +130,11 @@ def test_what_contains_itself_is_rejected(tmp_path):
         ("neither a pickle nor JSON", b""),
         ("neither a pickle nor JSON", b"[]"),
         ("neither a pickle nor JSON", b"PK\x03\x04"),
-        ("nothing of entries", b"{}"),
-        ("nothing of entries", pickle.dumps([1, 2])),
-        ("cut, or is no JSON", b'{"entries": [' + b"9" * 5_000 + b"]}"),
-        ("entries are no list", b'{"entries": {}}'),
-        ("groups are no dictionary", b'{"entries": [], "pg_config": []}'),
+        ("no entries and no groups", b"{}"),
+        ("no entries and no groups", pickle.dumps([1, 2])),
+        ("cut, or not JSON", b'{"entries": [' + b"9" * 5_000 + b"]}"),
+        ("entries: expected a list", b'{"entries": {}}'),
+        ("groups: expected a dictionary", b'{"entries": [], "pg_config": []}'),
         (
             "more than 4,096 groups",
             json.dumps(
@@ -150,7 +150,7 @@ def test_what_is_no_dump_is_one_clear_error(tmp_path, message, data):
 
 def test_a_device_is_not_opened():
     """It would never end."""
-    assert "it is no file" in take(Path("/dev/zero"))
+    assert "it is not a regular file" in take(Path("/dev/zero"))
 
 
 def _shared_stacks():
@@ -183,11 +183,11 @@ BOMBS = {
 }
 REFUSED = {
     "one stack of many entries": "stacks have more than 2,097,152 frames",
-    "many entries": "entries are no list of at most 262,144",
-    "depth": "cut, or is no JSON",
+    "many entries": "entries: expected a list of at most 262,144",
+    "depth": "cut, or not JSON",
     "many lists": "too many values",
     "many numbers": "too many values",
-    "a long number": "cut, or is no JSON",
+    "a long number": "cut, or not JSON",
     "a large file": "more than 67,108,864 bytes",
     "many empty lists": "too large",
 }

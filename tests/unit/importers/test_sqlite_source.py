@@ -94,7 +94,7 @@ def test_a_log_that_cannot_be_read_is_left_out_and_that_is_said(path, monkeypatc
 )
 def test_nothing_can_be_changed(path, statement):
     """Not even by a statement of ours."""
-    with SqliteSource(path) as source, pytest.raises(RecordingError, match="is damaged, or not"):
+    with SqliteSource(path) as source, pytest.raises(RecordingError, match="is damaged, or of"):
         list(source.rows(statement))
 
 
@@ -151,7 +151,7 @@ def test_what_is_missing_is_named(path):
     assert str(error.value) == (
         f"{path}: lacks of the table plain the columns age and the table events"
     )
-    assert error.value.hint == "it is of another tool, or of a version that is not known here"
+    assert error.value.hint == "it is from another tool, or from an unsupported version"
 
 
 def test_no_file_is_an_error(tmp_path):
@@ -187,7 +187,7 @@ def test_messages_of_sqlite_may_be_no_text(path):
         "UPDATE sqlite_master SET name = CAST(x'80' AS TEXT), sql = 'CREATE TABLE nonsense('",
     )
 
-    with pytest.raises(RecordingError, match="is damaged, or not what it seems"):
+    with pytest.raises(RecordingError, match="is damaged, or of another format"):
         SqliteSource(path)
 
 

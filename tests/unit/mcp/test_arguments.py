@@ -35,18 +35,18 @@ def test_a_question_is_read():
 @pytest.mark.parametrize(
     ("given_arguments", "told"),
     [
-        ({"limt": 1}, "there is no argument 'limt'"),
-        ({"limit": 0, "limt": 1}, "there is no argument 'limt'"),
+        ({"limt": 1}, "unknown argument 'limt'"),
+        ({"limit": 0, "limt": 1}, "unknown argument 'limt'"),
         ({"limit": 0}, "limit must be an integer from 1 to 100, not 0"),
         ({"limit": "5"}, "limit must be an integer from 1 to 100, not '5'"),
         ({"limit": True}, "limit must be an integer from 1 to 100, not True"),
         ({"min_us": float("nan")}, "min_us must be a number from 0 to 1e+12, not nan"),
         ({"severity": "worst"}, "severity must be one of high, low, not 'worst'"),
         ({"from": 5}, "from must be text of at most 64 characters, not 5"),
-        ({"begin": "-5s"}, "there is no argument 'begin'"),
+        ({"begin": "-5s"}, "unknown argument 'begin'"),
         ({"pids": 7}, "pids must be a list of at most 64 process ids, not 7"),
         ({"pids": [-1]}, "pids must be a list of at most 64 process ids, not [-1]"),
-        ({"\x1b[2J": 1}, "there is no argument '\\x1b[2J'"),
+        ({"\x1b[2J": 1}, "unknown argument '\\x1b[2J'"),
     ],
 )
 def test_what_is_wrong_is_said(given_arguments, told):

@@ -179,8 +179,8 @@ def test_an_id_that_is_none_is_said(training):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"of": "waits", "api": "cudaMalloc"}, "waits are of no API and have no bytes"),
-        ({"of": "waits", "by": "bytes"}, "waits are of no API and have no bytes"),
+        ({"of": "waits", "api": "cudaMalloc"}, "waits have no API and no bytes"),
+        ({"of": "waits", "by": "bytes"}, "waits have no API and no bytes"),
         ({"reason": "lock"}, "calls have no reason"),
         ({"of": "gaps"}, "of must be one of calls, waits"),
     ],

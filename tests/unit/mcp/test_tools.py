@@ -386,7 +386,7 @@ def test_a_recording_cannot_be_asked_in_sql(starved):
     ("name", "arguments", "told"),
     [
         ("get_everything", {}, "there is no tool"),
-        ("get_check", {"nonsense": 1}, "there is no argument"),
+        ("get_check", {"nonsense": 1}, "unknown argument"),
         ("get_check", {"from": "yesterday"}, "'yesterday' is not a point in time"),
         ("get_check", {"from": "+2s", "to": "+1s"}, "the window ends before it begins"),
         ("get_timeline", {"limit": 10**9}, "limit must be an integer"),

@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
     assert refusal(tmp_path / "file" / "store.db").startswith(
-        f"{tmp_path / 'file'}: cannot be made"
+        f"{tmp_path / 'file'}: cannot be created"
     )
 
 
@@ -221,7 +221,7 @@ def test_another_database_is_not_touched(tmp_path):
 
 def test_there_is_no_store(tmp_path):
     """A reader makes none."""
-    with pytest.raises(StoreError, match="there is no store") as error:
+    with pytest.raises(StoreError, match="no store") as error:
         StoreReader(tmp_path / "store.db")
 
     assert "otel-gpu run --store" in error.value.hint

@@ -292,7 +292,7 @@ def test_bytes_beyond_the_limit_are_left_out_and_that_is_said(path):
 
 def test_there_is_nothing_to_ask(tmp_path):
     """Without a store."""
-    with pytest.raises(StoreError, match="there is no store"):
+    with pytest.raises(StoreError, match="no store"):
         ask(tmp_path / "store.db", "SELECT 1", QueryLimits())
 
 

@@ -117,7 +117,7 @@ def _compile(release: str) -> Mapping[str, int | None]:
     answer = next(has_bcc, None)
     if answer is None:
         raise HostError(
-            "BCC, which would read the kernel's headers in place of BTF, is not installed",
+            "BCC is not installed, and the kernel has no BTF",
             hint=install_hint(release, headers=find_headers(release) is None),
         )
     log = str(answer.get("log", ""))
@@ -126,14 +126,14 @@ def _compile(release: str) -> Mapping[str, int | None]:
         return dict(zip(asked, values, strict=True))
     if _NO_HEADERS in log:
         raise HostError(
-            f"the headers of kernel {release}, which stand in for BTF, are not there",
+            f"no headers of kernel {release}, and the kernel has no BTF",
             hint=install_hint(release, bcc=False) + "; or name their folder in BCC_KERNEL_SOURCE",
         )
     first = _ERROR_LINE.search(log)
     reason = first[0] if first else str(answer.get("error", "it gave no answer"))
     raise HostError(
         f"BCC cannot compile the headers of kernel {release}: {reason[:_MAX_PRINTED]}",
-        hint="a newer BCC may know how",
+        hint="try a newer BCC",
     )
 
 

@@ -179,8 +179,8 @@ def read_types(values: Mapping[str, int | None]) -> KernelTypes:
     release = raw.rstrip(b"\0").decode("ascii", "replace")
     if not release or "REGISTERS" not in known:
         raise HostError(
-            "the kernel's headers do not say which kernel they are of",
-            hint="install the headers of this kernel again",
+            "the kernel headers do not contain the kernel's version",
+            hint="reinstall the headers of this kernel",
         )
     return KernelTypes(release, known)
 

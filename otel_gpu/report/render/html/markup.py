@@ -97,7 +97,7 @@ def source(name: str) -> Markup:
 def as_source(text: str) -> Markup:
     """Return text of ours as the whole of a ``style`` or ``script``; raises as ``source``."""
     if _ENDING.search(text):
-        raise ValueError("the element would end before its end")
+        raise ValueError("the text would close its element early")
     return Markup(text)  # noqa: S704 -- ours, and as it is meant to be
 
 

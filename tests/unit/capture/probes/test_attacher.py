@@ -248,7 +248,7 @@ def test_too_many_that_wait_are_refused(stack, monkeypatch, impatient):
     with attaching(stack) as (kernel, attacher, file):
         for _ in range(4):
             attacher.attach("waits", file, PLACES, on_return=False)
-        with pytest.raises(BpfError, match="3 other probes wait already"):
+        with pytest.raises(BpfError, match="3 other probes are waiting"):
             attacher.attach("enter", file, PLACES, on_return=False)
         os.write(kernel.opened, b"\0" * 4)
         attacher.close()

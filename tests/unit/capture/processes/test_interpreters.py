@@ -220,11 +220,11 @@ def test_a_file_that_only_has_the_name_is_passed_over(told, tmp_path):
         ("const unsigned long Py_Version = 0x030f00f0;", "Python 3.15 is not one of 3.10 to 3.14"),
         (
             "const unsigned long Py_Version = 0x030e00f0;",
-            "the runtime state of this Python 3.14 begins with no table of offsets",
+            "the runtime state of this Python 3.14 has no table of offsets",
         ),
         (
             "const unsigned long Py_Version = 0x030c01f0;",
-            "its frames cannot be followed: a pointer points nowhere",
+            "its frames cannot be followed: a null or unmapped pointer",
         ),
     ],
 )
@@ -287,7 +287,7 @@ def test_an_interpreter_that_has_just_begun_is_no_news(told, tmp_path, caplog):
         ),
         (
             "const unsigned long Py_Version = 0x030c01f0;",
-            Diagnosis("bad", "3.12", "its frames cannot be followed: a pointer points nowhere"),
+            Diagnosis("bad", "3.12", "its frames cannot be followed: a null or unmapped pointer"),
         ),
     ],
 )

@@ -236,5 +236,5 @@ def test_what_is_read_is_not_written_over(tmp_path, capsys, arguments):
     other.symlink_to(path)
 
     assert cli.main([argument.format(path, other) for argument in arguments]) == 2
-    assert "would be written and is read" in capsys.readouterr().err
+    assert "is both input and output" in capsys.readouterr().err
     assert path.read_bytes() == EXAMPLE.read_bytes()

@@ -164,7 +164,7 @@ def test_another_tools_database_is_refused(tmp_path, capsys):
 
     assert capsys.readouterr().err == (
         f"otel-gpu: error: {path}: lacks of the table StringIds the columns value\n"
-        "hint: it is of another tool, or of a version that is not known here\n"
+        "hint: it is from another tool, or from an unsupported version\n"
     )
 
 

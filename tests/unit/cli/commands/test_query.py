@@ -109,7 +109,7 @@ def test_without_a_question_it_says_what_can_be_asked(path, capsys):
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "table or view\tmeaning"
-    assert "v_calls\tCalls that were kept, with names." in lines
+    assert "v_calls\tRecorded calls, with names." in lines
     assert len(lines) == len({line.split("\t")[0] for line in lines}) > 50
 
 
@@ -119,13 +119,13 @@ def test_the_schema_has_columns_and_units(path, capsys):
 
     document = json.loads(capsys.readouterr().out)
     assert document["columns"] == ["table or view", "column", "meaning", "unit"]
-    assert ["calls", "duration_ns", "how long it took", "ns"] in document["rows"]
+    assert ["calls", "duration_ns", "duration", "ns"] in document["rows"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["SELECT 1", "--schema"], "--schema lists what can be asked about"),
+        (["SELECT 1", "--schema"], "--schema takes no query"),
         (["SELECT 1", "--row-limit", "0"], "--row-limit must be above 0"),
         (["SELECT 1", "--row-limit", "2000000"], "at most 1,000,000"),
         (["SELECT 1", "--time-limit-s", "0"], "--time-limit-s must be above 0"),
@@ -177,4 +177,4 @@ def test_the_store_is_the_one_of_the_user(path, capsys, monkeypatch, tmp_path):
 
     captured = capsys.readouterr()
     assert captured.out == "count(*)\n3\n"
-    assert f"{tmp_path / 'none.db'}: there is no store" in captured.err
+    assert f"{tmp_path / 'none.db'}: no store" in captured.err

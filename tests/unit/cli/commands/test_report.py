@@ -333,7 +333,7 @@ def test_a_recording_has_a_timeline_of_its_threads(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--since", "-1ms"], "a trace has no parts that can be chosen by --from and --to"),
+        (["--since", "-1ms"], "--from and --to do not apply to a trace: leave them out"),
         (["--pid", "100"], "--pid says nothing about a trace"),
     ],
 )

@@ -220,13 +220,13 @@ def test_nothing_differs_from_itself(store, capsys, by):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["REC", "--waits", "--by", "cpu"], "waits are of no API"),
-        (["--diff", "REC", "nothing"], "nothing: there is no such file, and it is no window"),
-        (["--diff", "-2s..-1s", "-1s.."], "a window of what?"),
-        (["REC", "--from", "+1s", "--diff", "..+1s", "+1s.."], "--from and --to are said twice"),
+        (["REC", "--waits", "--by", "cpu"], "waits have no API"),
+        (["--diff", "REC", "nothing"], "nothing: neither a file nor a window"),
+        (["--diff", "-2s..-1s", "-1s.."], "no recording or store for this window"),
+        (["REC", "--from", "+1s", "--diff", "..+1s", "+1s.."], "--from and --to are given twice"),
         (["REC", "--diff", "..x", "+1s.."], "'x' is not a point in time"),
-        (["--diff", "REC", "REC", "--pprof", "x"], "a difference is no profile"),
-        (["--diff", "REC", "REC", "--", "true"], "a difference is no profile"),
+        (["--diff", "REC", "REC", "--pprof", "x"], "--diff reads two recordings"),
+        (["--diff", "REC", "REC", "--", "true"], "--diff reads two recordings"),
         (["--diff", "REC"], "expected 2 arguments"),
     ],
 )
@@ -247,5 +247,5 @@ def test_a_capture_without_samples_has_no_graph_of_cpus(capsys, tmp_path):
 
     captured = capsys.readouterr()
     assert "0 samples of threads on CPUs, which stand for 0 ns" in captured.out
-    assert "error: no stack weighs anything by cpu" in captured.err
+    assert "error: all stacks have 0 cpu" in captured.err
     assert not path.exists()

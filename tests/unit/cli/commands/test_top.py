@@ -110,7 +110,7 @@ def test_a_damaged_recording_is_shown_as_far_as_it_goes(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--pid", "1", str(RECORDING)], "a recording is played as it is"),
+        (["--pid", "1", str(RECORDING)], "a recording takes no options of a capture"),
         (["--interval", "0", str(RECORDING)], "--interval must be 0.1 to 3,600 seconds"),
         (["--interval", "nan", str(RECORDING)], "--interval must be"),
         (["--interval", "inf", str(RECORDING)], "--interval must be"),

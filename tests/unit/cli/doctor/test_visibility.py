@@ -114,7 +114,7 @@ def test_a_process_that_does_not_exist_is_an_error():
     """A wrong pid is the operator's slip, not a finding."""
     beyond = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
 
-    with pytest.raises(HostError, match=f"there is no process {beyond}"):
+    with pytest.raises(HostError, match=f"no process {beyond}"):
         list(examine_process(beyond))
 
 

@@ -186,7 +186,7 @@ def test_a_layout_with_one_wrong_offset_is_refused(name):
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_build_that_traces_references_is_refused(name):
-    """With Py_TRACE_REFS each object begins with two words more, and nothing says so."""
+    """With Py_TRACE_REFS each object begins with two more words, without any sign of it."""
     objects = ("code_first_line", "code_file", "code_name", "code_line_table", "text_length")
     with parked(name) as process:
         shifted = {field: getattr(process.layout, field) + 16 for field in objects}
