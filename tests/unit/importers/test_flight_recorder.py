@@ -398,4 +398,4 @@ def test_several_files_on_the_command_line(tmp_path, capsys, monkeypatch):
 def test_other_kinds_are_one_file(tmp_path, capsys):
     """Several are refused."""
     assert cli.main(["import", "nsys", "a", "b"]) == 2
-    assert "nsys is one file" in capsys.readouterr().err
+    assert "nsys: expected one file" in capsys.readouterr().err

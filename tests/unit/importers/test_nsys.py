@@ -241,7 +241,7 @@ def test_what_is_no_export_says_so(tmp_path):
     with pytest.raises(RecordingError, match="the table StringIds"):
         read(other)
     devices = [name for name in tables.DEVICE_TABLES if not name.endswith("GRAPH_TRACE")]
-    with pytest.raises(RecordingError, match="what devices did") as caught:
+    with pytest.raises(RecordingError, match="device activities") as caught:
         read(Export(without=devices).write(tmp_path / "host.sqlite"))
     assert "--trace=cuda" in caught.value.hint
 
@@ -425,5 +425,5 @@ def test_an_export_without_rows_is_refused(tmp_path):
     """It has the tables, and nothing in them."""
     path = Export().write(tmp_path / "empty.sqlite")
 
-    with pytest.raises(RecordingError, match="nothing is in its tables"):
+    with pytest.raises(RecordingError, match="its tables of devices and calls are empty"):
         explain(path)

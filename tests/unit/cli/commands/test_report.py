@@ -334,7 +334,7 @@ def test_a_recording_has_a_timeline_of_its_threads(capsys):
     ("arguments", "message"),
     [
         (["--since", "-1ms"], "--from and --to do not apply to a trace: leave them out"),
-        (["--pid", "100"], "--pid says nothing about a trace"),
+        (["--pid", "100"], "--pid does not apply to a trace"),
     ],
 )
 def test_a_part_of_a_trace_is_refused(capsys, tmp_path, arguments, message):
