@@ -306,7 +306,7 @@ def test_one_rank_is_in_one_file(tmp_path):
     for path in (first, second):
         path.write_bytes(as_torch(run(1, done=1)))
 
-    with pytest.raises(RecordingError, match=r"rank 1 is in .*a_rank_1 already"):
+    with pytest.raises(RecordingError, match=r"rank 1 is also in .*a_rank_1"):
         read([first, second])
 
 
