@@ -126,7 +126,7 @@ def open_reading(path: Path) -> sqlite3.Connection:
 
 
 def _make_folder(path: Path) -> None:
-    with explained(path.parent, "cannot be made", ELSEWHERE):
+    with explained(path.parent, "cannot be created", ELSEWHERE):
         path.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
 
 
