@@ -17,6 +17,7 @@ DENIED = frozenset(
         "corridor",
         "crowd",
         "directory",
+        "door",
         "face",
         "feeder",
         "findings",
