@@ -271,7 +271,7 @@ def _check_counts(body: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         numbers += body.get(name, {}).values()
     if not all(0 <= number <= _INT64_MAX for number in numbers):
-        raise TypeError("body has an invalid count")
+        raise TypeError("body counts: expected numbers from 0 to 2^63 - 1")
 
 
 def _check_user_stack(body: Mapping[str, Any]) -> None:
