@@ -486,11 +486,11 @@ def test_the_view_of_losses_has_every_reason_that_reports_have(tmp_path):
     found = ask(write(tmp_path / "store", stream), "SELECT place, reason, count FROM v_losses")
 
     assert sorted(found) == [
-        ("agent", "preload_unread", 14),
         ("agent", "end_unread", 17),
         ("agent", "error_stacks", 4),
         ("agent", "file_unread", 24),
         ("agent", "nvml_failed", 10),
+        ("agent", "preload_unread", 14),
         ("agent", "skipped_explain", 6),
         ("agent", "still_running", 2),
         ("kernel side", "no_entry", 4),
