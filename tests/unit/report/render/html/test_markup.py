@@ -92,7 +92,7 @@ def test_a_long_name_of_cpp_is_short_and_whole_on_hover():
 @pytest.mark.parametrize("source", ["a</script>b", "a</STYLE b", "</script"])
 def test_a_source_that_would_end_its_element_is_refused(source):
     """Rather no page than one that runs what follows."""
-    with pytest.raises(ValueError, match="would end"):
+    with pytest.raises(ValueError, match="would close"):
         as_source(source)
 
 
