@@ -214,9 +214,12 @@ def _settle_own_stops(totals: dict[TimeKind, _Figures]) -> None:
 
     Who ends a stop, and so who made it, is known at its end; until then it is as any other.
     """
-    ours = [kind for kind in totals if kind[2] == CAPTURE]
-    for own in ours:
-        for kind in [one for one in totals if one[1] == own[1] and one[2] == STOPPED]:
+    # Not in the order in which they were read: it would decide between several of them.
+    kinds = sorted(totals, key=repr)
+    for own in [kind for kind in kinds if kind[2] == CAPTURE]:
+        for kind in [one for one in kinds if one[1] == own[1] and one[2] == STOPPED]:
+            if kind not in totals:
+                continue
             time_ns, count, ended_ns = totals[own]
             other_ns, others, other_ended_ns = totals[kind]
             moved_ns = max(0, min(ended_ns - time_ns, other_ns - other_ended_ns))

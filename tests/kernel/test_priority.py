@@ -24,8 +24,8 @@ import json, os, sys
 from collections import Counter
 from otel_gpu.cli import main
 from otel_gpu.explain.causes import Causes
-from otel_gpu.explain.chain_builder import Reasoning
-find, explain, explain_example = Causes.find, Reasoning.explain, Reasoning.explain_example
+from otel_gpu.explain.chain_builder import ChainBuilder
+find, explain, explain_example = Causes.find, ChainBuilder.explain, ChainBuilder.explain_example
 counts, seconds = Counter(), Counter()
 def count_find(*arguments):
     counts["found"] += 1
@@ -37,7 +37,7 @@ def count_effect(self, candidate):
 def count_example(*arguments):
     counts["examples"] += 1
     return explain_example(*arguments)
-Causes.find, Reasoning.explain, Reasoning.explain_example = count_find, count_effect, count_example
+Causes.find, ChainBuilder.explain, ChainBuilder.explain_example = count_find, count_effect, count_example
 code = main(sys.argv[4:])
 with open(os.environ["COUNTED"], "w") as file:
     json.dump({**counts, "seconds": list(seconds.values())}, file)

@@ -50,7 +50,9 @@ def serve(
     try:
         let_go_in_child()
         _close_others({0, 1, 2, agent.fileno(), parent, *kept})
-        Path("/proc/self/comm").write_text("otel-gpu-attach", encoding="ascii")
+        # The files of a program with capabilities of its own are root's, and it need not be.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/comm").write_text("otel-gpu-attach", encoding="ascii")
         _Attacher(agent, parent, attach, links, at_turn, counts).run()
     finally:
         sys.stdout = sys.stderr = None  # buffers that are the agent's

@@ -13,7 +13,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import state_of_kind
-from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE, UNKNOWN
+from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
 from otel_gpu.explain.code_locations import CodeLocations, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
@@ -118,7 +118,8 @@ class AccountCauses:
         return cause
 
     def _via(self, node: TimeNode) -> Cause:
-        kind = _UNEXPLAINED if node.state == UNKNOWN else node.state
+        # What stands for many small ones is no kind of its own.
+        kind = node.state if node.state in RULE_BY_KIND else _UNEXPLAINED
         end = self._culprit_of(node)
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
         state = state_of_kind(kind)

@@ -299,7 +299,7 @@ def test_usage(capsys, tmp_path):
     assert cli.main(["compare", a, a, "--fail-if-slower", "5"]) == 2
     assert "write 5%" in capsys.readouterr().err
     assert cli.main(["compare", a, str(tmp_path / "none")]) == 2
-    assert "no such file" in capsys.readouterr().err
+    assert "neither a file nor a window" in capsys.readouterr().err
 
 
 real = pytest.mark.skipif(

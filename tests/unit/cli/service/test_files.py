@@ -65,7 +65,7 @@ def test_the_unit_runs_the_program_that_was_named(tmp_path):
 )
 def test_a_program_that_a_unit_would_read_otherwise_is_refused(tmp_path, program):
     """Spaces, specifiers, variables, quotes and new lines have a meaning in a unit."""
-    with pytest.raises(HostError, match="not a path that a unit can run"):
+    with pytest.raises(HostError, match="a unit cannot run this path"):
         ServiceLayout(tmp_path, Path(program))
 
 
