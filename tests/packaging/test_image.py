@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,14 +138,24 @@ def test_capabilities_of_the_container_reach_a_user_who_is_not_root(
             receiver.wait_for(lambda: points(receiver, "otel_gpu.coverage"))
             status = Path(f"/proc/{agent.pid}/status").read_text(encoding="utf-8")
             ran = Path(f"/proc/{agent.pid}/cmdline").read_bytes().split(b"\0")[0]
+            children = set(names_of_children(agent.pid))
             meter.make(1009)
             meter.end()
             assert agent.wait(60) == 0
 
     assert ran == b"/opt/otel-gpu/bin/python3-capture"
+    # What places probes is a process of its own, whose program has these capabilities, too.
+    assert "otel-gpu-attach" in children
     assert re.search(rf"^Uid:\s{USER}\s{USER}", status, re.MULTILINE)
     assert calls(receiver, "cudaStreamSynchronize", meter.pid) == 1009
     assert losses(receiver) == {}
+
+
+def names_of_children(pid: int) -> Iterator[str]:
+    """The names of the processes that one has forked."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text(encoding="ascii").split():
+            yield Path(f"/proc/{child}/comm").read_text(encoding="ascii").strip()
 
 
 @pytest.mark.kernel

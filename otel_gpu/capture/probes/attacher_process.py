@@ -8,11 +8,10 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from otel_gpu.capture.probes.detaching import Link, detach_side_by_side
-from otel_gpu.capture.processes.inherited import let_go_in_child
+from otel_gpu.capture.processes.inherited import let_go_in_child, name_child
 from otel_gpu.errors import BpfError
 
 Attach = Callable[[str, str, Sequence[tuple[int, int]], bool], list[tuple[Link, int]]]
@@ -50,9 +49,7 @@ def serve(
     try:
         let_go_in_child()
         _close_others({0, 1, 2, agent.fileno(), parent, *kept})
-        # The files of a program with capabilities of its own are root's, and it need not be.
-        with contextlib.suppress(OSError):
-            Path("/proc/self/comm").write_text("otel-gpu-attach", encoding="ascii")
+        name_child("otel-gpu-attach")
         _Attacher(agent, parent, attach, links, at_turn, counts).run()
     finally:
         sys.stdout = sys.stderr = None  # buffers that are the agent's

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+_PR_SET_NAME = 15  # from include/uapi/linux/prctl.h
 # Python sets it where no locale is set, so that its own children use UTF-8.
 _COERCED = "LC_CTYPE"
 
@@ -68,3 +69,16 @@ def let_go_in_child() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
+
+
+def name_child(name: str) -> None:
+    """
+    Give a child of the agent a name of its own, of at most 15 bytes.
+
+    Not by ``/proc/self/comm``: where the agent's program has capabilities of its own, as in the image, that
+    file is root's, and the agent need not be.
+    """
+    # Each run of the program would pay for it, and those that have children have it already.
+    import ctypes  # noqa: PLC0415
+
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode("ascii"), 0, 0, 0)

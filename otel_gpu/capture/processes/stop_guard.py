@@ -14,7 +14,6 @@ import socket
 import struct
 import sys
 import time
-from pathlib import Path
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.libbpf import Libbpf
@@ -24,7 +23,7 @@ from otel_gpu.capture.privileges import (
     COMMAND_CAPABILITIES,
     give_up_privileges,
 )
-from otel_gpu.capture.processes.inherited import let_go_in_child
+from otel_gpu.capture.processes.inherited import let_go_in_child, name_child
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.procfs.proc_files import stat_fields
 
@@ -82,7 +81,7 @@ def _stand_guard(agent: socket.socket, *, drops_privileges: bool) -> None:
         let_go_in_child()
         if drops_privileges:
             give_up_privileges(CAPTURE_CAPABILITIES | COMMAND_CAPABILITIES)
-        Path("/proc/self/comm").write_text("otel-gpu-guard", encoding="ascii")
+        name_child("otel-gpu-guard")
         processes_fd = None
         while True:
             word, fds, _, _ = socket.recv_fds(agent, 1, 1)
