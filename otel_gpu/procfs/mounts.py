@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.procfs.file_status import FUSE_CONTROL, file_system_of, status_of
 from otel_gpu.procfs.proc_files import read_descriptor, read_file
+from otel_gpu.procfs.users import is_trusted
 from otel_gpu.wire import UNKNOWN_USER
 
 _MAX_BYTES = 1 << 20
@@ -156,10 +157,10 @@ def _owner(folder: int, name: str) -> int | None:
 def _does_any_user_serve(folder: int) -> bool:
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        trusted = (None, 0, os.geteuid())
         # A user can have thousands, and the first one will do.
         with os.scandir(listed) as names:
-            return any(_owner(folder, each.name) not in trusted for each in names)
+            owners = (_owner(folder, each.name) for each in names)
+            return any(owner is not None and not is_trusted(owner) for owner in owners)
     finally:
         os.close(listed)
 

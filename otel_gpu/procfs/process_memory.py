@@ -22,7 +22,7 @@ from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES
 from otel_gpu.procfs.mounts import find_mount, server_of, shared_memory_device
 from otel_gpu.procfs.process_log import PROCESS_LOG
 from otel_gpu.procfs.reader import LateError, is_late, read_memory, read_process_file
-from otel_gpu.procfs.users import user_of
+from otel_gpu.procfs.users import is_trusted, user_of
 
 _PROC: Final = Path("/proc")
 _MAPS_LINE: Final = re.compile(
@@ -112,7 +112,7 @@ def memory_of(pid: int, proc: Path = _PROC) -> Iterator[Callable[[int, int], byt
     cannot be read in time.
     """
     uid = user_of(pid).uid
-    if proc == _PROC and uid not in (0, os.geteuid()):
+    if proc == _PROC and not is_trusted(uid):
         answering = _Answering(pid)
         yield lambda address, size_bytes: _memory.read(pid, uid, address, size_bytes, answering)
         return

@@ -27,7 +27,7 @@ from otel_gpu.procfs.file_status import OF_KERNEL, PROC, FileStatus, file_system
 from otel_gpu.procfs.mounts import BELOW_OVERLAY, server_of
 from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.reader import open_name
-from otel_gpu.procfs.users import User
+from otel_gpu.procfs.users import User, is_trusted
 from otel_gpu.wire import UNKNOWN_USER
 
 _READ, _SEARCH = 4, 1
@@ -65,7 +65,7 @@ def check_device(device: int, pid: int, mount: int = 0) -> None:
         ServedError: It is one of those, or may be.
     """
     server = server_of(device, pid, mount)
-    if server is not None and server not in (0, os.geteuid()):
+    if server is not None and not is_trusted(server):
         raise ServedError(server)
 
 

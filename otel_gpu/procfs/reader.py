@@ -25,7 +25,7 @@ from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs import reader_process as child
 from otel_gpu.procfs.file_status import open_cached
 from otel_gpu.procfs.proc_files import read_descriptor, read_file, stat_fields
-from otel_gpu.procfs.users import file_user
+from otel_gpu.procfs.users import file_user, is_trusted
 
 _PROC: Final = Path("/proc")
 # Of a reader that sleeps, and of one that finds no CPU or has much to read.
@@ -253,7 +253,7 @@ def read_process_file(pid: int, name: str, limit_bytes: int, proc: Path = _PROC)
     None where it cannot be read, as when the process has ended, or not in time, when ``is_late`` says so.
     """
     uid = file_user(pid)
-    if proc != _PROC or _answers(uid):
+    if proc != _PROC or is_trusted(uid):
         return read_file(f"{proc}/{pid}/{name}", limit_bytes)
     try:
         what = child.READ_FIRST + child.FILES.index(name)
@@ -270,7 +270,7 @@ def open_maps(pid: int) -> int:
         OSError: It cannot be opened, or not in time.
     """
     uid = file_user(pid)
-    if _answers(uid):
+    if is_trusted(uid):
         return os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
     return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPS))
 
@@ -284,7 +284,7 @@ def read_maps(pid: int, descriptor: int, limit_bytes: int) -> bytes:
         OSError: It cannot be read.
     """
     uid = file_user(pid)
-    if _answers(uid):
+    if is_trusted(uid):
         return read_descriptor(descriptor, limit_bytes)
     return _reader.ask(pid, uid, child.READ_OPEN, limit_bytes, given=descriptor)[0]
 
@@ -297,7 +297,7 @@ def open_mapping(pid: int, start: int, end: int) -> int:
         OSError: It cannot be opened, or not in time.
     """
     uid = file_user(pid)
-    if _answers(uid):
+    if is_trusted(uid):
         link = f"/proc/{pid}/map_files/{start:x}-{end:x}"
         return os.open(link, os.O_PATH | os.O_CLOEXEC)
     return _descriptor(_reader.ask(pid, uid, child.OPEN_MAPPING, start, end))
@@ -319,7 +319,7 @@ def open_name(pid: int, folder: int, name: str) -> int:
         OSError: It cannot be opened, or not in time.
     """
     uid = file_user(pid)
-    if _answers(uid):
+    if is_trusted(uid):
         return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         return open_cached(folder, name)
@@ -357,10 +357,6 @@ def is_late(pid: int) -> bool:
 def take_late() -> list[Late]:
     """Return which processes were not read in time; those are not returned again."""
     return _reader.take_news()
-
-
-def _answers(uid: int) -> bool:
-    return uid in (0, os.geteuid())
 
 
 def _descriptor(answer: tuple[bytes, int | None]) -> int:

@@ -40,6 +40,11 @@ def user_of(pid: int) -> User:
     return User(uid, gids)
 
 
+def is_trusted(uid: int) -> bool:
+    """Say whether a user is root or the agent's own, who could do to the agent what they like anyway."""
+    return uid in (0, os.geteuid())
+
+
 def file_user(pid: int) -> int:
     """Return as which user a process opens files; ``ANYBODY.uid`` when it is gone."""
     found = _FILE_USER.search(read_file(f"/proc/{pid}/status", 4096))
