@@ -93,8 +93,8 @@ def _captured(ticks: int) -> Iterator[Captured]:
             programs.attach()
             interpreters = Interpreters(programs)
             images = {pid: programs.processes.watch(pid, 0) for pid in _tree(first.pid)}
-            for pid, image_ktime_ns in images.items():
-                interpreters.examine(pid, image_ktime_ns, list(mapped_files(pid)))
+            for pid, program_ktime_ns in images.items():
+                interpreters.examine(pid, program_ktime_ns, list(mapped_files(pid)))
             wait_until(lambda: not _doubtful(interpreters), "all interpreters")
             sampling = OnCpuSampling(programs, config)
             sampling.adjust(is_watching=True)

@@ -172,8 +172,10 @@ def attached(programs: Programs) -> Iterator[None]:
 @contextmanager
 def publishing(programs: Programs, pid: int) -> Iterator[None]:
     """Look for a context in the threads of a process for a while, at what leads to other memory."""
-    (image_ktime_ns,) = (image for one, image in programs.processes.images().items() if one == pid)
-    programs.contexts.set(pid, wire.THREAD_CONTEXT_PLACE.pack(image_ktime_ns, 0, 0))
+    (program_ktime_ns,) = (
+        image for one, image in programs.processes.images().items() if one == pid
+    )
+    programs.contexts.set(pid, wire.THREAD_CONTEXT_PLACE.pack(program_ktime_ns, 0, 0))
     try:
         yield
     finally:

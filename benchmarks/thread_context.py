@@ -100,7 +100,7 @@ def read_call(rounds: int) -> list[Result]:
             programs() as bpf,
             statistics(),
         ):
-            image_ktime_ns = capture.programs.processes.watch(meter.pid, 0)
+            program_ktime_ns = capture.programs.processes.watch(meter.pid, 0)
             places = ContextPlaces(capture.programs.bpf, [])
             known = ThreadContexts(places)
 
@@ -116,7 +116,7 @@ def read_call(rounds: int) -> list[Result]:
 
             def itself() -> None:
                 nobody()
-                known.examine(meter.pid, image_ktime_ns, list(mapped_files(meter.pid)))
+                known.examine(meter.pid, program_ktime_ns, list(mapped_files(meter.pid)))
 
             meter.nanoseconds_per_call(CALLS)
             samples = []

@@ -8,7 +8,7 @@
  *
  * ktime is CLOCK_MONOTONIC in nanoseconds. pid is the process (the kernel's
  * tgid), tid the thread (the kernel's pid), both in the agent's pid namespace.
- * A process image is identified by pid and image_ktime_ns together: the ktime
+ * A process image is identified by pid and program_ktime_ns together: the ktime
  * at which the image (fork, exec, or the moment it was first watched) began.
  */
 #ifndef OTEL_GPU_BPF_EVENTS_H
@@ -383,7 +383,7 @@ struct record_header {
 	__u16 flags;
 	__u32 size;	/* of the whole record, in bytes */
 	__u64 ktime_ns; /* the end of a call or stall, the moment of anything else */
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__u32 tid;
 };
@@ -597,7 +597,7 @@ struct gap_record {
  * While a wait lasts, who will end it is not known: its time is in an entry without.
  */
 struct times_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__s32 kernel_stack; /* blocked only; else -1 */
 	__s32 system_call;  /* blocked only; else -1 */
@@ -634,7 +634,7 @@ struct times_record {
 struct fork_record {
 	struct record_header header; /* of the parent; ktime_ns is the end */
 	__u64 start_ktime_ns;	     /* equal to the end where entry is not seen */
-	__u64 child_image_ktime_ns;
+	__u64 child_program_ktime_ns;
 	__u64 call_start_ktime_ns; /* innermost open CUDA call of the thread, or 0 */
 	__u64 root_start_ktime_ns; /* its outermost one, or 0 */
 	__u32 child_pid;
@@ -643,8 +643,8 @@ struct fork_record {
 };
 
 struct exec_record {
-	struct record_header header; /* image_ktime_ns is the new image's */
-	__u64 old_image_ktime_ns;
+	struct record_header header; /* program_ktime_ns is the new image's */
+	__u64 old_program_ktime_ns;
 	__u64 inode;   /* of the new executable */
 	__u32 device;  /* of the new executable: major << 20 | minor */
 	__u32 stopped; /* 1: the process waits for SIGCONT */
@@ -669,7 +669,7 @@ struct library_record {
 	char path[PATH_BYTES];
 };
 
-/* Of the image_ktime_ns of a process whose counts the agent cannot read. */
+/* Of the program_ktime_ns of a process whose counts the agent cannot read. */
 #define PRELOAD_REFUSED_BIT 63
 #define PRELOAD_REFUSED	    (1ULL << PRELOAD_REFUSED_BIT)
 
@@ -709,7 +709,7 @@ enum block_mode {
 };
 
 struct device_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__s32 device; /* as the process sees it */
 };
@@ -733,7 +733,7 @@ struct memory_totals {
 };
 
 struct holder_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 stack; /* the key of a block_stack_record; 0: stacks that are not known */
 	__u32 pid;
 	__s32 device;
@@ -864,7 +864,7 @@ struct rhythm {
 	__u32 tid; /* 0: it is nobody's; the agent sets it free */
 	__u32 pid;
 	__u32 kept; /* calls in the area; the agent begins anew */
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 made; /* calls */
 	__u64 history;
 	__u64 returns_ktime_ns[RHYTHM_HISTORY]; /* before each of the latest calls */
@@ -962,7 +962,7 @@ enum communicator_flag {
 };
 
 struct communicator_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 handle; /* ncclComm_t */
 	__u32 pid;
 	__u32 generation; /* of this handle in this image: an address is used again */
@@ -1015,7 +1015,7 @@ struct counters_record {
 
 struct open_call_record {
 	struct record_header header; /* ktime_ns is when it was looked at */
-	__u64 start_ktime_ns; /* before image_ktime_ns: at the latest, as its entry was not seen */
+	__u64 start_ktime_ns; /* before program_ktime_ns: at the latest, as its entry was not seen */
 	__u64 root_start_ktime_ns;
 	__u64 blocked_ns;
 	__u64 run_queue_ns;
@@ -1028,7 +1028,7 @@ struct open_call_record {
 };
 
 struct aggregate_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__s32 status; /* 0, or the failing result */
 	__s32 device;
@@ -1120,7 +1120,7 @@ struct share_corrections {
 };
 
 struct program_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__u32 padding;
 };
@@ -1162,7 +1162,7 @@ struct settings {
 };
 
 struct process {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 span_arrival_ktime_ns; /* rate limit: theoretical arrival time */
 	__u32 flags;
 	__u32 resources;	      /* that were first met in its waits */
@@ -1180,7 +1180,7 @@ struct process {
  * frames lie in memory. Offsets are in bytes, from the beginning of what they are named for.
  */
 struct interpreter {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 start; /* of _PyRuntime */
 	__u64 end;
 	__u32 version;		    /* major << 8 | minor; 0: frames are not walked */
@@ -1213,13 +1213,13 @@ struct interpreter {
 
 /* Where the threads of a process keep the pointer to their context. */
 struct thread_context_place {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__s64 offset; /* from the thread pointer, or from where the module's storage begins */
 	__u64 module; /* number of the module whose storage it is in; 0: the static one */
 };
 
 struct threshold_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__u16 api;
 	__u8 copy_kind;
@@ -1376,7 +1376,7 @@ struct failed_request {
 };
 
 struct thread {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	/* Up to when its time is in the account, and OFF_CPU if it is off a CPU since; 0: it was not
 	 * seen yet. */
 	__u64 booked;
@@ -1470,14 +1470,14 @@ struct thread {
 };
 
 struct allocation_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 address;
 	__u32 pid;
 	__u32 layer; /* runtime and driver see the same address; or enum memory_key */
 };
 
 struct stream_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 stream;
 	__u32 pid;
 	__u32 padding;
@@ -1556,7 +1556,7 @@ enum memory_kind {
 };
 
 struct block_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 address;
 	__u32 pid;
 	__u32 kind; /* enum memory_kind */
@@ -1578,7 +1578,7 @@ struct held {
 };
 
 struct chain_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 stack; /* as in struct holder_key */
 	__u32 pid;
 	__u32 padding;
@@ -1613,7 +1613,7 @@ struct resource {
 	struct resource_identity identity;
 	__u32 shared; /* id of what stands for it in the time account; its own, or one of many */
 	__u32 pid;
-	__u64 image_ktime_ns; /* of whose thread was the first to wait for it */
+	__u64 program_ktime_ns; /* of whose thread was the first to wait for it */
 	__u64 inode;
 	__u64 peer_inode;     /* of the other end of a local socket; 0: not known */
 	__u64 retransmits;    /* of segments to this peer, since it was met */

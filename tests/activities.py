@@ -58,16 +58,16 @@ def call_stack(number=0x9C1FB4E17D2A6B03, frames=None, *, complete=True):
     return CallStack(number, frames, complete, "eh_frame", "ok", find_place(frames))
 
 
-def image(pid=42, image_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
+def image(pid=42, program_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
     """A process image that began five seconds after ktime 0."""
     attributes = {
         "service.name": name,
-        "service.instance.id": f"{pid}-{image_ktime_ns}",
+        "service.instance.id": f"{pid}-{program_ktime_ns}",
         "process.pid": pid,
     }
     if parent_pid is not None:
         attributes["process.parent_pid"] = parent_pid
-    return Program(pid, image_ktime_ns, name, T0 + image_ktime_ns, attributes)
+    return Program(pid, program_ktime_ns, name, T0 + program_ktime_ns, attributes)
 
 
 def capture(config=EXPONENTIAL, unix_ns=T0):
@@ -116,7 +116,7 @@ def series(process, metric, counted, *, api=0, device=None, **key):
     return Series(
         process,
         SeriesKey(
-            image_ktime_ns=process.image_ktime_ns,
+            program_ktime_ns=process.program_ktime_ns,
             pid=process.pid,
             device=-1 if device is None else device.index,
             metric=metric,
@@ -217,7 +217,7 @@ def step(process, number, start_ktime_ns, duration_ns, **event):
     end_ktime_ns = start_ktime_ns + duration_ns
     values = {
         "end_ktime_ns": end_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "start_ktime_ns": start_ktime_ns,
@@ -241,7 +241,7 @@ def marked_range(process, name, start_ktime_ns, duration_ns, **event):
     end_ktime_ns = start_ktime_ns + duration_ns
     values = {
         "end_ktime_ns": end_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "start_ktime_ns": start_ktime_ns,
@@ -265,7 +265,7 @@ def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, 
     end_ktime_ns = start_ktime_ns + duration_ns
     values = dict.fromkeys(CudaCall._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "start_ktime_ns": start_ktime_ns,
@@ -299,7 +299,7 @@ def open_call(
     """A call that has not returned."""
     values = dict.fromkeys(OpenCall._fields, 0) | {
         "ktime_ns": seen_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid if tid is None else tid,
         "start_ktime_ns": start_ktime_ns,
@@ -336,7 +336,7 @@ def stall(
     """A thread off the CPU."""
     values = dict.fromkeys(Stall._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "start_ktime_ns": start_ktime_ns,
@@ -376,7 +376,7 @@ def sample(
     """A thread on a CPU, between CUDA calls, or inside of one: its API is ``in_call``."""
     values = dict.fromkeys(CpuSample._fields, 0) | {
         "ktime_ns": ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "weight_ns": weight_ns,
@@ -409,7 +409,7 @@ def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device
     """A chosen gap between two calls."""
     values = dict.fromkeys(Gap._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "start_ktime_ns": start_ktime_ns,
@@ -446,11 +446,11 @@ def fork(parent, child, start_ktime_ns, end_ktime_ns):
     """A process made another."""
     event = Fork(
         end_ktime_ns=end_ktime_ns,
-        image_ktime_ns=parent.image_ktime_ns,
+        program_ktime_ns=parent.program_ktime_ns,
         pid=parent.pid,
         tid=parent.pid,
         start_ktime_ns=start_ktime_ns,
-        child_image_ktime_ns=child.image_ktime_ns,
+        child_program_ktime_ns=child.program_ktime_ns,
         call_start_ktime_ns=0,
         root_start_ktime_ns=0,
         child_pid=child.pid,
@@ -502,7 +502,7 @@ def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=No
     ktime_ns = round(at_s * SECOND)
     values = dict.fromkeys(OutOfMemory._fields, 0) | {
         "ktime_ns": ktime_ns,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid,
         "asked_bytes": asked_bytes,
@@ -527,7 +527,7 @@ def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=No
 def device_fault(at_s, xid=79, *, process=None, bus_id="0000:4e:00", **event):
     """An error of a device, of a process or of nobody."""
     ktime_ns = round(at_s * SECOND)
-    key = (process.image_ktime_ns, process.pid) if process else (0, 0)
+    key = (process.program_ktime_ns, process.pid) if process else (0, 0)
     said = {"told_by": "kernel_log", "xid": xid, "bus_id": bus_id, "said_pid": key[1]}
     said |= {"said_name": process.comm if process else "", "times": 1, "message": ""} | event
     made = DeviceFault(ktime_ns, *key, **said)

@@ -47,7 +47,7 @@ BEGIN_UNIX_NS = 1_800_000_000 * S
 PER_SECOND = 100
 ACTIVITIES_OF_ONE = 10
 """Of each process, on average; those of the host come on top."""
-LAUNCHER = {"pid": 77, "image_ktime_ns": 900 * S}
+LAUNCHER = {"pid": 77, "program_ktime_ns": 900 * S}
 _PIDS = 30_000
 _LAUNCH, _SYNCHRONIZE, _MALLOC = 1, 5, 10
 _EXECUTED, _LOOKED_UP, _FORKED = range(3)
@@ -98,7 +98,7 @@ def _reading(second: int) -> Iterator[bytes]:
 def _process(number: int) -> Iterator[bytes]:
     kind = number % 3
     begin = BEGIN_KTIME_NS + number * S // PER_SECOND
-    fork_image = {"pid": 1000 + number % _PIDS, "image_ktime_ns": begin + 1}
+    fork_image = {"pid": 1000 + number % _PIDS, "program_ktime_ns": begin + 1}
     image = fork_image
     comm = {"comm": f"helper{number % 7}"}
     if kind != _LOOKED_UP:
@@ -107,17 +107,17 @@ def _process(number: int) -> Iterator[bytes]:
             ktime_ns=begin + MS,
             start_ktime_ns=begin,
             child_pid=image["pid"],
-            child_image_ktime_ns=image["image_ktime_ns"],
+            child_program_ktime_ns=image["program_ktime_ns"],
             tid=LAUNCHER["pid"],
             comm="launcher",
             **LAUNCHER,
         )
     if kind == _EXECUTED:
-        image = fork_image | {"image_ktime_ns": begin + 2 * MS}
+        image = fork_image | {"program_ktime_ns": begin + 2 * MS}
         yield kernel_record(
             wire.RECORD_EXEC,
-            ktime_ns=image["image_ktime_ns"],
-            old_image_ktime_ns=fork_image["image_ktime_ns"],
+            ktime_ns=image["program_ktime_ns"],
+            old_program_ktime_ns=fork_image["program_ktime_ns"],
             tid=image["pid"],
             path=f"/opt/bin/{comm['comm']}",
             **image,

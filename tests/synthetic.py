@@ -71,7 +71,7 @@ def call_record(**values) -> bytes:
 
 def series(
     *,
-    image_ktime_ns,
+    program_ktime_ns,
     pid,
     metric,
     buckets,
@@ -90,7 +90,7 @@ def series(
     for number, count in buckets.items():
         counts[number] = count
     key = wire.AGGREGATE_KEY.pack(
-        image_ktime_ns, pid, status, device, metric, api, copy_kind, nested
+        program_ktime_ns, pid, status, device, metric, api, copy_kind, nested
     )
     complement = ~min & (1 << 64) - 1
     return key, wire.AGGREGATE.pack(sum, complement, max, size_bytes, *counts)
@@ -98,7 +98,7 @@ def series(
 
 def times_entry(
     *,
-    image_ktime_ns,
+    program_ktime_ns,
     pid,
     state,
     context,
@@ -117,7 +117,9 @@ def times_entry(
 
     All of it has ended unless ``ended_ns`` is given; ``others`` are of ``TimesKey``.
     """
-    key = TimesKey(image_ktime_ns, pid, kernel_stack, system_call, state, context, flags, **others)
+    key = TimesKey(
+        program_ktime_ns, pid, kernel_stack, system_call, state, context, flags, **others
+    )
     ended_ns = time_ns if ended_ns is None else ended_ns
     value = wire.TIMES.pack(time_ns, count, ended_ns, who_comm.encode(), end_comm.encode())
     return wire.TIMES_KEY.pack(*key), value

@@ -53,7 +53,7 @@ struct library {
 
 struct library_key {
 	__u64 start_boot_ns; /* with pid, a process; unlike an image it also exists unwatched */
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 library;
 	__u64 name_hash; /* memory of a closed library is used again */
 	__u32 pid;
@@ -221,7 +221,7 @@ static __always_inline void stop_or_report(struct process *process, struct task_
 		return;
 	}
 	fill_header(&record->header, RECORD_LIBRARY, sizeof(*record), bpf_ktime_get_ns(),
-		    process ? process->image_ktime_ns : 0, pid, tid_of(task));
+		    process ? process->program_ktime_ns : 0, pid, tid_of(task));
 	record->header.flags = news == SOME_CUDA ? 0 : LIBRARY_NOT_CUDA;
 	record->stopped = news == SOME_CUDA && stop_for_probes(task, process);
 	record->padding = 0;
@@ -253,7 +253,7 @@ int library_list_changed(struct pt_regs *ctx)
 	}
 	walk->owner = bpf_get_current_pid_tgid();
 	walk->key.start_boot_ns = READ_KERNEL(task, start_boottime);
-	walk->key.image_ktime_ns = process ? process->image_ktime_ns : 0;
+	walk->key.program_ktime_ns = process ? process->program_ktime_ns : 0;
 	walk->key.pid = pid;
 	walk->key.padding = 0;
 	for (int i = 0; i < MAX_NAMESPACES && address && news != SOME_CUDA; i++) {

@@ -171,7 +171,7 @@ struct {
 	__type(value, __u32);
 } publishers __weak SEC(".maps");
 
-/* pid -> image_ktime_ns of a process that counts its own hot calls. */
+/* pid -> program_ktime_ns of a process that counts its own hot calls. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

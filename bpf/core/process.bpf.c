@@ -35,10 +35,10 @@ int enter_fork(struct pt_regs *ctx)
 	return 0;
 }
 
-static __always_inline void count_fork(__u32 pid, __u64 image_ktime_ns)
+static __always_inline void count_fork(__u32 pid, __u64 program_ktime_ns)
 {
 	struct aggregate_key key = {
-		.image_ktime_ns = image_ktime_ns,
+		.program_ktime_ns = program_ktime_ns,
 		.pid = pid,
 		.device = -1,
 		.copy_kind = COPY_NONE,
@@ -58,16 +58,16 @@ static __always_inline void await_cpu(struct thread *thread)
 }
 
 /* A child has the memory of its parent, and may publish before the agent hears of it. */
-static __always_inline void inherit_place(__u32 pid, __u64 image_ktime_ns, __u32 child_pid,
-					  __u64 child_image_ktime_ns)
+static __always_inline void inherit_place(__u32 pid, __u64 program_ktime_ns, __u32 child_pid,
+					  __u64 child_program_ktime_ns)
 {
 	const struct thread_context_place *known = bpf_map_lookup_elem(&thread_contexts, &pid);
 	struct thread_context_place place;
 
-	if (!known || known->image_ktime_ns != image_ktime_ns)
+	if (!known || known->program_ktime_ns != program_ktime_ns)
 		return;
 	place = *known;
-	place.image_ktime_ns = child_image_ktime_ns;
+	place.program_ktime_ns = child_program_ktime_ns;
 	bpf_map_update_elem(&thread_contexts, &child_pid, &place, BPF_ANY);
 }
 
@@ -142,9 +142,9 @@ int sched_process_fork(__u64 *ctx)
 	child_process = watch_process(child_pid, process->flags | PROCESS_FORKED);
 	if (!child_process)
 		return 0;
-	inherit_place(pid, process->image_ktime_ns, child_pid, child_process->image_ktime_ns);
+	inherit_place(pid, process->program_ktime_ns, child_pid, child_process->program_ktime_ns);
 	await_cpu(watch_thread(child_process, child, child_pid, child_tid));
-	count_fork(pid, process->image_ktime_ns);
+	count_fork(pid, process->program_ktime_ns);
 
 	thread = find_thread(tid_of(parent));
 	if (thread)
@@ -155,9 +155,9 @@ int sched_process_fork(__u64 *ctx)
 		return 0;
 	}
 	fill_header(&record->header, RECORD_FORK, sizeof(*record), now_ktime_ns,
-		    process->image_ktime_ns, pid, tid_of(parent));
+		    process->program_ktime_ns, pid, tid_of(parent));
 	record->start_ktime_ns = now_ktime_ns;
-	record->child_image_ktime_ns = child_process->image_ktime_ns;
+	record->child_program_ktime_ns = child_process->program_ktime_ns;
 	record->call_start_ktime_ns = 0;
 	record->root_start_ktime_ns = 0;
 	record->child_pid = child_pid;
@@ -202,12 +202,12 @@ int sched_process_exec(__u64 *ctx)
 	struct file_key file = {};
 	struct exec_record *record;
 	struct thread *thread;
-	__u64 old_image_ktime_ns;
+	__u64 old_program_ktime_ns;
 	bool is_new;
 
 	if (!process)
 		return 0;
-	old_image_ktime_ns = process->image_ktime_ns;
+	old_program_ktime_ns = process->program_ktime_ns;
 	change_program(process, pid, bpf_ktime_get_ns());
 	/* Open calls died with the old image; a thread that was not the leader took its tid. */
 	thread = find_thread(old_tid);
@@ -216,7 +216,7 @@ int sched_process_exec(__u64 *ctx)
 	thread = find_thread(tid);
 	if (thread) {
 		leave_rhythm(thread);
-		pass_on_cpu(thread, process->image_ktime_ns, 0);
+		pass_on_cpu(thread, process->program_ktime_ns, 0);
 		end_account(thread);
 	}
 	thread = watch_thread(process, task, pid, tid);
@@ -233,9 +233,9 @@ int sched_process_exec(__u64 *ctx)
 		count(COUNTER_LOST_LIFECYCLE_RING_FULL);
 		return 0;
 	}
-	fill_header(&record->header, RECORD_EXEC, sizeof(*record), process->image_ktime_ns,
-		    process->image_ktime_ns, pid, tid);
-	record->old_image_ktime_ns = old_image_ktime_ns;
+	fill_header(&record->header, RECORD_EXEC, sizeof(*record), process->program_ktime_ns,
+		    process->program_ktime_ns, pid, tid);
+	record->old_program_ktime_ns = old_program_ktime_ns;
 	record->inode = file.inode;
 	record->device = file.device;
 	record->stopped = is_new && stop_for_probes(task, process);
@@ -278,7 +278,7 @@ int sched_process_exit(__u64 *ctx)
 	struct thread *thread = find_thread(tid);
 	struct process *process = find_process(pid);
 	struct exit_record *record;
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 signal;
 
 	if (thread && process)
@@ -301,7 +301,7 @@ int sched_process_exit(__u64 *ctx)
 	process = find_process(pid);
 	if (!process || READ_SELDOM(task, signal, live.counter))
 		return 0;
-	image_ktime_ns = process->image_ktime_ns;
+	program_ktime_ns = process->program_ktime_ns;
 	bpf_map_delete_elem(&thread_contexts, &pid);
 	/* Two last threads may both come here; one of them deletes. */
 	if (!forget_process(process, pid))
@@ -313,7 +313,7 @@ int sched_process_exit(__u64 *ctx)
 		return 0;
 	}
 	fill_header(&record->header, RECORD_EXIT, sizeof(*record), bpf_ktime_get_ns(),
-		    image_ktime_ns, pid, tid);
+		    program_ktime_ns, pid, tid);
 	record->start_boot_ns = READ_KERNEL(task, start_boottime);
 	record->exit_code = READ_KERNEL(task, exit_code);
 	record->padding = 0;

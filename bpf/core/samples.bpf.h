@@ -184,7 +184,7 @@ __weak __noinline __u64 fill_sample(struct sample *sample, const struct place *p
 	if (!sample || !place || !thread)
 		return 0;
 	record = &sample->record;
-	fill_header(&record->header, RECORD_SAMPLE, 0, token, thread->image_ktime_ns, thread->pid,
+	fill_header(&record->header, RECORD_SAMPLE, 0, token, thread->program_ktime_ns, thread->pid,
 		    thread->tid);
 	record->instruction_pointer = place->instruction_pointer;
 	record->stack_pointer = place->stack_pointer;

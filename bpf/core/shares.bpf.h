@@ -144,7 +144,7 @@ static __always_inline int give_user_share_back(__u32 uid, __u32 kind)
  */
 static __noinline int end_shares(struct process *process, __u32 pid)
 {
-	struct program_key key = {.image_ktime_ns = process->image_ktime_ns, .pid = pid};
+	struct program_key key = {.program_ktime_ns = process->program_ktime_ns, .pid = pid};
 	struct ended_shares ended = {.uid = process->uid, .shares = process->shares};
 
 	bpf_get_current_comm(ended.comm, COMM_BYTES);

@@ -85,7 +85,7 @@ static __always_inline void change_program(struct process *process, __u32 pid, _
 	__u32 uid = bpf_get_current_uid_gid();
 
 	end_shares(process, pid);
-	process->image_ktime_ns = now_ktime_ns;
+	process->program_ktime_ns = now_ktime_ns;
 	process->resources = 0;
 	process->communicators = 0;
 	process->flags &= ~(PROCESS_FORKED | PROCESS_HAS_COMMUNICATORS);
@@ -102,7 +102,7 @@ static __always_inline void change_program(struct process *process, __u32 pid, _
 static __noinline struct process *watch_process(__u32 pid, __u32 flags)
 {
 	struct process process = {
-		.image_ktime_ns = bpf_ktime_get_ns(),
+		.program_ktime_ns = bpf_ktime_get_ns(),
 		.flags = flags,
 		.uid = bpf_get_current_uid_gid(),
 	};
@@ -134,7 +134,7 @@ __weak __noinline int forget_thread(__u32 tid)
 		return 0;
 	process = find_process(thread->pid);
 	/* One of the program before is not charged to this one, but to its user all the same. */
-	if (process && process->image_ktime_ns == thread->image_ktime_ns)
+	if (process && process->program_ktime_ns == thread->program_ktime_ns)
 		add_to_shares(&process->shares, SHARE_THREADS, -1);
 	if (process)
 		add_to_user(process->uid, SHARE_THREADS, -1);
@@ -171,7 +171,7 @@ static __noinline struct thread *watch_thread(struct process *process, struct ta
 		count(COUNTER_LOST_THREADS_FULL);
 		return NULL;
 	}
-	thread->image_ktime_ns = process->image_ktime_ns;
+	thread->program_ktime_ns = process->program_ktime_ns;
 	thread->pid = pid;
 	thread->tid = tid;
 	thread->device = device_at_start(task);
@@ -207,14 +207,14 @@ static __always_inline void count_hits(struct thread *thread)
 }
 
 static __always_inline void fill_header(struct record_header *header, enum record_kind kind,
-					__u32 size, __u64 ktime_ns, __u64 image_ktime_ns, __u32 pid,
-					__u32 tid)
+					__u32 size, __u64 ktime_ns, __u64 program_ktime_ns,
+					__u32 pid, __u32 tid)
 {
 	header->kind = kind;
 	header->flags = 0;
 	header->size = size;
 	header->ktime_ns = ktime_ns;
-	header->image_ktime_ns = image_ktime_ns;
+	header->program_ktime_ns = program_ktime_ns;
 	header->pid = pid;
 	header->tid = tid;
 }

@@ -63,7 +63,7 @@ static __always_inline bool read_published(const struct thread *thread,
 	if (!has_publishers())
 		return false;
 	place = bpf_map_lookup_elem(&thread_contexts, &pid);
-	if (!place || place->image_ktime_ns != thread->image_ktime_ns)
+	if (!place || place->program_ktime_ns != thread->program_ktime_ns)
 		return false;
 	storage = thread_pointer_of(bpf_get_current_task_btf());
 	if (place->module) {
@@ -133,7 +133,7 @@ static __always_inline void send_published(void *ring, enum counter full,
 		return;
 	}
 	fill_header(&record->header, RECORD_THREAD_CONTEXT, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->start_ktime_ns = start_ktime_ns;
 	__builtin_memcpy(record->trace_id, context->trace_id, sizeof(record->trace_id));
 	__builtin_memcpy(record->span_id, &context->span_id, sizeof(record->span_id));

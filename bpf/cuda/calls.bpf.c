@@ -73,7 +73,7 @@ static __always_inline void drop_unwound(struct thread *thread, struct task_stru
 __weak __noinline int is_counted_by_preload(struct thread *thread, __u32 api)
 {
 	const struct preload_slot *view;
-	const __u64 *image_ktime_ns;
+	const __u64 *program_ktime_ns;
 	__u32 pid, depth;
 
 	if (!thread)
@@ -82,8 +82,8 @@ __weak __noinline int is_counted_by_preload(struct thread *thread, __u32 api)
 	pid = thread->pid;
 	if (api >= MAX_APIS || !settings.apis[api].preload)
 		return false;
-	image_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
-	if (!image_ktime_ns || *image_ktime_ns != thread->image_ktime_ns)
+	program_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
+	if (!program_ktime_ns || *program_ktime_ns != thread->program_ktime_ns)
 		return false;
 	if (!look_at_slot(thread))
 		return true;

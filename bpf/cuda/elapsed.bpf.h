@@ -43,7 +43,7 @@ static __always_inline bool read_milliseconds(__u32 bits, __u64 *time_ns)
 static __noinline int note_elapsed_time(struct thread *thread, struct open_call *call)
 {
 	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.device = call->device,
 		.metric = METRIC_ELAPSED_TIME,

@@ -55,7 +55,7 @@ static __always_inline void send_gap(struct thread *thread, __u32 next_api, __u3
 		return;
 	}
 	fill_header(&record->header, RECORD_GAP, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->start_ktime_ns = thread->last_return_ktime_ns;
 	record->blocked_ns = thread->blocked_ns - thread->gap_blocked_ns;
 	record->run_queue_ns = thread->run_queue_ns - thread->gap_run_queue_ns;
@@ -80,7 +80,7 @@ __weak __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 no
 
 	if (!thread)
 		return 0;
-	series.image_ktime_ns = thread->image_ktime_ns;
+	series.program_ktime_ns = thread->program_ktime_ns;
 	series.pid = thread->pid;
 	gap_ns = since(thread->last_return_ktime_ns, now_ktime_ns);
 	if (gap_ns < settings.call_stall_floor_ns || thread->process_flags & PROCESS_NO_SPANS)
@@ -98,7 +98,7 @@ __weak __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 no
 static __always_inline void count_launch_gap(const struct thread *thread, __u64 gap_ns)
 {
 	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.device = thread->device,
 		.copy_kind = COPY_NONE,

@@ -51,7 +51,7 @@ static __noinline int send_round(struct rhythm *rhythm, __u32 index, __u64 end_k
 		return 0;
 	}
 	fill_header(&record->header, RECORD_ROUND, sizeof(*record), end_ktime_ns,
-		    rhythm->image_ktime_ns, rhythm->pid, rhythm->tid);
+		    rhythm->program_ktime_ns, rhythm->pid, rhythm->tid);
 	record->start_ktime_ns = rhythm->start_ktime_ns;
 	record->rhythm = index;
 	record->padding = 0;

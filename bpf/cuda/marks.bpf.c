@@ -52,7 +52,7 @@ int report_step(struct pt_regs *ctx)
 		return 0;
 	}
 	fill_header(&record->header, RECORD_STEP, sizeof(*record), told.end_ktime_ns + shift_ns,
-		    process->image_ktime_ns, pid, tid_of(task));
+		    process->program_ktime_ns, pid, tid_of(task));
 	record->start_ktime_ns = told.start_ktime_ns + shift_ns;
 	record->number = told.number;
 	record->loader_wait_ns = told.loader_wait_ns;

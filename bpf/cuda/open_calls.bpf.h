@@ -72,7 +72,7 @@ static __noinline int send_call(struct thread *thread, struct open_call *call, _
 		return 0;
 	}
 	fill_header(&record->header, RECORD_CUDA_CALL, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->start_ktime_ns = call->start_ktime_ns;
 	record->parent_start_ktime_ns = parent ? parent->start_ktime_ns : 0;
 	record->root_start_ktime_ns = call_at(thread, 0)->start_ktime_ns;

@@ -36,7 +36,7 @@ static __noinline int change_registration(const struct thread *thread, struct op
 					  bool is_entry)
 {
 	struct allocation_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.address = call->address,
 		.pid = thread->pid,
 		.layer = LAYER_VERBS,
@@ -75,7 +75,7 @@ static __noinline __u64 learn_from_success(struct thread *thread,
 					   struct open_call *call)
 {
 	struct allocation_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.layer = api->layer,
 	};
@@ -163,7 +163,7 @@ static __noinline int send_device(struct thread *thread, const volatile struct a
 		return 0;
 	}
 	fill_header(&record->header, RECORD_DEVICE, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->device = (__s32)call->function;
 	record->has_name = api->family == FAMILY_DEVICE_PROPERTIES;
 	__builtin_memset(record->uuid, 0, sizeof(record->uuid));
@@ -203,7 +203,7 @@ static __noinline int note_handle(const struct thread *thread, struct open_call 
 		return 0;
 	}
 	fill_header(&record->header, RECORD_HANDLE, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->handle = call->function;
 	record->same_as = family == FAMILY_KERNEL_ALIAS ? argument : 0;
 	__builtin_memset(record->name, 0, sizeof(record->name));
@@ -269,7 +269,7 @@ static __always_inline void count_call(struct thread *thread,
 				       __u64 size_bytes)
 {
 	struct aggregate_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.status = status,
 		.device = call->device,

@@ -34,7 +34,7 @@ static __always_inline void report_preload(struct task_struct *task, struct thre
 		return;
 	}
 	fill_header(&record->header, RECORD_PRELOAD, sizeof(*record), bpf_ktime_get_ns(),
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->memory = memory;
 	record->stopped = stop_for_probes(task, process);
 	record->padding = 0;
@@ -72,7 +72,8 @@ static __noinline int begin_thread(struct task_struct *task, __u64 slot, __u64 m
 	thread->preload_slot = slot;
 	pid = thread->pid;
 	known_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
-	is_known = known_ktime_ns && (*known_ktime_ns & ~PRELOAD_REFUSED) == thread->image_ktime_ns;
+	is_known =
+		known_ktime_ns && (*known_ktime_ns & ~PRELOAD_REFUSED) == thread->program_ktime_ns;
 	if (!memory) {
 		if (!is_known || !(*known_ktime_ns & PRELOAD_REFUSED))
 			report_preload(task, thread, 0);
@@ -83,7 +84,8 @@ static __noinline int begin_thread(struct task_struct *task, __u64 slot, __u64 m
 	/* To stop a process takes a moment, in which its other threads go on. */
 	if (is_known && (*known_ktime_ns & PRELOAD_REFUSED || !comes_too_early(thread, memory)))
 		return 0;
-	if (!is_known && bpf_map_update_elem(&preloaded, &pid, &thread->image_ktime_ns, BPF_ANY)) {
+	if (!is_known &&
+	    bpf_map_update_elem(&preloaded, &pid, &thread->program_ktime_ns, BPF_ANY)) {
 		count(COUNTER_LOST_PROCESSES_FULL);
 		return 0;
 	}

@@ -69,7 +69,7 @@ int report_range(struct pt_regs *ctx)
 		return 0;
 	}
 	fill_header(&record->header, RECORD_RANGE, sizeof(*record), told.end_ns + shift_ns,
-		    process->image_ktime_ns, pid, tid_of(task));
+		    process->program_ktime_ns, pid, tid_of(task));
 	record->start_ktime_ns = told.start_ns + shift_ns;
 	__builtin_memcpy(record->trace_id, told.trace_id, sizeof(record->trace_id));
 	__builtin_memcpy(record->span_id, &told.span_id, sizeof(record->span_id));

@@ -25,7 +25,7 @@ static __always_inline bool is_slow(const struct thread *thread, const struct op
 				    __u64 duration_ns)
 {
 	struct threshold_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.api = call->api,
 		.copy_kind = call->copy_kind,

@@ -20,7 +20,7 @@ __weak __noinline int take_rhythm(struct thread *thread, __u32 index)
 	    __sync_val_compare_and_swap(&rhythm->tid, 0, thread->tid))
 		return false;
 	rhythm->pid = thread->pid;
-	rhythm->image_ktime_ns = thread->image_ktime_ns;
+	rhythm->program_ktime_ns = thread->program_ktime_ns;
 	return true;
 }
 

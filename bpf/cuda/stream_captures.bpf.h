@@ -16,7 +16,7 @@
 static __always_inline struct stream_key stream_key_of(const struct thread *thread, __u64 stream)
 {
 	struct stream_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.stream = stream,
 		.pid = thread->pid,
 	};

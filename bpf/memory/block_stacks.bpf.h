@@ -96,7 +96,7 @@ static __noinline __u64 key_of_chain(const struct place *place, const struct thr
 		.hash = mix(0, place->instruction_pointer),
 	};
 	struct chain_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 	};
 
@@ -118,7 +118,7 @@ static __noinline __u64 key_of_place(struct pt_regs *ctx, const struct thread *t
 	if (!room)
 		return 0;
 	record = &room->sample.record;
-	fill_header(&record->header, RECORD_SAMPLE, 0, 0, thread->image_ktime_ns, thread->pid,
+	fill_header(&record->header, RECORD_SAMPLE, 0, 0, thread->program_ktime_ns, thread->pid,
 		    thread->tid);
 	record->stack_pointer = place.stack_pointer;
 	walk_python(CURRENT_MEMORY, &room->sample);

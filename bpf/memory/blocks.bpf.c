@@ -85,7 +85,7 @@ static __always_inline void add_to_holder(struct held *held, const struct block 
 static __always_inline void let_go(const struct block_key *key, const struct block *block)
 {
 	struct holder_key holder = {
-		.image_ktime_ns = key->image_ktime_ns,
+		.program_ktime_ns = key->program_ktime_ns,
 		.stack = block->stack,
 		.pid = key->pid,
 		.device = block->device,
@@ -105,7 +105,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 {
 	struct memory_totals *totals = &memory->totals;
 	struct block_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.address = PT_REGS_PARM1(ctx),
 		.pid = thread->pid,
 	};
@@ -115,7 +115,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 		.device = index_of_device(PT_REGS_PARM5(ctx)),
 	};
 	struct holder_key holder = {
-		.image_ktime_ns = key.image_ktime_ns,
+		.program_ktime_ns = key.program_ktime_ns,
 		.pid = key.pid,
 		.device = block.device,
 	};
@@ -176,7 +176,7 @@ static __noinline bool send_block_stack(struct pt_regs *ctx, const struct thread
 		return false;
 	}
 	fill_header(&record->header, RECORD_BLOCK_STACK, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->stack = stack;
 	record->user_stack = token;
 	record->device = index_of_device(PT_REGS_PARM5(ctx));
@@ -190,7 +190,7 @@ static __noinline bool send_block_stack(struct pt_regs *ctx, const struct thread
 static __noinline void forget_sent(struct pt_regs *ctx, const struct thread *thread, __u64 stack)
 {
 	struct holder_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.stack = stack,
 		.pid = thread->pid,
 		.device = index_of_device(PT_REGS_PARM5(ctx)),
@@ -220,7 +220,7 @@ static __noinline int free_block(struct pt_regs *ctx, const struct thread *threa
 {
 	__u64 size_bytes = -(__u64)PT_REGS_PARM2(ctx);
 	struct block_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.address = PT_REGS_PARM1(ctx),
 		.pid = thread->pid,
 	};

@@ -48,7 +48,7 @@ static __u64 out_of_memory_arrival_ktime_ns;
 static __always_inline struct device_key device_key_of(const struct thread *thread, __s32 device)
 {
 	struct device_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		/* A thread that never chose one has the first. */
 		.device = device < 0 ? 0 : device,
@@ -75,7 +75,7 @@ static __always_inline void keep_freed_segment(const struct thread *thread, __u6
 {
 	struct device_key device = device_key_of(thread, known->device);
 	struct block_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.address = address,
 		.pid = thread->pid,
 		.kind = MEMORY_SEGMENT,
@@ -119,7 +119,7 @@ __weak __noinline int send_failure(struct thread *thread, __u64 allocated_bytes,
 		return 0;
 	}
 	fill_header(&record->header, RECORD_OUT_OF_MEMORY, sizeof(*record), now_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->asked_bytes = failed->asked_bytes;
 	record->allocated_bytes = allocated_bytes;
 	record->reserved_bytes = reserved_bytes;

@@ -169,7 +169,7 @@ static __noinline __u64 change_physical(const struct thread *thread, __u8 change
 					struct open_call *call)
 {
 	struct allocation_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 	};
 	__u64 argument = call->function, size_bytes = call->size_bytes;

@@ -60,7 +60,7 @@ __noinline int add_rank(const struct thread *thread, const struct open_call *cal
 /* All ranks are in this process, so the name may be of it alone, if NCCL's is not known. */
 static __noinline int add_all(const struct thread *thread, struct open_call *call)
 {
-	__u64 id = call->function ?: combine(thread->image_ktime_ns, call->start_ktime_ns);
+	__u64 id = call->function ?: combine(thread->program_ktime_ns, call->start_ktime_ns);
 
 	for (__u32 i = 0; i < MAX_RANKS_OF_INIT_ALL && i < call->grid[0]; i++)
 		add_rank(thread, call, id, i);

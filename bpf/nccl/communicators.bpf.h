@@ -145,7 +145,7 @@ static __always_inline __u64 combine(__u64 base, __u64 value)
 static __always_inline struct communicator_key handle_key(const struct thread *thread, __u64 handle)
 {
 	struct communicator_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.handle = handle,
 		.pid = thread->pid,
 	};
@@ -155,7 +155,7 @@ static __always_inline struct communicator_key handle_key(const struct thread *t
 
 static __always_inline struct stream_key process_key(const struct thread *thread)
 {
-	struct stream_key key = {.image_ktime_ns = thread->image_ktime_ns, .pid = thread->pid};
+	struct stream_key key = {.program_ktime_ns = thread->program_ktime_ns, .pid = thread->pid};
 
 	return key;
 }

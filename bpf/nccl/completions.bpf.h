@@ -117,7 +117,7 @@ __weak __noinline int complete_collectives(__u32 tid, __u64 handle, __u32 genera
 
 	if (!thread)
 		return 0;
-	key.image_ktime_ns = thread->image_ktime_ns;
+	key.program_ktime_ns = thread->program_ktime_ns;
 	key.pid = thread->pid;
 	kept = bpf_map_lookup_elem(&communicators, &key);
 	if (!kept)

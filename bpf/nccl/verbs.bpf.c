@@ -34,7 +34,7 @@ struct {
 } event_waits SEC(".maps");
 
 struct event_owner {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u32 pid;
 	__u32 padding;
 };
@@ -52,7 +52,7 @@ static __always_inline struct process *find_own_process(struct event_owner *owne
 	__u32 pid = pid_of(bpf_get_current_task_btf());
 	struct process *process = find_process(pid);
 
-	owner->image_ktime_ns = process ? process->image_ktime_ns : 0;
+	owner->program_ktime_ns = process ? process->program_ktime_ns : 0;
 	owner->pid = pid;
 	owner->padding = 0;
 	return process;
@@ -82,7 +82,7 @@ static __noinline int send_event(struct process *process, const struct event_own
 	}
 	__builtin_memset(record, 0, sizeof(*record));
 	fill_header(&record->header, RECORD_CUDA_CALL, sizeof(*record), now_ktime_ns,
-		    owner->image_ktime_ns, owner->pid, tid_of(bpf_get_current_task_btf()));
+		    owner->program_ktime_ns, owner->pid, tid_of(bpf_get_current_task_btf()));
 	record->start_ktime_ns = now_ktime_ns;
 	record->root_start_ktime_ns = now_ktime_ns;
 	record->status = VERBS_EVENT_STATUS + type;
@@ -102,7 +102,7 @@ static __noinline int note_event(struct process *process, const struct event_own
 				 __u64 event, __u32 api)
 {
 	struct aggregate_key key = {
-		.image_ktime_ns = owner->image_ktime_ns,
+		.program_ktime_ns = owner->program_ktime_ns,
 		.pid = owner->pid,
 		.device = -1,
 		.metric = METRIC_ASYNC_EVENT,

@@ -35,7 +35,7 @@ struct code_head {
 };
 
 struct code_key {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 code;
 	__u32 pid;
 	__u32 padding;
@@ -152,8 +152,8 @@ static __always_inline __u32 send_with_table(user_memory memory, const struct re
 
 	if (!record)
 		return 0;
-	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(), header->image_ktime_ns,
-		    header->pid, header->tid);
+	fill_header(&record->header, RECORD_CODE, size, bpf_ktime_get_ns(),
+		    header->program_ktime_ns, header->pid, header->tid);
 	record->code = code;
 	record->address = head->address;
 	record->first_line = code_word(head, interpreter->code_first_line);

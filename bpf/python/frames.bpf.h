@@ -239,14 +239,14 @@ LINKAGE __noinline int walk_python(user_memory memory, struct sample *sample)
 	record = &sample->record;
 	record->python_count = 0;
 	record->python_status = PYTHON_NONE;
-	walk.key.image_ktime_ns = record->header.image_ktime_ns;
+	walk.key.program_ktime_ns = record->header.program_ktime_ns;
 	walk.key.pid = record->header.pid;
 	walk.interpreter = bpf_map_lookup_elem(&interpreters, &walk.key.pid);
 	if (!walk.interpreter || !walk.interpreter->version ||
-	    walk.interpreter->image_ktime_ns != record->header.image_ktime_ns)
+	    walk.interpreter->program_ktime_ns != record->header.program_ktime_ns)
 		return 0;
 	sample->image_tag =
-		(walk.key.image_ktime_ns ^ (__u64)walk.key.pid << 32) * 0x9e3779b97f4a7c15ULL;
+		(walk.key.program_ktime_ns ^ (__u64)walk.key.pid << 32) * 0x9e3779b97f4a7c15ULL;
 	sample->frame = find_innermost(MEMORY_OF(&walk), record, walk.interpreter);
 	sample->milestone = 0;
 	sample->window = 0;

@@ -27,7 +27,7 @@
 #endif
 
 struct python_thread {
-	__u64 image_ktime_ns;
+	__u64 program_ktime_ns;
 	__u64 address;
 };
 
@@ -162,7 +162,7 @@ LINKAGE __noinline __u64 search_thread_states(user_memory memory, struct sample_
 		return 0;
 	record->python_status = search.found ? PYTHON_COMPLETE : PYTHON_NO_THREAD;
 	tid = record->header.tid;
-	found.image_ktime_ns = record->header.image_ktime_ns;
+	found.program_ktime_ns = record->header.program_ktime_ns;
 	found.address = search.found;
 	if (search.frame)
 		bpf_map_update_elem(&python_threads, &tid, &found, BPF_ANY);
@@ -188,7 +188,7 @@ static __always_inline __u64 find_innermost(user_memory memory, struct sample_re
 	__u32 tid = record->header.tid;
 	struct python_thread *known = bpf_map_lookup_elem(&python_threads, &tid);
 
-	if (known && known->image_ktime_ns == record->header.image_ktime_ns &&
+	if (known && known->program_ktime_ns == record->header.program_ktime_ns &&
 	    is_thread_state(memory, interpreter, known->address, thread_pointer) &&
 	    is_lone(memory, interpreter, &frame) &&
 	    read_innermost(memory, interpreter, known->address, &frame) && frame) {

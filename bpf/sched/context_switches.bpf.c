@@ -73,7 +73,7 @@ static __always_inline void note_place(struct thread *thread, struct task_struct
 	if (number == SYSCALL_FUTEX) {
 		struct interpreter *interpreter = bpf_map_lookup_elem(&interpreters, &thread->pid);
 
-		if (interpreter && interpreter->image_ktime_ns == thread->image_ktime_ns &&
+		if (interpreter && interpreter->program_ktime_ns == thread->program_ktime_ns &&
 		    argument >= interpreter->start && argument < interpreter->end)
 			thread->stall_flags |= STALL_GIL;
 	}

@@ -125,7 +125,7 @@ static __always_inline void send_interval(const struct thread *thread, const str
 		return;
 	}
 	fill_header(&record->header, RECORD_STALL, sizeof(*record), kept->end_ktime_ns,
-		    thread->image_ktime_ns, thread->pid, thread->tid);
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->start_ktime_ns = kept->start_ktime_ns;
 	record->runnable_ktime_ns = kept->runnable_ktime_ns;
 	record->call_start_ktime_ns = kept->call_start_ktime_ns;

@@ -128,8 +128,8 @@ static __always_inline void fill_cpu_sample(struct cpu_sample_record *record, __
 {
 	struct moment moment = moment_of(thread);
 
-	fill_header(&record->header, RECORD_CPU_SAMPLE, size, now_ktime_ns, thread->image_ktime_ns,
-		    thread->pid, thread->tid);
+	fill_header(&record->header, RECORD_CPU_SAMPLE, size, now_ktime_ns,
+		    thread->program_ktime_ns, thread->pid, thread->tid);
 	record->user_stack = user_stack;
 	record->weight_ns = weight_ns;
 	record->root_start_ktime_ns = moment.root_start_ktime_ns;

@@ -268,7 +268,7 @@ static __always_inline struct resource *meet(const struct thread *thread, struct
 		generalize(&general);
 		shared = id_of(&general);
 	}
-	look->image_ktime_ns = thread->image_ktime_ns;
+	look->program_ktime_ns = thread->program_ktime_ns;
 	look->pid = thread->pid;
 	look->shared = shared;
 	look->peer_inode = 0;

@@ -66,7 +66,7 @@ __weak __noinline int note_off_cpu(struct thread *thread, __u64 runnable_ktime_n
 
 	if (!thread)
 		return 0;
-	key.image_ktime_ns = thread->image_ktime_ns;
+	key.program_ktime_ns = thread->program_ktime_ns;
 	key.pid = thread->pid;
 	key.api = thread->switch_type;
 	blocked_ns = runnable_ktime_ns - thread->off_ktime_ns;

@@ -38,7 +38,7 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
-/* Who is looked at next -> its image_ktime_ns; written by the agent. */
+/* Who is looked at next -> its program_ktime_ns; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -63,10 +63,10 @@ struct {
 static __always_inline __u64 *find_wanted(__u32 pid, __u32 tid)
 {
 	struct look_key key = {.pid = pid, .tid = 0};
-	__u64 *image_ktime_ns = bpf_map_lookup_elem(&looked_at, &key);
+	__u64 *program_ktime_ns = bpf_map_lookup_elem(&looked_at, &key);
 
-	if (image_ktime_ns)
-		return image_ktime_ns;
+	if (program_ktime_ns)
+		return program_ktime_ns;
 	key.tid = tid;
 	return bpf_map_lookup_elem(&looked_at, &key);
 }
@@ -99,7 +99,7 @@ static __always_inline void look_at_calls(struct look_record *look, __u32 tid)
 	struct thread *thread = find_thread(tid);
 	__u32 depth;
 
-	if (!thread || thread->image_ktime_ns != look->header.image_ktime_ns)
+	if (!thread || thread->program_ktime_ns != look->header.program_ktime_ns)
 		return;
 	look->flags |= LOOK_FOLLOWED;
 	depth = thread->depth;
@@ -172,25 +172,25 @@ int look_at_thread(struct bpf_iter__task *ctx)
 	struct sample_record *record;
 	struct look_record *look;
 	struct look_room *room;
-	__u64 *image_ktime_ns;
+	__u64 *program_ktime_ns;
 	__u32 zero = 0, pid, tid, bytes;
 
 	if (!task)
 		return 0;
 	pid = pid_of(task);
 	tid = tid_of(task);
-	image_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
+	program_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
 	room = bpf_map_lookup_elem(&look_rooms, &zero);
 	/* A thread of the kernel, or one that has ended, has no memory. */
-	if (!image_ktime_ns || !room || !READ_SELDOM(task, mm))
+	if (!program_ktime_ns || !room || !READ_SELDOM(task, mm))
 		return 0;
 	look = &room->look;
 	record = &room->sample.record;
 	__builtin_memset(look, 0, sizeof(*look));
 	__builtin_memset(record, 0, __builtin_offsetof(struct sample_record, python_frames));
-	fill_header(&look->header, RECORD_LOOK, 0, bpf_ktime_get_ns(), *image_ktime_ns, pid, tid);
-	fill_header(&record->header, RECORD_SAMPLE, 0, look->header.ktime_ns, *image_ktime_ns, pid,
-		    tid);
+	fill_header(&look->header, RECORD_LOOK, 0, bpf_ktime_get_ns(), *program_ktime_ns, pid, tid);
+	fill_header(&record->header, RECORD_SAMPLE, 0, look->header.ktime_ns, *program_ktime_ns,
+		    pid, tid);
 	READ_COMM(look->comm, task);
 	look_at_state(look, task);
 	look_at_calls(look, tid);

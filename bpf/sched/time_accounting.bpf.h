@@ -79,7 +79,7 @@ static __noinline struct times *find_folded(const struct times_key *key, bool ma
 {
 	static const struct times nothing = {};
 	struct times_key folded = {
-		.image_ktime_ns = key->image_ktime_ns,
+		.program_ktime_ns = key->program_ktime_ns,
 		.pid = key->pid,
 		.kernel_stack = -1,
 		.system_call = key->system_call,
@@ -218,7 +218,7 @@ static __always_inline int book_wait(struct kept_waits *kept, const struct times
 static __always_inline struct times_key key_of(const struct thread *thread, enum thread_state state)
 {
 	struct times_key key = {
-		.image_ktime_ns = thread->image_ktime_ns,
+		.program_ktime_ns = thread->program_ktime_ns,
 		.pid = thread->pid,
 		.kernel_stack = -1,
 		.system_call = -1,

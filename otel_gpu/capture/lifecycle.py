@@ -19,7 +19,7 @@ from otel_gpu.faults import Faults
 from otel_gpu.stacks.samples import Image
 from otel_gpu.stacks.user_stacks import UserStacks
 
-_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_image_ktime_ns")
+_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_program_ktime_ns")
 
 
 class Lifecycle:
@@ -112,7 +112,7 @@ class Lifecycle:
             if header.kind == wire.RECORD_EXEC
         }
         ended = {
-            (header.pid, header.image_ktime_ns)
+            (header.pid, header.program_ktime_ns)
             for header in headers
             if header.kind == wire.RECORD_EXIT
         }
@@ -146,9 +146,9 @@ class Lifecycle:
         yield from self.last_readings(ended)
         yield from exits
         # Last: what an image said before its end, such as a step, is about one that is known.
-        for pid, image_ktime_ns in ended:
+        for pid, program_ktime_ns in ended:
             with self._faults.at("after_exit"):
-                self._watchlist.forget(pid, image_ktime_ns)
+                self._watchlist.forget(pid, program_ktime_ns)
 
     def _give_up(self, lifecycle: Sequence[bytes]) -> None:
         """Do nothing more than let go on what stands still."""

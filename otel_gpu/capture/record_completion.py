@@ -94,7 +94,7 @@ class RecordCompletion:
         stack = fields["stack"]
         if stack & STACK_OF_ONE or self._user_stacks.tells_stacks_apart(record):
             return self._user_stacks.resolve(record)
-        self._programs.blocks.break_chain((fields["pid"], fields["image_ktime_ns"]), stack)
+        self._programs.blocks.break_chain((fields["pid"], fields["program_ktime_ns"]), stack)
         return self._user_stacks.without_stack(record)
 
     def _place_failure(self, record: bytes) -> Iterator[bytes]:

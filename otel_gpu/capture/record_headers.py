@@ -12,7 +12,7 @@ class Header(NamedTuple):
     flags: int
     size: int
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
 

@@ -419,10 +419,10 @@ class Session:
         with self._faults.at("sweep"):
             ended = self._watchlist.find_ended()
             yield from self._lifecycle.last_readings(ended)
-            for pid, image_ktime_ns in ended:
-                self._watchlist.forget(pid, image_ktime_ns)
+            for pid, program_ktime_ns in ended:
+                self._watchlist.forget(pid, program_ktime_ns)
                 yield unseen_exit_record(
-                    kernel_clock.ktime_ns(), pid=pid, image_ktime_ns=image_ktime_ns
+                    kernel_clock.ktime_ns(), pid=pid, program_ktime_ns=program_ktime_ns
                 )
 
     def _clock(self) -> Iterator[bytes]:

@@ -88,9 +88,9 @@ class _Round:
     def __init__(self, onlooker: ThreadDumper, pids: Sequence[int]) -> None:
         self._onlooker = onlooker
         # Any number will do: no other image of these processes is seen.
-        self._image_ktime_ns = kernel_clock.ktime_ns()
+        self._program_ktime_ns = kernel_clock.ktime_ns()
         self._pids = tuple(dict.fromkeys(pids))
-        self._user_stacks = UserStacks(lambda _pid: self._image_ktime_ns)
+        self._user_stacks = UserStacks(lambda _pid: self._program_ktime_ns)
         self._kernel_stacks = KernelStacks(onlooker)
         self._functions: dict[int, tuple[str, ...]] = {}
         self._table = StackTable()
@@ -99,7 +99,7 @@ class _Round:
     def report(self) -> ThreadsReport:
         for pid in self._pids:
             self._prepare(pid)
-        whom = {(pid, WHOLE_PROCESS): self._image_ktime_ns for pid in self._pids}
+        whom = {(pid, WHOLE_PROCESS): self._program_ktime_ns for pid in self._pids}
         time.sleep(_NAP_S)
         unix_ns, begin_ns = time.time_ns(), kernel_clock.ktime_ns()
         found = self._look(whom)
@@ -109,7 +109,7 @@ class _Round:
         # What runs may have been on its way from one place to another.
         for _ in range(_MORE_LOOKS):
             doubtful = {
-                key: self._image_ktime_ns
+                key: self._program_ktime_ns
                 for key, looked in found.items()
                 if looked.look.is_late and looked.look.sample and not looked.complete
             }
@@ -132,14 +132,14 @@ class _Round:
             )
         interpreters = Interpreters(self._onlooker)
         for _ in range(_LOOKS_AT_INTERPRETER):
-            interpreters.examine(pid, self._image_ktime_ns, mapped)
+            interpreters.examine(pid, self._program_ktime_ns, mapped)
             if not interpreters.reasons:
                 break
         self._notes += [
             f"frames of Python of process {pid} are not in its stacks: {reason}"
             for reason in interpreters.reasons.values()
         ]
-        self._user_stacks.processes.learn((pid, self._image_ktime_ns), mapped)
+        self._user_stacks.processes.learn((pid, self._program_ktime_ns), mapped)
 
     def _look(self, whom: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
         looks, codes = self._onlooker.take(whom)

@@ -36,7 +36,7 @@ class BlockStacks:
         """Remember where a key was, if that is known."""
         stack = self._stacks.find(event.user_stack)
         if stack is not None:
-            self._known[(event.pid, event.image_ktime_ns), event.stack] = stack
+            self._known[(event.pid, event.program_ktime_ns), event.stack] = stack
             if len(self._known) > MAX_BLOCK_STACKS:
                 self._known.popitem(last=False)
 
@@ -53,7 +53,7 @@ class BlocksRead(NamedTuple):
     """What was read of one device of one process image."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     comm: str
     device: int
@@ -65,21 +65,21 @@ def split_reading(event: Memory | Holders) -> Iterator[BlocksRead]:
     """Yield what a reading says of each device of each process image."""
     if isinstance(event, Memory):
         for key, totals in event.totals:
-            image_ktime_ns, pid, device = key
-            yield BlocksRead(event.ktime_ns, image_ktime_ns, pid, "", device, totals, ())
+            program_ktime_ns, pid, device = key
+            yield BlocksRead(event.ktime_ns, program_ktime_ns, pid, "", device, totals, ())
         return
     by_device: dict[tuple[int, int, int], list[tuple[int, Holder]]] = {}
-    for (image_ktime_ns, stack, pid, device), holder in event.holders:
-        by_device.setdefault((image_ktime_ns, pid, device), []).append((stack, holder))
-    for (image_ktime_ns, pid, device), holders in by_device.items():
-        yield BlocksRead(event.ktime_ns, image_ktime_ns, pid, "", device, None, tuple(holders))
+    for (program_ktime_ns, stack, pid, device), holder in event.holders:
+        by_device.setdefault((program_ktime_ns, pid, device), []).append((stack, holder))
+    for (program_ktime_ns, pid, device), holders in by_device.items():
+        yield BlocksRead(event.ktime_ns, program_ktime_ns, pid, "", device, None, tuple(holders))
 
 
 class Failed(NamedTuple):
     """A request that failed, with the map of its device if there was one."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     comm: str
     event: OutOfMemory
@@ -148,8 +148,8 @@ class FailedRequests:
 
 
 def _is_mapped(failed: OutOfMemory, event: MemoryMap) -> bool:
-    place = (failed.pid, failed.image_ktime_ns, failed.device)
-    is_place = place == (event.pid, event.image_ktime_ns, event.device)
+    place = (failed.pid, failed.program_ktime_ns, failed.device)
+    is_place = place == (event.pid, event.program_ktime_ns, event.device)
     return is_place and failed.ktime_ns <= event.ktime_ns
 
 
@@ -160,4 +160,4 @@ def _is_answered(call: OutOfMemory, report: OutOfMemory) -> bool:
 
 
 def _failed(event: OutOfMemory, info: Mapping[str, Any] | None) -> Failed:
-    return Failed(event.ktime_ns, event.image_ktime_ns, event.pid, event.comm, event, info)
+    return Failed(event.ktime_ns, event.program_ktime_ns, event.pid, event.comm, event, info)

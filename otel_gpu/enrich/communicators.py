@@ -10,7 +10,7 @@ class CommunicatorRead(NamedTuple):
     """What was read of one communicator in one process image."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     comm: str
     handle: tuple[int, int]
@@ -19,7 +19,7 @@ class CommunicatorRead(NamedTuple):
 
 def split_communicators(event: Communicators) -> Iterator[CommunicatorRead]:
     """Yield what a reading says of each communicator; the handle has its generation."""
-    for (image_ktime_ns, handle, pid, generation), communicator in event.readings:
+    for (program_ktime_ns, handle, pid, generation), communicator in event.readings:
         yield CommunicatorRead(
-            event.ktime_ns, image_ktime_ns, pid, "", (handle, generation), communicator
+            event.ktime_ns, program_ktime_ns, pid, "", (handle, generation), communicator
         )

@@ -264,28 +264,28 @@ class Enricher:
 
     def _learn_process(self, event: ProcessSeen) -> None:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
-        self._processes.learn_facts(event.pid, event.image_ktime_ns, event.ktime_ns, event.facts)
-        self._release((event.pid, event.image_ktime_ns))
+        self._processes.learn_facts(event.pid, event.program_ktime_ns, event.ktime_ns, event.facts)
+        self._release((event.pid, event.program_ktime_ns))
 
     def _enrich_exec(self, event: Exec) -> ExitActivity:
         # The old image ends here; its process does not, so there is no exit code to tell.
-        self._release((event.pid, event.old_image_ktime_ns))
-        old = self._processes.find(event.pid, event.old_image_ktime_ns, "")
-        self._times.forget((event.pid, event.old_image_ktime_ns))
+        self._release((event.pid, event.old_program_ktime_ns))
+        old = self._processes.find(event.pid, event.old_program_ktime_ns, "")
+        self._times.forget((event.pid, event.old_program_ktime_ns))
         self._roles.forget(event.pid, event.pid)
         self._processes.learn_exec(
-            event.pid, event.image_ktime_ns, event.old_image_ktime_ns, event.path, event.comm
+            event.pid, event.program_ktime_ns, event.old_program_ktime_ns, event.path, event.comm
         )
         return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0, is_replaced=True)
 
     def _learn_device(self, event: Device) -> None:
         # Devices are forgotten with their image, so there must be one.
-        self._processes.find(event.pid, event.image_ktime_ns, "")
+        self._processes.find(event.pid, event.program_ktime_ns, "")
         self._glossary.learn_device(event)
 
     def _find_process(self, event: Waiting) -> Program | None:
         """Return the process of an event; None: it has no name yet, and the event waits."""
-        image = (event.pid, event.image_ktime_ns)
+        image = (event.pid, event.program_ktime_ns)
         process = self._processes.find(*image, event.comm)
         if image == self._released or not self._must_wait(image):
             return process
@@ -310,7 +310,9 @@ class Enricher:
         return enrich
 
     def _enrich_call(self, event: CudaCall) -> CallActivity | None:
-        process = self._settled.get((event.pid, event.image_ktime_ns)) or self._find_process(event)
+        process = self._settled.get((event.pid, event.program_ktime_ns)) or self._find_process(
+            event
+        )
         return None if process is None else self._glossary.call(event, process)
 
     def _enrich_stall(self, event: Stall) -> StallActivity | None:
@@ -326,15 +328,15 @@ class Enricher:
         return activity
 
     def _enrich_device_fault(self, event: DeviceFault) -> DeviceFaultActivity | None:
-        process = self._find_process(event) if event.image_ktime_ns else None
-        if process is None and event.image_ktime_ns:
+        process = self._find_process(event) if event.program_ktime_ns else None
+        if process is None and event.program_ktime_ns:
             return None
         return self._glossary.device_fault(event, process)
 
     def _enrich_fork(self, event: Fork) -> ForkActivity | None:
         # The child's own records need not wait for its parent's name.
-        parent = self._processes.find(event.pid, event.image_ktime_ns, event.comm)
-        child = self._processes.learn_fork(parent, event.child_pid, event.child_image_ktime_ns)
+        parent = self._processes.find(event.pid, event.program_ktime_ns, event.comm)
+        child = self._processes.learn_fork(parent, event.child_pid, event.child_program_ktime_ns)
         return self._glossary.fork(event, parent, child) if self._find_process(event) else None
 
     def _enrich_counters(self, event: Counters) -> CountersActivity:
@@ -373,10 +375,10 @@ class Enricher:
     def _enrich_exit(self, event: Exit) -> ExitActivity:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
         image = self._processes.learn_exit(
-            event.pid, event.image_ktime_ns, event.ktime_ns, event.comm
+            event.pid, event.program_ktime_ns, event.ktime_ns, event.comm
         )
-        self._release((event.pid, event.image_ktime_ns))
-        self._times.forget((event.pid, event.image_ktime_ns))
+        self._release((event.pid, event.program_ktime_ns))
+        self._times.forget((event.pid, event.program_ktime_ns))
         return ExitActivity(image, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
 
     def _enrich_aggregates(self, event: Aggregates) -> AggregatesActivity:
@@ -384,7 +386,7 @@ class Enricher:
         self._processes.note_reading(event.ktime_ns)
         series = []
         for key, aggregate in event.series:
-            image = (key.pid, key.image_ktime_ns)
+            image = (key.pid, key.program_ktime_ns)
             process = self._processes.find(*image, "")
             if self._must_wait(image):
                 self._arrivals.hold_series(image, key, aggregate, event.ktime_ns)

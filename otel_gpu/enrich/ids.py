@@ -91,7 +91,7 @@ class SpanIds:
         """Take the application's own span as the parent of what follows it, in its trace."""
         # What a process publishes may be no ids.
         if _are_ids(event.trace_id, event.span_id):
-            key = event.image_ktime_ns, event.pid, event.tid, event.start_ktime_ns
+            key = event.program_ktime_ns, event.pid, event.tid, event.start_ktime_ns
             self._around[key] = event.trace_id, event.span_id
 
     def of_call(self, event: CudaCall) -> _Ids:
@@ -199,12 +199,12 @@ class SpanIds:
 
     def _outside(self, event: _By, start_ktime_ns: int) -> bytes:
         """Return the id of the application's span around something; empty: it is in none."""
-        key = event.image_ktime_ns, event.pid, event.tid, start_ktime_ns
+        key = event.program_ktime_ns, event.pid, event.tid, start_ktime_ns
         return self._around.get(key, (b"", b""))[1]
 
     def _trace_of(self, event: _By, root_ktime_ns: int) -> bytes:
         if self._around:
-            key = event.image_ktime_ns, event.pid, event.tid, root_ktime_ns
+            key = event.program_ktime_ns, event.pid, event.tid, root_ktime_ns
             if found := self._around.get(key):
                 return found[0]
         hashing = _copy_trace_hash()
@@ -219,8 +219,8 @@ class SpanIds:
         return digest if digest != _NO_SPAN else b"\1" * 8
 
     def _name(self, event: _By, start_ktime_ns: int, other: int = 0) -> bytes:
-        image_ktime_ns = event.image_ktime_ns
-        return _pack(self._seed, image_ktime_ns, start_ktime_ns, other, event.pid, event.tid)
+        program_ktime_ns = event.program_ktime_ns
+        return _pack(self._seed, program_ktime_ns, start_ktime_ns, other, event.pid, event.tid)
 
     def _parent(self, event: _By, call_ktime_ns: int) -> bytes:
         return self._span(event, call_ktime_ns, _CALL) if call_ktime_ns else b""

@@ -91,11 +91,11 @@ class NameResolver:
 
     def learn_function(self, event: FunctionSeen) -> None:
         """Remember the name of a kernel."""
-        self._kernels[(event.pid, event.image_ktime_ns), event.function] = event.name
+        self._kernels[(event.pid, event.program_ktime_ns), event.function] = event.name
 
     def learn_device(self, event: Device) -> None:
         """Remember what a process learned of one of its devices."""
-        image = (event.pid, event.image_ktime_ns)
+        image = (event.pid, event.program_ktime_ns)
         self.devices.learn(image, event.device, event.uuid, event.name)
 
     def dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
@@ -130,12 +130,12 @@ class NameResolver:
         """Return a series with the names of what it counts."""
         # Other metrics keep a switch type, or nothing, where calls keep their API.
         api = _api(key.api) if key.metric == wire.METRIC_CALL_DURATION else None
-        device = self.devices.find((key.pid, key.image_ktime_ns), key.device)
+        device = self.devices.find((key.pid, key.program_ktime_ns), key.device)
         return Series(process, key, api, device, aggregate)
 
     def call(self, event: CudaCall, process: Program) -> CallActivity:
         """Return a call with its names."""
-        image = (event.pid, event.image_ktime_ns)
+        image = (event.pid, event.program_ktime_ns)
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         values = (
             process,
@@ -160,7 +160,7 @@ class NameResolver:
             _api(event.api),
             start_unix_ns,
             seen_unix_ns,
-            self.devices.find((event.pid, event.image_ktime_ns), event.device),
+            self.devices.find((event.pid, event.program_ktime_ns), event.device),
             self.stacks.find(event.user_stack),
             *self._ids.of_open_call(event),
         )
@@ -175,7 +175,7 @@ class NameResolver:
             _api(event.next_api),
             start_unix_ns,
             end_unix_ns,
-            self.devices.find((event.pid, event.image_ktime_ns), event.device),
+            self.devices.find((event.pid, event.program_ktime_ns), event.device),
             *self._ids.of_gap(event),
         )
 
@@ -238,7 +238,7 @@ class NameResolver:
 
     def blocks(self, event: BlocksRead, process: Program) -> BlocksActivity:
         """Return what an allocator holds, and where that was allocated."""
-        image = event.pid, event.image_ktime_ns
+        image = event.pid, event.program_ktime_ns
         return BlocksActivity(
             self.clock.to_unix_ns(event.ktime_ns),
             process,
@@ -258,7 +258,7 @@ class NameResolver:
             date(event.ktime_ns),
             process,
             event.handle,
-            self.devices.find((event.pid, event.image_ktime_ns), communicator.device),
+            self.devices.find((event.pid, event.program_ktime_ns), communicator.device),
             communicator,
             tuple(date(one.called_ktime_ns) for one in communicator.recent),
             date(completed_ktime_ns) if completed_ktime_ns else 0,
@@ -267,7 +267,7 @@ class NameResolver:
 
     def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:
         """Return a request that failed, and what was where at that moment."""
-        event, image = failed.event, (failed.pid, failed.image_ktime_ns)
+        event, image = failed.event, (failed.pid, failed.program_ktime_ns)
         keys = {block[2] for block in blocks_of(failed.map)}
         found = ((key, self.block_stacks.find(image, key)) for key in sorted(keys))
         return OutOfMemoryActivity(

@@ -133,7 +133,7 @@ class TimeAccounts:
         images = set()
         for entry in entries:
             key = entry.key
-            image = (key.pid, key.image_ktime_ns)
+            image = (key.pid, key.program_ktime_ns)
             account = self._accounts.get(image)
             known = account.entries.get(key) if account else None
             if not (entry.time_ns or entry.count or entry.ended_ns):

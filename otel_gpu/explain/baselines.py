@@ -39,19 +39,19 @@ class Baseline(NamedTuple):
     """Which series a call or a gap is compared with."""
 
     pid: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     api: int
     copy_kind: int
 
 
-def of_calls(pid: int, image_ktime_ns: int, api: int, copy_kind: int) -> Baseline:
+def of_calls(pid: int, program_ktime_ns: int, api: int, copy_kind: int) -> Baseline:
     """Return the baseline of the calls of one API."""
-    return Baseline(pid, image_ktime_ns, api, copy_kind)
+    return Baseline(pid, program_ktime_ns, api, copy_kind)
 
 
-def of_gaps(pid: int, image_ktime_ns: int) -> Baseline:
+def of_gaps(pid: int, program_ktime_ns: int) -> Baseline:
     """Return the baseline of the gaps of a process."""
-    return Baseline(pid, image_ktime_ns, _GAPS, wire.COPY_NONE)
+    return Baseline(pid, program_ktime_ns, _GAPS, wire.COPY_NONE)
 
 
 class _Program:
@@ -131,25 +131,25 @@ class Baselines:
                 medians_ns[baseline] = median_ns
         return median_ns
 
-    def is_first(self, pid: int, image_ktime_ns: int, api: int, end_unix_ns: int) -> bool:
+    def is_first(self, pid: int, program_ktime_ns: int, api: int, end_unix_ns: int) -> bool:
         """
         Say whether a chosen call, which ended then, is the first one of its API in its process image.
 
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
         """
-        seen = self._learn((pid, image_ktime_ns)).seen
+        seen = self._learn((pid, program_ktime_ns)).seen
         if api in seen:
             return False
         seen.add(api)
         counted = sum(
             series.aggregate.counted
-            for series in self._successes((pid, image_ktime_ns))
+            for series in self._successes((pid, program_ktime_ns))
             if series.key.metric == wire.METRIC_CALL_DURATION and series.key.api == api
         )
         # A reading may come between the call's return and its record. What it has besides the call
         # may be later.
-        noted = self._counted_unix_ns.get((pid, image_ktime_ns), {})
+        noted = self._counted_unix_ns.get((pid, program_ktime_ns), {})
         return counted <= 1 or noted.get(api, 0) >= end_unix_ns
 
     def follow_allocator(self, baseline: Baseline, duration_ns: int) -> None:

@@ -80,7 +80,7 @@ class Subject(NamedTuple):
     place: str
     usual_ns: int
     span: Evidence
-    image_ktime_ns: int = 0
+    program_ktime_ns: int = 0
     is_open: bool = False
     is_polling: bool = False
     process: Program | None = None
@@ -140,7 +140,7 @@ class Causes:
         )
         off_cpu = self._sweep.cut(window, stalls)
         delays = self._collectives.delays(
-            (subject.pid, subject.image_ktime_ns), *window[2:4], is_open=subject.is_open
+            (subject.pid, subject.program_ktime_ns), *window[2:4], is_open=subject.is_open
         )
         kinds = kinds_at(subject.place, is_polling=subject.is_polling)
         rest = self._find_rest(subject, off_cpu, duration_ns)

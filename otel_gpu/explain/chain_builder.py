@@ -41,7 +41,7 @@ class ChainBuilder:
             return None
         effect, subject = judged
         event = candidate.activity.event
-        life_ns = self._endings.life_ns((event.pid, event.image_ktime_ns))
+        life_ns = self._endings.life_ns((event.pid, event.program_ktime_ns))
         # Where it cannot matter, its causes need not be found.
         least = MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else LOW
         if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):

@@ -142,7 +142,7 @@ class Effects:
             self._place_of(candidate),
             usual_ns,
             evidence.of_whole(activity, candidate.end_unix_ns),
-            event.image_ktime_ns,
+            event.program_ktime_ns,
             isinstance(event, OpenCall),
             isinstance(activity, GapActivity) and _is_polling(activity),
             activity.process,
@@ -200,8 +200,8 @@ class Effects:
 def baseline_of(event: CudaCall | Gap) -> Baseline:
     """Return the series that a call or gap is compared with."""
     if isinstance(event, Gap):
-        return of_gaps(event.pid, event.image_ktime_ns)
-    return of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
+        return of_gaps(event.pid, event.program_ktime_ns)
+    return of_calls(event.pid, event.program_ktime_ns, event.api, event.copy_kind)
 
 
 def _is_polling(gap: GapActivity) -> bool:

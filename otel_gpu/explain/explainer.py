@@ -328,10 +328,10 @@ class Explainer:
             key = (event.pid, event.tid, event.start_ktime_ns)
             self._incidents.end_hung(key, is_killed=killed_by(event.status) > 0)
         is_first = self._baselines.is_first(
-            event.pid, event.image_ktime_ns, event.api, activity.end_unix_ns
+            event.pid, event.program_ktime_ns, event.api, activity.end_unix_ns
         )
         if activity.api.family in ALLOCATOR_FAMILIES and not event.status:
-            baseline = of_calls(event.pid, event.image_ktime_ns, event.api, event.copy_kind)
+            baseline = of_calls(event.pid, event.program_ktime_ns, event.api, event.copy_kind)
             self._baselines.follow_allocator(baseline, event.end_ktime_ns - event.start_ktime_ns)
         if activity.api.family in ALLOCATOR_FAMILIES:
             has_allocator = self.blocks.knows(activity.process)

@@ -46,7 +46,7 @@ _RANK = {"high": 0, "medium": 1, "low": 2}
 
 _Key = tuple[int, int, str, int]
 """
-pid and image_ktime_ns, kind of the leading cause, its culprit's pid.
+pid and program_ktime_ns, kind of the leading cause, its culprit's pid.
 
 What the ranks of a communicator wait for together is one incident: it has no pid, and the second number
 tells it from others of its kind.
@@ -355,10 +355,10 @@ def leading_cause(chain: Chain) -> Cause | None:
 def _key_of(chain: Chain) -> _Key:
     process = chain.effect.process
     if chain.effect.kind == EffectKind.KILLED_CALL:
-        return process.pid, process.image_ktime_ns, _KILLED, 0
+        return process.pid, process.program_ktime_ns, _KILLED, 0
     cause = leading_cause(chain)
     if cause is None:
-        return process.pid, process.image_ktime_ns, "unexplained", 0
+        return process.pid, process.program_ktime_ns, "unexplained", 0
     if cause.kind in COLLECTIVE:
         cause = _root_of(cause)
     culprit_pid = cause.culprit.pid if cause.culprit else 0
@@ -366,7 +366,7 @@ def _key_of(chain: Chain) -> _Key:
         is_told = cause.kind != CauseKind.COLLECTIVE_WAIT and cause.resource is not None
         name = cause.resource.name if is_told and cause.resource else ""
         return 0, zlib.crc32(name.encode()), cause.kind, culprit_pid
-    return process.pid, process.image_ktime_ns, cause.kind, culprit_pid
+    return process.pid, process.program_ktime_ns, cause.kind, culprit_pid
 
 
 def _root_of(cause: Cause) -> Cause:

@@ -161,12 +161,12 @@ class _Tracks(Generic[_T]):
         tracks = ((tid, self._tracks[pid, tid]) for tid in self._tids.get(pid, ()))
         return {tid: len(track.items) - track.begin for tid, track in tracks}
 
-    def forget(self, pid: int, image_ktime_ns: int) -> None:
+    def forget(self, pid: int, program_ktime_ns: int) -> None:
         """Let go of the intervals of a process image."""
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
             for index in reversed(range(track.begin, len(track.items))):
-                if track.items[index].event.image_ktime_ns == image_ktime_ns:
+                if track.items[index].event.program_ktime_ns == program_ktime_ns:
                     self._remove(track, index)
         # What ended is not kept for its place.
         if len(self._order) > 2 * self._size + _MAX_STALE:

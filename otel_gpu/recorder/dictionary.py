@@ -69,9 +69,9 @@ class Dictionary:
         row = self._one("processes", number)
         if row is None:
             return None
-        _, _, _, pid, image_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
+        _, _, _, pid, program_ktime_ns, comm, start_unix_ns, _, _, service, *_, text = row
         attributes = {**_attributes(text), "service.name": service}
-        return Program(pid, image_ktime_ns, comm, start_unix_ns, attributes)
+        return Program(pid, program_ktime_ns, comm, start_unix_ns, attributes)
 
     def _read_device(self, number: int | None) -> DeviceIdentity | None:
         row = self._one("devices", number)
@@ -106,7 +106,7 @@ class Dictionary:
         if row is None or process is None:
             return None
         _, _, _, metric, api, status, device, cuda_device, copy_kind, nested = row
-        image = (process.image_ktime_ns, process.pid)
+        image = (process.program_ktime_ns, process.pid)
         key = SeriesKey(*image, status, device, metric, api, copy_kind, nested)
         named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
         return Series(process, key, named, self.device(cuda_device), NOTHING)

@@ -153,7 +153,7 @@ class StoredNames:
         process = self.follow(image)
         process.end = end
         self._keep_process(process)
-        self.processes.end((image.pid, image.image_ktime_ns))
+        self.processes.end((image.pid, image.program_ktime_ns))
         return process.number
 
     def program_stack(self, stack: CallStack | None) -> int | None:
@@ -241,7 +241,7 @@ class StoredNames:
             self.chunk,
             self._capture,
             image.pid,
-            image.image_ktime_ns,
+            image.program_ktime_ns,
             clean(image.comm),
             image.start_unix_ns,
             *process.end,

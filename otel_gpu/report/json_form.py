@@ -91,7 +91,7 @@ def _escape(line: str) -> str:
 
 def process_id(process: Program) -> str:
     """Return the id of a process image: two programs under one pid differ."""
-    return f"{process.pid}-{process.image_ktime_ns}"
+    return f"{process.pid}-{process.program_ktime_ns}"
 
 
 def stack_form(stack: CallStack) -> dict[str, Any]:

@@ -111,11 +111,11 @@ class MappedProgram:
 
 class MappedPrograms:
     """
-    The images of one capture, as (pid, image_ktime_ns).
+    The images of one capture, as (pid, program_ktime_ns).
 
     One that is not known is met when it is asked for. The one that was not asked for the
     longest time goes when there are too many. ``current`` returns which image a process is now, by
-    its ``image_ktime_ns``; 0: not known. ``work`` is what listing their mappings may take.
+    its ``program_ktime_ns``; 0: not known. ``work`` is what listing their mappings may take.
     """
 
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
@@ -201,7 +201,7 @@ class MappedPrograms:
             self._drop(next(iter(self._ended_s)))
 
     def end_others(self, current: abc.Mapping[int, int]) -> None:
-        """End all images but the current ones: ``image_ktime_ns`` of each watched pid."""
+        """End all images but the current ones: ``program_ktime_ns`` of each watched pid."""
         for image in (*self._images, *self._parents):
             if current.get(image[0]) != image[1]:
                 self.end(image)
@@ -224,11 +224,11 @@ class MappedPrograms:
         self._files.close()
 
     def _meet(self, image: Image) -> MappedProgram:
-        pid, image_ktime_ns = image
+        pid, program_ktime_ns = image
         parent = self._parents.pop(image, None)
         mappings = self._open(pid, parent)
         # Asked afterwards: what was opened before is of that image, or of one before it.
-        if image in self._ended_s or self._current(pid) != image_ktime_ns:
+        if image in self._ended_s or self._current(pid) != program_ktime_ns:
             mappings.close()
             mappings = self._open(_NOBODY, parent)
         known = self._images[image] = MappedProgram(mappings)

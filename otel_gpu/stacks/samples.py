@@ -10,7 +10,7 @@ from otel_gpu.wire.c_struct import CStruct
 # Of the two arrays behind it, only what is filled in is there.
 _FIXED: Final = wire.SAMPLE_RECORD.before("python_frames")
 _WANTED: Final = (
-    *("kind", "ktime_ns", "pid", "image_ktime_ns", "tid"),
+    *("kind", "ktime_ns", "pid", "program_ktime_ns", "tid"),
     *("python_status", "python_count", "return_count", "stack_bytes"),
 )
 _FIELDS: Final = itemgetter(*map(_FIXED.fields.index, _WANTED))
@@ -24,7 +24,7 @@ SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
 """No sample is shorter."""
 
 Image = tuple[int, int]
-"""pid and image_ktime_ns of a process image."""
+"""pid and program_ktime_ns of a process image."""
 
 
 class Sample:
@@ -44,11 +44,11 @@ class Sample:
         if len(record) < SMALLEST_SAMPLE_BYTES:
             raise ValueError("a sample ends early")
         values = _FIXED.unpack_from(record)
-        kind, token, pid, image_ktime_ns, tid, status, frames, returns, stack = _FIELDS(values)
+        kind, token, pid, program_ktime_ns, tid, status, frames, returns, stack = _FIELDS(values)
         if kind != wire.RECORD_SAMPLE:
             raise ValueError("not a sample")
         self.token: int = token
-        self.image: Image = (pid, image_ktime_ns)
+        self.image: Image = (pid, program_ktime_ns)
         self.tid: int = tid
         self.registers = Registers._make(_REGISTERS(values))
         self.python_status: int = status

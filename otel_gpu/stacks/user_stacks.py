@@ -76,7 +76,7 @@ class UserStacks:
     """
     The user stacks of one capture; whoever watches its ``processes`` keeps those up to date.
 
-    ``current`` returns which image a process is now, by its ``image_ktime_ns``; 0: not known.
+    ``current`` returns which image a process is now, by its ``program_ktime_ns``; 0: not known.
     ``trusts`` says whether an image's frames of Python are to be believed; None: not known yet.
     ``lose_python`` is called for each sample that runs Python and has no line of it, if ``cannot_know``
     says that its image has an interpreter whose frames cannot be known. A sample from before the
@@ -142,7 +142,7 @@ class UserStacks:
         }
 
     def end_others(self, current: Mapping[int, int]) -> None:
-        """End all images but the current ones: ``image_ktime_ns`` of each watched pid."""
+        """End all images but the current ones: ``program_ktime_ns`` of each watched pid."""
         self.processes.end_others(current)
         for image in self._codes.images:
             if current.get(image[0]) != image[1]:
@@ -157,7 +157,7 @@ class UserStacks:
             self._resolver.forget(dropped)
             for key, sample in list(self._samples.items()):
                 header = wire.RECORD_HEADER.named(sample)
-                if (header["pid"], header["image_ktime_ns"]) in dropped:
+                if (header["pid"], header["program_ktime_ns"]) in dropped:
                     self._drop_sample(key)
         oldest = self._newest_token - _MAX_SAMPLE_AGE_NS
         while self._named and self._named.oldest[1] <= oldest:
@@ -253,8 +253,8 @@ class UserStacks:
         return (*found.records, _with_stack(tick, position, found.stack))
 
     def _is_in_doubt(self, sample: bytes) -> bool:
-        *_, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
-        return self._trusts((pid, image_ktime_ns)) is None
+        *_, program_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(sample)
+        return self._trusts((pid, program_ktime_ns)) is None
 
     def without_stack(self, record: bytes) -> Sequence[bytes]:
         """Return a record without its stack, if it has one; samples go."""

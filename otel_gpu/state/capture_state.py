@@ -229,10 +229,12 @@ class CaptureState:
         return seen
 
     def _add_to(self, whole: Account, figures: Figures) -> None:
-        pid, image_ktime_ns = whole.process.pid, whole.process.image_ktime_ns
+        pid, program_ktime_ns = whole.process.pid, whole.process.program_ktime_ns
         for _, key, api, _, counted in figures.series:
             is_failed = int(key.status != 0)
-            name = SeriesKey(image_ktime_ns, pid, is_failed, -1, key.metric, key.api, 0, key.nested)
+            name = SeriesKey(
+                program_ktime_ns, pid, is_failed, -1, key.metric, key.api, 0, key.nested
+            )
             known = whole.series.get(name)
             if known is not None:
                 counted = aggregate_with(known.aggregate, counted)  # noqa: PLW2901

@@ -107,7 +107,7 @@ class Samples:
         at = bisect_right(track.ktimes, event.ktime_ns)
         track.ktimes.insert(at, event.ktime_ns)
         known = self._stacks.find(activity.stack)
-        track.items.insert(at, (event.weight_ns, event.context, event.image_ktime_ns, known))
+        track.items.insert(at, (event.weight_ns, event.context, event.program_ktime_ns, known))
         self._order.append((thread, event.ktime_ns))
         while len(self._order) > self._most:
             self._give_up(*self._order.popleft(), event.ktime_ns)
@@ -159,10 +159,10 @@ class Samples:
 
     def forget(self, image: ProcessKey) -> None:
         """Let go of the samples of a process image that ended."""
-        pid, image_ktime_ns = image
+        pid, program_ktime_ns = image
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
-            kept = [index for index, item in enumerate(track.items) if item[2] != image_ktime_ns]
+            kept = [index for index, item in enumerate(track.items) if item[2] != program_ktime_ns]
             track.ktimes = [track.ktimes[index] for index in kept]
             track.items = [track.items[index] for index in kept]
             self._drop_if_empty((pid, tid))

@@ -447,7 +447,7 @@ PRELOAD_NO_CALLS = 2
 PRELOAD_STREAM_WORK = 4
 PRELOAD_STEPS = 8
 
-RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q image_ktime_ns:Q pid:I tid:I")
+RECORD_HEADER = CStruct("kind:H flags:H size:I ktime_ns:Q program_ktime_ns:Q pid:I tid:I")
 CUDA_CALL_RECORD = CStruct(
     "start_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
     "size_bytes:Q address:Q stream:Q function:Q user_stack:Q status:i device:i weight:I "
@@ -493,19 +493,19 @@ GAP_RECORD = CStruct(
     RECORD_HEADER,
 )
 TIMES_KEY = CStruct(
-    "image_ktime_ns:Q pid:I kernel_stack:i system_call:i state:B context:B flags:B end_state:B "
+    "program_ktime_ns:Q pid:I kernel_stack:i system_call:i state:B context:B flags:B end_state:B "
     "who_pid:I who_tid:I end_pid:I end_tid:I end_kernel_stack:i end_system_call:i resource:I "
     "api:H end_flags:B is_folded:B"
 )
 TIMES = CStruct("time_ns:Q count:Q ended_ns:Q who_comm:16s end_comm:16s")
 TIMES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
 FORK_RECORD = CStruct(
-    "start_ktime_ns:Q child_image_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
+    "start_ktime_ns:Q child_program_ktime_ns:Q call_start_ktime_ns:Q root_start_ktime_ns:Q "
     "child_pid:I 4x comm:16s",
     RECORD_HEADER,
 )
 EXEC_RECORD = CStruct(
-    "old_image_ktime_ns:Q inode:Q device:I stopped:I comm:16s path:256s",
+    "old_program_ktime_ns:Q inode:Q device:I stopped:I comm:16s path:256s",
     RECORD_HEADER,
 )
 EXIT_RECORD = CStruct("start_boot_ns:Q exit_code:I 4x comm:16s", RECORD_HEADER)
@@ -513,13 +513,13 @@ LIBRARY_RECORD = CStruct("stopped:I 4x path:256s", RECORD_HEADER)
 PRELOAD_RECORD = CStruct("memory:Q stopped:I 4x", RECORD_HEADER)
 DEVICE_RECORD = CStruct("device:i has_name:I uuid:16s name:64s", RECORD_HEADER)
 HANDLE_RECORD = CStruct("handle:Q same_as:Q name:1024s", RECORD_HEADER)
-DEVICE_KEY = CStruct("image_ktime_ns:Q pid:I device:i")
+DEVICE_KEY = CStruct("program_ktime_ns:Q pid:I device:i")
 MEMORY_TOTALS = CStruct(
     "last_ktime_ns:Q allocated_bytes:Q reserved_bytes:Q peak_allocated_bytes:Q "
     "peak_reserved_bytes:Q before_bytes:q before_freed_bytes:Q allocations:Q frees:Q "
     "handed_out_bytes:Q taken_back_bytes:Q unequal:Q unsampled_bytes:Q withheld_bytes:Q"
 )
-HOLDER_KEY = CStruct("image_ktime_ns:Q stack:Q pid:I device:i")
+HOLDER_KEY = CStruct("program_ktime_ns:Q stack:Q pid:I device:i")
 HOLDER = CStruct(
     "live_bytes:q live_blocks:q allocated_bytes:Q allocated_blocks:Q large_live_bytes:Q"
 )
@@ -543,7 +543,7 @@ ROUND_RECORD = CStruct("start_ktime_ns:Q rhythm:I 4x comm:16s", RECORD_HEADER)
 RHYTHM_CALL = CStruct("start_ktime_ns:Q gap_ns:I symbol:H api:B copy_kind:B")
 RHYTHM = CStruct(
     "starts:4Q ends:4Q start_mask:Q end_mask:Q start_calls:I area:I folds:I tid:I pid:I kept:I "
-    "image_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
+    "program_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
     "last_return_ktime_ns:Q distinct:I before:H is_over:B has_ended:B"
 )
 TOLD_STEP = CStruct(
@@ -559,7 +559,7 @@ TOLD_RANGE = CStruct(
     "start_ns:Q end_ns:Q now_ns:Q trace_id:16s span_id:Q parent_span_id:Q left_out:Q "
     "published_address:Q start_tid:I trace_flags:B range_kind:B 2x name:64s domain:64s"
 )
-COMMUNICATOR_KEY = CStruct("image_ktime_ns:Q handle:Q pid:I generation:I")
+COMMUNICATOR_KEY = CStruct("program_ktime_ns:Q handle:Q pid:I generation:I")
 COLLECTIVE = CStruct(
     "number:Q count:Q called_ktime_ns:Q root:i operation:B datatype:B reduction:B 1x"
 )
@@ -576,7 +576,7 @@ OPEN_CALL_RECORD = CStruct(
     RECORD_HEADER,
 )
 AGGREGATE_KEY = CStruct(
-    "image_ktime_ns:Q pid:I status:i device:i metric:H api:H copy_kind:B nested:B 6x"
+    "program_ktime_ns:Q pid:I status:i device:i metric:H api:H copy_kind:B nested:B 6x"
 )
 AGGREGATE = CStruct("sum:Q min_complement:Q max:Q size_bytes:Q buckets:192Q")
 AGGREGATES_RECORD = CStruct("count:I 4x", RECORD_HEADER)
@@ -591,7 +591,7 @@ SHARES = CStruct(
     "block_stack_arrival_ktime_ns:Q"
 )
 SHARE_CORRECTIONS = CStruct("held:10i")
-PROGRAM_KEY = CStruct("image_ktime_ns:Q pid:I 4x")
+PROGRAM_KEY = CStruct("program_ktime_ns:Q pid:I 4x")
 ENDED_SHARES = CStruct(
     "shares.held:10i shares.refused:10I shares.record_arrival_ktime_ns:2Q "
     "shares.span_arrival_ktime_ns:Q shares.block_stack_arrival_ktime_ns:Q uid:I comm:16s 4x"
@@ -605,20 +605,20 @@ SETTINGS = CStruct(
     "finds_steps:I share_bounds:10I apis:6656s"
 )
 PROCESS = CStruct(
-    "image_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
+    "program_ktime_ns:Q span_arrival_ktime_ns:Q flags:I resources:I gil_tid:I communicators:I "
     "step_arrival_ktime_ns:Q event_arrival_ktime_ns:Q shares.held:10i shares.refused:10I "
     "shares.record_arrival_ktime_ns:2Q shares.span_arrival_ktime_ns:Q "
     "shares.block_stack_arrival_ktime_ns:Q uid:I 4x"
 )
 INTERPRETER = CStruct(
-    "image_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
+    "program_ktime_ns:Q start:Q end:Q version:I runtime_interpreters:I interpreter_next:I "
     "interpreter_threads:I thread_next:I thread_id:I thread_frame:I c_frame_frame:I frame_code:I "
     "frame_previous:I frame_instruction:I frame_owner:I frame_bytes:I shim_owner:I "
     "code_first_line:I code_file:I code_name:I code_line_table:I code_instructions:I code_bytes:I "
     "text_length:I text_state:I text_ascii:I text_compact:I bytes_length:I bytes_data:I"
 )
-THREAD_CONTEXT_PLACE = CStruct("image_ktime_ns:Q offset:q module:Q")
-THRESHOLD_KEY = CStruct("image_ktime_ns:Q pid:I api:H copy_kind:B 1x")
+THREAD_CONTEXT_PLACE = CStruct("program_ktime_ns:Q offset:q module:Q")
+THRESHOLD_KEY = CStruct("program_ktime_ns:Q pid:I api:H copy_kind:B 1x")
 LOOK_KEY = CStruct("pid:I tid:I")
 FILE_KEY = CStruct("inode:Q device:I 4x")
 OPEN_CALL = CStruct(
@@ -639,7 +639,7 @@ INTERVAL = CStruct(
 )
 CPU_TIME = CStruct("time_ns:Q booked_ns:Q place:I 4x")
 KEPT_WAITS = CStruct(
-    "key.image_ktime_ns:Q key.pid:I key.kernel_stack:i key.system_call:i key.state:B "
+    "key.program_ktime_ns:Q key.pid:I key.kernel_stack:i key.system_call:i key.state:B "
     "key.context:B key.flags:B key.end_state:B key.who_pid:I key.who_tid:I key.end_pid:I "
     "key.end_tid:I key.end_kernel_stack:i key.end_system_call:i key.resource:I key.api:H "
     "key.end_flags:B key.is_folded:B time_ns:Q count:Q booked_ns:Q booked_count:Q changes:I "
@@ -657,7 +657,7 @@ FAILED_REQUEST = CStruct(
     "ktime_ns:Q asked_bytes:Q root_start_ktime_ns:Q user_stack:Q device:i api:I"
 )
 THREAD = CStruct(
-    "image_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
+    "program_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
     "last_return_ktime_ns:Q clone_ktime_ns:Q context_ktime_ns:Q noted_ktime_ns:Q gap_span_id:Q "
     "rhythm_return_ktime_ns:Q ranges_address:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
@@ -681,8 +681,8 @@ THREAD = CStruct(
     "part.run_queue_ns:Q part.end_pid:I part.end_tid:I part.kernel_stack:i part.system_call:i "
     "part.state:B part.flags:B 6x intervals:608s calls:960s"
 )
-ALLOCATION_KEY = CStruct("image_ktime_ns:Q address:Q pid:I layer:I")
-STREAM_KEY = CStruct("image_ktime_ns:Q stream:Q pid:I 4x")
+ALLOCATION_KEY = CStruct("program_ktime_ns:Q address:Q pid:I layer:I")
+STREAM_KEY = CStruct("program_ktime_ns:Q stream:Q pid:I 4x")
 CAPTURE = CStruct("origin:Q ktime_ns:Q")
 KEPT_COMMUNICATOR = CStruct(
     "communicator.id:Q communicator.called:Q communicator.completed:Q "
@@ -705,13 +705,13 @@ DEVICE_MEMORY = CStruct(
     "totals.taken_back_bytes:Q totals.unequal:Q totals.unsampled_bytes:Q totals.withheld_bytes:Q "
     "until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q tick:Q"
 )
-BLOCK_KEY = CStruct("image_ktime_ns:Q address:Q pid:I kind:I")
+BLOCK_KEY = CStruct("program_ktime_ns:Q address:Q pid:I kind:I")
 BLOCK = CStruct("size_bytes:Q weight_bytes:Q stack:Q ktime_ns:Q device:i weight_blocks:I")
 HELD = CStruct(
     "holder.live_bytes:q holder.live_blocks:q holder.allocated_bytes:Q holder.allocated_blocks:Q "
     "holder.large_live_bytes:Q is_sent:Q"
 )
-CHAIN_KEY = CStruct("image_ktime_ns:Q stack:Q pid:I 4x")
+CHAIN_KEY = CStruct("program_ktime_ns:Q stack:Q pid:I 4x")
 KERNEL_STACK = CStruct("addresses:24Q")
 RESOURCE_IDENTITY = CStruct(
     "inode:Q operations:Q device:I family:H socket_type:H local_port:H remote_port:H "
@@ -720,8 +720,8 @@ RESOURCE_IDENTITY = CStruct(
 RESOURCE = CStruct(
     "identity.inode:Q identity.operations:Q identity.device:I identity.family:H "
     "identity.socket_type:H identity.local_port:H identity.remote_port:H identity.is_listening:B "
-    "identity.is_remote:B 2x identity.remote_address:16s shared:I pid:I image_ktime_ns:Q inode:Q "
-    "peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
+    "identity.is_remote:B 2x identity.remote_address:16s shared:I pid:I program_ktime_ns:Q "
+    "inode:Q peer_inode:Q retransmits:Q special_device:I mode:H local_port:H local_address:16s "
     "file_system:16s subtype:16s path:256s"
 )
 PRELOAD_HEADER = CStruct(
@@ -747,10 +747,11 @@ PRELOAD_SLOT = CStruct(
 PRELOAD_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
 PRELOAD_RHYTHM = CStruct(
     "rhythm.starts:4Q rhythm.ends:4Q rhythm.start_mask:Q rhythm.end_mask:Q rhythm.start_calls:I "
-    "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I rhythm.image_ktime_ns:Q "
-    "rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q rhythm.start_ktime_ns:Q "
-    "rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q rhythm.distinct:I rhythm.before:H "
-    "rhythm.is_over:B rhythm.has_ended:B rounds_made:Q 3896x rounds:16384s calls:524288s"
+    "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I "
+    "rhythm.program_ktime_ns:Q rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q "
+    "rhythm.start_ktime_ns:Q rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q "
+    "rhythm.distinct:I rhythm.before:H rhythm.is_over:B rhythm.has_ended:B rounds_made:Q 3896x "
+    "rounds:16384s calls:524288s"
 )
 PRELOAD_CALL = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "

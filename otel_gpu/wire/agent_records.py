@@ -48,7 +48,7 @@ def json_record(
     *,
     pid: int = 0,
     tid: int = 0,
-    image_ktime_ns: int = 0,
+    program_ktime_ns: int = 0,
 ) -> bytes:
     """
     Build a record with a JSON body: CAPTURE, PROCESS, PROBES or STATUS.
@@ -65,7 +65,7 @@ def json_record(
         if len(encoded) <= MAX_JSON_BYTES:
             break
     size = wire.RECORD_HEADER.size + len(encoded)
-    header = wire.RECORD_HEADER.pack(kind, 0, size, ktime_ns, image_ktime_ns, pid, tid)
+    header = wire.RECORD_HEADER.pack(kind, 0, size, ktime_ns, program_ktime_ns, pid, tid)
     return header + encoded
 
 
@@ -101,9 +101,9 @@ def counters_record(ktime_ns: int, values: Sequence[int]) -> bytes:
     return wire.COUNTERS_RECORD.pack(wire.RECORD_COUNTERS, 0, size, ktime_ns, 0, 0, 0, *values)
 
 
-def unseen_exit_record(ktime_ns: int, *, pid: int, image_ktime_ns: int) -> bytes:
+def unseen_exit_record(ktime_ns: int, *, pid: int, program_ktime_ns: int) -> bytes:
     """Build the record of an end that the kernel side did not report, but we did at ``ktime_ns``."""
-    image = {"pid": pid, "tid": pid, "image_ktime_ns": image_ktime_ns}
+    image = {"pid": pid, "tid": pid, "program_ktime_ns": program_ktime_ns}
     return _record(wire.RECORD_EXIT, wire.EXIT_RECORD, ktime_ns, flags=wire.EXIT_NOT_SEEN, **image)
 
 
@@ -140,7 +140,7 @@ def thread_context_record(ktime_ns: int, thread: Mapping[str, Any], start_ktime_
         ktime_ns,
         pid=thread["pid"],
         tid=thread["tid"],
-        image_ktime_ns=thread["image_ktime_ns"],
+        program_ktime_ns=thread["program_ktime_ns"],
         start_ktime_ns=start_ktime_ns,
         trace_id=thread["context.trace_id"],
         span_id=thread["context.span_id"].to_bytes(8, "little"),

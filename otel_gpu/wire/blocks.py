@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 class DeviceKey(NamedTuple):
     """A device, as one process image sees it."""
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     device: int
 
@@ -49,7 +49,7 @@ class Memory(NamedTuple):
 class HolderKey(NamedTuple):
     """Blocks of one device that were allocated in one place; ``stack`` 0: it is not known where."""
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     stack: int
     pid: int
     device: int
@@ -80,7 +80,7 @@ class BlockStack(NamedTuple):
     """Where in a program the blocks of one key were allocated."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     stack: int
@@ -97,7 +97,7 @@ class OutOfMemory(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     asked_bytes: int
@@ -124,7 +124,7 @@ class MemoryMap(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     device: int
     info: Mapping[str, Any]

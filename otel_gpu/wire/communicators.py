@@ -49,7 +49,7 @@ class CommunicatorKey(NamedTuple):
     ``generation`` tells those apart that had the same ``handle`` one after the other.
     """
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     handle: int
     pid: int
     generation: int

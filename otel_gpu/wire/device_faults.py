@@ -27,7 +27,7 @@ class DeviceFault(NamedTuple):
     An error of a device, as its driver said it.
 
     Attributes:
-        image_ktime_ns: With ``pid``, the watched process whose work it was; 0: none that is watched.
+        program_ktime_ns: With ``pid``, the watched process whose work it was; 0: none that is watched.
         told_by: ``kernel_log`` or ``nvml``, which does not say whose work it was.
         xid: NVIDIA's number of the kind.
         bus_id: Where the device is: domain, bus and device of PCI.
@@ -38,7 +38,7 @@ class DeviceFault(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     told_by: str
     xid: int
@@ -77,12 +77,12 @@ def check_device_fault(body: Mapping[str, Any]) -> None:
 
 
 def device_fault_of(
-    ktime_ns: int, image_ktime_ns: int, pid: int, body: Mapping[str, Any]
+    ktime_ns: int, program_ktime_ns: int, pid: int, body: Mapping[str, Any]
 ) -> DeviceFault:
     """Return the event of a body that was checked."""
     return DeviceFault(
         ktime_ns,
-        image_ktime_ns,
+        program_ktime_ns,
         pid,
         body["told_by"],
         body["xid"],

@@ -62,7 +62,7 @@ def describe(event: Event) -> Iterator[str]:
             )
             yield " ".join([head, *named])
         case MemoryMap():
-            yield f"{head} image_ktime_ns={event.image_ktime_ns} info={_format_json(event.info)}"
+            yield f"{head} program_ktime_ns={event.program_ktime_ns} info={_format_json(event.info)}"
         case symbol_records.Stack():
             yield f"{head} kernel_stack={event.kernel_stack} functions={json.dumps(event.functions)}"
         case symbol_records.UserStack():
@@ -82,7 +82,7 @@ def describe(event: Event) -> Iterator[str]:
         ):
             yield f"{head} info={_format_json(event.info)}"
         case symbol_records.ProcessSeen():
-            yield f"{head} image_ktime_ns={event.image_ktime_ns} facts={_format_json(event.facts)}"
+            yield f"{head} program_ktime_ns={event.program_ktime_ns} facts={_format_json(event.facts)}"
         case _:
             yield " ".join([head, *_pairs(event)])
 
@@ -105,7 +105,7 @@ def _describe_series(ktime_ns: int, entry: tuple[readings.SeriesKey, readings.Ag
     return " ".join(
         [
             f"{SERIES_KIND} {ktime_ns} {key.pid}/0",
-            *_pairs(key, "image_ktime_ns", "metric"),
+            *_pairs(key, "program_ktime_ns", "metric"),
             f"{api_name}={_FORMATS[api_name](key.api)}",
             *_pairs(key, "copy_kind", "status", "device", "nested"),
             f"count={aggregate.counted}",
@@ -122,7 +122,7 @@ def _describe_entry(kind: str, ktime_ns: int, entry: tuple[Any, Any]) -> str:
 
 def _describe_time(ktime_ns: int, entry: readings.TimesEntry) -> str:
     key = entry.key
-    names = ("image_ktime_ns", "state", "context", "api", "kernel_stack", "system_call", "flags")
+    names = ("program_ktime_ns", "state", "context", "api", "kernel_stack", "system_call", "flags")
     who = ("who_pid", "who_tid", "end_state", "end_pid", "end_tid", "end_kernel_stack")
     others = ("end_system_call", "end_flags", "resource", "is_folded")
     head = f"{TIME_KIND} {ktime_ns} {key.pid}/0"

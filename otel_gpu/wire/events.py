@@ -3,7 +3,7 @@ The events: records from the kernel side, decoded and immutable.
 
 Times are CLOCK_MONOTONIC nanoseconds (``*_ktime_ns``) and ids are numbers, as in
 ``bpf/events.h``, whose field comments hold here too. A process image is known by
-``pid`` and ``image_ktime_ns`` together. Names and Unix times come in ``enrich``.
+``pid`` and ``program_ktime_ns`` together. Names and Unix times come in ``enrich``.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class CudaCall(NamedTuple):
     """One finished CUDA API call that was chosen to become a span. Host time."""
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
@@ -76,7 +76,7 @@ class Stall(NamedTuple):
     """
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
@@ -106,7 +106,7 @@ class Gap(NamedTuple):
     """Between two outermost CUDA calls of one thread; chosen to become a span."""
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
@@ -125,11 +125,11 @@ class Fork(NamedTuple):
     """A process made another process. Threads are not forks."""
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
-    child_image_ktime_ns: int
+    child_program_ktime_ns: int
     call_start_ktime_ns: int
     root_start_ktime_ns: int
     child_pid: int
@@ -140,10 +140,10 @@ class Exec(NamedTuple):
     """A process became another program: a new image under the same pid."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
-    old_image_ktime_ns: int
+    old_program_ktime_ns: int
     inode: int
     device: int
     stopped: int
@@ -160,7 +160,7 @@ class Exit(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_boot_ns: int
@@ -172,7 +172,7 @@ class Library(NamedTuple):
     """A watched process mapped a CUDA library."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     stopped: int
@@ -183,7 +183,7 @@ class Device(NamedTuple):
     """A process learnt the identity of one of its CUDA devices."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     device: int
@@ -206,7 +206,7 @@ class OpenCall(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
@@ -222,7 +222,7 @@ class OpenCall(NamedTuple):
     @property
     def began_before_capture(self) -> bool:
         """Whether its entry was not seen: it is at least as old as it seems."""
-        return self.start_ktime_ns < self.image_ktime_ns
+        return self.start_ktime_ns < self.program_ktime_ns
 
 
 class CpuSample(NamedTuple):
@@ -233,7 +233,7 @@ class CpuSample(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     user_stack: int
@@ -254,7 +254,7 @@ class ThreadContext(NamedTuple):
     """
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int

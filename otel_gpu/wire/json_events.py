@@ -25,14 +25,14 @@ _HEADER_BYTES = wire.RECORD_HEADER.size
 
 
 def _parse(record: bytes) -> tuple[int, int, int, Mapping[str, Any]]:
-    kind, _, _, ktime_ns, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(record)
+    kind, _, _, ktime_ns, program_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(record)
     try:
         body = parse_body(kind, record[_HEADER_BYTES:])
     except ValueError as error:
         raise RejectedError(BAD_JSON) from error
     except TypeError as error:
         raise RejectedError(BAD_BODY) from error
-    return ktime_ns, image_ktime_ns, pid, body
+    return ktime_ns, program_ktime_ns, pid, body
 
 
 def _with_info(event: Callable[[int, Mapping[str, Any]], Event]) -> Callable[[bytes], Event]:
@@ -58,8 +58,8 @@ def _decode_user_stack(record: bytes) -> UserStack:
 
 
 def _decode_function(record: bytes) -> FunctionSeen:
-    ktime_ns, image_ktime_ns, pid, body = _parse(record)
-    return FunctionSeen(ktime_ns, image_ktime_ns, pid, body["function"], body["name"])
+    ktime_ns, program_ktime_ns, pid, body = _parse(record)
+    return FunctionSeen(ktime_ns, program_ktime_ns, pid, body["function"], body["name"])
 
 
 def _decode_resource(record: bytes) -> ResourceSeen:
@@ -73,8 +73,8 @@ def _decode_culprit(record: bytes) -> CulpritSeen:
 
 
 def _decode_memory_map(record: bytes) -> MemoryMap:
-    ktime_ns, image_ktime_ns, pid, body = _parse(record)
-    return MemoryMap(ktime_ns, image_ktime_ns, pid, body["device"], body)
+    ktime_ns, program_ktime_ns, pid, body = _parse(record)
+    return MemoryMap(ktime_ns, program_ktime_ns, pid, body["device"], body)
 
 
 OF_JSON: Mapping[int, Callable[[bytes], Event]] = {

@@ -15,7 +15,7 @@ class Step(NamedTuple):
     """
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int
@@ -40,7 +40,7 @@ class Range(NamedTuple):
     """
 
     end_ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     tid: int
     start_ktime_ns: int

@@ -29,7 +29,7 @@ class Counters(NamedTuple):
 class SeriesKey(NamedTuple):
     """What one aggregate counts; ``api`` holds a switch type for thread metrics."""
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     status: int
     device: int
@@ -69,7 +69,7 @@ class Aggregates(NamedTuple):
 class TimesKey(NamedTuple):
     """What one entry of the time account is about; see ``bpf/events.h``."""
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     kernel_stack: int
     system_call: int

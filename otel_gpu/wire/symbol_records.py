@@ -34,7 +34,7 @@ class FunctionSeen(NamedTuple):
     """The name of a kernel that a process launches by a handle or an address (from JSON)."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     function: int
     name: str
@@ -66,6 +66,6 @@ class ProcessSeen(NamedTuple):
     """What /proc said about one process image while it lived (from JSON)."""
 
     ktime_ns: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     pid: int
     facts: Mapping[str, Any]

@@ -150,7 +150,7 @@ def _captured(folder: Path, name: str, job: Job, rank: int, now_unix_ns: int) ->
     records = [record for batch in read_recording(path) for record in batch]
     begin_ns = _header(records[0])["ktime_ns"]
     image = next(_header(one) for one in records if _header(one)["kind"] == wire.RECORD_PROCESS)
-    process = {key: image[key] for key in ("pid", "image_ktime_ns")}
+    process = {key: image[key] for key in ("pid", "program_ktime_ns")}
     kept = []
     for one in records:
         header = _header(one)
@@ -199,7 +199,7 @@ def _with_environment(one: bytes, job: Job, rank: int) -> bytes:
     header = _header(one)
     body = json.loads(one[wire.RECORD_HEADER.size :])
     body["env"] = _environment(job, rank)
-    image = {key: header[key] for key in ("pid", "image_ktime_ns")}
+    image = {key: header[key] for key in ("pid", "program_ktime_ns")}
     return json_record(wire.RECORD_PROCESS, header["ktime_ns"], body, **image)
 
 
@@ -214,7 +214,7 @@ def _environment(job: Job, rank: int) -> Mapping[str, str]:
 
 
 def _image(job: Job, rank: int) -> dict[str, int]:
-    return {"pid": 100 * int(job.id) + rank, "image_ktime_ns": MADE_NS + rank}
+    return {"pid": 100 * int(job.id) + rank, "program_ktime_ns": MADE_NS + rank}
 
 
 def _process(job: Job, rank: int) -> bytes:
@@ -247,7 +247,7 @@ def _read(ranks: Sequence[tuple[Job, int]], at: int, ktime_ns: int) -> Iterator[
 
 
 def _communicator(
-    job: Job, rank: int, at: int, ktime_ns: int, *, pid: int, image_ktime_ns: int
+    job: Job, rank: int, at: int, ktime_ns: int, *, pid: int, program_ktime_ns: int
 ) -> Iterator[bytes]:
     reading = readings(job, rank)[at]
     recent = bytearray(wire.COLLECTIVE.size * wire.RECENT_COLLECTIVES)
@@ -281,7 +281,7 @@ def _communicator(
             f"bytes_{all_reduce}": 2 * ELEMENTS * reading.called,
         },
     )
-    key = wire.COMMUNICATOR_KEY.build(image_ktime_ns=image_ktime_ns, handle=0x5000, pid=pid)
+    key = wire.COMMUNICATOR_KEY.build(program_ktime_ns=program_ktime_ns, handle=0x5000, pid=pid)
     yield from memory_records(wire.RECORD_COMMUNICATORS, ktime_ns, [(key, value)])
 
 

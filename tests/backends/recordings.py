@@ -11,7 +11,7 @@ from otel_gpu.wire.agent_records import clock_record, json_record
 from tests.replay.make_recordings import MALLOC, S, aggregates, at, capture, counted
 from tests.synthetic import kernel_record
 
-PROCESS = {"pid": 4243, "image_ktime_ns": 900 * S}
+PROCESS = {"pid": 4243, "program_ktime_ns": 900 * S}
 
 
 def moved_to_now(source: Path, target: Path) -> float:

@@ -222,12 +222,12 @@ class KernelSide:
         pid = self._next_pid
         self._next_pid += 1
         self.now_ktime_ns += 1_000
-        image_ktime_ns = self._alive[pid] = self.now_ktime_ns
+        program_ktime_ns = self._alive[pid] = self.now_ktime_ns
         self.lifecycle.put(
             kernel_record(
                 wire.RECORD_EXEC,
-                ktime_ns=image_ktime_ns,
-                image_ktime_ns=image_ktime_ns,
+                ktime_ns=program_ktime_ns,
+                program_ktime_ns=program_ktime_ns,
                 pid=pid,
                 tid=pid,
                 comm="worker",
@@ -249,7 +249,7 @@ class KernelSide:
             self.sent += self.events.put(
                 call_record(
                     ktime_ns=self.now_ktime_ns,
-                    image_ktime_ns=image[1],
+                    program_ktime_ns=image[1],
                     pid=pid,
                     tid=pid,
                     api=API,
@@ -259,7 +259,7 @@ class KernelSide:
                 )
             )
         key, value = series(
-            image_ktime_ns=image[1],
+            program_ktime_ns=image[1],
             pid=pid,
             metric=wire.METRIC_CALL_DURATION,
             api=API,
@@ -277,7 +277,7 @@ class KernelSide:
             kernel_record(
                 wire.RECORD_EXIT,
                 ktime_ns=self.now_ktime_ns,
-                image_ktime_ns=self._alive.pop(pid),
+                program_ktime_ns=self._alive.pop(pid),
                 pid=pid,
                 tid=pid,
                 comm="worker",
@@ -292,7 +292,7 @@ class KernelSide:
     def watch(self, pid, flags):
         return self._alive.setdefault(pid, self.now_ktime_ns)
 
-    def watch_threads(self, pid, image_ktime_ns, flags):
+    def watch_threads(self, pid, program_ktime_ns, flags):
         return
 
     def image(self, pid):
@@ -343,10 +343,10 @@ class KernelSide:
     def forget_interpreter(self, pid):
         return
 
-    def set_threshold(self, image_ktime_ns, pid, api, copy_kind, threshold_ns):
+    def set_threshold(self, program_ktime_ns, pid, api, copy_kind, threshold_ns):
         return
 
-    def forget_threshold(self, image_ktime_ns, pid, api, copy_kind):
+    def forget_threshold(self, program_ktime_ns, pid, api, copy_kind):
         return
 
     def forget_known(self):

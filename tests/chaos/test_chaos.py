@@ -135,7 +135,7 @@ class Witness:
             self.calls += 1
         elif isinstance(activity, AggregatesActivity):
             for one in activity.series:
-                self.counted[one.key.pid, one.key.image_ktime_ns] = one.aggregate.counted
+                self.counted[one.key.pid, one.key.program_ktime_ns] = one.aggregate.counted
         elif isinstance(activity, CountersActivity):
             self.lost = activity.values["counter_lost_ring_full"]
 

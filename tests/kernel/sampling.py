@@ -172,7 +172,7 @@ class Capture:
         self.programs.close()
 
     def watch(self, subject: Subject) -> int:
-        """Watch a program, whose calls are all chosen; return its image_ktime_ns."""
+        """Watch a program, whose calls are all chosen; return its program_ktime_ns."""
         return self.programs.processes.watch(subject.pid, wire.PROCESS_FULL)
 
     def watch_python(self, subject: Subject) -> None:
@@ -182,12 +182,12 @@ class Capture:
         self.set_interpreter(subject, self.watch(subject), runtime, layout)
 
     def set_interpreter(
-        self, subject: Subject, image_ktime_ns: int, runtime: int, layout: Sequence[int]
+        self, subject: Subject, program_ktime_ns: int, runtime: int, layout: Sequence[int]
     ) -> None:
         """Tell what is said about an interpreter."""
         self.programs.bpf.map("interpreters").update(
             _PID.pack(subject.pid),
-            wire.INTERPRETER.pack(image_ktime_ns, runtime, runtime + 1, *layout),
+            wire.INTERPRETER.pack(program_ktime_ns, runtime, runtime + 1, *layout),
         )
 
     def read(self) -> list[Code | Sample | Call | Stall]:

@@ -85,10 +85,10 @@ class Forged:
     def sample(self, layout: InterpreterLayout = LAYOUT, runtime: int | None = None) -> Sample:
         """Return the sample of a call when this is the interpreter."""
         observed = self._observed
-        image_ktime_ns = observed.capture.programs.processes.image(observed.subject.pid)
+        program_ktime_ns = observed.capture.programs.processes.image(observed.subject.pid)
         observed.capture.set_interpreter(
             observed.subject,
-            image_ktime_ns,
+            program_ktime_ns,
             self.address(RUNTIME) if runtime is None else runtime,
             layout,
         )

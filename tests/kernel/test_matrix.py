@@ -65,8 +65,8 @@ class Recorded(NamedTuple):
             if isinstance(activity, TimesActivity):
                 times = [t for t in activity.times if t.process.pid == self.said["pid"]]
                 last = times or last
-        newest = max(time.process.image_ktime_ns for time in last)
-        return [time for time in last if time.process.image_ktime_ns == newest]
+        newest = max(time.process.program_ktime_ns for time in last)
+        return [time for time in last if time.process.program_ktime_ns == newest]
 
     def losses(self) -> dict[str, int]:
         """Return what was lost, by reason."""
@@ -147,7 +147,7 @@ def test_all_time_of_a_thread_is_in_the_account(tmp_path: Path, stubs: StubLibra
     [end] = (e for e in recorded.events if type(e) is Exit and e.pid == pid)
     times = recorded.times()
 
-    assert {time.process.image_ktime_ns for time in times} == {begin.image_ktime_ns}
+    assert {time.process.program_ktime_ns for time in times} == {begin.program_ktime_ns}
     assert sum(time.time_ns for time in times) == pytest.approx(
         end.ktime_ns - begin.ktime_ns, rel=0.001, abs=5 * MS
     )
@@ -294,8 +294,8 @@ def test_time_that_finds_no_room_loses_its_details_only(monkeypatch: pytest.Monk
         ]
         counters = programs.read_counters()
 
-    image_ktime_ns = max(key.image_ktime_ns for key, _ in entries)
-    sums = [value for key, value in entries if key.image_ktime_ns == image_ktime_ns]
+    program_ktime_ns = max(key.program_ktime_ns for key, _ in entries)
+    sums = [value for key, value in entries if key.program_ktime_ns == program_ktime_ns]
     folded = [key for key, _ in entries if key.is_folded]
     assert sum(value["time_ns"] for value in sums) == sum(value["ended_ns"] for value in sums) > 0
     assert folded

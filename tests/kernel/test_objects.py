@@ -59,7 +59,7 @@ def test_a_map_is_read_in_batches(programs: Programs) -> None:
     """1201 entries come back, each once, through batches of 512."""
     processes = programs.bpf.map("processes")
     for number in range(1201):
-        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(image_ktime_ns=number))
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(program_ktime_ns=number))
 
     images = programs.processes.images()
 
@@ -70,7 +70,7 @@ def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> Non
     """The kernel refuses a batch that cannot hold one hash bucket; nothing is missed."""
     processes = programs.bpf.map("processes")
     for number in range(997):
-        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(image_ktime_ns=number))
+        processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(program_ktime_ns=number))
 
     batches = list(processes.read_batches(1))
 
@@ -96,8 +96,8 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
     processes = programs.bpf.map("processes")
     key = (7).to_bytes(4, "little")
 
-    assert processes.update(key, wire.PROCESS.build(image_ktime_ns=1), only_new=True)
-    assert not processes.update(key, wire.PROCESS.build(image_ktime_ns=2), only_new=True)
+    assert processes.update(key, wire.PROCESS.build(program_ktime_ns=1), only_new=True)
+    assert not processes.update(key, wire.PROCESS.build(program_ktime_ns=2), only_new=True)
     assert programs.processes.image(7) == 1
 
 

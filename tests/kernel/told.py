@@ -39,14 +39,14 @@ class Told:
         }
         for event in self.events:
             if isinstance(event, events.Fork):
-                self.image(event.pid, event.image_ktime_ns)
-                self.image(event.child_pid, event.child_image_ktime_ns)
+                self.image(event.pid, event.program_ktime_ns)
+                self.image(event.child_pid, event.child_program_ktime_ns)
             elif isinstance(event, events.Exec):
-                self.image(event.pid, event.image_ktime_ns)
+                self.image(event.pid, event.program_ktime_ns)
 
-    def image(self, pid: int, image_ktime_ns: int) -> int:
+    def image(self, pid: int, program_ktime_ns: int) -> int:
         """Number images in the order of their appearance."""
-        return self._images.setdefault((pid, image_ktime_ns), len(self._images))
+        return self._images.setdefault((pid, program_ktime_ns), len(self._images))
 
     def frames(self, stack: int) -> tuple[tuple[str, str], ...]:
         """Functions of a user stack; code outside of Python's own is where it is."""
@@ -56,7 +56,7 @@ class Told:
     def calls(self) -> Iterator[tuple[Any, ...]]:
         for event in self.events:
             if isinstance(event, events.CudaCall):
-                image = self.image(event.pid, event.image_ktime_ns)
+                image = self.image(event.pid, event.program_ktime_ns)
                 yield (
                     image,
                     event.api,
@@ -101,14 +101,14 @@ class Told:
     def life(self) -> Iterator[tuple[Any, ...]]:
         for event in self.events:
             if isinstance(event, events.Fork):
-                child = self.image(event.child_pid, event.child_image_ktime_ns)
-                yield ("fork", self.image(event.pid, event.image_ktime_ns), child, event.comm)
+                child = self.image(event.child_pid, event.child_program_ktime_ns)
+                yield ("fork", self.image(event.pid, event.program_ktime_ns), child, event.comm)
             elif isinstance(event, events.Exec):
-                image = self.image(event.pid, event.image_ktime_ns)
+                image = self.image(event.pid, event.program_ktime_ns)
                 file = (event.device, event.inode)
                 yield ("exec", image, file, event.stopped, event.comm, event.path)
             elif isinstance(event, events.Exit):
-                image = self.image(event.pid, event.image_ktime_ns)
+                image = self.image(event.pid, event.program_ktime_ns)
                 yield ("exit", image, event.exit_code, event.comm, event.start_boot_ns > 0)
             elif isinstance(event, events.Library):
                 yield ("library", event.stopped, event.path)
@@ -120,7 +120,7 @@ class Told:
         for event in self.events:
             for key, value in event.series if isinstance(event, readings.Aggregates) else ():
                 if key.metric in exact:
-                    image = self.image(key.pid, key.image_ktime_ns)
+                    image = self.image(key.pid, key.program_ktime_ns)
                     found[image, *key[2:]] = (value.counted, value.size_bytes)
         return found
 

@@ -41,7 +41,7 @@ MS = 1_000_000
 S = 1_000_000_000
 BEGIN_KTIME_NS = 1000 * S
 BEGIN_UNIX_NS = 1_760_000_000 * S
-TRAINER = {"pid": 4242, "image_ktime_ns": 900 * S}
+TRAINER = {"pid": 4242, "program_ktime_ns": 900 * S}
 MAIN = TRAINER | {"tid": 4242, "comm": "python3"}
 LOADER = TRAINER | {"tid": 4250, "comm": "pt_data_worker"}
 COMPILER = {"culprit_pid": 900, "culprit_tid": 901, "culprit_comm": "cc1plus"}
@@ -332,7 +332,7 @@ def tell_training() -> Iterator[bytes]:
         wire.RECORD_FORK,
         ktime_ns=at(81.5),
         start_ktime_ns=at(80),
-        child_image_ktime_ns=at(81.5),
+        child_program_ktime_ns=at(81.5),
         child_pid=4300,
         **MAIN,
     )
@@ -341,8 +341,8 @@ def tell_training() -> Iterator[bytes]:
         ktime_ns=at(83),
         pid=4300,
         tid=4300,
-        image_ktime_ns=at(83),
-        old_image_ktime_ns=at(81.5),
+        program_ktime_ns=at(83),
+        old_program_ktime_ns=at(81.5),
         inode=77,
         device=8388609,
         comm="nvidia-smi",
@@ -353,7 +353,7 @@ def tell_training() -> Iterator[bytes]:
         ktime_ns=at(95),
         pid=4300,
         tid=4300,
-        image_ktime_ns=at(83),
+        program_ktime_ns=at(83),
         start_boot_ns=1005 * S,
         exit_code=0,
         comm="nvidia-smi",
@@ -624,8 +624,8 @@ def tell_neighbours() -> Iterator[bytes]:
     config = Config(
         histograms=HistogramsConfig(layout="explicit", duration_bounds_s=(0.001, 0.1, 10.0))
     )
-    web = {"pid": 700, "image_ktime_ns": at(5)}
-    batch = {"pid": 700, "image_ktime_ns": at(5_000)}
+    web = {"pid": 700, "program_ktime_ns": at(5)}
+    batch = {"pid": 700, "program_ktime_ns": at(5_000)}
     yield capture(config, "all")
     yield clock_record(at(0), BEGIN_UNIX_NS)
     yield call_record(

@@ -156,8 +156,8 @@ CAPTURES = st.fixed_dictionaries(
     optional={"agent": st.fixed_dictionaries({}, optional={"version": TEXT, "pid": NUMBERS})},
 )
 JSON_RECORDS = st.builds(
-    lambda kind_and_body, ktime_ns, image_ktime_ns, pid: json_record(
-        *kind_and_body[:1], ktime_ns, kind_and_body[1], pid=pid, image_ktime_ns=image_ktime_ns
+    lambda kind_and_body, ktime_ns, program_ktime_ns, pid: json_record(
+        *kind_and_body[:1], ktime_ns, kind_and_body[1], pid=pid, program_ktime_ns=program_ktime_ns
     ),
     st.tuples(st.just(wire.RECORD_PROCESS), PROCESS_FACTS)
     | st.tuples(st.just(wire.RECORD_PROBES), PROBES | st.dictionaries(TEXT, VALUES, max_size=2))

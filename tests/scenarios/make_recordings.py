@@ -118,10 +118,12 @@ def is_about_others(record: bytes) -> bool:
 
 def clean(record: bytes) -> bytes:
     """Take the machine out of a record."""
-    kind, _, _, ktime_ns, image_ktime_ns, pid, tid = wire.RECORD_HEADER.unpack_from(record)
+    kind, _, _, ktime_ns, program_ktime_ns, pid, tid = wire.RECORD_HEADER.unpack_from(record)
     if kind in JSON_KINDS:
         body = dict(clean_body(json.loads(record[wire.RECORD_HEADER.size :])))
-        return json_record(kind, ktime_ns, body, pid=pid, tid=tid, image_ktime_ns=image_ktime_ns)
+        return json_record(
+            kind, ktime_ns, body, pid=pid, tid=tid, program_ktime_ns=program_ktime_ns
+        )
     if kind in PATH_KINDS:
         return clean_paths(record)
     if kind in COMMS:

@@ -118,9 +118,9 @@ class KernelShares:
         self._correct(uid, kind, -entries)
 
     def end(self, images: Iterable[Image]) -> None:
-        """Free what programs held that ended, as (pid, image_ktime_ns): their entries are freed."""
-        for pid, image_ktime_ns in images:
-            key = wire.PROGRAM_KEY.pack(image_ktime_ns, pid)
+        """Free what programs held that ended, as (pid, program_ktime_ns): their entries are freed."""
+        for pid, program_ktime_ns in images:
+            key = wire.PROGRAM_KEY.pack(program_ktime_ns, pid)
             if raw := self._ended.lookup(key):
                 self._end(key, raw)
 
@@ -129,7 +129,7 @@ class KernelShares:
         Charge users with what their programs hold that live, and no other.
 
         Args:
-            living: The programs that have entries, as (pid, image_ktime_ns).
+            living: The programs that have entries, as (pid, program_ktime_ns).
             threads: The process of each thread that is followed.
         """
         held: dict[int, list[int]] = {}
@@ -144,8 +144,8 @@ class KernelShares:
             if pid in users:
                 held[users[pid]][wire.SHARE_THREADS] += 1
         for key, raw in list(self._ended.entries()):
-            image_ktime_ns, pid = wire.PROGRAM_KEY.unpack(key)
-            if (pid, image_ktime_ns) not in living:
+            program_ktime_ns, pid = wire.PROGRAM_KEY.unpack(key)
+            if (pid, program_ktime_ns) not in living:
                 self._end(key, raw)
         counted = {
             **held,

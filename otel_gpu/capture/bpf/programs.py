@@ -94,7 +94,7 @@ _TICKS = (
     wire.COUNTER_LOST_CPU_SAMPLE,
 )
 _PID = struct.Struct("<I")
-# The first fields of the keys of allocations and captures: image_ktime_ns, ..., pid.
+# The first fields of the keys of allocations and captures: program_ktime_ns, ..., pid.
 _MEMORY_IMAGE = struct.Struct("<QQI")
 
 _logger = logging.getLogger(__name__)
@@ -278,14 +278,14 @@ class Programs:
         """
         Return whose every allocation, block, capture or communicator is that was not freed.
 
-        As ((pid, image_ktime_ns), map, key).
+        As ((pid, program_ktime_ns), map, key).
         """
         found = []
         maps = (self._allocations, self._captures, *self.blocks.maps, *self.communicators.maps)
         for bpf_map in maps:
             for key, _ in bpf_map.entries():
-                image_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
-                found.append(((pid, image_ktime_ns), bpf_map, key))
+                program_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
+                found.append(((pid, program_ktime_ns), bpf_map, key))
         return found
 
     def mark_known(self, executable: FileId) -> None:
@@ -306,7 +306,7 @@ class Programs:
         """
         Yield every series as (key, value), whoever counted it.
 
-        What programs counted themselves is read for these images only, as (pid, image_ktime_ns).
+        What programs counted themselves is read for these images only, as (pid, program_ktime_ns).
         """
         counted_by_preload = self.preloaded.read(images)
         if not counted_by_preload:
@@ -339,7 +339,7 @@ class Programs:
         """
         Yield every entry of the time account as (key, value).
 
-        What programs know of it themselves is read for these images only, as (pid, image_ktime_ns).
+        What programs know of it themselves is read for these images only, as (pid, program_ktime_ns).
         """
         entries = itertools.chain.from_iterable(times.entries() for times in self._times)
         if not self.preloaded.images():
@@ -379,16 +379,16 @@ class Programs:
         self._interpreters.delete(_PID.pack(pid))
 
     def set_threshold(
-        self, image_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
+        self, program_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
     ) -> None:
         """Say from which duration a call of one series is slow."""
-        key = wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind)
+        key = wire.THRESHOLD_KEY.pack(program_ktime_ns, pid, api, copy_kind)
         with contextlib.suppress(MapFullError):  # The floor stands in for it.
             self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
 
-    def forget_threshold(self, image_ktime_ns: int, pid: int, api: int, copy_kind: int) -> None:
+    def forget_threshold(self, program_ktime_ns: int, pid: int, api: int, copy_kind: int) -> None:
         """Free the threshold of a series that is gone."""
-        self._thresholds.delete(wire.THRESHOLD_KEY.pack(image_ktime_ns, pid, api, copy_kind))
+        self._thresholds.delete(wire.THRESHOLD_KEY.pack(program_ktime_ns, pid, api, copy_kind))
 
     def attach_clock(self, cpu: int, period_ns: int) -> CpuClock:
         """Sample the watched threads that run on a CPU, at intervals."""
@@ -426,7 +426,7 @@ class Programs:
                 calls = list(wire.OPEN_CALL.all_named(thread["calls"]))
                 calls = calls[: min(thread["depth"], wire.MAX_DEPTH)]
                 if calls and thread["preload_slot"]:
-                    image = (thread["pid"], thread["image_ktime_ns"])
+                    image = (thread["pid"], thread["program_ktime_ns"])
                     calls = self.preloaded.still_open(image, thread["preload_slot"], calls)
                 if calls:
                     yield thread, calls

@@ -46,7 +46,7 @@ class DeviceFaults:
     Args:
         log: The kernel's log.
         nvml: What is asked where the log cannot be read.
-        images: ``image_ktime_ns`` by pid of every process that is watched.
+        images: ``program_ktime_ns`` by pid of every process that is watched.
         knows_pids: Whether the driver's pids are the agent's: it is in the initial pid namespace.
         clock: A monotonic clock in seconds.
     """
@@ -78,8 +78,8 @@ class DeviceFaults:
 
     def note_ended(self, images: Iterable[Image]) -> None:
         """Take in which images ended, before anything of what came after is read."""
-        for pid, image_ktime_ns in images:
-            self._ended[pid] = image_ktime_ns
+        for pid, program_ktime_ns in images:
+            self._ended[pid] = program_ktime_ns
 
     def read(self, *, is_last: bool = False) -> Iterator[bytes]:
         """Yield what came since the last time; what repeats itself is told of once a second."""
@@ -107,16 +107,16 @@ class DeviceFaults:
 
     def _tell(self, told_by: str, xid: Xid, times: int, now_s: float) -> bytes:
         self._told_s[xid[:3]] = now_s
-        pid, image_ktime_ns = self._find_image(xid.pid)
+        pid, program_ktime_ns = self._find_image(xid.pid)
         body = {"told_by": told_by, "times": times, **xid._asdict()}
         ktime_ns = kernel_clock.ktime_ns()
         return json_record(
-            wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
+            wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, program_ktime_ns=program_ktime_ns
         )
 
     def _find_image(self, pid: int) -> Image:
         if not pid or not self._knows_pids:
             return 0, 0
         images = self._images()
-        image_ktime_ns = images[pid] if pid in images else self._ended.get(pid, 0)
-        return (pid, image_ktime_ns) if image_ktime_ns else (0, 0)
+        program_ktime_ns = images[pid] if pid in images else self._ended.get(pid, 0)
+        return (pid, program_ktime_ns) if program_ktime_ns else (0, 0)

@@ -17,7 +17,7 @@ class HostMetrics:
 
     Args:
         config: Says which of them are read, and how often.
-        images: ``image_ktime_ns`` by pid of every process that is watched.
+        images: ``program_ktime_ns`` by pid of every process that is watched.
 
     Attributes:
         faults: What the driver says of devices.

@@ -60,10 +60,10 @@ class BlockWindows:
         Close the windows that have seen too many reports, and open those that are due.
 
         Args:
-            images: ``image_ktime_ns`` by pid of every process that is watched.
+            images: ``program_ktime_ns`` by pid of every process that is watched.
 
         Yields:
-            The images of which nothing is known from before a window, as (pid, image_ktime_ns). It
+            The images of which nothing is known from before a window, as (pid, program_ktime_ns). It
             opens when the next one is asked for.
         """
         now_s = self._clock()
@@ -96,9 +96,9 @@ class BlockWindows:
         made: dict[int, int] = {}
         reports: dict[Image, int] = {}
         for key, value in self._blocks.read_totals():
-            image_ktime_ns, pid, _ = wire.DEVICE_KEY.unpack(key)
+            program_ktime_ns, pid, _ = wire.DEVICE_KEY.unpack(key)
             totals = wire.MEMORY_TOTALS.unpack(value)
-            image = (pid, image_ktime_ns)
+            image = (pid, program_ktime_ns)
             reports[image] = reports.get(image, 0) + totals[_ALLOCATIONS] + totals[_FREES]
         for image, count in reports.items():
             made[image[0]] = made.get(image[0], 0) + count - self._reports.get(image, 0)

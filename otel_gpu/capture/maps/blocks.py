@@ -89,18 +89,18 @@ class BlockMaps:
         self._holders.delete(key)
 
     def forget_blocks(self, images: Collection[tuple[int, int]]) -> None:
-        """Forget all blocks of images, as (pid, image_ktime_ns)."""
+        """Forget all blocks of images, as (pid, program_ktime_ns)."""
         for key, _ in list(self._blocks.entries()):
-            image_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
-            if (pid, image_ktime_ns) in images:
+            program_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
+            if (pid, program_ktime_ns) in images:
                 self._blocks.delete(key)
 
     def break_chain(self, image: tuple[int, int], stack: int) -> None:
-        """Say that a key made of frame pointers, of an image as (pid, image_ktime_ns), is of several stacks."""
-        pid, image_ktime_ns = image
+        """Say that a key made of frame pointers, of an image as (pid, program_ktime_ns), is of several stacks."""
+        pid, program_ktime_ns = image
         try:
             self._broken_chains.update(
-                _CHAIN.pack(image_ktime_ns, stack, pid), (1).to_bytes(4, "little")
+                _CHAIN.pack(program_ktime_ns, stack, pid), (1).to_bytes(4, "little")
             )
         except MapFullError:
             return
@@ -110,15 +110,15 @@ class BlockMaps:
         Return what was where on a device when a request failed, as RECORD_MEMORY_MAP has it.
 
         Args:
-            image: The process image that asked, as (pid, image_ktime_ns).
+            image: The process image that asked, as (pid, program_ktime_ns).
             device: As the process sees it.
             ktime_ns: When that was.
 
         Returns:
             None: there was another failure before that, and nobody read the map meanwhile.
         """
-        pid, image_ktime_ns = image
-        key = wire.DEVICE_KEY.pack(image_ktime_ns, pid, max(device, 0))
+        pid, program_ktime_ns = image
+        key = wire.DEVICE_KEY.pack(program_ktime_ns, pid, max(device, 0))
         if self._unread.lookup(key) != ktime_ns.to_bytes(8, "little"):
             return None
         blocks: dict[int, tuple[int, int]] = {}

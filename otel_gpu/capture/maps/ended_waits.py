@@ -16,7 +16,9 @@ from otel_gpu.wire.agent_records import Entry
 # A process with fewer entries keeps all of them: who had which pid is told of it.
 _ENOUGH = 256
 _FIELDS = wire.TIMES_KEY.fields
-_PID, _IMAGE, _IS_FOLDED = (_FIELDS.index(name) for name in ("pid", "image_ktime_ns", "is_folded"))
+_PID, _IMAGE, _IS_FOLDED = (
+    _FIELDS.index(name) for name in ("pid", "program_ktime_ns", "is_folded")
+)
 _WHO, _WHO_TID, _END, _END_TID = (
     _FIELDS.index(name) for name in ("who_pid", "who_tid", "end_pid", "end_tid")
 )

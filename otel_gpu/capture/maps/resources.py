@@ -74,7 +74,7 @@ class ResourceMaps:
             kernel_clock.ktime_ns(),
             body,
             pid=fields["pid"],
-            image_ktime_ns=fields["image_ktime_ns"],
+            program_ktime_ns=fields["program_ktime_ns"],
         )
 
     def _describe(self, fields: Mapping[str, Any]) -> dict[str, Any]:

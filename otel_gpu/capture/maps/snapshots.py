@@ -32,14 +32,14 @@ from otel_gpu.wire.agent_records import (
 )
 from otel_gpu.wire.histogram_layout import duration_bounds_ns
 
-# The first fields of the keys of series and times: image_ktime_ns, pid.
+# The first fields of the keys of series and times: program_ktime_ns, pid.
 _IMAGE = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
-# Of those of holders and communicators: image_ktime_ns, stack or handle, pid.
+# Of those of holders and communicators: program_ktime_ns, stack or handle, pid.
 _HOLDER_IMAGE = struct.Struct("<QQI")
 # Readings in a row in which open waits are not booked, where the lifecycle ring is never empty.
 _MOST_PUT_OFF = 3
@@ -72,11 +72,11 @@ class _Reading:
         return changed
 
     def images(self) -> set[tuple[int, int]]:
-        """Return the images, as (pid, image_ktime_ns), that had entries when last read."""
+        """Return the images, as (pid, program_ktime_ns), that had entries when last read."""
         return {self._image(key) for key in self.latest}
 
     def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
-        """Return the entries of images that ended, as (pid, image_ktime_ns), and free them."""
+        """Return the entries of images that ended, as (pid, program_ktime_ns), and free them."""
         last = [entry for entry in self._read_of(ended) if self._image(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
@@ -150,7 +150,7 @@ class Snapshots:
         yield from aggregates_records(kernel_clock.ktime_ns(), changed)
 
     def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the series of images that ended, as (pid, image_ktime_ns), and free them."""
+        """Yield the series of images that ended, as (pid, program_ktime_ns), and free them."""
         yield from aggregates_records(kernel_clock.ktime_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
@@ -219,13 +219,13 @@ class Snapshots:
     def memory_map(self, record: bytes) -> Iterator[bytes]:
         """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
         failed = wire.OUT_OF_MEMORY_RECORD.named(record)
-        pid, image_ktime_ns, ktime_ns = (
-            failed[name] for name in ("pid", "image_ktime_ns", "ktime_ns")
+        pid, program_ktime_ns, ktime_ns = (
+            failed[name] for name in ("pid", "program_ktime_ns", "ktime_ns")
         )
-        info = self._programs.blocks.read_map((pid, image_ktime_ns), failed["device"], ktime_ns)
+        info = self._programs.blocks.read_map((pid, program_ktime_ns), failed["device"], ktime_ns)
         if info is not None:
             yield json_record(
-                wire.RECORD_MEMORY_MAP, ktime_ns, info, pid=pid, image_ktime_ns=image_ktime_ns
+                wire.RECORD_MEMORY_MAP, ktime_ns, info, pid=pid, program_ktime_ns=program_ktime_ns
             )
 
     def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
@@ -285,7 +285,7 @@ class Snapshots:
         """Yield the calls that have been open for longer than the limit, with their callers."""
         now_ktime_ns = kernel_clock.ktime_ns()
         for thread, calls in self._programs.open_threads():
-            pid, tid, image_ktime_ns = thread["pid"], thread["tid"], thread["image_ktime_ns"]
+            pid, tid, program_ktime_ns = thread["pid"], thread["tid"], thread["program_ktime_ns"]
             root_start_ktime_ns = calls[0]["start_ktime_ns"]
             if now_ktime_ns - root_start_ktime_ns < self._open_limit_ns:
                 continue
@@ -297,14 +297,14 @@ class Snapshots:
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
                 stack, told = self._user_stacks.resolve_open(
-                    sample, (pid, image_ktime_ns), tid, call["start_ktime_ns"]
+                    sample, (pid, program_ktime_ns), tid, call["start_ktime_ns"]
                 )
                 yield from told
                 yield open_call_record(
                     now_ktime_ns,
                     pid=pid,
                     tid=tid,
-                    image_ktime_ns=image_ktime_ns,
+                    program_ktime_ns=program_ktime_ns,
                     start_ktime_ns=call["start_ktime_ns"],
                     device=call["device"],
                     api=call["api"],
@@ -323,13 +323,13 @@ def _ended_ns(times: bytes) -> int:
 
 
 def _holder_image(key: bytes) -> tuple[int, int]:
-    image_ktime_ns, _, pid = _HOLDER_IMAGE.unpack_from(key)
-    return pid, image_ktime_ns
+    program_ktime_ns, _, pid = _HOLDER_IMAGE.unpack_from(key)
+    return pid, program_ktime_ns
 
 
 def _image(key: bytes) -> tuple[int, int]:
-    image_ktime_ns, pid = _IMAGE.unpack_from(key)
-    return pid, image_ktime_ns
+    program_ktime_ns, pid = _IMAGE.unpack_from(key)
+    return pid, program_ktime_ns
 
 
 def _communicators_records(entries: list[Entry]) -> Iterator[bytes]:

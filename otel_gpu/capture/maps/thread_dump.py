@@ -29,7 +29,7 @@ WHOLE_PROCESS = 0
 """In place of a thread: all of them."""
 
 WantedThreads = Mapping[tuple[int, int], int]
-"""``image_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
+"""``program_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
 
 _RING_BYTES = 16 << 20
 _AT_A_TIME = 1024
@@ -56,7 +56,7 @@ class ThreadDump(NamedTuple):
 
     pid: int
     tid: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     ktime_ns: int
     comm: bytes
     state: int
@@ -189,7 +189,7 @@ def parse_thread_dumps(output: bytes) -> Iterator[ThreadDump]:
         yield ThreadDump(
             fields["pid"],
             fields["tid"],
-            fields["image_ktime_ns"],
+            fields["program_ktime_ns"],
             fields["ktime_ns"],
             fields["comm"].partition(b"\0")[0],
             fields["state"],

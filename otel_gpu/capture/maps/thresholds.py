@@ -36,7 +36,7 @@ def find_thresholds(
         fields = wire.AGGREGATE_KEY.named(key)
         if fields["metric"] in _METRICS and not fields["status"]:
             # Gaps have no API: their threshold is under number 0.
-            name = (fields["image_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
+            name = (fields["program_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
             buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
             counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]
     return {

@@ -161,9 +161,9 @@ class PreloadedProgram:
 
     def _name_of(self, key: bytes) -> bytes:
         if key not in self._names:
-            pid, image_ktime_ns = self._image
+            pid, program_ktime_ns = self._image
             fields = wire.PRELOAD_KEY.named(key)
-            name = wire.AGGREGATE_KEY.build(image_ktime_ns=image_ktime_ns, pid=pid, **fields)
+            name = wire.AGGREGATE_KEY.build(program_ktime_ns=program_ktime_ns, pid=pid, **fields)
             self._names[key] = name
         return self._names[key]
 

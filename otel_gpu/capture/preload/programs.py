@@ -278,8 +278,8 @@ class PreloadedPrograms:
         known = self._preloaded.keys() if images is None else self._preloaded.keys() & set(images)
         of_programs: dict[Image, list[Entry]] = {image: [] for image in known}
         for entry in entries:
-            image_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
-            if (found := of_programs.get((pid, image_ktime_ns))) is not None:
+            program_ktime_ns, pid = _KEY_IMAGE.unpack_from(entry[0])
+            if (found := of_programs.get((pid, program_ktime_ns))) is not None:
                 found.append(entry)
             else:
                 yield entry

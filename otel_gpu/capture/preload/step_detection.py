@@ -150,12 +150,12 @@ class PreloadRhythms(PeriodMemory):
         """Return ``struct rhythm``, as it is now, of the thread as the kernel side would name it."""
         memory = self._by_index[index]
         fields = super().rhythm(index)
-        pid, image_ktime_ns = memory.image
+        pid, program_ktime_ns = memory.image
         last_ktime_ns = min(fields["last_return_ktime_ns"], kernel_clock.ktime_ns())
         return fields | {
             "pid": pid,
             "tid": memory.tid(fields["tid"]),
-            "image_ktime_ns": image_ktime_ns,
+            "program_ktime_ns": program_ktime_ns,
             "kept": min(fields["kept"], wire.RHYTHM_CALLS),
             "last_return_ktime_ns": last_ktime_ns,
         }

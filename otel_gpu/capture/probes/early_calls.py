@@ -60,9 +60,9 @@ class EarlyCalls:
         self._starts: dict[_Whom, dict[OpenFrame, int]] = {}
         self.counts = dict.fromkeys(_COUNTS, 0)
 
-    def expect(self, pid: int, image_ktime_ns: int) -> None:
+    def expect(self, pid: int, program_ktime_ns: int) -> None:
         """A process is watched that has lived before: look at all of its threads."""
-        self._images[pid] = image_ktime_ns
+        self._images[pid] = program_ktime_ns
         self._due[pid, WHOLE_PROCESS] = _Due(0, 0)
 
     @property
@@ -72,7 +72,7 @@ class EarlyCalls:
 
     def run(self, watched: Mapping[int, int]) -> Iterator[bytes]:
         """
-        Look, or yield what the last look found, of what is watched: ``image_ktime_ns`` by pid.
+        Look, or yield what the last look found, of what is watched: ``program_ktime_ns`` by pid.
 
         One process at a time, and not too many threads. What is new to the agent of a thread that was
         looked at comes by a ring, which is to be read before this is called again.
@@ -109,7 +109,7 @@ class EarlyCalls:
     def _judge(self, look: ThreadDump, now_ktime_ns: int) -> Iterator[bytes]:
         key = (look.pid, look.tid)
         before = self._starts.pop(key, {})
-        if self._images.get(look.pid) != look.image_ktime_ns:
+        if self._images.get(look.pid) != look.program_ktime_ns:
             return
         self.counts["looked_at"] += 1
         self.counts["look_unreadable"] += not look.sample
@@ -135,7 +135,7 @@ class EarlyCalls:
         self, look: ThreadDump, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
     ) -> Iterator[bytes]:
         # At the latest: when we came, or when it began to wait inside of it, long before that.
-        latest = look.image_ktime_ns - len(frames)
+        latest = look.program_ktime_ns - len(frames)
         is_waiting = look.state == wire.STATE_BLOCKED and 0 < look.since_ktime_ns < latest
         stack = 0
         starts = self._starts[look.pid, look.tid] = {}
@@ -154,7 +154,7 @@ class EarlyCalls:
                 look.ktime_ns,
                 pid=look.pid,
                 tid=look.tid,
-                image_ktime_ns=look.image_ktime_ns,
+                program_ktime_ns=look.program_ktime_ns,
                 start_ktime_ns=start,
                 root_start_ktime_ns=starts[frames[0]],
                 blocked_ns=min(blocked_ns, age_ns) if look.state == wire.STATE_BLOCKED else 0,

@@ -34,7 +34,7 @@ class MissedStart(StrEnum):
 
 class _Doubt(NamedTuple):
     # A library that was found without a word of the dynamic linker, and probed.
-    image_ktime_ns: int
+    program_ktime_ns: int
     file: str
 
 
@@ -54,22 +54,28 @@ class MissedStarts:
         self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
 
     def add(
-        self, pid: int, image_ktime_ns: int, reason: MissedStart, *, name: str = "", file: str = ""
+        self,
+        pid: int,
+        program_ktime_ns: int,
+        reason: MissedStart,
+        *,
+        name: str = "",
+        file: str = "",
     ) -> None:
         """
         Count a program of a process, once.
 
         Args:
             pid: The process.
-            image_ktime_ns: When the program began; 0: that is not known.
+            program_ktime_ns: When the program began; 0: that is not known.
             reason: Why calls were missed.
             name: The process's name, if it is known; else it is read.
             file: The library, if it is about one.
         """
         self._forget_doubt(pid)
-        if (pid, image_ktime_ns) in self._known:
+        if (pid, program_ktime_ns) in self._known:
             return
-        self._known[pid, image_ktime_ns] = None
+        self._known[pid, program_ktime_ns] = None
         self._lose(wire.COUNTER_LOST_NOT_WATCHED_FROM_START)
         if len(self._named) < MAX_NAMED:
             name = name or process_name(pid)
@@ -82,13 +88,13 @@ class MissedStarts:
                 }
             )
 
-    def doubt(self, pid: int, image_ktime_ns: int, file: str) -> None:
+    def doubt(self, pid: int, program_ktime_ns: int, file: str) -> None:
         """
         Note that a library was probed when it could have been called already.
 
         A record may still come of the dynamic linker, at which the process stood still.
         """
-        self._doubts[pid] = _Doubt(image_ktime_ns, file)
+        self._doubts[pid] = _Doubt(program_ktime_ns, file)
 
     def stood_still(self, pid: int) -> None:
         """Never mind: the process stood still until all of its libraries were probed."""
@@ -98,7 +104,7 @@ class MissedStarts:
         """Count a process that ended, if it is in doubt."""
         doubt = self._doubts.pop(pid, None) or self._old_doubts.pop(pid, None)
         if doubt:
-            self.add(pid, doubt.image_ktime_ns, MissedStart.LIBRARY_LATE, file=doubt.file)
+            self.add(pid, doubt.program_ktime_ns, MissedStart.LIBRARY_LATE, file=doubt.file)
 
     def settle_old(self) -> None:
         """Count those of which nothing was read of the dynamic linker since this was asked last."""

@@ -24,7 +24,7 @@ MAX_WAITING = 8192
 
 class ProcessDiscovery:
     """
-    Process images, as (pid, image_ktime_ns), that nobody has been told about yet.
+    Process images, as (pid, program_ktime_ns), that nobody has been told about yet.
 
     ``environment`` is the value of the option ``capture.environment``.
     """
@@ -35,39 +35,39 @@ class ProcessDiscovery:
         self._waiting: dict[tuple[int, int], None] = {}
         self._incomplete: dict[tuple[int, int], None] = {}
 
-    def put_off(self, pid: int, image_ktime_ns: int) -> None:
+    def put_off(self, pid: int, program_ktime_ns: int) -> None:
         """Introduce an image later; of too many, the one that waits longest is not."""
-        self._waiting[pid, image_ktime_ns] = None
+        self._waiting[pid, program_ktime_ns] = None
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
 
-    def give_up(self, pid: int, image_ktime_ns: int) -> None:
+    def give_up(self, pid: int, program_ktime_ns: int) -> None:
         """Never mind: the image ended, or was replaced."""
-        self._waiting.pop((pid, image_ktime_ns), None)
-        self._incomplete.pop((pid, image_ktime_ns), None)
+        self._waiting.pop((pid, program_ktime_ns), None)
+        self._incomplete.pop((pid, program_ktime_ns), None)
 
-    def make(self, pid: int, image_ktime_ns: int) -> Iterator[bytes]:
+    def make(self, pid: int, program_ktime_ns: int) -> Iterator[bytes]:
         """Introduce an image now, or later if it could keep us waiting; nothing comes of one that is gone."""
         if is_locked(pid):
-            self.put_off(pid, image_ktime_ns)
+            self.put_off(pid, program_ktime_ns)
             return
         facts = read_facts(pid, environment=self._environment)
         # Another exec may have come meanwhile; a process that is gone answers 0, and may be read
         # as long as nobody has waited for it. By then, another may have its pid.
         if (
             facts is not None
-            and self._processes.image(pid) in (image_ktime_ns, 0)
-            and began_by(facts, image_ktime_ns)
+            and self._processes.image(pid) in (program_ktime_ns, 0)
+            and began_by(facts, program_ktime_ns)
         ):
             yield json_record(
                 wire.RECORD_PROCESS,
                 kernel_clock.ktime_ns(),
                 facts,
                 pid=pid,
-                image_ktime_ns=image_ktime_ns,
+                program_ktime_ns=program_ktime_ns,
             )
             if is_late(pid) and len(self._incomplete) < MAX_WAITING:
-                self._incomplete[pid, image_ktime_ns] = None
+                self._incomplete[pid, program_ktime_ns] = None
 
     def retry(self) -> None:
         """Introduce those again of which not all could be read, and that may be asked again."""

@@ -84,7 +84,7 @@ class _Interpreter(NamedTuple):
     frames are not walked, and is empty when they are.
     """
 
-    image_ktime_ns: int
+    program_ktime_ns: int
     file: FileId
     start: int
     end: int
@@ -143,11 +143,11 @@ class Interpreters:
         """Why the frames of an interpreter are not walked, by pid."""
         return {pid: known.reason for pid, known in self._known.items() if known.reason}
 
-    def examine(self, pid: int, image_ktime_ns: int, files: Iterable[MappedFile]) -> None:
+    def examine(self, pid: int, program_ktime_ns: int, files: Iterable[MappedFile]) -> None:
         """Look for an interpreter in what a process maps now, or again at the one it has."""
         known = self._known.get(pid)
-        if known is None or known.image_ktime_ns != image_ktime_ns:
-            known = self._find(image_ktime_ns, files)
+        if known is None or known.program_ktime_ns != program_ktime_ns:
+            known = self._find(program_ktime_ns, files)
             if known is None:
                 return
             self._push(pid, known)
@@ -155,9 +155,9 @@ class Interpreters:
 
     def trusts(self, image: Image) -> bool | None:
         """Say whether the frames of an image are what they seem to be; None: look again later."""
-        pid, image_ktime_ns = image
+        pid, program_ktime_ns = image
         known = self._known.get(pid)
-        if known is None or known.image_ktime_ns != image_ktime_ns:
+        if known is None or known.program_ktime_ns != program_ktime_ns:
             return self._forgotten.get(image, (False, False))[0]
         if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
             self._settle(pid, known)
@@ -166,9 +166,9 @@ class Interpreters:
 
     def is_unusable(self, image: Image) -> bool:
         """Say whether an image has an interpreter whose frames cannot be known, for a reason that was found."""
-        pid, image_ktime_ns = image
+        pid, program_ktime_ns = image
         known = self._known.get(pid)
-        if known is None or known.image_ktime_ns != image_ktime_ns:
+        if known is None or known.program_ktime_ns != program_ktime_ns:
             return self._forgotten.get(image, (False, False))[1]
         return known.is_settled and bool(known.reason)
 
@@ -177,11 +177,11 @@ class Interpreters:
         for pid, known in list(self._known.items()):
             self._settle(pid, known)
 
-    def inherit(self, parent_pid: int, child_pid: int, image_ktime_ns: int) -> None:
+    def inherit(self, parent_pid: int, child_pid: int, program_ktime_ns: int) -> None:
         """A forked child has its parent's memory."""
         known = self._known.get(parent_pid)
         if known is not None:
-            self._push(child_pid, known._replace(image_ktime_ns=image_ktime_ns))
+            self._push(child_pid, known._replace(program_ktime_ns=program_ktime_ns))
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
@@ -189,10 +189,10 @@ class Interpreters:
         if known is not None:
             # Samples of it may still come.
             is_unusable = known.is_settled and bool(known.reason)
-            self._forgotten[pid, known.image_ktime_ns] = (not known.reason, is_unusable)
+            self._forgotten[pid, known.program_ktime_ns] = (not known.reason, is_unusable)
             self._programs.forget_interpreter(pid)
 
-    def _find(self, image_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
+    def _find(self, program_ktime_ns: int, files: Iterable[MappedFile]) -> _Interpreter | None:
         found = _locate(files, self._places, self._work)
         if found is None:
             return None
@@ -201,7 +201,7 @@ class Interpreters:
         self._true &= self._places.keys()
         is_true = file in self._true
         return _Interpreter(
-            image_ktime_ns,
+            program_ktime_ns,
             file,
             start,
             start + place.size_bytes,
@@ -248,7 +248,7 @@ class Interpreters:
         is_told = not known.reason or (self._in_advance and not known.is_settled)
         layout = known.layout if is_told else UNKNOWN
         self._programs.set_interpreter(
-            pid, wire.INTERPRETER.pack(known.image_ktime_ns, known.start, known.end, *layout)
+            pid, wire.INTERPRETER.pack(known.program_ktime_ns, known.start, known.end, *layout)
         )
 
 

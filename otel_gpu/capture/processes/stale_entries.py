@@ -32,20 +32,20 @@ class StaleEntries:
 
     def ended(self, images: Mapping[int, int]) -> set[Image]:
         """
-        Return the images, as (pid, image_ktime_ns), whose end or exec nobody reported.
+        Return the images, as (pid, program_ktime_ns), whose end or exec nobody reported.
 
         Args:
-            images: The images that are believed to live: ``image_ktime_ns`` by pid.
+            images: The images that are believed to live: ``program_ktime_ns`` by pid.
         """
         watched = self._programs.processes.images()
         # In this order: a process that begins in between must not be taken for one that is gone.
         for pid in watched.keys() - set(all_pids()):
             self._programs.processes.forget(pid)
             del watched[pid]
-        for pid, image_ktime_ns in list(watched.items()):
+        for pid, program_ktime_ns in list(watched.items()):
             started_ktime_ns = start_ktime_ns(pid)
             # Its pid is another process's, which the kernel side takes for it.
-            if started_ktime_ns is not None and started_ktime_ns > image_ktime_ns:
+            if started_ktime_ns is not None and started_ktime_ns > program_ktime_ns:
                 self._programs.processes.forget(pid)
                 del watched[pid]
         missing = {image for image in images.items() if watched.get(image[0]) != image[1]}

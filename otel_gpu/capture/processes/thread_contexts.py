@@ -72,36 +72,36 @@ class ThreadContexts:
         self._places = places
         self._work = work or FileWork()
         self._slots: Recent[FileId, ThreadLocalSlot | None] = Recent(_MAX_FILES)
-        # By pid: image_ktime_ns, module and offset.
+        # By pid: program_ktime_ns, module and offset.
         self._known: dict[int, tuple[int, int, int]] = {}
 
-    def examine(self, pid: int, image_ktime_ns: int, files: Iterable[MappedFile]) -> None:
+    def examine(self, pid: int, program_ktime_ns: int, files: Iterable[MappedFile]) -> None:
         """Look for the symbol in what a process maps now, unless it was found."""
         known = self._known.get(pid)
-        if known is not None and known[0] == image_ktime_ns:
+        if known is not None and known[0] == program_ktime_ns:
             return
         for mapped in files:
             slot = self._slot_of(mapped)
             place = None if slot is None else _read_place(slot, mapped)
             if place is not None:
                 _logger.debug("process %d publishes thread contexts by %s", pid, mapped.name)
-                self._tell(pid, image_ktime_ns, *place)
+                self._tell(pid, program_ktime_ns, *place)
                 return
 
-    def inherit(self, parent_pid: int, child_pid: int, image_ktime_ns: int) -> None:
+    def inherit(self, parent_pid: int, child_pid: int, program_ktime_ns: int) -> None:
         """A forked child has its parent's memory, where libraries are concerned."""
         known = self._known.get(parent_pid)
         if known is not None:
-            self._tell(child_pid, image_ktime_ns, *known[1:])
+            self._tell(child_pid, program_ktime_ns, *known[1:])
 
     def forget(self, pid: int) -> None:
         """A process ended, or became another program."""
         if self._known.pop(pid, None) is not None:
             self._places.forget(pid)
 
-    def _tell(self, pid: int, image_ktime_ns: int, module: int, offset: int) -> None:
-        self._known[pid] = (image_ktime_ns, module, offset)
-        place = wire.THREAD_CONTEXT_PLACE.pack(image_ktime_ns, offset, module)
+    def _tell(self, pid: int, program_ktime_ns: int, module: int, offset: int) -> None:
+        self._known[pid] = (program_ktime_ns, module, offset)
+        place = wire.THREAD_CONTEXT_PLACE.pack(program_ktime_ns, offset, module)
         self._places.set(pid, place)
 
     def _slot_of(self, mapped: MappedFile) -> ThreadLocalSlot | None:

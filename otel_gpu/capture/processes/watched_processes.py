@@ -46,27 +46,29 @@ class WatchedProcesses:
         Watch a process and all threads that it has.
 
         Returns:
-            The ``image_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
+            The ``program_ktime_ns`` under which it is watched; 0: it is not, as it has ended, or
             there is no room for it, which is counted.
         """
         holder = EntryOwner(pid, real_uid(pid))
-        image_ktime_ns = self.image(pid)
-        is_new = not image_ktime_ns
+        program_ktime_ns = self.image(pid)
+        is_new = not program_ktime_ns
         if is_new:
-            image_ktime_ns = kernel_clock.ktime_ns()
-            process = wire.PROCESS.build(image_ktime_ns=image_ktime_ns, flags=flags, uid=holder.uid)
+            program_ktime_ns = kernel_clock.ktime_ns()
+            process = wire.PROCESS.build(
+                program_ktime_ns=program_ktime_ns, flags=flags, uid=holder.uid
+            )
             is_new = self._add_process(holder, process)
-            if not is_new and not (image_ktime_ns := self.image(pid)):
+            if not is_new and not (program_ktime_ns := self.image(pid)):
                 self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
                 return 0
-        lives = self.watch_threads(pid, image_ktime_ns, flags)
+        lives = self.watch_threads(pid, program_ktime_ns, flags)
         if is_new and not lives:
             # The end of a process that ended before it was added is not reported.
             self.forget(pid)
             return 0
-        return image_ktime_ns
+        return program_ktime_ns
 
-    def watch_threads(self, pid: int, image_ktime_ns: int, flags: int) -> bool:
+    def watch_threads(self, pid: int, program_ktime_ns: int, flags: int) -> bool:
         """
         Follow the threads that a process has now; later ones follow by themselves.
 
@@ -80,7 +82,7 @@ class WatchedProcesses:
         # As the kernel side has it of threads that it meets.
         is_new = (start_boot_ns(f"/proc/{pid}") or 0) > self._started_boot_ns
         start = {
-            "image_ktime_ns": image_ktime_ns,
+            "program_ktime_ns": program_ktime_ns,
             "pid": pid,
             "device": 0 if is_new else -1,
             "process_flags": flags,
@@ -90,7 +92,7 @@ class WatchedProcesses:
         self._shares.give_back(wire.SHARE_THREADS, holder.uid, unused)
         ended = {tid for tid in tids if is_exiting(pid, tid)}
         # Those of a process that has become another program meanwhile are met at their calls.
-        is_same = self.image(pid) == image_ktime_ns
+        is_same = self.image(pid) == program_ktime_ns
         for tid in added & ended if is_same else added:
             self.forget_thread(tid)
         return len(ended) < len(tids)
@@ -114,12 +116,12 @@ class WatchedProcesses:
             return False
 
     def image(self, pid: int) -> int:
-        """Return the ``image_ktime_ns`` of a watched process; 0: it is not watched."""
+        """Return the ``program_ktime_ns`` of a watched process; 0: it is not watched."""
         value = self._processes.lookup(_PID.pack(pid))
         return int(wire.PROCESS.unpack(value)[0]) if value else 0
 
     def images(self) -> dict[int, int]:
-        """Return ``image_ktime_ns`` by pid of every watched process."""
+        """Return ``program_ktime_ns`` by pid of every watched process."""
         found: dict[int, int] = {}
         for _, keys, values in self._processes.read_batches():
             images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))

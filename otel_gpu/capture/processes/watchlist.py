@@ -52,7 +52,7 @@ from otel_gpu.wire.agent_records import json_record
 
 # In the header of a record, one after the other.
 _IMAGE_AND_PID = struct.Struct("<QI")
-_IMAGE_START = wire.RECORD_HEADER.offset_of("image_ktime_ns")
+_IMAGE_START = wire.RECORD_HEADER.offset_of("program_ktime_ns")
 _IMAGE_BYTES = slice(_IMAGE_START, _IMAGE_START + _IMAGE_AND_PID.size)
 _NEWCOMERS_AT_A_TIME = 25
 # When a process was started is known to a tick.
@@ -129,7 +129,7 @@ class Watchlist:
 
     @property
     def images(self) -> Mapping[int, int]:
-        """``image_ktime_ns`` by pid of every process that is watched."""
+        """``program_ktime_ns`` by pid of every process that is watched."""
         return self._images
 
     @property
@@ -175,15 +175,15 @@ class Watchlist:
     def after_fork(self, record: bytes) -> Iterable[bytes]:
         """Take in a RECORD_FORK."""
         fields = wire.FORK_RECORD.named(record)
-        child_pid, image_ktime_ns = fields["child_pid"], fields["child_image_ktime_ns"]
-        self._images[child_pid] = image_ktime_ns
+        child_pid, program_ktime_ns = fields["child_pid"], fields["child_program_ktime_ns"]
+        self._images[child_pid] = program_ktime_ns
         self._attachments.inherit(fields["pid"], child_pid)
-        self._interpreters.inherit(fields["pid"], child_pid, image_ktime_ns)
-        self._thread_contexts.inherit(fields["pid"], child_pid, image_ktime_ns)
-        parent = (fields["pid"], fields["image_ktime_ns"])
-        self._user_stacks.processes.inherit(parent, (child_pid, image_ktime_ns))
+        self._interpreters.inherit(fields["pid"], child_pid, program_ktime_ns)
+        self._thread_contexts.inherit(fields["pid"], child_pid, program_ktime_ns)
+        parent = (fields["pid"], fields["program_ktime_ns"])
+        self._user_stacks.processes.inherit(parent, (child_pid, program_ktime_ns))
         # Most children exec at once, which says more; the others are read when there is time.
-        self._introductions.put_off(child_pid, image_ktime_ns)
+        self._introductions.put_off(child_pid, program_ktime_ns)
         return ()
 
     def after_exec(self, record: bytes) -> Iterator[bytes]:
@@ -191,16 +191,16 @@ class Watchlist:
         fields = wire.EXEC_RECORD.named(record)
         pid = fields["pid"]
         with _hold(fields) as hold:
-            self._introductions.give_up(pid, fields["old_image_ktime_ns"])
-            self._images[pid] = fields["image_ktime_ns"]
+            self._introductions.give_up(pid, fields["old_program_ktime_ns"])
+            self._images[pid] = fields["program_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
-            self._user_stacks.processes.end((pid, fields["old_image_ktime_ns"]))
+            self._user_stacks.processes.end((pid, fields["old_program_ktime_ns"]))
             note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
             yield from self._probes(pid, note)
             self._programs.mark_known(FileId(fields["device"], fields["inode"]))
-            self._introductions.put_off(pid, fields["image_ktime_ns"])
+            self._introductions.put_off(pid, fields["program_ktime_ns"])
         yield from self._introductions.make_some()
 
     def after_library(self, record: bytes) -> Iterator[bytes]:
@@ -208,7 +208,7 @@ class Watchlist:
         fields = wire.LIBRARY_RECORD.named(record)
         pid = fields["pid"]
         if fields["flags"] & wire.LIBRARY_NOT_CUDA:
-            self._user_stacks.processes.hurry((pid, fields["image_ktime_ns"]))
+            self._user_stacks.processes.hurry((pid, fields["program_ktime_ns"]))
             return
         path = fields["path"].split(b"\0")[0].decode(errors="replace")
         with _hold(fields) as hold:
@@ -228,9 +228,9 @@ class Watchlist:
     def after_preload(self, record: bytes) -> Iterator[bytes]:
         """Take in a RECORD_PRELOAD, and let the process go on if it stands still."""
         fields = wire.PRELOAD_RECORD.named(record)
-        image = pid, image_ktime_ns = fields["pid"], fields["image_ktime_ns"]
+        image = pid, program_ktime_ns = fields["pid"], fields["program_ktime_ns"]
         with _hold(fields) as hold:
-            self._add_newcomer(pid, image_ktime_ns)
+            self._add_newcomer(pid, program_ktime_ns)
             is_open = self._programs.preloaded.open(image, fields["memory"])
             # The preload library counts no call, or not all of them any more.
             if not is_open or not fields["memory"]:
@@ -243,27 +243,31 @@ class Watchlist:
 
         It is looked at with its first sample, and ever more seldom from then on.
         """
-        image_ktime_ns, pid = _IMAGE_AND_PID.unpack_from(record, _IMAGE_START)
-        seen = self._ticks.get((pid, image_ktime_ns), 0) + 1
-        self._ticks[pid, image_ktime_ns] = seen
+        program_ktime_ns, pid = _IMAGE_AND_PID.unpack_from(record, _IMAGE_START)
+        seen = self._ticks.get((pid, program_ktime_ns), 0) + 1
+        self._ticks[pid, program_ktime_ns] = seen
         is_seldom = seen & (seen - 1) == 0
-        if is_seldom and self._images.get(pid) == image_ktime_ns and pid not in self._interpreters:
+        if (
+            is_seldom
+            and self._images.get(pid) == program_ktime_ns
+            and pid not in self._interpreters
+        ):
             yield from self._probes(pid)
 
     def after_exit(self, record: bytes) -> Iterable[bytes]:
         """Take in a RECORD_EXIT: there is nothing to ask the process any more."""
         header = header_of(record)
         self._missed_starts.settle(header.pid)
-        self._introductions.give_up(header.pid, header.image_ktime_ns)
-        self._user_stacks.processes.end((header.pid, header.image_ktime_ns))
+        self._introductions.give_up(header.pid, header.program_ktime_ns)
+        self._user_stacks.processes.end((header.pid, header.program_ktime_ns))
         return ()
 
-    def forget(self, pid: int, image_ktime_ns: int) -> None:
+    def forget(self, pid: int, program_ktime_ns: int) -> None:
         """Let go of an image that ended."""
-        self._introductions.give_up(pid, image_ktime_ns)
-        self._user_stacks.processes.end((pid, image_ktime_ns))
+        self._introductions.give_up(pid, program_ktime_ns)
+        self._user_stacks.processes.end((pid, program_ktime_ns))
         # Another process may have the number already.
-        if self._images.get(pid, image_ktime_ns) == image_ktime_ns:
+        if self._images.get(pid, program_ktime_ns) == program_ktime_ns:
             self._images.pop(pid, None)
             self._scanned.discard(pid)
             self._unlisted.discard(pid)
@@ -285,21 +289,21 @@ class Watchlist:
             images.add(record[_IMAGE_BYTES])
             yield record
         for raw in images:
-            image_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
-            self._add_newcomer(pid, image_ktime_ns)
+            program_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
+            self._add_newcomer(pid, program_ktime_ns)
 
     def describe_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""
         for _ in range(min(_NEWCOMERS_AT_A_TIME, len(self._newcomers))):
-            pid, image_ktime_ns = image = next(iter(self._newcomers))
+            pid, program_ktime_ns = image = next(iter(self._newcomers))
             del self._newcomers[image]
-            if self._images.get(pid) == image_ktime_ns:
+            if self._images.get(pid) == program_ktime_ns:
                 continue
             # Whoever ended or became another program meanwhile is looked at no more.
-            if self._programs.processes.image(pid) == image_ktime_ns:
-                self._images[pid] = image_ktime_ns
-                self._programs.processes.watch_threads(pid, image_ktime_ns, self._flags)
-                self._introductions.put_off(pid, image_ktime_ns)
+            if self._programs.processes.image(pid) == program_ktime_ns:
+                self._images[pid] = program_ktime_ns
+                self._programs.processes.watch_threads(pid, program_ktime_ns, self._flags)
+                self._introductions.put_off(pid, program_ktime_ns)
                 yield from self._probes(pid)
         yield from self._introductions.make_some()
 
@@ -319,13 +323,13 @@ class Watchlist:
                 yield from self._probes(pid)
             self._scanned = pids
             # Those that made calls of which no record came, and those found by their library.
-            for pid, image_ktime_ns in self._programs.processes.images().items():
-                self._add_newcomer(pid, image_ktime_ns)
+            for pid, program_ktime_ns in self._programs.processes.images().items():
+                self._add_newcomer(pid, program_ktime_ns)
             for pid in self._attachments.cuda_users() - self._images.keys():
                 yield from self._watch(pid)
                 yield from self._probes(pid)
-        for pid, image_ktime_ns in self._programs.preloaded.take_refused():
-            if self._images.get(pid) == image_ktime_ns:
+        for pid, program_ktime_ns in self._programs.preloaded.take_refused():
+            if self._images.get(pid) == program_ktime_ns:
                 yield from self._probes(pid)
         yield from self._ask_again()
         self._attachments.detach_unused()
@@ -358,7 +362,7 @@ class Watchlist:
             yield from self._probes(pid)
 
     def find_ended(self) -> set[Image]:
-        """Return the images, as (pid, image_ktime_ns), that ended without a record of it."""
+        """Return the images, as (pid, program_ktime_ns), that ended without a record of it."""
         return self._leftovers.ended(self._images)
 
     def free_stale_entries(self) -> set[Image]:
@@ -369,17 +373,17 @@ class Watchlist:
         self._user_stacks.end_others(watched)
         return {*watched.items(), *self._images.items()}
 
-    def _add_newcomer(self, pid: int, image_ktime_ns: int) -> None:
+    def _add_newcomer(self, pid: int, program_ktime_ns: int) -> None:
         # Whoever finds no room is found by the next discovery.
-        if self._images.get(pid) != image_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
-            self._newcomers[pid, image_ktime_ns] = None
+        if self._images.get(pid) != program_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
+            self._newcomers[pid, program_ktime_ns] = None
 
     def _watch(self, pid: int) -> Iterator[bytes]:
-        image_ktime_ns = self._programs.processes.watch(pid, self._flags)
-        if image_ktime_ns:
-            self._images[pid] = image_ktime_ns
+        program_ktime_ns = self._programs.processes.watch(pid, self._flags)
+        if program_ktime_ns:
+            self._images[pid] = program_ktime_ns
             self._lived_before.add(pid)
-            yield from self._introductions.make(pid, image_ktime_ns)
+            yield from self._introductions.make(pid, program_ktime_ns)
 
     def _follow(self, pid: int, path: str, loaded_ktime_ns: int) -> Iterator[bytes]:
         """Place probes for a process that did not stop for them when it had loaded a library."""

@@ -59,7 +59,7 @@ class _Thread:
     """A thread that has a rhythm in some memory, whether it is known or not."""
 
     def __init__(self, who: tuple[int, int, int], maps: PeriodMemory) -> None:
-        self.pid, self.tid, self.image_ktime_ns = who
+        self.pid, self.tid, self.program_ktime_ns = who
         self.maps = maps
         self.comm = b""
         self.state: DetectionState | Reason = Reason.FEW_CALLS
@@ -78,11 +78,11 @@ class _Thread:
 
     @property
     def who(self) -> tuple[int, int, int]:
-        return self.pid, self.tid, self.image_ktime_ns
+        return self.pid, self.tid, self.program_ktime_ns
 
     @property
     def image(self) -> tuple[int, int]:
-        return self.pid, self.image_ktime_ns
+        return self.pid, self.program_ktime_ns
 
 
 class FoundSteps:
@@ -91,7 +91,7 @@ class FoundSteps:
 
     Args:
         memories: Those of the kernel side and of preloaded programs; their indices differ.
-        watched: Returns the ``image_ktime_ns`` of a pid, as the kernel side has it.
+        watched: Returns the ``program_ktime_ns`` of a pid, as the kernel side has it.
         clock: A monotonic clock in seconds.
         lose: Is called with pid and uid for a thread whose steps are not looked for, as its process or
             user has had its share.
@@ -130,13 +130,13 @@ class FoundSteps:
     def note_reported(self, record: bytes) -> None:
         """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
         fields = wire.RECORD_HEADER.named(record)
-        self._telling.add((fields["pid"], fields["image_ktime_ns"]))
+        self._telling.add((fields["pid"], fields["program_ktime_ns"]))
 
     def take(self, record: bytes) -> Iterator[bytes]:
         """Yield the step of a RECORD_ROUND."""
         fields = wire.ROUND_RECORD.named(record)
         thread = self._threads.get(fields["rhythm"])
-        who = fields["pid"], fields["tid"], fields["image_ktime_ns"]
+        who = fields["pid"], fields["tid"], fields["program_ktime_ns"]
         if thread is None or thread.who != who:
             thread = self._just_ended.get(who) or self._ended_before.get(who)
         if thread is None or thread.image in self._telling:
@@ -153,7 +153,7 @@ class FoundSteps:
         is_busy = False
         for index, thread, rhythm in self._taken():
             is_over = bool(rhythm["has_ended"])
-            is_over = is_over or self._watched(thread.pid) != thread.image_ktime_ns
+            is_over = is_over or self._watched(thread.pid) != thread.program_ktime_ns
             if is_over:
                 yield from self._end(index, thread)
                 continue
@@ -167,7 +167,7 @@ class FoundSteps:
             maps.share_areas([at for at in self._threads if self._wants_area(at, maps)])
 
     def last(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the last steps of images, as (pid, image_ktime_ns), that have ended."""
+        """Yield the last steps of images, as (pid, program_ktime_ns), that have ended."""
         for index, thread, _ in self._taken():
             if thread.image in ended:
                 yield from self._end(index, thread)
@@ -175,7 +175,7 @@ class FoundSteps:
     def _taken(self) -> Iterator[tuple[int, _Thread, Mapping[str, Any]]]:
         for maps in self._memories:
             for index, rhythm in list(maps.taken()):
-                who = rhythm["pid"], rhythm["tid"], rhythm["image_ktime_ns"]
+                who = rhythm["pid"], rhythm["tid"], rhythm["program_ktime_ns"]
                 thread = self._threads.get(index)
                 if thread is None or thread.who != who:
                     thread = self._threads[index] = _Thread(who, maps)
@@ -367,7 +367,7 @@ def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
         yield step_record(
             step.end_ktime_ns,
             comm=step.comm,
-            image_ktime_ns=thread.image_ktime_ns,
+            program_ktime_ns=thread.program_ktime_ns,
             pid=thread.pid,
             tid=thread.tid,
             start_ktime_ns=step.start_ktime_ns,

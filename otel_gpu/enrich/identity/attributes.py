@@ -123,7 +123,7 @@ def host_of(info: Mapping[str, Any]) -> Host:
     return Host(_text(host, "boot_id") or "", known)
 
 
-def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
+def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
     """
     Return the resource attributes of a process image, ``service.*`` first.
 
@@ -143,7 +143,7 @@ def describe(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> dict[st
             comm=facts.comm,
         )[:MAX_CHARACTERS],
         "service.instance.id": said.get("service.instance.id")
-        or _instance_id(pid, image_ktime_ns, facts, host),
+        or _instance_id(pid, program_ktime_ns, facts, host),
     }
     # What another tool recorded may not say which processes they were.
     if pid >= 0:
@@ -205,9 +205,9 @@ def _observe_place(facts: Facts) -> Iterable[tuple[str, str]]:
         yield "k8s.pod.uid", container.pod_uid
 
 
-def _instance_id(pid: int, image_ktime_ns: int, facts: Facts, host: Host) -> str:
+def _instance_id(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> str:
     # The start time outlives a restart of the agent; the image's ktime may not.
-    start_ns = image_ktime_ns if facts.start_boot_ns is None else facts.start_boot_ns
+    start_ns = program_ktime_ns if facts.start_boot_ns is None else facts.start_boot_ns
     name = f"{host.boot_id}/{pid}/{start_ns}"
     if facts.exec_ktime_ns:
         name += f"/{facts.exec_ktime_ns}"

@@ -16,7 +16,7 @@ class Program:
 
     Attributes:
         pid: In the agent's pid namespace.
-        image_ktime_ns: With ``pid``, the key of this image everywhere.
+        program_ktime_ns: With ``pid``, the key of this image everywhere.
         comm: The kernel's 15-character name; always known.
         attributes: OTel resource attributes of the process, in emission order:
             ``service.name``, ``service.instance.id``, ``process.*``,
@@ -25,7 +25,7 @@ class Program:
     """
 
     pid: int
-    image_ktime_ns: int
+    program_ktime_ns: int
     comm: str
     start_unix_ns: int
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ ProcessKey = tuple[int, int]
 
 def key_of(process: Program) -> ProcessKey:
     """Return what tells a process image from all others, also from those of the same pid."""
-    return process.pid, process.image_ktime_ns
+    return process.pid, process.program_ktime_ns
 
 
 class DeviceIdentity(NamedTuple):

@@ -82,28 +82,28 @@ class ProcessTable:
         """Say whether an image may still get better names; one that is not known any more may not."""
         return key in self._images and key not in self._settled
 
-    def settle(self, pid: int, image_ktime_ns: int) -> None:
+    def settle(self, pid: int, program_ktime_ns: int) -> None:
         """Let an image stay as it is from now on."""
-        image = self.find(pid, image_ktime_ns, "")
+        image = self.find(pid, program_ktime_ns, "")
         # In a full table it may be gone already.
-        if (pid, image_ktime_ns) in self._images:
-            self._settled[pid, image_ktime_ns] = image
+        if (pid, program_ktime_ns) in self._images:
+            self._settled[pid, program_ktime_ns] = image
 
     def note_reading(self, ktime_ns: int) -> None:
         """Take in that the kernel's figures were read, of those that ended before it as well."""
         if ktime_ns > self._read_ktime_ns:
             self._read_before_ktime_ns, self._read_ktime_ns = self._read_ktime_ns, ktime_ns
 
-    def find(self, pid: int, image_ktime_ns: int, comm: str) -> Program:
+    def find(self, pid: int, program_ktime_ns: int, comm: str) -> Program:
         """
         Return the image of a record.
 
         Args:
             pid: The record's.
-            image_ktime_ns: The record's.
+            program_ktime_ns: The record's.
             comm: What to call an image that nothing else is known of; may be empty.
         """
-        key = (pid, image_ktime_ns)
+        key = (pid, program_ktime_ns)
         image = self._images.get(key)
         if image is None or (comm and not image.comm):
             image = self._put(key, self._facts.get(key, Facts())._replace(comm=comm))
@@ -116,10 +116,10 @@ class ProcessTable:
             self._put(key, self._facts[key])
 
     def learn_facts(
-        self, pid: int, image_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
+        self, pid: int, program_ktime_ns: int, ktime_ns: int, body: Mapping[str, Any]
     ) -> Program:
         """Take in what /proc said; what it did not say stays as it was."""
-        key = (pid, image_ktime_ns)
+        key = (pid, program_ktime_ns)
         facts = facts_of(body, self._clock.offset_ns(ktime_ns))
         known = self._facts.get(key)
         if known is not None:
@@ -127,20 +127,20 @@ class ProcessTable:
         self._bury_expired(ktime_ns)
         return self._put(key, self._with_context(facts))
 
-    def learn_fork(self, parent: Program, child_pid: int, child_image_ktime_ns: int) -> Program:
+    def learn_fork(self, parent: Program, child_pid: int, child_program_ktime_ns: int) -> Program:
         """Let a child have its parent's names until its own are known."""
-        key = (child_pid, child_image_ktime_ns)
+        key = (child_pid, child_program_ktime_ns)
         known = self._images.get(key)
         if known is not None and self._facts[key].start_boot_ns is not None:
             return self._put(key, self._with_context(self._facts[key]))
         inherited = self._facts.get(key_of(parent), Facts(parent.comm))
-        self._bury_expired(child_image_ktime_ns)
+        self._bury_expired(child_program_ktime_ns)
         return self._put(
             key,
             inherited._replace(
                 start_boot_ns=None,
                 exec_ktime_ns=0,
-                created_unix_ns=self._clock.to_unix_ns(child_image_ktime_ns),
+                created_unix_ns=self._clock.to_unix_ns(child_program_ktime_ns),
                 ppid=parent.pid,
                 vpid=None,
                 context=_inheritable(inherited.context),
@@ -148,7 +148,7 @@ class ProcessTable:
         )
 
     def learn_exec(
-        self, pid: int, image_ktime_ns: int, old_image_ktime_ns: int, path: str, comm: str
+        self, pid: int, program_ktime_ns: int, old_program_ktime_ns: int, path: str, comm: str
     ) -> Program:
         """
         Let a new program take over a process.
@@ -156,27 +156,27 @@ class ProcessTable:
         It keeps what belongs to the process and its environment, which programs
         seldom change on the way. Its arguments are not known before its facts come.
         """
-        key = (pid, image_ktime_ns)
-        old_key = (pid, old_image_ktime_ns)
+        key = (pid, program_ktime_ns)
+        old_key = (pid, old_program_ktime_ns)
         facts = self._facts.get(old_key, Facts())._replace(
             comm=comm,
-            exec_ktime_ns=image_ktime_ns,
+            exec_ktime_ns=program_ktime_ns,
             exe=path or None,
             command_args=(),
             context={},
         )
         known = self._facts.get(key)
         if known is not None:
-            facts = _complete(known._replace(exec_ktime_ns=image_ktime_ns), facts)
+            facts = _complete(known._replace(exec_ktime_ns=program_ktime_ns), facts)
         if old_key != key:
-            self._die(old_key, image_ktime_ns)
-        self._bury_expired(image_ktime_ns)
+            self._die(old_key, program_ktime_ns)
+        self._bury_expired(program_ktime_ns)
         return self._put(key, facts)
 
-    def learn_exit(self, pid: int, image_ktime_ns: int, ktime_ns: int, comm: str) -> Program:
+    def learn_exit(self, pid: int, program_ktime_ns: int, ktime_ns: int, comm: str) -> Program:
         """Return an image that ended, and begin to forget it."""
-        image = self.find(pid, image_ktime_ns, comm)
-        self._die((pid, image_ktime_ns), ktime_ns)
+        image = self.find(pid, program_ktime_ns, comm)
+        self._die((pid, program_ktime_ns), ktime_ns)
         self._bury_expired(ktime_ns)
         return image
 
@@ -194,21 +194,21 @@ class ProcessTable:
         return facts._replace(context=_inheritable(parent.context))
 
     def _put(self, key: ProcessKey, facts: Facts) -> Program:
-        pid, image_ktime_ns = key
+        pid, program_ktime_ns = key
         known = self._images.get(key)
         if known is not None and key in self._settled:
             return known
-        attributes = describe(pid, image_ktime_ns, facts, self._host)
+        attributes = describe(pid, program_ktime_ns, facts, self._host)
         self._facts[key] = facts
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
             # Exporters know images by identity: one that is no better stays.
             return known
         image = Program(
             pid=pid,
-            image_ktime_ns=image_ktime_ns,
+            program_ktime_ns=program_ktime_ns,
             comm=facts.comm,
             # The clock may have learnt more since; what was said once stays.
-            start_unix_ns=self._clock.to_unix_ns(image_ktime_ns)
+            start_unix_ns=self._clock.to_unix_ns(program_ktime_ns)
             if known is None
             else known.start_unix_ns,
             attributes=attributes,
@@ -223,14 +223,14 @@ class ProcessTable:
 
     def _supersede(self, key: ProcessKey) -> None:
         # A pid has one process at a time: a newer image means that the older is gone.
-        pid, image_ktime_ns = key
+        pid, program_ktime_ns = key
         current = self._current.get(pid)
-        if current is not None and image_ktime_ns < current[1]:
+        if current is not None and program_ktime_ns < current[1]:
             self._die(key, current[1])
             return
         self._current[pid] = key
         if current is not None:
-            self._die(current, image_ktime_ns)
+            self._die(current, program_ktime_ns)
 
     def _die(self, key: ProcessKey, ktime_ns: int) -> None:
         if key in self._images and key not in self._dead:

@@ -245,7 +245,7 @@ class Collectives:
         start = min(now, max(member.called_at_most_ktime_ns(number), standing.since_ktime_ns))
         asked = standing.signatures
         name = operation_name(asked[0][0].operation) if asked else "collective"
-        key = f"collective-{group.id:x}-{number}-{process.pid}-{process.image_ktime_ns}"
+        key = f"collective-{group.id:x}-{number}-{process.pid}-{process.program_ktime_ns}"
         effect = Effect(
             EffectKind.HUNG_COLLECTIVE,
             process,

@@ -67,7 +67,7 @@ class Hangs:
             rules.SYNCHRONIZE,
             0,
             span,
-            effect.process.image_ktime_ns,
+            effect.process.program_ktime_ns,
             is_open=True,
         )
         causes, unexplained_ns = self._causes.find(subject, ())

@@ -170,7 +170,7 @@ class MetricStore:
 
     def _image(self, process: Program) -> ObservedProgram | None:
         # As key_of(…), of which every span asks.
-        key = (process.pid, process.image_ktime_ns)
+        key = (process.pid, process.program_ktime_ns)
         image = self._images.get(key)
         if image is None and key not in self._released:
             image = self._images.find(process)

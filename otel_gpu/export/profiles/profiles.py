@@ -126,5 +126,5 @@ class Profiles:
 
     def _hand_on(self, process: Program, encoder: ProfileEncoder) -> None:
         self._made += 1
-        name = f"{process.pid}/{process.image_ktime_ns}/{self._made}".encode()
+        name = f"{process.pid}/{process.program_ktime_ns}/{self._made}".encode()
         self._put(encoder.encode(blake2b(self._seed + name, digest_size=16).digest()))

@@ -45,7 +45,7 @@ DIMENSIONS = ("grid", "block")
 _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
     "end_ktime_ns": (U64, "end, on CLOCK_MONOTONIC", "ns"),
     "ktime_ns": (U64, "time of the report, on CLOCK_MONOTONIC", "ns"),
-    "image_ktime_ns": (U64, "start of the program; with pid, the key of the program", "ns"),
+    "program_ktime_ns": (U64, "start of the program; with pid, the key of the program", "ns"),
     "pid": (PID, "process id, in the agent's pid namespace", ""),
     "tid": (PID, "thread id", ""),
     "start_ktime_ns": (U64, "start, on CLOCK_MONOTONIC", "ns"),
@@ -61,7 +61,7 @@ _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
         "when it was runnable again; the start if it was never blocked",
         "ns",
     ),
-    "child_image_ktime_ns": (U64, "start of the new program; with child_pid, its key", "ns"),
+    "child_program_ktime_ns": (U64, "start of the new program; with child_pid, its key", "ns"),
     "blocked_ns": (U64, "time inside it in which the thread was blocked", "ns"),
     "run_queue_ns": (U64, "time inside it in which the thread was runnable and had no CPU", "ns"),
     "size_bytes": (WORD, "bytes copied, allocated or freed", "bytes"),

@@ -74,7 +74,7 @@ NAMES: tuple[Table, ...] = (
         Column("capture", U64, "see captures"),
         Column("pid", PID, "process id, in the agent's pid namespace"),
         Column(
-            "image_ktime_ns", U64, "start of the program; with pid, its key in the capture", "ns"
+            "program_ktime_ns", U64, "start of the program; with pid, its key in the capture", "ns"
         ),
         Column("comm", TEXT, "the kernel's name for it"),
         START,

@@ -132,7 +132,7 @@ class _Moments:
         stack = self._stack(operations.stacks[at])
         event = OutOfMemory(
             unix_ns,
-            self._process.image_ktime_ns,
+            self._process.program_ktime_ns,
             self._process.pid,
             0,
             max(0, operations.sizes_bytes[at]),

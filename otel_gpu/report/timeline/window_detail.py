@@ -137,7 +137,7 @@ class WindowDetail:
                 fork = evidence.of_fork(activity)
                 yield WindowEvent(process, event.tid, event.comm, f"child {child.pid}", fork)
             case ExitActivity(process, end_unix_ns, code):
-                name = f"exit-{process.pid}-{process.image_ktime_ns}"
+                name = f"exit-{process.pid}-{process.program_ktime_ns}"
                 end = Evidence(name, "exit", end_unix_ns, end_unix_ns, None, None, "", (), b"")
                 what = "exit" if code is None else f"exit code {code}"
                 yield WindowEvent(process, process.pid, process.comm, what, end)

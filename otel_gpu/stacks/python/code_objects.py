@@ -72,7 +72,7 @@ class CodeObjects:
         if fields["kind"] != wire.RECORD_CODE or len(record) < end:
             self.rejected += 1
             return
-        image, name = (fields["pid"], fields["image_ktime_ns"]), fields["code"]
+        image, name = (fields["pid"], fields["program_ktime_ns"]), fields["code"]
         code = _Code(fields, record[_FIXED.size : end])
         shared = self._by_content.setdefault(code.digest, code)
         if shared is code:

@@ -49,7 +49,7 @@ class LaunchedKernels:
         """Take a HANDLE record."""
         fields = wire.HANDLE_RECORD.named(record)
         name = bytes(fields["name"]).partition(b"\0")[0].decode(errors="replace")
-        key = (fields["pid"], fields["image_ktime_ns"]), fields["handle"]
+        key = (fields["pid"], fields["program_ktime_ns"]), fields["handle"]
         self._handles[key] = _Handle(fields["same_as"], name)
         self._asked.pop(key, None)
 
@@ -59,8 +59,8 @@ class LaunchedKernels:
         api = API_BY_NUMBER.get(int.from_bytes(call[_API], "little")) if function else None
         if api is None or api.family != wire.FAMILY_LAUNCH:
             return ()
-        _, _, _, ktime_ns, image_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
-        image = (pid, image_ktime_ns)
+        _, _, _, ktime_ns, program_ktime_ns, pid, _ = wire.RECORD_HEADER.unpack_from(call)
+        image = (pid, program_ktime_ns)
         if ktime_ns < self._asked.get((image, function), 0):
             return ()
         name = self._find(image, function)
@@ -69,7 +69,7 @@ class LaunchedKernels:
             return ()
         body = {"function": function, "name": name}
         record = json_record(
-            wire.RECORD_FUNCTION, ktime_ns, body, pid=pid, image_ktime_ns=image_ktime_ns
+            wire.RECORD_FUNCTION, ktime_ns, body, pid=pid, program_ktime_ns=program_ktime_ns
         )
         return (record,)
 

@@ -41,7 +41,7 @@ def failed(ktime_ns=100, *, tid=43, source=wire.OUT_OF_MEMORY_FRAMEWORK, **field
     """A request for 256 bytes that failed on device 1."""
     values = dict.fromkeys(OutOfMemory._fields, 0) | {
         "ktime_ns": ktime_ns,
-        "image_ktime_ns": 5,
+        "program_ktime_ns": 5,
         "pid": 42,
         "tid": tid,
         "asked_bytes": 256,

@@ -91,7 +91,7 @@ def cuda_call(**fields):
     values = dict.fromkeys(CudaCall._fields, 0)
     values |= {
         "end_ktime_ns": 200,
-        "image_ktime_ns": 5,
+        "program_ktime_ns": 5,
         "pid": 42,
         "tid": 43,
         "start_ktime_ns": 150,
@@ -106,7 +106,7 @@ def cuda_call(**fields):
 
 def key(**fields):
     values = dict.fromkeys(SeriesKey._fields, 0)
-    values |= {"image_ktime_ns": 5, "pid": 42, "metric": wire.METRIC_CALL_DURATION, "api": 5}
+    values |= {"program_ktime_ns": 5, "pid": 42, "metric": wire.METRIC_CALL_DURATION, "api": 5}
     return SeriesKey(**(values | fields))
 
 
@@ -114,7 +114,7 @@ def stall(**fields):
     values = dict.fromkeys(Stall._fields, 0)
     values |= {
         "end_ktime_ns": 300,
-        "image_ktime_ns": 5,
+        "program_ktime_ns": 5,
         "pid": 42,
         "tid": 43,
         "start_ktime_ns": 100,
@@ -396,7 +396,7 @@ def test_a_fork_names_both_processes(enricher):
     assert (activity.process.pid, activity.child.pid) == (42, 77)
     assert activity.child.service_name == "t.py"
     assert (activity.start_unix_ns, activity.end_unix_ns) == (T0 + 280, T0 + 300)
-    assert only(enricher, cuda_call(pid=77, image_ktime_ns=290)).process is activity.child
+    assert only(enricher, cuda_call(pid=77, program_ktime_ns=290)).process is activity.child
 
 
 def test_a_step_has_the_ids_of_the_programs_own_span(enricher):
@@ -418,9 +418,9 @@ def test_an_exec_ends_the_old_image_and_names_the_new_one(enricher):
     """Calls after the exec belong to the new program, which has learnt no devices yet."""
     exec_event = Exec(400, 400, 42, 42, 5, 1, 1, 0, "server", "/opt/server")
 
-    end, call = enricher.enrich([exec_event, cuda_call(image_ktime_ns=400)])
+    end, call = enricher.enrich([exec_event, cuda_call(program_ktime_ns=400)])
 
-    assert (end.process.image_ktime_ns, end.end_unix_ns) == (5, T0 + 400)
+    assert (end.process.program_ktime_ns, end.end_unix_ns) == (5, T0 + 400)
     assert end.is_replaced
     assert call.process.service_name == "server"
     assert call.device == DeviceIdentity(0, None, None)
@@ -680,7 +680,7 @@ WAITING = (CpuSample, CudaCall, Fork, Gap, OpenCall, Range, Stall, Step)
 
 # A stall waits for the name of a process that a full table has dropped when more of it comes.
 DROPPED = [
-    stall(pid=2, image_ktime_ns=0),
+    stall(pid=2, program_ktime_ns=0),
     Fork(0, 0, 0, 0, 0, 0, 0, 0, 1, ""),
     Fork(0, 1, 0, 0, 0, 0, 0, 0, 0, ""),
     Gap(0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ""),
@@ -729,23 +729,23 @@ def test_no_order_of_events_stops_the_stream(events):
     reports = [e for e in events if isinstance(e, OutOfMemory)]
     assert {id(e) for e in reports if e.source != wire.OUT_OF_MEMORY_CALL} <= {*failed}
     # Those of devices are of no process, or of one.
-    of_devices = [e for e in events if isinstance(e, DeviceFault) and not e.image_ktime_ns]
+    of_devices = [e for e in events if isinstance(e, DeviceFault) and not e.program_ktime_ns]
     nobodys = [a for a in told if a.process is None]
     assert [id(a.event) for a in nobodys] == list(map(id, of_devices))
     told = [a for a in told if a.process is not None]
     expected = [
         event
         for event in events
-        if isinstance(event, WAITING) or (isinstance(event, DeviceFault) and event.image_ktime_ns)
+        if isinstance(event, WAITING) or (isinstance(event, DeviceFault) and event.program_ktime_ns)
     ]
     assert sorted(id(activity.event) for activity in told) == sorted(map(id, expected))
     for activity in told:
-        image = (activity.event.pid, activity.event.image_ktime_ns)
-        assert (activity.process.pid, activity.process.image_ktime_ns) == image
+        image = (activity.event.pid, activity.event.program_ktime_ns)
+        assert (activity.process.pid, activity.process.program_ktime_ns) == image
         assert activity.process.service_name
-    for image in {(event.pid, event.image_ktime_ns) for event in expected}:
-        of_image = [e for e in expected if (e.pid, e.image_ktime_ns) == image]
-        found = [a.event for a in told if (a.process.pid, a.process.image_ktime_ns) == image]
+    for image in {(event.pid, event.program_ktime_ns) for event in expected}:
+        of_image = [e for e in expected if (e.pid, e.program_ktime_ns) == image]
+        found = [a.event for a in told if (a.process.pid, a.process.program_ktime_ns) == image]
         assert list(map(id, found)) == list(map(id, of_image))
     others = {Exit: ExitActivity, Exec: ExitActivity, Capture: CaptureActivity}
     others |= {Counters: CountersActivity, Pressure: PressureActivity}
@@ -758,14 +758,14 @@ def test_no_order_of_events_stops_the_stream(events):
 
 
 def processes_by_image(activities):
-    """Every process that activities are about, by pid and image_ktime_ns."""
+    """Every process that activities are about, by pid and program_ktime_ns."""
     found = {}
     for activity in activities:
         about = [getattr(activity, "process", None)]
         about += [one.process for one in getattr(activity, "series", ())]
         about += [one.process for one in getattr(activity, "times", ())]
         for process in filter(None, about):
-            found.setdefault((process.pid, process.image_ktime_ns), set()).add(process)
+            found.setdefault((process.pid, process.program_ktime_ns), set()).add(process)
     return found
 
 
@@ -834,11 +834,11 @@ def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
                 CLOCK,
                 SEEN,
                 Exec(50, 50, 42, 42, 5, 0, 0, 0, "helper", "/opt/bin/nvidia-helper"),
-                cuda_call(image_ktime_ns=50),
-                Aggregates(60, ((key(image_ktime_ns=50), AGGREGATE),)),
+                cuda_call(program_ktime_ns=50),
+                Aggregates(60, ((key(program_ktime_ns=50), AGGREGATE),)),
                 Exit(61, 50, 42, 42, 0, 0, "helper"),
                 ProcessSeen(62, 50, 42, {"exe": "/usr/bin/reused", "comm": "reused"}),
-                cuda_call(image_ktime_ns=50),
+                cuda_call(program_ktime_ns=50),
             ]
         )
     )
@@ -919,8 +919,8 @@ def test_memory_is_bounded():
             Device(pid, pid, pid, pid, 0, UUID, "H100"),
             Fork(pid, pid, pid, pid, pid, pid, 0, 0, pid + 1, "x"),
             Exec(pid, pid + 1, pid, pid, pid, 0, 0, 0, "y", "/y"),
-            cuda_call(pid=pid, image_ktime_ns=pid + 2),
-            Aggregates(pid, ((key(pid=pid, image_ktime_ns=pid + 3), AGGREGATE),)),
+            cuda_call(pid=pid, program_ktime_ns=pid + 2),
+            Aggregates(pid, ((key(pid=pid, program_ktime_ns=pid + 3), AGGREGATE),)),
             Times(pid, (TimesEntry(TimesKey(pid + 1, pid, -1, -1, 0, 0, 0), 1, 1),)),
             Times(pid, (TimesEntry(TimesKey(pid + 3, pid, -1, -1, 0, 0, 0), 1, 1),)),
             Times(

@@ -145,10 +145,10 @@ def test_time_that_was_not_has_no_span():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_every_possible_record_has_ids(number, image_ktime_ns, start_ktime_ns):
+def test_every_possible_record_has_ids(number, program_ktime_ns, start_ktime_ns):
     """No value of a field stands in the way of an id, and an id has its length."""
     activity = samples.call(
-        pid=number, tid=number, image_ktime_ns=image_ktime_ns, start_ktime_ns=start_ktime_ns
+        pid=number, tid=number, program_ktime_ns=program_ktime_ns, start_ktime_ns=start_ktime_ns
     )
 
     assert (len(activity.trace_id), len(activity.span_id)) == (16, 8)
@@ -163,7 +163,7 @@ def test_what_an_application_says_is_the_parent_of_what_follows():
         root_start_ktime_ns=1_000, depth=1,
     ).event  # fmt: skip
     other = samples.call(start_ktime_ns=5_000, root_start_ktime_ns=5_000).event
-    key = (outer.image_ktime_ns, outer.pid, outer.tid)
+    key = (outer.program_ktime_ns, outer.pid, outer.tid)
     ids.learn(ThreadContext(2_000, *key, 1_000, b"T" * 16, b"S" * 8, 1))
 
     trace_id, span_id, parent_id = ids.of_call(outer)

@@ -58,7 +58,7 @@ def slow_gap(duration_ms=100, process=TRAINER, start=START, tid=None, **event):
     end = start + duration_ms * MS
     values = dict.fromkeys(Gap._fields, 0) | {
         "end_ktime_ns": end,
-        "image_ktime_ns": process.image_ktime_ns,
+        "program_ktime_ns": process.program_ktime_ns,
         "pid": process.pid,
         "tid": process.pid if tid is None else tid,
         "start_ktime_ns": start,
@@ -126,11 +126,11 @@ def fork_by(tid, at_ms, duration_ms, process=TRAINER, start=START):
     begin = start + round(at_ms * MS)
     event = Fork(
         end_ktime_ns=begin + round(duration_ms * MS),
-        image_ktime_ns=process.image_ktime_ns,
+        program_ktime_ns=process.program_ktime_ns,
         pid=process.pid,
         tid=tid,
         start_ktime_ns=begin,
-        child_image_ktime_ns=begin + 1,
+        child_program_ktime_ns=begin + 1,
         call_start_ktime_ns=0,
         root_start_ktime_ns=0,
         child_pid=4343,

@@ -11,7 +11,7 @@ from otel_gpu.wire.histogram_layout import layout_description
 from tests.activities import APIS_BY_NAME, SECOND, T0, calls, capture, snapshot
 from tests.unit.explain.streams import MS, TRAINER, WORKER, readings_of, usual_gap
 
-IMAGE = (TRAINER.pid, TRAINER.image_ktime_ns)
+IMAGE = (TRAINER.pid, TRAINER.program_ktime_ns)
 MALLOC = APIS_BY_NAME["cudaMalloc"].number
 MALLOCS = of_calls(*IMAGE, MALLOC, wire.COPY_NONE)
 
@@ -60,7 +60,7 @@ def test_gaps_have_a_median_of_their_own(baselines):
     baselines.observe(usual_gap(duration_ns=3 * MS))
 
     assert baselines.median_ns(of_gaps(*IMAGE)) == 3 * MS
-    assert baselines.median_ns(of_gaps(WORKER.pid, WORKER.image_ktime_ns)) is None
+    assert baselines.median_ns(of_gaps(WORKER.pid, WORKER.program_ktime_ns)) is None
 
 
 def test_bounds_are_those_of_the_capture(baselines):
@@ -95,7 +95,7 @@ def test_the_first_call_of_an_api_is_known_by_what_was_counted_before(baselines)
 
     assert baselines.is_first(*IMAGE, MALLOC, end_unix_ns)
     assert not baselines.is_first(*IMAGE, MALLOC, end_unix_ns)
-    assert not baselines.is_first(WORKER.pid, WORKER.image_ktime_ns, MALLOC, end_unix_ns)
+    assert not baselines.is_first(WORKER.pid, WORKER.program_ktime_ns, MALLOC, end_unix_ns)
 
 
 def test_what_was_counted_when_the_call_was_over_may_have_come_after_it(baselines):
@@ -160,4 +160,4 @@ def test_series_beyond_the_limit_are_forgotten():
     baselines.observe(usual_gap(WORKER))
 
     assert baselines.median_ns(MALLOCS) is None
-    assert baselines.median_ns(of_gaps(WORKER.pid, WORKER.image_ktime_ns)) == MS
+    assert baselines.median_ns(of_gaps(WORKER.pid, WORKER.program_ktime_ns)) == MS

@@ -171,14 +171,14 @@ def value_of(span, key):
 def test_the_end_of_a_process_leaves_the_examples_of_others():
     """A process comes and goes every second: what the others lost is still shown."""
     examples = Examples(lambda _: pytest.fail("nothing is to be explained"), 97)
-    trainer, short = (SimpleNamespace(pid=pid, image_ktime_ns=7) for pid in (11, 13))
+    trainer, short = (SimpleNamespace(pid=pid, program_ktime_ns=7) for pid in (11, 13))
     for process in (trainer, short):
         cause = SimpleNamespace(kind="sleep", time_ns=5, culprit=None)
         effect = SimpleNamespace(
             process=process, start_unix_ns=100, duration_ns=5, kind="usual_gap", api=""
         )
         examples.add(SimpleNamespace(id=str(process.pid), effect=effect, causes=[cause]))
-    examples.forget((short.pid, short.image_ktime_ns))
+    examples.forget((short.pid, short.program_ktime_ns))
 
     def shown(process):
         cause = SimpleNamespace(kind="sleep")

@@ -13,7 +13,7 @@ AT_ONCE = {"process": SHORT, "tid": 50}
 
 
 def ends(after_ms, process=SHORT):
-    return ended(process, (process.image_ktime_ns + after_ms * MS) / SECOND)
+    return ended(process, (process.program_ktime_ns + after_ms * MS) / SECOND)
 
 
 def healthy(process=SHORT, tid=50):

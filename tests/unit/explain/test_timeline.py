@@ -86,7 +86,7 @@ def test_nothing_is_kept_of_threads_that_ended():
     for number in range(10_000):
         short = image(1000 + number, START + number, "short")
         timeline.add_stall(off_cpu(10, 5, process=short, tid=short.pid))
-        timeline.forget((short.pid, short.image_ktime_ns))
+        timeline.forget((short.pid, short.program_ktime_ns))
         assert len(timeline._stalls._order) < 1100
 
     everything = (START, START + 100_000 * MS)

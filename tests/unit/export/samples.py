@@ -29,14 +29,14 @@ CU_MEM_ALLOC = 110
 
 PROCESS = Program(
     pid=42,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     comm="python",
     start_unix_ns=BOOT_UNIX_NS + 7,
     attributes={"service.name": "trainer", "service.instance.id": "i-1", "process.pid": 42},
 )
 CHILD = Program(
     pid=43,
-    image_ktime_ns=2_000,
+    program_ktime_ns=2_000,
     comm="python",
     start_unix_ns=BOOT_UNIX_NS + 2_000,
     attributes={"service.name": "loader", "process.pid": 43, "process.command": "python"},
@@ -59,7 +59,7 @@ IDS = SpanIds(CAPTURE.seed)
 
 _CALL = CudaCall(
     end_ktime_ns=3_000,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=42,
     tid=44,
     start_ktime_ns=1_000,
@@ -89,7 +89,7 @@ _CALL = CudaCall(
 )
 _STALL = Stall(
     end_ktime_ns=2_500,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=42,
     tid=44,
     start_ktime_ns=1_500,
@@ -115,7 +115,7 @@ _STALL = Stall(
 )
 _GAP = Gap(
     end_ktime_ns=9_000,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=42,
     tid=44,
     start_ktime_ns=3_000,
@@ -131,11 +131,11 @@ _GAP = Gap(
 )
 _FORK = Fork(
     end_ktime_ns=2_000,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=42,
     tid=44,
     start_ktime_ns=1_900,
-    child_image_ktime_ns=2_000,
+    child_program_ktime_ns=2_000,
     call_start_ktime_ns=0,
     root_start_ktime_ns=0,
     child_pid=43,
@@ -143,7 +143,7 @@ _FORK = Fork(
 )
 _OPEN = OpenCall(
     ktime_ns=10_000_001_000,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=42,
     tid=44,
     start_ktime_ns=1_000,

@@ -390,7 +390,7 @@ def test_an_image_is_forgotten_after_its_final_series_arrived(sink):
 
     assert (final.count, final.time_unix_nano) == (4, T0 + 10 * SECOND)
     assert sink.collect().by_service.keys() == {"otel-gpu"}
-    assert not sink.store.holds((trainer.pid, trainer.image_ktime_ns))
+    assert not sink.store.holds((trainer.pid, trainer.program_ktime_ns))
 
 
 def test_an_image_that_ends_before_its_first_snapshot_is_exported(sink):
@@ -425,11 +425,11 @@ def test_an_image_without_last_series_is_forgotten_too(sink):
     sink.observe(snapshot(9, calls(trainer, "cudaMalloc", [US])), ended(trainer, 9.5))
     sink.observe(counters(10), counters(11))
     sink.collect()
-    assert sink.store.holds((trainer.pid, trainer.image_ktime_ns))
+    assert sink.store.holds((trainer.pid, trainer.program_ktime_ns))
     sink.observe(counters(12))
 
     assert sink.collect().point("gpu.cuda.call.duration").count == 1
-    assert not sink.store.holds((trainer.pid, trainer.image_ktime_ns))
+    assert not sink.store.holds((trainer.pid, trainer.program_ktime_ns))
 
 
 def test_a_clock_that_is_set_back_ends_no_image_early(delta_sink):
@@ -476,12 +476,12 @@ def test_an_image_waits_for_the_sink_that_did_not_get_it(sink):
     assert "trainer" not in sink.collect().by_service
     assert "trainer" in sink.collect(producer=other, arrives=False).by_service
     assert "trainer" in sink.collect(producer=other).by_service
-    assert not sink.store.holds((trainer.pid, trainer.image_ktime_ns))
+    assert not sink.store.holds((trainer.pid, trainer.program_ktime_ns))
 
 
 def test_an_exec_ends_the_image_before_it(sink):
     """One pid has one image at a time, so the older one ends without an exit."""
-    old, new = image(), image(image_ktime_ns=8 * SECOND, name="other")
+    old, new = image(), image(program_ktime_ns=8 * SECOND, name="other")
     sink.observe(
         snapshot(7, calls(old, "cudaMalloc", [US])),
         snapshot(9, calls(new, "cudaMalloc", [US])),
@@ -568,7 +568,7 @@ def test_the_age_of_an_open_call_lasts_until_it_returns(sink):
 
 def test_the_age_of_a_call_that_began_before_the_capture_ends_when_it_is_not_found(sink):
     """It is looked at every second, so nothing is believed for longer because it is old."""
-    trainer = image(image_ktime_ns=15 * SECOND)
+    trainer = image(program_ktime_ns=15 * SECOND)
     sink.observe(open_call(trainer, "cudaMalloc", 7 * SECOND, 5_000 * SECOND), counters(5_001))
     assert sink.collect().point("gpu.cuda.call.open.age").value == 4_993.0
 

@@ -99,9 +99,9 @@ PROCESS = {
 
 def process(pid=42):
     """A process image with every attribute that enrich can find."""
-    image_ktime_ns = 5 * SECOND
-    attributes = describe(pid, image_ktime_ns, facts_of(PROCESS, T0), host_of(capture().info))
-    return Program(pid, image_ktime_ns, "python", T0 + image_ktime_ns, attributes)
+    program_ktime_ns = 5 * SECOND
+    attributes = describe(pid, program_ktime_ns, facts_of(PROCESS, T0), host_of(capture().info))
+    return Program(pid, program_ktime_ns, "python", T0 + program_ktime_ns, attributes)
 
 
 def of_hardware(trainer):

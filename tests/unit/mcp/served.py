@@ -169,7 +169,7 @@ def _hostile(names) -> Iterator[bytes]:
             else:
                 body |= {"mode": text, "settings": {text: text}, "unknown": list(names)}
                 body["host"] |= {"name": text}
-            image = {name: header[name] for name in ("pid", "tid", "image_ktime_ns")}
+            image = {name: header[name] for name in ("pid", "tid", "program_ktime_ns")}
             record = json_record(kind, ktime_ns, body, **image)  # noqa: PLW2901 -- takes its place
             if kind == wire.RECORD_CAPTURE:
                 library = {"library": text, "symbols": "many", "failed": list(names)}

@@ -99,8 +99,8 @@ def without_images(activity):
 
 
 def _comparable(value):
-    if hasattr(value, "image_ktime_ns") and hasattr(value, "attributes"):
-        return (value.pid, value.image_ktime_ns, value.comm, dict(value.attributes))
+    if hasattr(value, "program_ktime_ns") and hasattr(value, "attributes"):
+        return (value.pid, value.program_ktime_ns, value.comm, dict(value.attributes))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return tuple(map(_comparable, value))
     if isinstance(value, tuple):

@@ -128,7 +128,7 @@ def test_short_programs_are_kept_exactly_and_leave_nothing_behind(storm):
     with closing(sqlite3.connect(path)) as connection:
         ask = connection.execute
         assert ask(
-            "SELECT count(*), count(DISTINCT pid || '-' || image_ktime_ns), count(end_unix_ns), "
+            "SELECT count(*), count(DISTINCT pid || '-' || program_ktime_ns), count(end_unix_ns), "
             "sum(exit_code) FROM processes"
         ).fetchall() == [(PROCESSES, PROCESSES, PROCESSES, PROCESSES * 3 << 8)]
         assert ask("SELECT count(*), count(DISTINCT process) FROM calls").fetchall() == [

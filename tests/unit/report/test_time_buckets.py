@@ -42,7 +42,7 @@ def captured(*times, window=WHOLE):
 
 
 def rows_of(slots, end_s, *processes):
-    known = {(process.pid, process.image_ktime_ns): process for process in processes}
+    known = {(process.pid, process.program_ktime_ns): process for process in processes}
     return list(slots.rows(known, round(end_s * SECOND), SECOND))
 
 

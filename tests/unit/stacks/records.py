@@ -16,7 +16,7 @@ def sample(
     *,
     pid=42,
     tid=43,
-    image_ktime_ns=IMAGE_KTIME_NS,
+    program_ktime_ns=IMAGE_KTIME_NS,
     place=(0x1000, STACK_POINTER, 0, 0),
     words=(),
     returns=(),
@@ -40,7 +40,7 @@ def sample(
         0,
         size,
         token,
-        image_ktime_ns,
+        program_ktime_ns,
         pid,
         tid,
         *place,
@@ -54,7 +54,7 @@ def sample(
     return b"".join((whole[:FIXED_BYTES], frames, replaced, stack, b"\xaa" * room))
 
 
-def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):
+def code(name: int, source: CodeType, *, pid=42, program_ktime_ns=IMAGE_KTIME_NS):
     """A RECORD_CODE of a code object of this interpreter, which frames call ``name``."""
     file, qualified_name = (
         text.encode("latin-1") for text in (source.co_filename, source.co_qualname)
@@ -65,7 +65,7 @@ def code(name: int, source: CodeType, *, pid=42, image_ktime_ns=IMAGE_KTIME_NS):
         0,
         wire.CODE_RECORD.size,
         1,
-        image_ktime_ns,
+        program_ktime_ns,
         pid,
         43,
         name,
@@ -96,7 +96,7 @@ def stall(user_stack, **values):
 
 
 def _of_a_thread(layout, **values):
-    thread = {"image_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "comm": b"python"}
+    thread = {"program_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "comm": b"python"}
     return layout.build(**{"size": layout.size, "ktime_ns": 2_000} | thread | values)
 
 
@@ -108,7 +108,7 @@ def cpu_sample(user_stack, **values):
 
 def block_stack(user_stack, **values):
     """A RECORD_BLOCK_STACK with the token of a sample."""
-    thread = {"image_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "ktime_ns": 2_000}
+    thread = {"program_ktime_ns": IMAGE_KTIME_NS, "pid": 42, "tid": 43, "ktime_ns": 2_000}
     layout, kind = wire.BLOCK_STACK_RECORD, wire.RECORD_BLOCK_STACK
     return layout.build(size=layout.size, kind=kind, user_stack=user_stack, **thread | values)
 

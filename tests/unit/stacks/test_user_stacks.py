@@ -485,7 +485,7 @@ def test_a_call_that_has_not_returned(told):
 
 @pytest.mark.parametrize(
     "kept",
-    [b"", of_libc(token=499), of_libc(tid=44), of_libc(image_ktime_ns=78), of_libc(pid=PID + 1)],
+    [b"", of_libc(token=499), of_libc(tid=44), of_libc(program_ktime_ns=78), of_libc(pid=PID + 1)],
     ids=["nothing", "older", "thread", "image", "process"],
 )
 def test_a_wait_that_is_not_of_the_call(told, kept):

@@ -98,15 +98,15 @@ def test_samples_are_bounded_and_counted():
 def test_an_image_that_ended_is_forgotten_and_its_successor_is_not():
     """Another program runs under the same pid, and the bound counts for that one."""
     kept = keeping(*(sample(TRAINER, n, stack=AUGMENT) for n in range(1, 6)), most=10)
-    successor = image(42, image_ktime_ns=9 * SECOND)
+    successor = image(42, program_ktime_ns=9 * SECOND)
     kept.observe(sample(successor, 6, stack=DECODE))
 
-    kept.forget((42, TRAINER.image_ktime_ns))
+    kept.forget((42, TRAINER.program_ktime_ns))
     for ktime in range(7, 20):
         kept.observe(sample(successor, ktime, stack=DECODE))
 
     assert counted(kept.of(42, None, 0, 100)) == [("decode", 10, 1.0)]
-    kept.forget((42, successor.image_ktime_ns))
+    kept.forget((42, successor.program_ktime_ns))
     assert kept.of(42, None, 0, 100) is NO_LINES
 
 

@@ -34,7 +34,7 @@ def test_a_clock_record_is_laid_out_as_the_wire_says():
 
 def test_a_json_record_names_its_process_and_its_size():
     """The header carries the process image, and a size that covers the body."""
-    record = json_record(wire.RECORD_PROCESS, 9, {"comm": "a"}, pid=5, tid=6, image_ktime_ns=7)
+    record = json_record(wire.RECORD_PROCESS, 9, {"comm": "a"}, pid=5, tid=6, program_ktime_ns=7)
 
     assert wire.RECORD_HEADER.unpack_from(record) == (258, 0, 44, 9, 7, 5, 6)
     assert record[32:] == b'{"comm":"a"}'
@@ -42,7 +42,7 @@ def test_a_json_record_names_its_process_and_its_size():
 
 def test_an_end_that_was_not_seen_is_an_exit_without_a_code():
     """It says that it was not seen, so that nobody takes its zeros for a success."""
-    record = unseen_exit_record(9, pid=5, image_ktime_ns=7)
+    record = unseen_exit_record(9, pid=5, program_ktime_ns=7)
 
     assert len(record) == wire.EXIT_RECORD.size
     assert wire.RECORD_HEADER.unpack_from(record) == (
@@ -161,7 +161,7 @@ def test_the_name_in_an_open_call_ends_with_a_nul():
     """A name is cut to 15 bytes, as the kernel does, so that it always ends."""
     record = open_call_record(
         50,
-        image_ktime_ns=7,
+        program_ktime_ns=7,
         pid=10,
         tid=11,
         start_ktime_ns=20,

@@ -33,14 +33,14 @@ def decoded(*records):
 
 
 def holders_record(**values):
-    key = wire.HOLDER_KEY.build(image_ktime_ns=3, stack=7, pid=4, device=1)
+    key = wire.HOLDER_KEY.build(program_ktime_ns=3, stack=7, pid=4, device=1)
     entries = [(key, wire.HOLDER.build(**values))]
     return next(memory_records(wire.RECORD_HOLDERS, 5, entries))
 
 
 def test_totals_are_by_device():
     """What was allocated before the first report may be less than nothing, where frees were missed."""
-    key = wire.DEVICE_KEY.build(image_ktime_ns=3, pid=4, device=1)
+    key = wire.DEVICE_KEY.build(program_ktime_ns=3, pid=4, device=1)
     totals = wire.MEMORY_TOTALS.build(before_bytes=-8, withheld_bytes=9)
 
     [memory] = decoded(*memory_records(wire.RECORD_MEMORY, 5, [(key, totals)]))
@@ -60,7 +60,7 @@ def test_holders_are_by_stack():
     assert holders == Holders(5, ((HolderKey(3, 7, 4, 1), Holder(-1, 0, INT64_MAX, 0, 0)),))
     head, line = describe(holders)
     assert head == "holders 5 0/0 holders=1"
-    assert line.startswith("holder 5 4/0 image_ktime_ns=3 stack=0x7 device=1 live_bytes=-1 ")
+    assert line.startswith("holder 5 4/0 program_ktime_ns=3 stack=0x7 device=1 live_bytes=-1 ")
 
 
 def test_a_request_may_ask_for_anything():
@@ -82,7 +82,7 @@ def test_a_request_may_ask_for_anything():
 
 def test_a_map_says_whose_it_is():
     """Its body is as it was sent."""
-    record = json_record(wire.RECORD_MEMORY_MAP, 5, MAP, pid=4, image_ktime_ns=3)
+    record = json_record(wire.RECORD_MEMORY_MAP, 5, MAP, pid=4, program_ktime_ns=3)
 
     assert decoded(record) == [MemoryMap(5, 3, 4, 1, MAP)]
 

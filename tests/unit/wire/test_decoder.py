@@ -93,7 +93,7 @@ def test_every_field_of_a_call_arrives():
     """A call keeps all its fields, each in its place."""
     record = call_record(
         ktime_ns=1500,
-        image_ktime_ns=7,
+        program_ktime_ns=7,
         pid=10,
         tid=11,
         start_ktime_ns=1000,
@@ -124,7 +124,7 @@ def test_every_field_of_a_call_arrives():
 
     assert decode_one(record) == CudaCall(
         end_ktime_ns=1500,
-        image_ktime_ns=7,
+        program_ktime_ns=7,
         pid=10,
         tid=11,
         start_ktime_ns=1000,
@@ -159,7 +159,7 @@ def test_every_field_of_a_stall_arrives():
     record = kernel_record(
         wire.RECORD_STALL,
         ktime_ns=1500,
-        image_ktime_ns=7,
+        program_ktime_ns=7,
         pid=10,
         tid=11,
         start_ktime_ns=1,
@@ -198,7 +198,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_GAP,
                 ktime_ns=20,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_ktime_ns=5,
@@ -219,7 +219,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_STEP,
                 ktime_ns=20,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_ktime_ns=5,
@@ -243,7 +243,7 @@ def test_every_field_of_a_stall_arrives():
         pytest.param(
             step_record(
                 *(20,),
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_ktime_ns=5,
@@ -259,7 +259,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_RANGE,
                 ktime_ns=20,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_ktime_ns=5,
@@ -282,7 +282,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_CPU_SAMPLE,
                 ktime_ns=20,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 user_stack=5,
@@ -330,7 +330,7 @@ def test_every_field_of_a_stall_arrives():
                 5,
                 {"function": 0xFFFF_FFFF_FFFF_FFFF, "name": "add<float>"},
                 pid=7,
-                image_ktime_ns=3,
+                program_ktime_ns=3,
             ),
             FunctionSeen(5, 3, 7, 0xFFFF_FFFF_FFFF_FFFF, "add<float>"),
             id="kernel of a launch",
@@ -344,11 +344,11 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_FORK,
                 ktime_ns=1,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_ktime_ns=5,
-                child_image_ktime_ns=6,
+                child_program_ktime_ns=6,
                 call_start_ktime_ns=7,
                 root_start_ktime_ns=8,
                 child_pid=9,
@@ -361,10 +361,10 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_EXEC,
                 ktime_ns=1,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
-                old_image_ktime_ns=5,
+                old_program_ktime_ns=5,
                 inode=6,
                 device=7,
                 stopped=1,
@@ -378,7 +378,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_EXIT,
                 ktime_ns=1,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 start_boot_ns=5,
@@ -389,7 +389,7 @@ def test_every_field_of_a_stall_arrives():
             id="exit",
         ),
         pytest.param(
-            unseen_exit_record(9, pid=5, image_ktime_ns=7),
+            unseen_exit_record(9, pid=5, program_ktime_ns=7),
             Exit(9, 7, 5, 5, 0, None, ""),
             id="exit-not-seen",
         ),
@@ -397,7 +397,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_LIBRARY,
                 ktime_ns=1,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 stopped=1,
@@ -410,7 +410,7 @@ def test_every_field_of_a_stall_arrives():
             kernel_record(
                 wire.RECORD_DEVICE,
                 ktime_ns=1,
-                image_ktime_ns=2,
+                program_ktime_ns=2,
                 pid=3,
                 tid=4,
                 device=-1,
@@ -435,7 +435,7 @@ def test_every_field_of_a_stall_arrives():
         pytest.param(
             open_call_record(
                 50,
-                image_ktime_ns=7,
+                program_ktime_ns=7,
                 pid=10,
                 tid=11,
                 start_ktime_ns=20,
@@ -456,7 +456,7 @@ def test_every_field_of_a_stall_arrives():
             id="capture",
         ),
         pytest.param(
-            json_record(wire.RECORD_PROCESS, 5, {"comm": "é"}, pid=6, image_ktime_ns=7),
+            json_record(wire.RECORD_PROCESS, 5, {"comm": "é"}, pid=6, program_ktime_ns=7),
             ProcessSeen(5, 7, 6, {"comm": "é"}),
             id="process",
         ),
@@ -484,7 +484,7 @@ def test_the_minimum_of_a_series_is_the_complement_of_what_the_map_holds():
     """The map keeps ~min; zeroed memory there is no minimum, and reads as 0."""
     pairs = [
         series(
-            image_ktime_ns=7,
+            program_ktime_ns=7,
             pid=10,
             metric=wire.METRIC_CALL_DURATION,
             api=30,
@@ -514,7 +514,7 @@ def test_the_time_account_arrives_entry_by_entry():
     """Each entry is a key with all its fields, a time and a count."""
     entries = [
         times_entry(
-            image_ktime_ns=1,
+            program_ktime_ns=1,
             pid=2,
             kernel_stack=3,
             system_call=4,
@@ -527,7 +527,7 @@ def test_the_time_account_arrives_entry_by_entry():
             who_comm="who",
             end_comm="end",
         ),
-        times_entry(image_ktime_ns=8, pid=9, state=0, context=0, time_ns=0, count=0),
+        times_entry(program_ktime_ns=8, pid=9, state=0, context=0, time_ns=0, count=0),
     ]
 
     assert decode_one(times_record(5, entries)) == Times(
@@ -554,7 +554,7 @@ def test_entries_of_the_first_wire_version_are_read():
 )
 def test_time_that_no_exporter_can_send_is_rejected(excess):
     """The account is summed and sent as signed 64-bit numbers."""
-    good = {"image_ktime_ns": 1, "pid": 2, "state": 0, "context": 0, "time_ns": 1, "count": 1}
+    good = {"program_ktime_ns": 1, "pid": 2, "state": 0, "context": 0, "time_ns": 1, "count": 1}
 
     bad = times_entry(**(good | excess))
     assert rejection_of(times_record(5, [bad])) == "bad_body"
@@ -578,7 +578,7 @@ LARGEST = (1 << 63) - 1
 def test_counts_that_no_exporter_can_send_are_rejected(excess):
     """One absurd series, which only a forged recording holds, does not spoil the metrics."""
     good = {
-        "image_ktime_ns": 7,
+        "program_ktime_ns": 7,
         "pid": 10,
         "metric": 1,
         "buckets": {0: (1 << 56) - 1, 191: (1 << 56) - 1},

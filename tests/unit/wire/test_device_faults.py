@@ -17,7 +17,7 @@ SAID = {"told_by": "kernel_log", "xid": 79, "bus_id": "0000:3b:00"}
 def read(body):
     """The events of a record, and why there are none."""
     rejected = Counter()
-    record = json_record(wire.RECORD_DEVICE_FAULT, 7, body, pid=42, image_ktime_ns=5)
+    record = json_record(wire.RECORD_DEVICE_FAULT, 7, body, pid=42, program_ktime_ns=5)
     return list(decode([record], rejected)), dict(rejected)
 
 

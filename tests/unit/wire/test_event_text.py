@@ -21,7 +21,7 @@ from otel_gpu.wire.symbol_records import ProcessSeen, Stack, UserStack
 
 CALL = CudaCall(
     end_ktime_ns=1500,
-    image_ktime_ns=7,
+    program_ktime_ns=7,
     pid=10,
     tid=11,
     start_ktime_ns=1000,
@@ -55,7 +55,7 @@ def test_a_call_is_one_line_with_names_for_its_numbers():
     """Kind, ktime, pid/tid, then every field under its own name."""
     assert list(describe(CALL)) == [
         (
-            "cuda_call 1500 10/11 image_ktime_ns=7 start_ktime_ns=1000 parent_start_ktime_ns=0 "
+            "cuda_call 1500 10/11 program_ktime_ns=7 start_ktime_ns=1000 parent_start_ktime_ns=0 "
             "root_start_ktime_ns=1000 blocked_ns=0 run_queue_ns=0 size_bytes=4096 "
             "address=0x7f0000001000 stream=0x0 function=0x550000000010 "
             "user_stack=5ac0000000000042 status=0 device=0 weight=1 "
@@ -80,7 +80,7 @@ def test_a_stall_names_what_it_waited_for():
 
     assert list(describe(stall)) == [
         (
-            "stall 20 10/11 image_ktime_ns=7 start_ktime_ns=5 runnable_ktime_ns=9 "
+            "stall 20 10/11 program_ktime_ns=7 start_ktime_ns=5 runnable_ktime_ns=9 "
             "call_start_ktime_ns=0 root_start_ktime_ns=0 user_stack=0 culprit_pid=1 culprit_tid=2 "
             "waker_pid=3 waker_tid=4 cpu=0 call_api=0 call_depth=0 switch_type=involuntary kernel_stack=9 "
             'system_call=202 argument=0x7f10 flags=1 comm="me" culprit_comm="hog" waker_comm="" '
@@ -95,7 +95,7 @@ def test_a_gap_names_the_calls_around_it():
 
     assert list(describe(gap)) == [
         (
-            "gap 20 10/11 image_ktime_ns=7 start_ktime_ns=5 blocked_ns=9 run_queue_ns=1 device=-1 "
+            "gap 20 10/11 program_ktime_ns=7 start_ktime_ns=5 blocked_ns=9 run_queue_ns=1 device=-1 "
             "voluntary_switches=2 involuntary_switches=3 previous_api=cudaMalloc "
             'next_api=cudaLaunchKernel choices=slow comm="me"'
         )
@@ -144,13 +144,13 @@ def test_the_time_account_has_a_line_for_each_entry():
     assert list(describe(event)) == [
         "times 50 0/0 entries=2",
         (
-            "time 50 10/0 image_ktime_ns=7 state=blocked context=synchronize api=cudaLaunchKernel "
+            "time 50 10/0 program_ktime_ns=7 state=blocked context=synchronize api=cudaLaunchKernel "
             "kernel_stack=3 system_call=202 flags=1 who_pid=5 who_tid=6 end_state=on_cpu end_pid=5 "
             "end_tid=8 end_kernel_stack=-1 end_system_call=-1 end_flags=0 resource=0 is_folded=0 "
             'time_ns=30 count=4 ended_ns=20 who_comm="who" end_comm="end"'
         ),
         (
-            "time 50 10/0 image_ktime_ns=7 state=9 context=8 api=0 kernel_stack=-1 "
+            "time 50 10/0 program_ktime_ns=7 state=9 context=8 api=0 kernel_stack=-1 "
             "system_call=-1 flags=0 who_pid=0 who_tid=0 end_state=255 end_pid=0 "
             "end_tid=0 end_kernel_stack=-1 end_system_call=-1 end_flags=0 resource=0 is_folded=0 "
             'time_ns=5 count=1 ended_ns=0 who_comm="" end_comm=""'
@@ -172,12 +172,12 @@ def test_a_series_is_a_line_of_its_own():
     assert list(describe(event)) == [
         "aggregates 50 0/0 series=2",
         (
-            "series 50 10/0 image_ktime_ns=7 metric=call_duration api=cudaMemcpy "
+            "series 50 10/0 program_ktime_ns=7 metric=call_duration api=cudaMemcpy "
             "copy_kind=host_to_device status=0 device=-1 nested=0 count=3 sum=30 min=5 max=20 "
             "size_bytes=0 buckets=1:2,3:1"
         ),
         (
-            "series 50 10/0 image_ktime_ns=7 metric=off_cpu switch_type=voluntary copy_kind=none "
+            "series 50 10/0 program_ktime_ns=7 metric=off_cpu switch_type=voluntary copy_kind=none "
             "status=0 device=-1 nested=0 count=3 sum=30 min=5 max=20 size_bytes=0 buckets=1:2,3:1"
         ),
     ]
@@ -196,7 +196,7 @@ def test_facts_are_compact_json():
     event = ProcessSeen(5, 7, 10, {"exe": "/bin/é", "command_args": ["a", "b c"]})
 
     assert list(describe(event)) == [
-        'process 5 10/0 image_ktime_ns=7 facts={"command_args":["a","b c"],"exe":"/bin/\\u00e9"}'
+        'process 5 10/0 program_ktime_ns=7 facts={"command_args":["a","b c"],"exe":"/bin/\\u00e9"}'
     ]
 
 
@@ -204,7 +204,7 @@ def test_a_clock_and_a_device_have_no_surprises():
     """Kinds without a thread show 0/0, and a UUID is hexadecimal."""
     assert list(describe(Clock(5, 6))) == ["clock 5 0/0 unix_ns=6"]
     assert list(describe(Device(5, 7, 10, 11, 0, b"\x01" * 16, "H100"))) == [
-        'device 5 10/11 image_ktime_ns=7 device=0 uuid=01010101010101010101010101010101 name="H100"'
+        'device 5 10/11 program_ktime_ns=7 device=0 uuid=01010101010101010101010101010101 name="H100"'
     ]
 
 

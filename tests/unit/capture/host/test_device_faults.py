@@ -71,13 +71,13 @@ def test_a_fault_is_that_of_the_watched_process(bench):
 def test_a_fault_of_another_process_is_nobodys(bench, pid):
     """It is told of the device, with the number that the driver said."""
     (fault,) = bench.read(FELL_OFF._replace(pid=pid))
-    assert (fault.pid, fault.image_ktime_ns, fault.said_pid) == (0, 0, pid)
+    assert (fault.pid, fault.program_ktime_ns, fault.said_pid) == (0, 0, pid)
 
 
 def test_pids_of_another_namespace_are_nobodys():
     """The driver's are those of the initial one."""
     (fault,) = Bench(knows_pids=False).read(FELL_OFF)
-    assert (fault.pid, fault.image_ktime_ns, fault.said_pid) == (0, 0, 4242)
+    assert (fault.pid, fault.program_ktime_ns, fault.said_pid) == (0, 0, 4242)
 
 
 def test_a_process_that_ended_of_it_is_still_known(bench):
@@ -85,7 +85,7 @@ def test_a_process_that_ended_of_it_is_still_known(bench):
     bench.images.clear()
     bench.faults.note_ended([(4242, 777)])
     (fault,) = bench.read(FELL_OFF)
-    assert (fault.pid, fault.image_ktime_ns) == (4242, 777)
+    assert (fault.pid, fault.program_ktime_ns) == (4242, 777)
 
 
 def test_what_repeats_itself_is_told_of_once_a_second_and_counted(bench):

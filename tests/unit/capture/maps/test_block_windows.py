@@ -20,7 +20,7 @@ class Blocks:
 
     def read_totals(self):
         for pid, reports in self.reports.items():
-            key = wire.DEVICE_KEY.build(image_ktime_ns=IMAGES.get(pid, 1), pid=pid)
+            key = wire.DEVICE_KEY.build(program_ktime_ns=IMAGES.get(pid, 1), pid=pid)
             frees = reports // 2
             yield key, wire.MEMORY_TOTALS.build(allocations=reports - frees, frees=frees)
 

@@ -166,4 +166,4 @@ def test_blocks_of_an_image_are_forgotten(kernel):
     BlockMaps(kernel, load(None, {}, {})).forget_blocks([IMAGE])
 
     [key] = kernel.maps["blocks"]
-    assert wire.BLOCK_KEY.named(key)["image_ktime_ns"] == 51
+    assert wire.BLOCK_KEY.named(key)["program_ktime_ns"] == 51

@@ -17,7 +17,7 @@ FEW = 3
 
 def entry(who, time_ns, *, image=IMAGE, name=b"short"):
     fields = dict.fromkeys(wire.TIMES_KEY.fields, 0)
-    fields |= {"pid": image[0], "image_ktime_ns": image[1], "who_pid": who, "who_tid": who}
+    fields |= {"pid": image[0], "program_ktime_ns": image[1], "who_pid": who, "who_tid": who}
     fields |= {"state": wire.STATE_RUN_QUEUE, "kernel_stack": -1, "end_kernel_stack": -1}
     key = wire.TIMES_KEY.pack(*fields.values())
     return key, wire.TIMES.pack(time_ns, 1, time_ns, name, b"")

@@ -16,9 +16,9 @@ LIVING, GONE = (10, 100), (11, 100)
 
 
 def entry(image, calls=1):
-    pid, image_ktime_ns = image
+    pid, program_ktime_ns = image
     return series(
-        image_ktime_ns=image_ktime_ns,
+        program_ktime_ns=program_ktime_ns,
         pid=pid,
         metric=wire.METRIC_CALL_DURATION,
         buckets={3: calls},
@@ -30,9 +30,9 @@ def entry(image, calls=1):
 
 def taken(image, ended_ns):
     """Time in a run queue, in which another process had the CPU."""
-    pid, image_ktime_ns = image
+    pid, program_ktime_ns = image
     return times_entry(
-        image_ktime_ns=image_ktime_ns, pid=pid, state=1, context=0, who_pid=99, time_ns=ended_ns
+        program_ktime_ns=program_ktime_ns, pid=pid, state=1, context=0, who_pid=99, time_ns=ended_ns
     )
 
 
@@ -92,7 +92,7 @@ class Programs:
         self.blocks, self.communicators, self.rhythms = Blocks(), Communicators(), None
         self.aggregates = dict(entry(image, calls) for image in images)
         self.times = dict(
-            times_entry(image_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
+            times_entry(program_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
             for pid, ktime_ns in images
         )
         self.thresholds = {}
@@ -206,7 +206,7 @@ def test_thresholds_go_with_their_series(programs, snapshots):
 def holder(stack, live_blocks, image=GONE):
     """A holder of one image, with its key."""
     pid, ktime_ns = image
-    key = wire.HOLDER_KEY.build(image_ktime_ns=ktime_ns, stack=stack, pid=pid)
+    key = wire.HOLDER_KEY.build(program_ktime_ns=ktime_ns, stack=stack, pid=pid)
     return key, wire.HOLDER.build(live_bytes=512 * live_blocks, live_blocks=live_blocks)
 
 
@@ -236,7 +236,7 @@ def test_holders_of_an_image_that_ended_are_sent_and_freed(programs, snapshots):
 def test_what_only_frees_what_it_inherited_is_not_sent_but_freed(programs, snapshots):
     """A child whose parent has memory: its totals are 0."""
     pid, ktime_ns = GONE
-    key = wire.DEVICE_KEY.build(image_ktime_ns=ktime_ns, pid=pid)
+    key = wire.DEVICE_KEY.build(program_ktime_ns=ktime_ns, pid=pid)
     programs.blocks.totals[key] = bytes(wire.MEMORY_TOTALS.size)
 
     assert list(snapshots.memory()) == []
@@ -247,7 +247,9 @@ def test_what_only_frees_what_it_inherited_is_not_sent_but_freed(programs, snaps
 
 def communicator(handle, image=GONE, **values):
     pid, ktime_ns = image
-    key = wire.COMMUNICATOR_KEY.build(image_ktime_ns=ktime_ns, pid=pid, handle=handle, generation=1)
+    key = wire.COMMUNICATOR_KEY.build(
+        program_ktime_ns=ktime_ns, pid=pid, handle=handle, generation=1
+    )
     return key, wire.COMMUNICATOR.build(made_ktime_ns=1, **values)
 
 

@@ -19,7 +19,7 @@ BOOKED = (0, 0)
 
 
 def entry(context, api, time_ns, state=wire.STATE_ON_CPU, **details):
-    key = {"image_ktime_ns": 7, "pid": 9, "state": state, "context": context, "api": api}
+    key = {"program_ktime_ns": 7, "pid": 9, "state": state, "context": context, "api": api}
     key |= {"kernel_stack": -1, "system_call": -1, **details}
     value = wire.TIMES.build(time_ns=time_ns, ended_ns=time_ns, count=1)
     return wire.TIMES_KEY.build(**key), value

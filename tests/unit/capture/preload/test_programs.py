@@ -85,7 +85,7 @@ def count(found):
     """How many calls there are, of one series."""
     ((key, value),) = found.items()
     named = wire.AGGREGATE_KEY.named(key)
-    assert (named["pid"], named["image_ktime_ns"]) == IMAGE
+    assert (named["pid"], named["program_ktime_ns"]) == IMAGE
     assert (named["api"], named["metric"]) == (CALL["api"], wire.METRIC_CALL_DURATION)
     return wire.AGGREGATE.named(value)["buckets_40"]
 

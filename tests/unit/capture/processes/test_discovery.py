@@ -62,8 +62,8 @@ def test_those_that_wait_are_introduced_in_turn_unless_given_up():
     """An image that ended is not looked at any more."""
     now_ktime_ns = time.monotonic_ns()
     waiting = ProcessDiscovery(Processes())
-    for image_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
-        waiting.put_off(OWN, image_ktime_ns)
+    for program_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
+        waiting.put_off(OWN, program_ktime_ns)
     waiting.give_up(OWN, now_ktime_ns)
 
     assert introduced(waiting.make_some()) == [OWN]
@@ -100,8 +100,8 @@ def test_who_could_not_be_read_in_time_is_introduced_again(monkeypatch):
     monkeypatch.setattr(introductions_module, "is_late", lambda _pid: late[0])
     now_ktime_ns = time.monotonic_ns()
     waiting = ProcessDiscovery(Processes())
-    for image_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
-        assert introduced(waiting.make(OWN, image_ktime_ns)) == [OWN]
+    for program_ktime_ns in (now_ktime_ns, now_ktime_ns + 1):
+        assert introduced(waiting.make(OWN, program_ktime_ns)) == [OWN]
     waiting.retry()
     assert not waiting.is_pending
     waiting.give_up(OWN, now_ktime_ns)

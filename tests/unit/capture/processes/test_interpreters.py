@@ -102,7 +102,7 @@ def test_the_runtime_state_is_where_the_interpreter_says(told, name):
 
     assert told.interpreters.keys() == {process.pid}
     found = told.interpreters[process.pid]
-    assert (found["image_ktime_ns"], found["start"]) == (IMAGE, said)
+    assert (found["program_ktime_ns"], found["start"]) == (IMAGE, said)
     assert 600 < found["end"] - found["start"] < 10_000_000
     assert divmod(found["version"], 256) == python.minor
     assert interpreters.reasons == {}
@@ -323,7 +323,7 @@ def test_a_child_has_its_parent_s_until_it_becomes_another_program(told):
     interpreters.inherit(python.pid, 10, 88)
     interpreters.inherit(99, 11, 88)
     assert here["version"] == sys.version_info[0] << 8 | sys.version_info[1]
-    assert told.interpreters == {python.pid: here, 10: here | {"image_ktime_ns": 88}}
+    assert told.interpreters == {python.pid: here, 10: here | {"program_ktime_ns": 88}}
 
     interpreters.forget(10)
     interpreters.forget(10)
@@ -337,7 +337,7 @@ def test_another_program_of_the_same_process_is_looked_at_anew(told):
     interpreters.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
     interpreters.examine(os.getpid(), 88, mapped_files(os.getpid()))
 
-    assert told.interpreters[os.getpid()]["image_ktime_ns"] == 88
+    assert told.interpreters[os.getpid()]["program_ktime_ns"] == 88
 
 
 def test_a_process_that_is_gone_is_no_error(told):

@@ -41,8 +41,8 @@ def test_this_process_is_told_of_once_it_has_the_library(places):
 
     contexts.examine(os.getpid(), IMAGE, mapped_files(os.getpid()))
 
-    image_ktime_ns, offset, module = places[os.getpid()]
-    assert image_ktime_ns == IMAGE
+    program_ktime_ns, offset, module = places[os.getpid()]
+    assert program_ktime_ns == IMAGE
     assert module or offset
     contexts.inherit(os.getpid(), 4242, IMAGE + 1)
     assert places[4242] == (IMAGE + 1, offset, module)

@@ -33,7 +33,7 @@ class Programs:
     def image(self, pid):
         return self.watched.get(pid, 0)
 
-    def watch_threads(self, pid, image_ktime_ns, flags):
+    def watch_threads(self, pid, program_ktime_ns, flags):
         self.followed.append(pid)
 
 
@@ -52,9 +52,9 @@ def make():
     return make
 
 
-def call(pid, image_ktime_ns=NOW_KTIME_NS):
+def call(pid, program_ktime_ns=NOW_KTIME_NS):
     return call_record(
-        pid=pid, tid=pid, image_ktime_ns=image_ktime_ns, ktime_ns=image_ktime_ns + 1, api=1
+        pid=pid, tid=pid, program_ktime_ns=program_ktime_ns, ktime_ns=program_ktime_ns + 1, api=1
     )
 
 
@@ -76,9 +76,9 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
     assert programs.followed == [OWN]
 
 
-@pytest.mark.parametrize("image_ktime_ns", [0, NOW_KTIME_NS + 1], ids=["ended", "replaced"])
-def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, image_ktime_ns):
-    programs, watchlist = make({OWN: image_ktime_ns})
+@pytest.mark.parametrize("program_ktime_ns", [0, NOW_KTIME_NS + 1], ids=["ended", "replaced"])
+def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, program_ktime_ns):
+    programs, watchlist = make({OWN: program_ktime_ns})
 
     list(watchlist.notice([call(OWN)]))
 
@@ -121,8 +121,8 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
     monkeypatch.setattr(
         watchlist, "_place_probes", lambda pid, _note: looked.append(pid) or iter(())
     )
-    tick = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS)
-    stranger = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, image_ktime_ns=NOW_KTIME_NS + 1)
+    tick = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, program_ktime_ns=NOW_KTIME_NS)
+    stranger = kernel_record(wire.RECORD_CPU_SAMPLE, pid=OWN, program_ktime_ns=NOW_KTIME_NS + 1)
 
     for number in range(1, 101):
         list(watchlist.after_tick(tick))

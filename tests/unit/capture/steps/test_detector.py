@@ -26,8 +26,8 @@ class Maps:
         self.told = 0  # rhythms, so far
 
     def claim(self, index, log, *, tid=9, image=IMAGE, **fields):
-        pid, image_ktime_ns = image
-        who = {"pid": pid, "tid": tid, "image_ktime_ns": image_ktime_ns}
+        pid, program_ktime_ns = image
+        who = {"pid": pid, "tid": tid, "program_ktime_ns": program_ktime_ns}
         calls = {"area": 1, "kept": len(log.calls.symbols), "made": len(log.calls.symbols)}
         named = wire.RHYTHM.named(wire.RHYTHM.build(**who, **(calls | fields)))
         self.rhythms[index], self.kept[index] = named, log.calls
@@ -118,13 +118,13 @@ def bounds(log):
 
 
 def round_of(start_ktime_ns, end_ktime_ns, *, tid=9, image=IMAGE, index=0):
-    pid, image_ktime_ns = image
+    pid, program_ktime_ns = image
     return wire.ROUND_RECORD.build(
         kind=wire.RECORD_ROUND,
         size=wire.ROUND_RECORD.size,
         ktime_ns=end_ktime_ns,
         start_ktime_ns=start_ktime_ns,
-        image_ktime_ns=image_ktime_ns,
+        program_ktime_ns=program_ktime_ns,
         rhythm=index,
         pid=pid,
         tid=tid,
@@ -252,8 +252,8 @@ def test_a_program_that_tells_its_steps_has_no_found_ones(maps, steps):
     """From the first one on that it tells."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
-    pid, image_ktime_ns = IMAGE
-    told = wire.STEP_RECORD.build(kind=wire.RECORD_STEP, pid=pid, image_ktime_ns=image_ktime_ns)
+    pid, program_ktime_ns = IMAGE
+    told = wire.STEP_RECORD.build(kind=wire.RECORD_STEP, pid=pid, program_ktime_ns=program_ktime_ns)
 
     read(steps)
     steps.note_reported(told)

@@ -37,9 +37,9 @@ BEGIN_KTIME_NS = 1_000 * S
 BEGIN_UNIX_NS = 1_760_000_000 * S
 LAUNCH, STREAM_SYNC, MEMCPY = 1, 5, 30
 PIPE_READ = 7
-TRAINER = {"pid": 4242, "image_ktime_ns": 900 * S}
+TRAINER = {"pid": 4242, "program_ktime_ns": 900 * S}
 MAIN = TRAINER | {"tid": 4242, "comm": "python3"}
-WORKER = {"pid": 4250, "image_ktime_ns": 950 * S, "tid": 4250, "comm": "pt_data_worker"}
+WORKER = {"pid": 4250, "program_ktime_ns": 950 * S, "tid": 4250, "comm": "pt_data_worker"}
 HOG = {"culprit_pid": 900, "culprit_tid": 901}
 NOWHERE = {"kernel_stack": -1, "system_call": -1}
 
@@ -76,7 +76,7 @@ def tell(hog: str = "cc1plus") -> Iterator[bytes]:
             at(0.1),
             {"ppid": 1, "exe": "/usr/bin/python3.11", "command_args": arguments},
             pid=image["pid"],
-            image_ktime_ns=image["image_ktime_ns"],
+            program_ktime_ns=image["program_ktime_ns"],
         )
     yield json_record(
         wire.RECORD_STACK,

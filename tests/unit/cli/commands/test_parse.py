@@ -29,7 +29,7 @@ def test_each_record_is_a_line(recording, capsys):
         "clock 1 0/0 unix_ns=2",
         "rejected 0 0/0 reason=short bytes=1 start=3f",
     ]
-    assert lines[2].startswith("cuda_call 0 0/0 image_ktime_ns=0 ")
+    assert lines[2].startswith("cuda_call 0 0/0 program_ktime_ns=0 ")
     assert len(lines) == 3
 
 

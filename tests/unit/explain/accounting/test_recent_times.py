@@ -101,7 +101,7 @@ class TestWindow:
 
     def test_another_program_of_the_same_pid_begins_anew(self):
         made = recent((11, (BLOCKED, GAP, SECOND)))
-        other = image(RANK.pid, name="next", image_ktime_ns=99)
+        other = image(RANK.pid, name="next", program_ktime_ns=99)
         made.observe(
             times(12, thread_time(other, BLOCKED, GAP, 500 * MS, count=0, wait=OPEN)),
             lambda _: None,

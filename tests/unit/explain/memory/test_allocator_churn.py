@@ -91,7 +91,7 @@ def test_what_an_emptied_cache_costs_is_all_that_is_counted():
     assert incident.severity == "high"
     assert incident.processes == (TRAINER,)
     assert "torch.cuda.empty_cache()" in incident.advice[0]
-    (one,) = explainer.churn.churn_of((TRAINER.pid, TRAINER.image_ktime_ns))
+    (one,) = explainer.churn.churn_of((TRAINER.pid, TRAINER.program_ktime_ns))
     assert (one.kind, one.place.line, one.calls, one.frees) == (CauseKind.EMPTY_CACHE, 74, 50, 50)
     assert (one.time_ns, one.max_ns) == (500 * MS, 10 * MS)
 
@@ -176,4 +176,4 @@ def test_calls_inside_others_are_part_of_those():
     inner = call(TRAINER, "cuMemAlloc", SECOND, MS, stack=at_line(9), parent_start_ktime_ns=7)
     explainer.push(inner)
 
-    assert explainer.churn.churn_of((TRAINER.pid, TRAINER.image_ktime_ns)) == ()
+    assert explainer.churn.churn_of((TRAINER.pid, TRAINER.program_ktime_ns)) == ()

@@ -119,7 +119,7 @@ def test_a_call_that_hangs_has_its_stack(builder):
 
 def test_a_call_that_began_before_the_capture_says_so(builder):
     """Whoever reads its length knows that it is a lower bound."""
-    seen, early = samples.open_call(), samples.open_call(start_ktime_ns=1, image_ktime_ns=2)
+    seen, early = samples.open_call(), samples.open_call(start_ktime_ns=1, program_ktime_ns=2)
 
     attribute = "otel_gpu.call.began_before_capture"
     assert attribute not in dict(builder.spans(seen)[0].attributes)

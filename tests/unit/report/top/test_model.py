@@ -283,7 +283,7 @@ def test_ended_processes_come_last():
 
 def test_a_call_that_began_before_the_capture_is_shown_as_long_as_it_is_found():
     """Its age is a lower bound; it is looked at every second, however old it is."""
-    trainer = image(image_ktime_ns=15 * SECOND)
+    trainer = image(program_ktime_ns=15 * SECOND)
     hanging = open_call(trainer, "cudaStreamSynchronize", 10 * SECOND, 5_000 * SECOND)
     board = board_of(capture(), hanging)
 

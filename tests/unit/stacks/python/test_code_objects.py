@@ -28,13 +28,13 @@ def code_record(
     room=512,
     **fields,
 ):
-    pid, image_ktime_ns = image
+    pid, program_ktime_ns = image
     values = {
         "kind": wire.RECORD_CODE,
         "flags": 0,
         "size": HEAD_BYTES + room,
         "ktime_ns": 5,
-        "image_ktime_ns": image_ktime_ns,
+        "program_ktime_ns": program_ktime_ns,
         "pid": pid,
         "tid": pid,
         "code": code,

@@ -22,7 +22,7 @@ NUMBERED = struct.pack("<8sQQ96Q", b"xdebugpy", 0x030D00F0, 0, *range(96))
 
 def test_a_layout_is_what_the_kernel_side_is_told():
     """Its fields are those of struct interpreter behind the addresses."""
-    assert wire.INTERPRETER.fields[:3] == ("image_ktime_ns", "start", "end")
+    assert wire.INTERPRETER.fields[:3] == ("program_ktime_ns", "start", "end")
     assert wire.INTERPRETER.fields[3:] == InterpreterLayout._fields
 
 

@@ -7,7 +7,7 @@ from tests.activities import MS, SECOND, T0, calls, image
 
 MIB = 1 << 20
 TRAINER = image()
-NAME = ((42, TRAINER.image_ktime_ns), -1, "runtime")
+NAME = ((42, TRAINER.program_ktime_ns), -1, "runtime")
 
 
 def grown(at_s, durations_ns, before=(), api="cudaMalloc", **key):

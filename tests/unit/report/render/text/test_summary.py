@@ -47,7 +47,7 @@ def image(pid, service="train.py"):
 
 
 def series(process, api, counts, *, total_ns, status=0, metric=wire.METRIC_CALL_DURATION):
-    key = SeriesKey(process.image_ktime_ns, process.pid, status, 0, metric, api, 255, 0)
+    key = SeriesKey(process.program_ktime_ns, process.pid, status, 0, metric, api, 255, 0)
     aggregate = Aggregate(total_ns, 2_000, 9_000, 0, buckets_with(counts))
     return Series(process, key, API_BY_NUMBER.get(api), None, aggregate)
 
