@@ -100,7 +100,7 @@ PENDING_TEXTS = frozenset(
         "",
     }
 )
-PENDING_NAMES = PENDING_TEXTS
+PENDING_NAMES = PENDING_TEXTS - {"files"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 
