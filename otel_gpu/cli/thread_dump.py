@@ -16,6 +16,7 @@ from otel_gpu.cli.part_reports import write_result
 from otel_gpu.config import Config
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.waits.kernel_reasons import find_reason
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.procfs import kernel_clock
@@ -24,8 +25,6 @@ from otel_gpu.procfs.proc_files import process_name
 from otel_gpu.report.json_form import to_text
 from otel_gpu.report.render.text.thread_dump import write_threads
 from otel_gpu.report.stacks.thread_dump import (
-    BLOCKED,
-    STATES,
     ThreadNow,
     ThreadsReport,
     make_threads_document,
@@ -34,6 +33,7 @@ from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
 from otel_gpu.wire.symbol_records import Stack, UserStack
+from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
 _LOOKS_AT_INTERPRETER = 5
@@ -160,13 +160,13 @@ class _Round:
 
     def _thread(self, looked: _ResolvedThread) -> ThreadNow:
         look = looked.look
-        state = STATES[look.state]
+        state = THREAD_STATES[look.state]
         for event in decode(self._kernel_stacks.tell(look.kernel_stack), Counter()):
             if isinstance(event, Stack):
                 self._functions[event.kernel_stack] = event.functions
         functions = self._functions.get(look.kernel_stack, ())
-        reason = ""
-        if state == BLOCKED:
+        reason = WaitReason.NONE
+        if state == ThreadState.BLOCKED:
             flags = wire.STALL_FAULT if look.system_call < 0 else 0
             kernels = find_reason(functions, look.system_call, flags, platform.machine())
             reason = refine_reason(kernels, self._table.rules_of(looked.stack))

@@ -22,6 +22,7 @@ from otel_gpu.enrich.identity.identities import (
 )
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.communicators import Communicator
 from otel_gpu.wire.device_activity import DeviceTrace
@@ -52,8 +53,7 @@ class StallActivity(NamedTuple):
     """
     A scheduler stall of a watched thread.
 
-    ``reason`` says what it was blocked on (``enrich/waits/kernel_reasons.py``), ``""`` when it was
-    not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
+    ``reason`` says what it was blocked on, ``NONE`` when it was not blocked at all; ``functions`` is its kernel stack, innermost first, and ``stack``
     where in the program it left the CPU. A stall can be two spans: ``span_id`` is that of
     the time until it could run, ``run_queue_span_id`` that of its wait for a CPU; where
     there was no such time, the id is empty.
@@ -64,7 +64,7 @@ class StallActivity(NamedTuple):
     start_unix_ns: int
     runnable_unix_ns: int
     end_unix_ns: int
-    reason: str
+    reason: WaitReason
     functions: tuple[str, ...]
     stack: CallStack | None
     trace_id: bytes

@@ -31,6 +31,7 @@ from otel_gpu.enrich.ids import NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.marks import RangeActivity, StepActivity
 from otel_gpu.enrich.stack_table import StackTable
 from otel_gpu.enrich.waits.kernel_waits import KernelWaits
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.enrich.waits.resource_table import ResourceTable, reason_for
 from otel_gpu.enrich.waits.user_reasons import refine_reason
 from otel_gpu.limits.recent import Recent
@@ -183,7 +184,7 @@ class NameResolver:
         """Return a stall, with what it was about."""
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         _, runnable_unix_ns = self.clock.date(event.end_ktime_ns, event.runnable_ktime_ns)
-        reason, resource = "", self.resources.find(event.resource)
+        reason, resource = WaitReason.NONE, self.resources.find(event.resource)
         if event.runnable_ktime_ns > event.start_ktime_ns:
             reason = refine_reason(
                 self.waits.reason(event.kernel_stack, event.system_call, event.flags),

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, Program, Resource
+from otel_gpu.enrich.waits.reasons import WaitReason
 
 
 class Wait(NamedTuple):
@@ -15,7 +16,7 @@ class Wait(NamedTuple):
         who: Who had the CPU that it waited for, or ended its wait.
         end: The last one of those who waited for each other; may be ``who`` itself.
         end_state: What that one did meanwhile: an enumerator of ``thread_state``.
-        end_reason: What it was blocked on, if it was; empty: it was not.
+        end_reason: What it was blocked on, if it was; ``NONE``: it was not.
         resource: What the system call that the thread waited in was about.
     """
 
@@ -23,7 +24,7 @@ class Wait(NamedTuple):
     who: Culprit | None
     end: Culprit | None
     end_state: int
-    end_reason: str
+    end_reason: WaitReason
     resource: Resource | None
 
     def by_name(self) -> "Wait":
@@ -37,15 +38,11 @@ def _name_of(one: Culprit | None) -> Culprit | None:
     return one and one._replace(pid=0, tid=0)
 
 
-NO_WAIT = Wait(0, None, None, wire.STATE_NONE, "", None)
+NO_WAIT = Wait(0, None, None, wire.STATE_NONE, WaitReason.NONE, None)
 """Nothing is known but the time."""
 
 
-PREEMPTED = "preempted"
-"""The reason of time in a run queue of a thread whose CPU was taken from it: else it was woken."""
-
-
-TimeKind = tuple[int, int, str, Wait]
+TimeKind = tuple[int, int, WaitReason, Wait]
 """What an entry of the time account is about: state, context, reason, and what is known of the wait."""
 
 
@@ -62,7 +59,7 @@ class ThreadTime(NamedTuple):
     process: Program
     state: int
     context: int
-    reason: str
+    reason: WaitReason
     time_ns: int
     count: int  # type: ignore[assignment] # as above
     ended_ns: int = 0

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, ProcessKey, Program, key_of
-from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime, TimeKind, Wait
-from otel_gpu.enrich.waits.kernel_reasons import CAPTURE, STOPPED
+from otel_gpu.enrich.thread_times import ThreadTime, TimeKind, Wait
 from otel_gpu.enrich.waits.kernel_waits import KernelWaits
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.enrich.waits.resource_table import ResourceTable, reason_for
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
@@ -29,7 +29,7 @@ class _Sum:
 
     def __init__(self, kind: TimeKind) -> None:
         self.kind = kind
-        self.is_stop = kind[2] in (CAPTURE, STOPPED)
+        self.is_stop = kind[2] in (WaitReason.CAPTURE, WaitReason.STOPPED)
         self.entries = self.time_ns = self.count = self.ended_ns = 0
         self.made: ThreadTime | None = None
 
@@ -187,13 +187,13 @@ class TimeAccounts:
 
     def _kind(self, entry: TimesEntry) -> TimeKind:
         key = entry.key
-        reason = end_reason = ""
+        reason = end_reason = WaitReason.NONE
         resource = self._resources.find(key.resource)
         if key.state == wire.STATE_BLOCKED:
             reason = self._waits.reason(key.kernel_stack, key.system_call, key.flags)
             reason = reason_for(reason, resource)
         elif key.state == wire.STATE_RUN_QUEUE and key.flags & wire.STALL_PREEMPTED:
-            reason = PREEMPTED
+            reason = WaitReason.PREEMPTED
         if key.end_state == wire.STATE_BLOCKED:
             end_reason = self._waits.reason(
                 key.end_kernel_stack, key.end_system_call, key.end_flags
@@ -216,8 +216,8 @@ def _settle_own_stops(totals: dict[TimeKind, _Figures]) -> None:
     """
     # Not in the order in which they were read: it would decide between several of them.
     kinds = sorted(totals, key=repr)
-    for own in [kind for kind in kinds if kind[2] == CAPTURE]:
-        for kind in [one for one in kinds if one[1] == own[1] and one[2] == STOPPED]:
+    for own in [kind for kind in kinds if kind[2] == WaitReason.CAPTURE]:
+        for kind in [one for one in kinds if one[1] == own[1] and one[2] == WaitReason.STOPPED]:
             if kind not in totals:
                 continue
             time_ns, count, ended_ns = totals[own]

@@ -8,6 +8,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity, Program
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
+from otel_gpu.enrich.waits.reasons import read_reason
 from otel_gpu.recorder.pages import Pages
 from otel_gpu.recorder.rows.resource_text import read_resource
 from otel_gpu.recorder.rows.stacks import read_stack
@@ -52,6 +53,7 @@ class Dictionary:
         self._ahead: dict[str, dict[int, Row]] = {}
 
     resource = staticmethod(read_resource)
+    reason = staticmethod(read_reason)
 
     def _one(self, table: str, number: int | None) -> Row | None:
         if number is None:

@@ -164,6 +164,9 @@ class StoredNames:
         number = self._program_stacks.get(stack.id)
         return self._program_stacks.add(stack.id, stack) if number is None else number
 
+    # As plain text, which SQLite binds without asking what it adapts to.
+    reason = staticmethod(str)
+
     def resource(self, resource: Resource | None) -> str | None:
         """Return what a thread waited for as its row says it; None: it is not known."""
         return None if resource is None else resource_text(resource)

@@ -34,6 +34,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import ProcessKey, Who, key_of
 from otel_gpu.enrich.ids import MAX_AROUND, NO_SEED, SpanIds, capture_seed
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import read_reason
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.pages import Pages
@@ -325,14 +326,22 @@ class Playback:
     def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
         """Add to the time account; all of it of the processes that it was about."""
         touched: dict[ProcessKey, Account] = {}
-        for number, *key, wait, time_ns, count, ended_ns in rows:
+        for number, state, context, reason, wait, time_ns, count, ended_ns in rows:
             process = self._directory.process(number)
             if process is None:
                 self._pages.reject("thread_times")
                 continue
             account = touched[key_of(process)] = self._accounts.find(process)
-            found = (*key, time_ns, count, ended_ns, self._directory.wait(wait))
-            time = ThreadTime(process, *found)
+            time = ThreadTime(
+                process,
+                state,
+                context,
+                read_reason(reason),
+                time_ns,
+                count,
+                ended_ns,
+                self._directory.wait(wait),
+            )
             if known := account.times.get(time.kind):
                 time = time_with(time, known)
             # Rows of a stranger can take away more than there was.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey, Program, Who, key_of
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.chains import (
     COLLECTIVE,
     OWN_TIME,
@@ -39,6 +40,7 @@ from otel_gpu.state.code_lines import NO_LINES, CodeLines, Line
 from otel_gpu.state.pressure import Load, Throttled
 from otel_gpu.state.window import Window
 from otel_gpu.wire.frames import KERNEL, NATIVE, Frame
+from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 __all__ = [
     "COLLECTIVE",
@@ -81,6 +83,7 @@ __all__ = [
     "TimeBucket",
     "TimeNode",
     "VerdictClass",
+    "WaitReason",
     "Where",
     "Who",
     "Window",
@@ -106,22 +109,11 @@ class Context(StrEnum):
     OTHER = "other"
 
 
-class ThreadState(StrEnum):
-    """How a thread was off the CPU."""
-
-    RUN_QUEUE = "run_queue"
-    BLOCKED = "blocked"
-
-
 _CONTEXTS: Mapping[int, Context] = {
     wire.CONTEXT_GAP: Context.GAP,
     wire.CONTEXT_SYNCHRONIZE: Context.SYNCHRONIZE,
     wire.CONTEXT_CALL: Context.CALL,
     wire.CONTEXT_OTHER: Context.OTHER,
-}
-_STATES: Mapping[int, ThreadState] = {
-    wire.STATE_RUN_QUEUE: ThreadState.RUN_QUEUE,
-    wire.STATE_BLOCKED: ThreadState.BLOCKED,
 }
 
 
@@ -132,7 +124,7 @@ def context_named(number: int) -> str:
 
 def state_named(number: int) -> str:
     """Return the thread state with an enumerator of the wire, or its number."""
-    return _STATES.get(number, str(number))
+    return THREAD_STATES.get(number, str(number))
 
 
 class ProcessReport(NamedTuple):
@@ -209,13 +201,13 @@ class OffCpu(NamedTuple):
     """
     Time that threads of a process did not run, for one reason.
 
-    ``reason`` of the run queue is ``preempted`` where a CPU was taken from them, else empty.
+    ``reason`` of the run queue is ``PREEMPTED`` where a CPU was taken from them, else ``NONE``.
     """
 
     process: Program
     context: str
     state: str
-    reason: str
+    reason: WaitReason
     time_ns: int
     times: int
 

@@ -22,34 +22,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.limits.caches import remembered
-
-UNKNOWN = "unknown"
-GIL = "gil"
-LOCK = "lock"
-IO = "io"
-IPC = "ipc"
-SLEEP = "sleep"
-PAGE_FAULT = "page_fault"
-RECLAIM = "reclaim"
-MMAP_LOCK = "mmap_lock"
-CHILD_WAIT = "child_wait"
-STOPPED = "stopped"
-# By its cgroup, and not by a signal.
-FROZEN = "frozen"
-# By the agent, until its probes stand.
-CAPTURE = "capture"
-DRIVER = "driver"
-# For an item that another thread or process puts in: only user stacks tell.
-QUEUE = "queue"
-# For a host that this one connected to: only what the system call was about tells.
-NETWORK = "network"
-REASONS = frozenset(
-    {
-        *(UNKNOWN, GIL, LOCK, QUEUE, IO, IPC, SLEEP, PAGE_FAULT),
-        *(RECLAIM, MMAP_LOCK, CHILD_WAIT, STOPPED, FROZEN, CAPTURE, DRIVER, NETWORK),
-    }
-)
 
 
 class KernelRule(NamedTuple):
@@ -62,7 +36,7 @@ class KernelRule(NamedTuple):
         inside: If set, one of the frames further in must have such a name.
     """
 
-    reason: str
+    reason: WaitReason
     functions: str
     inside: str = ""
 
@@ -73,12 +47,12 @@ _COMPLETION = r"__wait_for_common|wait_for_common|wait_for_completion.*|wait_for
 # Of two rows that know the same function, the first one holds.
 RULES: tuple[KernelRule, ...] = (
     # The end of a process is handled where its stops are, and is none.
-    KernelRule(UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
+    KernelRule(WaitReason.UNKNOWN, r"do_exit|do_group_exit|(do|vfs)_coredump"),
     # Of cgroup v2 and of v1: both are inside of get_signal.
-    KernelRule(FROZEN, r"do_freezer_trap|(__)?refrigerator"),
-    KernelRule(STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
+    KernelRule(WaitReason.FROZEN, r"do_freezer_trap|(__)?refrigerator"),
+    KernelRule(WaitReason.STOPPED, r"do_signal_stop|ptrace_stop|do_jobctl_trap|get_signal"),
     KernelRule(
-        MMAP_LOCK,
+        WaitReason.MMAP_LOCK,
         r"vm_mmap_pgoff|(__)?vm_munmap|do_mprotect_pkey|do_madvise.*|madvise_.*|mmap_(read|write)_.*"
         r"|lock_mm_and_find_vma|get_mmap_lock_carefully|do_user_addr_fault|do_page_fault"
         r"|exc_page_fault|__mm_populate|dup_mm(ap)?|copy_process|exit_mmap|exit_mm|__ksm_.*"
@@ -90,7 +64,7 @@ RULES: tuple[KernelRule, ...] = (
         inside=_SEMAPHORE,
     ),
     KernelRule(
-        RECLAIM,
+        WaitReason.RECLAIM,
         r"try_to_free_(mem_cgroup_)?pages|do_try_to_free_pages|__perform_reclaim"
         r"|shrink_(node|lruvec|slab|zones|one|many|folio_list|page_list|(in)?active_list).*"
         r"|(__)?mem_cgroup_(handle_over_high|oom.*|out_of_memory)|try_charge(_memcg)?"
@@ -98,26 +72,26 @@ RULES: tuple[KernelRule, ...] = (
         r"|throttle_direct_reclaim|reclaim_throttle|congestion_wait|wait_iff_congested",
     ),
     KernelRule(
-        PAGE_FAULT,
+        WaitReason.PAGE_FAULT,
         r"(__)?handle_mm_fault|do_user_addr_fault|(asm_)?exc_page_fault|do_page_fault|do_mem_abort"
         r"|filemap_fault|do_swap_page|swap_read_.*|handle_userfault|migration_entry_wait.*",
     ),
     KernelRule(
-        DRIVER,
+        WaitReason.DRIVER,
         r"_?nv_.*|_nv\d+rm|nvidia_.*|nvkms_.*|nvUvm.*|uvm_.*|rm_.*"
         r"|os_(acquire|cond|delay|schedule|wait|down)_?.*",
     ),
     KernelRule(
-        LOCK,
+        WaitReason.LOCK,
         r"futex_.*|__futex_.*|do_futex"
         r"|(locks|flock|posix)_lock_inode_wait|fcntl_setlk(64)?|__do_sys_flock",
     ),
     KernelRule(
-        SLEEP,
+        WaitReason.SLEEP,
         r"(do|common|hrtimer|clock)_nanosleep(_restart)?|common_nsleep.*|timerfd_read(_iter)?",
     ),
     KernelRule(
-        IPC,
+        WaitReason.IPC,
         r"(anon_)?pipe_(read|write|wait).*|fifo_open|wait_for_partner"
         r"|(do_|ep_|epoll_)(poll|epoll_wait|epoll_pwait)|do_sys_poll|do_select"
         r"|poll_schedule_timeout|unix_.*|__unix_.*|vsock_.*|netlink_.*|inet_.*|inet6_.*|tcp_.*"
@@ -126,10 +100,10 @@ RULES: tuple[KernelRule, ...] = (
         r"|do_msg(rcv|snd)|(__)?do_semtimedop|mqueue_.*|wq_sleep|do_mq_timed(send|receive)"
         r"|do_sigtimedwait|sigsuspend|__(x64|arm64)_sys_pause|__do_sys_pause",
     ),
-    KernelRule(CHILD_WAIT, r"do_wait|kernel_wait4|kernel_waitid"),
-    KernelRule(CHILD_WAIT, r"kernel_clone|_do_fork", inside=_COMPLETION),
+    KernelRule(WaitReason.CHILD_WAIT, r"do_wait|kernel_wait4|kernel_waitid"),
+    KernelRule(WaitReason.CHILD_WAIT, r"kernel_clone|_do_fork", inside=_COMPLETION),
     KernelRule(
-        IO,
+        WaitReason.IO,
         r"io_schedule(_timeout)?|bit_wait_io(_timeout)?|(submit_)?bio_.*|submit_bio_wait|(__)?blk_.*"
         r"|blkdev_.*|rq_qos_wait|wbt_wait|folio_wait_.*|wait_on_page_.*|balance_dirty_pages.*"
         r"|(__)?filemap_.*|generic_file_.*|generic_perform_write|(__)?iomap_.*|jbd2_.*"
@@ -143,7 +117,7 @@ RULES: tuple[KernelRule, ...] = (
 
 _REMEMBERED_STACKS = 16384
 # What a wait for a disk can be a part of.
-_BEHIND_IO = frozenset({RECLAIM, PAGE_FAULT})
+_BEHIND_IO = frozenset({WaitReason.RECLAIM, WaitReason.PAGE_FAULT})
 
 
 class SystemCall(NamedTuple):
@@ -157,70 +131,70 @@ class SystemCall(NamedTuple):
     name: str
     x86_64: int
     aarch64: int
-    reason: str
+    reason: WaitReason
 
 
 SYSTEM_CALLS: tuple[SystemCall, ...] = (
-    SystemCall("pread64", 17, 67, IO),
-    SystemCall("pwrite64", 18, 68, IO),
-    SystemCall("preadv", 295, 69, IO),
-    SystemCall("pwritev", 296, 70, IO),
-    SystemCall("preadv2", 327, 286, IO),
-    SystemCall("pwritev2", 328, 287, IO),
-    SystemCall("msync", 26, 227, IO),
-    SystemCall("fsync", 74, 82, IO),
-    SystemCall("fdatasync", 75, 83, IO),
-    SystemCall("sync", 162, 81, IO),
-    SystemCall("syncfs", 306, 267, IO),
-    SystemCall("sync_file_range", 277, 84, IO),
-    SystemCall("getdents64", 217, 61, IO),
-    SystemCall("io_getevents", 208, 4, IO),
-    SystemCall("io_pgetevents", 333, 292, IO),
-    SystemCall("io_uring_enter", 426, 426, IO),
-    SystemCall("poll", 7, 0, IPC),
-    SystemCall("ppoll", 271, 73, IPC),
-    SystemCall("select", 23, 0, IPC),
-    SystemCall("pselect6", 270, 72, IPC),
-    SystemCall("epoll_wait", 232, 0, IPC),
-    SystemCall("epoll_pwait", 281, 22, IPC),
-    SystemCall("epoll_pwait2", 441, 441, IPC),
-    SystemCall("connect", 42, 203, IPC),
-    SystemCall("accept", 43, 202, IPC),
-    SystemCall("accept4", 288, 242, IPC),
-    SystemCall("sendto", 44, 206, IPC),
-    SystemCall("recvfrom", 45, 207, IPC),
-    SystemCall("sendmsg", 46, 211, IPC),
-    SystemCall("recvmsg", 47, 212, IPC),
-    SystemCall("recvmmsg", 299, 243, IPC),
-    SystemCall("sendmmsg", 307, 269, IPC),
-    SystemCall("semop", 65, 193, IPC),
-    SystemCall("semtimedop", 220, 192, IPC),
-    SystemCall("msgsnd", 69, 189, IPC),
-    SystemCall("msgrcv", 70, 188, IPC),
-    SystemCall("mq_timedsend", 242, 182, IPC),
-    SystemCall("mq_timedreceive", 243, 183, IPC),
-    SystemCall("pause", 34, 0, IPC),
-    SystemCall("rt_sigtimedwait", 128, 137, IPC),
-    SystemCall("rt_sigsuspend", 130, 133, IPC),
-    SystemCall("nanosleep", 35, 101, SLEEP),
-    SystemCall("clock_nanosleep", 230, 115, SLEEP),
-    SystemCall("futex", 202, 98, LOCK),
-    SystemCall("futex_waitv", 449, 449, LOCK),
-    SystemCall("fcntl", 72, 25, LOCK),
-    SystemCall("flock", 73, 32, LOCK),
-    SystemCall("wait4", 61, 260, CHILD_WAIT),
-    SystemCall("waitid", 247, 95, CHILD_WAIT),
-    SystemCall("vfork", 58, 0, CHILD_WAIT),
+    SystemCall("pread64", 17, 67, WaitReason.IO),
+    SystemCall("pwrite64", 18, 68, WaitReason.IO),
+    SystemCall("preadv", 295, 69, WaitReason.IO),
+    SystemCall("pwritev", 296, 70, WaitReason.IO),
+    SystemCall("preadv2", 327, 286, WaitReason.IO),
+    SystemCall("pwritev2", 328, 287, WaitReason.IO),
+    SystemCall("msync", 26, 227, WaitReason.IO),
+    SystemCall("fsync", 74, 82, WaitReason.IO),
+    SystemCall("fdatasync", 75, 83, WaitReason.IO),
+    SystemCall("sync", 162, 81, WaitReason.IO),
+    SystemCall("syncfs", 306, 267, WaitReason.IO),
+    SystemCall("sync_file_range", 277, 84, WaitReason.IO),
+    SystemCall("getdents64", 217, 61, WaitReason.IO),
+    SystemCall("io_getevents", 208, 4, WaitReason.IO),
+    SystemCall("io_pgetevents", 333, 292, WaitReason.IO),
+    SystemCall("io_uring_enter", 426, 426, WaitReason.IO),
+    SystemCall("poll", 7, 0, WaitReason.IPC),
+    SystemCall("ppoll", 271, 73, WaitReason.IPC),
+    SystemCall("select", 23, 0, WaitReason.IPC),
+    SystemCall("pselect6", 270, 72, WaitReason.IPC),
+    SystemCall("epoll_wait", 232, 0, WaitReason.IPC),
+    SystemCall("epoll_pwait", 281, 22, WaitReason.IPC),
+    SystemCall("epoll_pwait2", 441, 441, WaitReason.IPC),
+    SystemCall("connect", 42, 203, WaitReason.IPC),
+    SystemCall("accept", 43, 202, WaitReason.IPC),
+    SystemCall("accept4", 288, 242, WaitReason.IPC),
+    SystemCall("sendto", 44, 206, WaitReason.IPC),
+    SystemCall("recvfrom", 45, 207, WaitReason.IPC),
+    SystemCall("sendmsg", 46, 211, WaitReason.IPC),
+    SystemCall("recvmsg", 47, 212, WaitReason.IPC),
+    SystemCall("recvmmsg", 299, 243, WaitReason.IPC),
+    SystemCall("sendmmsg", 307, 269, WaitReason.IPC),
+    SystemCall("semop", 65, 193, WaitReason.IPC),
+    SystemCall("semtimedop", 220, 192, WaitReason.IPC),
+    SystemCall("msgsnd", 69, 189, WaitReason.IPC),
+    SystemCall("msgrcv", 70, 188, WaitReason.IPC),
+    SystemCall("mq_timedsend", 242, 182, WaitReason.IPC),
+    SystemCall("mq_timedreceive", 243, 183, WaitReason.IPC),
+    SystemCall("pause", 34, 0, WaitReason.IPC),
+    SystemCall("rt_sigtimedwait", 128, 137, WaitReason.IPC),
+    SystemCall("rt_sigsuspend", 130, 133, WaitReason.IPC),
+    SystemCall("nanosleep", 35, 101, WaitReason.SLEEP),
+    SystemCall("clock_nanosleep", 230, 115, WaitReason.SLEEP),
+    SystemCall("futex", 202, 98, WaitReason.LOCK),
+    SystemCall("futex_waitv", 449, 449, WaitReason.LOCK),
+    SystemCall("fcntl", 72, 25, WaitReason.LOCK),
+    SystemCall("flock", 73, 32, WaitReason.LOCK),
+    SystemCall("wait4", 61, 260, WaitReason.CHILD_WAIT),
+    SystemCall("waitid", 247, 95, WaitReason.CHILD_WAIT),
+    SystemCall("vfork", 58, 0, WaitReason.CHILD_WAIT),
 )
 
-_BY_NUMBER: Mapping[str, Mapping[int, str]] = {
+_BY_NUMBER: Mapping[str, Mapping[int, WaitReason]] = {
     machine: {number: call.reason for call in SYSTEM_CALLS if (number := getattr(call, machine))}
     for machine in ("x86_64", "aarch64")
 }
 
 
 class _Pattern(NamedTuple):
-    reason: str
+    reason: WaitReason
     functions: str
     inside: str | None
 
@@ -237,9 +211,9 @@ _PATTERNS = tuple(_Pattern(rule.reason, rule.functions, rule.inside or None) for
 
 def find_reason(
     functions: Sequence[str], system_call: int, flags: int, machine: str = "x86_64"
-) -> str:
+) -> WaitReason:
     """
-    Return why a thread was blocked, as the kernel knows it: one of ``REASONS``.
+    Return why a thread was blocked, as the kernel knows it: one of ``reasons.REASONS``.
 
     ``user_reasons.refine_reason`` may know it better.
 
@@ -250,39 +224,43 @@ def find_reason(
         machine: Whose system call numbers these are.
     """
     # Its state says so, also where its stack was not seen.
-    reason = STOPPED if flags & wire.STALL_STOPPED else _from_stack(tuple(functions))
+    reason = WaitReason.STOPPED if flags & wire.STALL_STOPPED else _from_stack(tuple(functions))
     if reason is None:
-        reason = _BY_NUMBER.get(machine, {}).get(system_call, UNKNOWN)
-    if reason == STOPPED and flags & wire.STALL_AGENT:
-        return CAPTURE
-    if reason == STOPPED and flags & wire.STALL_FROZEN and not flags & wire.STALL_STOPPED:
+        reason = _BY_NUMBER.get(machine, {}).get(system_call, WaitReason.UNKNOWN)
+    if reason == WaitReason.STOPPED and flags & wire.STALL_AGENT:
+        return WaitReason.CAPTURE
+    if (
+        reason == WaitReason.STOPPED
+        and flags & wire.STALL_FROZEN
+        and not flags & wire.STALL_STOPPED
+    ):
         # The function of the freezer is a part of get_signal in most kernels.
-        return FROZEN
-    if reason == IO and flags & wire.STALL_FAULT:
+        return WaitReason.FROZEN
+    if reason == WaitReason.IO and flags & wire.STALL_FAULT:
         # The stack is cut at its outer end; outside of system calls, only a fault reads files.
-        return PAGE_FAULT
+        return WaitReason.PAGE_FAULT
     # A thread can be stopped, or have to read memory, in a system call about the GIL.
-    if flags & wire.STALL_GIL and reason in (LOCK, UNKNOWN):
-        return GIL
+    if flags & wire.STALL_GIL and reason in (WaitReason.LOCK, WaitReason.UNKNOWN):
+        return WaitReason.GIL
     return reason
 
 
 # The time account asks about every stack, every second.
 @remembered("wait_reasons", _REMEMBERED_STACKS, 600)
-def _from_stack(functions: tuple[str, ...]) -> str | None:
+def _from_stack(functions: tuple[str, ...]) -> WaitReason | None:
     found = None
     for index, function in enumerate(functions):
         reason = _from_frame(function, functions[:index])
         if found is None:
             found = reason
-            if found not in (None, IO):
+            if found not in (None, WaitReason.IO):
                 return found
         elif reason in _BEHIND_IO:
             return reason
     return found
 
 
-def _from_frame(function: str, inner: Sequence[str]) -> str | None:
+def _from_frame(function: str, inner: Sequence[str]) -> WaitReason | None:
     for reason, pattern, inside in _PATTERNS:
         if _compile(pattern).fullmatch(function) and (
             inside is None or any(map(_compile(inside).fullmatch, inner))

@@ -1,6 +1,7 @@
 """Where threads wait in the kernel: the stacks that the stream tells, and the reasons in them."""
 
 from otel_gpu.enrich.waits.kernel_reasons import find_reason
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.symbol_records import Stack
 
@@ -43,6 +44,6 @@ class KernelWaits:
         """Return the functions of a stack, innermost first; none if it is not known."""
         return self._stacks.get(kernel_stack, ())
 
-    def reason(self, kernel_stack: int, system_call: int, flags: int) -> str:
+    def reason(self, kernel_stack: int, system_call: int, flags: int) -> WaitReason:
         """Return why a thread waits there; see ``find_reason``."""
         return find_reason(self.functions(kernel_stack), system_call, flags, self._machine)

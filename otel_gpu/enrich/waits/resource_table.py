@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.enrich.identity.identities import Resource
-from otel_gpu.enrich.waits.kernel_reasons import IPC, NETWORK, UNKNOWN
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384
 """Resources remembered: at least as many as an agent tells before it repeats itself."""
 MAX_CHARACTERS = 512
 # What a wait for a socket looks like to the kernel.
-_SOCKET_REASONS = frozenset({IPC, UNKNOWN})
+_SOCKET_REASONS = frozenset({WaitReason.IPC, WaitReason.UNKNOWN})
 
 
 class ResourceTable:
@@ -51,10 +51,10 @@ class ResourceTable:
         self.version += 1
 
 
-def reason_for(reason: str, resource: Resource | None) -> str:
+def reason_for(reason: WaitReason, resource: Resource | None) -> WaitReason:
     """Return why a thread waited, or the more exact reason that what it waited for tells."""
     if resource is not None and resource.is_network and reason in _SOCKET_REASONS:
-        return NETWORK
+        return WaitReason.NETWORK
     return reason
 
 

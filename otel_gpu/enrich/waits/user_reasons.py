@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from otel_gpu.enrich.identity import libraries
 from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of, source_of
-from otel_gpu.enrich.waits.kernel_reasons import DRIVER, GIL, IO, IPC, LOCK, QUEUE, SLEEP, UNKNOWN
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.wire.frames import NATIVE, PYTHON, Frame
 
 
@@ -37,76 +37,81 @@ class UserRule(NamedTuple):
         goes_on: Whether who called it in Python may say it better.
     """
 
-    reason: str
+    reason: WaitReason
     functions: str
-    instead_of: frozenset[str]
+    instead_of: frozenset[WaitReason]
     files: str = ""
     layer: str = ""
     goes_on: bool = False
 
 
-_VAGUE = frozenset({LOCK, UNKNOWN})
-_WAITS = frozenset({LOCK, IPC, UNKNOWN})
-_UNKNOWN_ONLY = frozenset({UNKNOWN})
+_VAGUE = frozenset({WaitReason.LOCK, WaitReason.UNKNOWN})
+_WAITS = frozenset({WaitReason.LOCK, WaitReason.IPC, WaitReason.UNKNOWN})
+_UNKNOWN_ONLY = frozenset({WaitReason.UNKNOWN})
 
 # Of two rows that know the same frame, the first one holds.
 USER_RULES: tuple[UserRule, ...] = (
     UserRule(
-        GIL,
+        WaitReason.GIL,
         r"take_gil|PyEval_(RestoreThread|AcquireThread|AcquireLock)|PyGILState_Ensure"
         r"|_PyThreadState_Attach|tstate_wait_attach",
         _VAGUE,
     ),
     UserRule(
-        LOCK,
+        WaitReason.LOCK,
         r"lock_PyThread_acquire_lock|rlock_acquire|acquire_timed|PyThread_acquire_lock\w*"
         r"|_?PyMutex_Lock\w*|_PyParkingLot_Park|_PyRecursiveMutex_Lock\w*|_PySemaphore_\w*Wait"
         r"|_multiprocessing_SemLock_acquire\w*",
         _UNKNOWN_ONLY,
         goes_on=True,
     ),
-    UserRule(QUEUE, r"simplequeue_get\w*|_queue_SimpleQueue_get\w*", _VAGUE),
+    UserRule(WaitReason.QUEUE, r"simplequeue_get\w*|_queue_SimpleQueue_get\w*", _VAGUE),
     # A mutex is a lock wherever it is, also between two threads in the driver.
     UserRule(
-        LOCK,
+        WaitReason.LOCK,
         r"_*pthread_(mutex|rwlock)_\w*lock\w*|__lll_lock_wait\w*",
         _UNKNOWN_ONLY,
         layer=libraries.C_LIBRARY,
     ),
     # All else that the driver waits with, it waits with for the device.
-    UserRule(DRIVER, r".*", frozenset({LOCK, IPC, SLEEP, UNKNOWN}), layer=libraries.DRIVER),
     UserRule(
-        IPC,
+        WaitReason.DRIVER,
+        r".*",
+        frozenset({WaitReason.LOCK, WaitReason.IPC, WaitReason.SLEEP, WaitReason.UNKNOWN}),
+        layer=libraries.DRIVER,
+    ),
+    UserRule(
+        WaitReason.IPC,
         r"sock_(recv|send|accept|connect|call)\w*|(select_)?(poll|epoll)_poll\w*|select_select\w*"
         r"|internal_connect|_ssl__SSLSocket_(read|write|do_handshake)\w*",
         _UNKNOWN_ONLY,
         goes_on=True,
     ),
     UserRule(
-        IO,
+        WaitReason.IO,
         r"_io_FileIO_(read|readall|readinto|write)\w*|_?Py_(read|write)|_bufferedreader_\w+",
         _UNKNOWN_ONLY,
         goes_on=True,
     ),
-    UserRule(SLEEP, r"time_sleep|pysleep", _UNKNOWN_ONLY),
+    UserRule(WaitReason.SLEEP, r"time_sleep|pysleep", _UNKNOWN_ONLY),
     UserRule(
-        LOCK,
+        WaitReason.LOCK,
         r"_*pthread_(cond_\w*wait|barrier_wait)\w*|__futex_\w+|_*(new_)?sem_\w*wait\w*",
         _UNKNOWN_ONLY,
         layer=libraries.C_LIBRARY,
         goes_on=True,
     ),
-    UserRule(QUEUE, r"_try_get_data", _WAITS, files=r"torch/utils/data/dataloader\.py"),
-    UserRule(QUEUE, r"get|put", _WAITS, files=r"lib/python/queue\.py"),
-    UserRule(QUEUE, r"get|put", _WAITS, files=r"lib/python/multiprocessing/queues\.py"),
+    UserRule(WaitReason.QUEUE, r"_try_get_data", _WAITS, files=r"torch/utils/data/dataloader\.py"),
+    UserRule(WaitReason.QUEUE, r"get|put", _WAITS, files=r"lib/python/queue\.py"),
+    UserRule(WaitReason.QUEUE, r"get|put", _WAITS, files=r"lib/python/multiprocessing/queues\.py"),
     UserRule(
-        QUEUE,
+        WaitReason.QUEUE,
         r"poll|recv(_bytes(_into)?)?|_poll|_recv(_bytes)?|wait",
         _WAITS,
         files=r"lib/python/multiprocessing/connection\.py",
     ),
     UserRule(
-        IPC,
+        WaitReason.IPC,
         r"recv\w*|send\w*|accept|connect|readinto|create_connection",
         _UNKNOWN_ONLY,
         files=r"lib/python/(socket|ssl)\.py",
@@ -149,7 +154,7 @@ def find_user_rules(frames: Sequence[Frame]) -> tuple[UserRule, ...]:
     return tuple(reversed(found))
 
 
-def refine_reason(reason: str, rules: Sequence[UserRule]) -> str:
+def refine_reason(reason: WaitReason, rules: Sequence[UserRule]) -> WaitReason:
     """Return a reason from the kernel, or the more exact one that the user stack knows."""
     for rule in rules:
         if reason in rule.instead_of:
@@ -180,7 +185,7 @@ def _go_through_python(frame: Frame, outer: Iterator[Frame], found: list[UserRul
         rule = _match(frame, "")
         if rule is not None:
             found.append(rule)
-            if rule.reason == QUEUE:
+            if rule.reason == WaitReason.QUEUE:
                 return
         following = next((other for other in outer if other.kind != NATIVE), None)
         if following is None or following.kind != PYTHON:

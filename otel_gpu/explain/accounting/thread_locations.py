@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from otel_gpu import wire
-from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.accounting.time_states import state_of
 from otel_gpu.explain.code_locations import CodeLocations, Queued, Seen
-
-_RUN_QUEUE = "run_queue"
+from otel_gpu.wire.thread_states import ThreadState
 
 
 class ThreadLocations:
@@ -24,9 +24,9 @@ class ThreadLocations:
         # By the pid of who had the CPU; 0: all of it.
         self._queued: dict[int, dict[Queued, int]] = {}
         for time in times:
-            if state_of(time.state, time.context, time.reason) == _RUN_QUEUE:
+            if state_of(time.state, time.context, time.reason) == ThreadState.RUN_QUEUE:
                 api = 0 if time.context == wire.CONTEXT_GAP else time.wait.api
-                part = Queued(time.reason == PREEMPTED, api)
+                part = Queued(time.reason == WaitReason.PREEMPTED, api)
                 for by in {0, time.wait.who.pid if time.wait.who else 0}:
                     parts = self._queued.setdefault(by, {})
                     parts[part] = parts.get(part, 0) + (time.ended_ns or time.time_ns)
@@ -42,7 +42,7 @@ class ThreadLocations:
             by: The pid of who kept the thread waiting; 0: anybody.
             tid: Whose time it is, if it is one thread's; else of all that make calls.
         """
-        if state != _RUN_QUEUE:
+        if state != ThreadState.RUN_QUEUE:
             return self.places.find(pid, state, by, tid)
         # Of other threads the account says no more than how long that was.
         queued = self.places.queued(pid, tid) if tid else self._queued.get(by, {})

@@ -10,6 +10,7 @@ from opentelemetry.trace import StatusCode
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CallActivity, GapActivity, StallActivity
 from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.enrich.waits.reasons import read_reason
 from otel_gpu.export import semconv
 from otel_gpu.wire.events import CudaCall, Gap, Stall
 from otel_gpu.wire.probe_table import APIS, Api
@@ -81,7 +82,7 @@ def stall_of(span: ReadableSpan) -> StallActivity:
         event.start_ktime_ns,
         runnable_ns,
         event.end_ktime_ns,
-        str(attributes.get(semconv.OTEL_GPU_STALL_REASON, "")),
+        read_reason(str(attributes.get(semconv.OTEL_GPU_STALL_REASON, ""))),
         tuple(map(str, attributes.get(semconv.OTEL_GPU_KERNEL_FUNCTIONS) or ())),
         None,
         trace_id,

@@ -5,6 +5,7 @@ from typing import Any
 
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import Wait
+from otel_gpu.enrich.waits.reasons import read_reason
 from otel_gpu.recorder.rows.resource_text import read_resource, resource_text
 from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.text import clean
@@ -26,7 +27,7 @@ def read_wait(columns: Sequence[Any]) -> Wait:
     """Return the wait of these columns; what was waited for is None where they say nonsense."""
     api, *found, end_state, end_reason, resource = columns
     who, end = _read_who(*found[:3]), _read_who(*found[3:])
-    return Wait(api, who, end, end_state, end_reason, read_resource(resource))
+    return Wait(api, who, end, end_state, read_reason(end_reason), read_resource(resource))
 
 
 def _read_who(pid: int | None, tid: int | None, comm: str | None) -> Culprit | None:

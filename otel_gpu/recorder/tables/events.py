@@ -238,7 +238,7 @@ EVENT_TABLES: tuple[EventTable, ...] = (
             Reference(
                 "reason",
                 Column("reason", TEXT, "why it was blocked; see reasons. Empty: not blocked"),
-                "",
+                "reason",
             ),
             _IN_KERNEL,
             _AT_STACK,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from otel_gpu import wire
 from otel_gpu.enrich.cuda_errors import DRIVER_ERRORS, NCCL_ERRORS, RUNTIME_ERRORS
-from otel_gpu.enrich.waits import kernel_reasons
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.rules import RULES
 from otel_gpu.recorder.tables.columns import S32, TEXT, U8, U16, U32, Column, Table
 from otel_gpu.wire.probe_table import APIS
@@ -54,22 +54,22 @@ _STALL_FLAGS = {
     wire.STALL_PREEMPTED: "it was running and was preempted",
 }
 _REASONS = {
-    kernel_reasons.UNKNOWN: "not known",
-    kernel_reasons.GIL: "the Python interpreter's lock",
-    kernel_reasons.LOCK: "a lock of the program",
-    kernel_reasons.QUEUE: "work: its queue was empty, or full",
-    kernel_reasons.IO: "a disk or file system",
-    kernel_reasons.IPC: "another thread or process: pipe, socket, event, queue",
-    kernel_reasons.NETWORK: "another host, over a connection from this one",
-    kernel_reasons.SLEEP: "a timer: the program slept",
-    kernel_reasons.PAGE_FAULT: "a page fault: memory that had to be read or created",
-    kernel_reasons.RECLAIM: "the kernel freeing memory",
-    kernel_reasons.MMAP_LOCK: "the address space, which another thread was changing",
-    kernel_reasons.CHILD_WAIT: "a child process",
-    kernel_reasons.STOPPED: "a signal or a debugger that stopped it",
-    kernel_reasons.FROZEN: "the freezer of its cgroup",
-    kernel_reasons.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
-    kernel_reasons.DRIVER: "the GPU's driver",
+    WaitReason.UNKNOWN: "not known",
+    WaitReason.GIL: "the Python interpreter's lock",
+    WaitReason.LOCK: "a lock of the program",
+    WaitReason.QUEUE: "work: its queue was empty, or full",
+    WaitReason.IO: "a disk or file system",
+    WaitReason.IPC: "another thread or process: pipe, socket, event, queue",
+    WaitReason.NETWORK: "another host, over a connection from this one",
+    WaitReason.SLEEP: "a timer: the program slept",
+    WaitReason.PAGE_FAULT: "a page fault: memory that had to be read or created",
+    WaitReason.RECLAIM: "the kernel freeing memory",
+    WaitReason.MMAP_LOCK: "the address space, which another thread was changing",
+    WaitReason.CHILD_WAIT: "a child process",
+    WaitReason.STOPPED: "a signal or a debugger that stopped it",
+    WaitReason.FROZEN: "the freezer of its cgroup",
+    WaitReason.CAPTURE: "otel-gpu, which stopped it while it placed its probes",
+    WaitReason.DRIVER: "the GPU's driver",
 }
 
 

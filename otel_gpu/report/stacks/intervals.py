@@ -18,8 +18,9 @@ from otel_gpu.enrich.stack_text import CUDA, frame_type
 from otel_gpu.report.document import Window
 from otel_gpu.wire.frames import CUT, KERNEL, Frame
 from otel_gpu.wire.probe_table import API_BY_NUMBER, unknown_api
+from otel_gpu.wire.thread_states import ThreadState
 
-ON_CPU, RUN_QUEUE, OFF_CPU = "on_cpu", "run_queue", "off_cpu"
+ON_CPU, RUN_QUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUN_QUEUE, "off_cpu"
 WAIT = "wait"
 """The type of a frame that says what a wait was for."""
 _UNKNOWN = CallStack(

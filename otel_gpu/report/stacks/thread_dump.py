@@ -3,22 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.stack_text import stack_id_text
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.report.json_form import stack_form
+from otel_gpu.wire.thread_states import ThreadState
 
 SCHEMA_VERSION = 1
 
-ON_CPU = "on_cpu"
-RUN_QUEUE = "run_queue"
-BLOCKED = "blocked"
-STATES: Mapping[int, str] = {
-    wire.STATE_ON_CPU: ON_CPU,
-    wire.STATE_RUN_QUEUE: RUN_QUEUE,
-    wire.STATE_BLOCKED: BLOCKED,
-}
-_ORDER = (ON_CPU, RUN_QUEUE, BLOCKED)
+_ORDER = tuple(ThreadState)
 
 
 class ThreadNow(NamedTuple):
@@ -26,8 +19,7 @@ class ThreadNow(NamedTuple):
     One thread.
 
     Attributes:
-        state: ``on_cpu``, ``run_queue`` or ``blocked``.
-        reason: What it waits for, if it is blocked; else empty.
+        reason: What it waits for, if it is blocked; else ``NONE``.
         is_interruptible: False: no signal ends its wait.
         time_in_state_ns: How long it has been so, at least; None: not known.
         is_late: Its stack is of when it last entered the kernel: a tick ago at most, mostly.
@@ -39,8 +31,8 @@ class ThreadNow(NamedTuple):
     pid: int
     tid: int
     comm: str
-    state: str
-    reason: str
+    state: ThreadState
+    reason: WaitReason
     is_interruptible: bool
     time_in_state_ns: int | None
     is_late: bool

@@ -29,7 +29,8 @@ from otel_gpu.enrich.identity.identities import CallStack, DeviceIdentity
 from otel_gpu.enrich.ids import SpanIds, capture_seed
 from otel_gpu.enrich.marks import StepActivity
 from otel_gpu.enrich.pending_events import MAX_HELD
-from otel_gpu.enrich.thread_times import PREEMPTED, ThreadTime
+from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.faults import Faults
 from otel_gpu.wire.blocks import DeviceKey, Holder, HolderKey, MemoryTotals, OutOfMemory
 from otel_gpu.wire.communicators import Communicator, CommunicatorKey, QueuedCollective, Signature
@@ -376,7 +377,7 @@ def test_a_cpu_that_was_taken_away_is_told_from_one_that_was_not_free(enricher):
 
     assert [(time.reason, time.time_ns, time.count) for time in activity.times] == [
         ("", 10, 1),
-        (PREEMPTED, 27, 4),
+        (WaitReason.PREEMPTED, 27, 4),
     ]
 
 

@@ -7,12 +7,12 @@ from rich.text import Text
 
 from otel_gpu.report.document import (
     Balance,
-    CauseKind,
     CulpritTime,
     Load,
     OffCpu,
     ThreadState,
     TimeBucket,
+    WaitReason,
     Window,
 )
 from otel_gpu.report.render import fields
@@ -105,7 +105,7 @@ def _off_cpu_reason(row: OffCpu) -> str:
     words = THREAD_STATES.get(row.state, THREAD_STATES[ThreadState.BLOCKED])
     if row.state == ThreadState.RUN_QUEUE:
         return LOST_CPU if row.reason else words
-    return OWN_STOP if row.reason == CauseKind.CAPTURE else f"{words}: {row.reason or 'unknown'}"
+    return OWN_STOP if row.reason == WaitReason.CAPTURE else f"{words}: {row.reason or 'unknown'}"
 
 
 CALLS = (

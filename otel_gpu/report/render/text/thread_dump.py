@@ -6,8 +6,6 @@ from rich.console import Console
 from rich.text import Text
 
 from otel_gpu.report.stacks.thread_dump import (
-    BLOCKED,
-    ON_CPU,
     ThreadNow,
     ThreadsReport,
     group_threads,
@@ -20,10 +18,11 @@ from otel_gpu.report.wording.formats import (
     printable,
     shorten,
 )
+from otel_gpu.wire.thread_states import ThreadState
 
 MAX_FRAMES = 24
 _MAX_NAMED = 8
-_WORDS = {ON_CPU: "on a CPU", BLOCKED: "blocked"}
+_WORDS = {ThreadState.ON_CPU: "on a CPU", ThreadState.BLOCKED: "blocked"}
 
 
 def write_threads(report: ThreadsReport, console: Console) -> None:
@@ -64,7 +63,7 @@ def _write_group(console: Console, group: Sequence[ThreadNow]) -> None:
 
 def _state(thread: ThreadNow) -> str:
     words = _WORDS.get(thread.state, "waiting for a CPU")
-    if thread.state == BLOCKED:
+    if thread.state == ThreadState.BLOCKED:
         words += f" ({printable(thread.reason.replace('_', ' '))})"
         if not thread.is_interruptible:
             words += ", which no signal ends"

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from otel_gpu import wire
 from otel_gpu.enrich.waits import kernel_reasons
-from otel_gpu.enrich.waits.kernel_reasons import REASONS, RULES, SYSTEM_CALLS, find_reason
+from otel_gpu.enrich.waits.kernel_reasons import RULES, SYSTEM_CALLS, find_reason
+from otel_gpu.enrich.waits.reasons import REASONS, WaitReason
 
 FAULT = wire.STALL_FAULT
 ENTRY = "do_syscall_64 entry_SYSCALL_64_after_hwframe"
@@ -425,8 +426,7 @@ def test_rows_name_reasons_that_are_known():
     named = {rule.reason for rule in RULES} | {call.reason for call in SYSTEM_CALLS}
 
     assert (
-        named
-        | {kernel_reasons.GIL, kernel_reasons.QUEUE, kernel_reasons.NETWORK, kernel_reasons.CAPTURE}
+        named | {WaitReason.GIL, WaitReason.QUEUE, WaitReason.NETWORK, WaitReason.CAPTURE}
         == REASONS
     )
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.enrich.waits import user_reasons
-from otel_gpu.enrich.waits.kernel_reasons import REASONS
+from otel_gpu.enrich.waits.reasons import REASONS
 from otel_gpu.enrich.waits.user_reasons import USER_RULES, find_user_rules, refine_reason
 from otel_gpu.wire.frames import Frame
 

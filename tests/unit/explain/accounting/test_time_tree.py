@@ -7,7 +7,8 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit, Resource
-from otel_gpu.enrich.thread_times import NO_WAIT, PREEMPTED
+from otel_gpu.enrich.thread_times import NO_WAIT
+from otel_gpu.enrich.waits.reasons import WaitReason
 from otel_gpu.explain.accounting.time_states import budget_of
 from otel_gpu.explain.accounting.time_tree import (
     NO_LINE,
@@ -377,8 +378,8 @@ def test_who_lost_its_cpu_was_not_where_it_had_waited():
     )
     launch = slow("cudaLaunchKernel", 1).event.api
     woken = waited(RUN_QUEUE, SYNC, 1, who=HOG)
-    in_launch = waited(RUN_QUEUE, CALL, 40, PREEMPTED, who=HOG, api=launch)
-    at_work = waited(RUN_QUEUE, GAP, 50, PREEMPTED, who=OTHER)
+    in_launch = waited(RUN_QUEUE, CALL, 40, WaitReason.PREEMPTED, who=HOG, api=launch)
+    at_work = waited(RUN_QUEUE, GAP, 50, WaitReason.PREEMPTED, who=OTHER)
 
     def where(*times):
         branch = grow([*times, worked(10)], places).child("run_queue")
@@ -387,13 +388,13 @@ def test_who_lost_its_cpu_was_not_where_it_had_waited():
     assert where(woken) == ["sleep", "sleep"]
     assert where(woken, in_launch) == ["launch", "launch"]
     assert where(woken, in_launch, at_work) == ["compute", "compute", "launch"]
-    elsewhere = waited(RUN_QUEUE, CALL, 50, PREEMPTED, who=HOG, api=2)
+    elsewhere = waited(RUN_QUEUE, CALL, 50, WaitReason.PREEMPTED, who=HOG, api=2)
     assert where(in_launch, elsewhere) == [None, None]
 
 
 def test_where_no_line_has_most_of_the_work_none_is_named_for_it():
     """Nor where nothing was sampled: no line is better than one that it was not in."""
-    lost = [waited(RUN_QUEUE, GAP, 50, PREEMPTED, who=HOG), worked(10)]
+    lost = [waited(RUN_QUEUE, GAP, 50, WaitReason.PREEMPTED, who=HOG), worked(10)]
     scattered = sampled({stack_at("a"): 4, stack_at("b"): 3, stack_at("c"): 3}, 100)
     slept = off_cpu(0, 3, 1, stack=place_of("sleep"), culprit_pid=900)
 

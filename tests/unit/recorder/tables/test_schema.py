@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.enrich.waits.kernel_reasons import REASONS
+from otel_gpu.enrich.waits.reasons import REASONS
 from otel_gpu.explain.rules import KINDS
 from otel_gpu.recorder.tables import schema
 from otel_gpu.recorder.tables.lookups import LOOKUPS, family_name, family_number

@@ -7,25 +7,28 @@ from rich.console import Console
 from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.report.render.text.thread_dump import write_threads
 from otel_gpu.report.stacks.thread_dump import (
-    BLOCKED,
-    ON_CPU,
-    RUN_QUEUE,
     ThreadNow,
     ThreadsReport,
     group_threads,
     make_threads_document,
 )
 from otel_gpu.wire.frames import PYTHON, Frame
+from otel_gpu.wire.thread_states import ThreadState
 from tests.schemas import LOOKS
 
 PLACE = Frame(PYTHON, "step", "train.py", 31)
 STACK = CallStack(7, (PLACE,), True, "eh_frame", "ok", PLACE)
 WAITS = ThreadNow(
-    *(42, 43, "worker", BLOCKED, "lock", True, 1_500_000_000, False),
+    *(42, 43, "worker", ThreadState.BLOCKED, "lock", True, 1_500_000_000, False),
     *((), STACK, ("futex_wait",)),
 )
 RUNS = WAITS._replace(
-    tid=50, state=ON_CPU, reason="", is_late=True, kernel_functions=(), time_in_state_ns=None
+    tid=50,
+    state=ThreadState.ON_CPU,
+    reason="",
+    is_late=True,
+    kernel_functions=(),
+    time_in_state_ns=None,
 )
 
 
@@ -43,7 +46,7 @@ def text_of(found: ThreadsReport) -> str:
 def test_threads_that_do_the_same_stand_together():
     """Those in a call come first, then what runs, waits to run, and waits; large groups first."""
     others = [WAITS._replace(tid=44), WAITS._replace(tid=45, reason="sleep")]
-    queued = WAITS._replace(tid=46, state=RUN_QUEUE, reason="")
+    queued = WAITS._replace(tid=46, state=ThreadState.RUN_QUEUE, reason="")
     calling = WAITS._replace(tid=47, calls=("cudaMalloc",))
 
     groups = group_threads([others[1], WAITS, others[0], queued, RUNS, calling])
