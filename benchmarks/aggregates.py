@@ -11,7 +11,8 @@ from statistics import median
 from benchmarks.programs import file_offset, programs
 from benchmarks.result import Result
 from benchmarks.subjects import Meter
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.bpf_map import BpfMap
+from otel_gpu.capture.bpf.objects import BpfObject
 from tests.stubs.build import copy_of_runtime
 
 SPENT = struct.Struct("<QQ")

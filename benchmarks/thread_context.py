@@ -15,7 +15,8 @@ from benchmarks.programs import file_offset, programs
 from benchmarks.result import Result, spread
 from benchmarks.subjects import Meter
 from otel_gpu import wire
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.bpf_map import BpfMap
+from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL
 from otel_gpu.capture.processes.thread_contexts import ContextPlaces, ThreadContexts
 from otel_gpu.config import Config

@@ -11,7 +11,14 @@ import pytest
 from otel_gpu import wire
 from otel_gpu.capture.bpf.loaders import KernelFunction, has_kernel_function
 from otel_gpu.capture.bpf.objects import BpfObject, object_path
-from otel_gpu.capture.bpf.programs import ENTER_CALL, EXIT_CALL, Programs
+from otel_gpu.capture.bpf.programs import (
+    AT_PRELOAD,
+    ENTER_CALL,
+    EXIT_CALL,
+    REPORT_BLOCK,
+    REPORT_OUT_OF_MEMORY,
+    Programs,
+)
 from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, can_dump_threads
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.config import load
@@ -24,12 +31,20 @@ pytestmark = pytest.mark.kernel
 
 CONFIG = load(None, {}, {})
 THREAD_BYTES = wire.THREAD.size
+# What is loaded with its first probe: for blocks, for lack of memory, for preloaded programs, to dump threads.
+PUT_OFF = 4
+CUDA_DEVICE = 1  # a c10::Device: a byte with its type, and one with its index
+API = "cudaDeviceSynchronize"
 
 
 @pytest.fixture
 def programs() -> Iterator[Programs]:
     with Programs(CONFIG, watch_all=False) as programs:
         yield programs
+
+
+def place_of(stubs: StubLibraries, symbol: str) -> int:
+    return dict(exported_functions(str(stubs.runtime)))[symbol]
 
 
 def verified_instructions() -> dict[str, int]:
@@ -47,12 +62,56 @@ def test_the_verifier_has_little_to_do() -> None:
     """Every start of a capture waits for it. What branches is a global function: followed once."""
     # Captures of other tests of this process may still be there.
     others = verified_instructions().keys()
-    with Programs(CONFIG, watch_all=False):
+    with Programs(CONFIG, watch_all=False) as programs:
+        at_start = [n for fd, n in verified_instructions().items() if fd not in others]
+        for program in (REPORT_BLOCK, AT_PRELOAD, LOOK_AT_THREAD):
+            programs.bpf.program_fd(program)
         verified = [n for fd, n in verified_instructions().items() if fd not in others]
 
-    assert len(verified) > 10
+    assert len(at_start) > 10
+    assert len(verified) == len(at_start) + PUT_OFF
     assert max(verified) < 50_000
+    assert sum(at_start) < 140_000
     assert sum(verified) < 200_000
+
+
+@pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "one by one"])
+def test_programs_are_loaded_with_their_first_probe(stubs: StubLibraries, multi: bool) -> None:
+    """What counts reports of memory works on the maps of the others, which are there already."""
+    path, place = str(stubs.runtime), place_of(stubs, API)
+    with Programs(CONFIG, watch_all=False, multi=multi) as programs:
+        programs.processes.watch(os.getpid(), wire.PROCESS_NO_SPANS)
+        programs.bpf.attach_uprobes(REPORT_BLOCK, path, [(place, 0)])
+        runtime = ctypes.CDLL(path)
+        for number in range(1, 12):
+            report = (ctypes.c_void_p(number), ctypes.c_int64(512), ctypes.c_uint64(512 * number))
+            runtime.cudaDeviceSynchronize(*report, ctypes.c_uint64(1 << 20), CUDA_DEVICE)
+        _ctypes.dlclose(runtime._handle)
+
+        found = [wire.MEMORY_TOTALS.named(value) for _, value in programs.blocks.read_totals()]
+
+    assert [(one["allocations"], one["handed_out_bytes"]) for one in found] == [(11, 11 * 512)]
+
+
+def test_a_program_that_the_kernel_refuses_late_costs_its_probes_alone(
+    stubs: StubLibraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is that of the probe, each time, and the probes of other programs are placed."""
+
+    def refuse(_: BpfObject, programs: tuple[str, ...]) -> int:
+        raise BpfError(f"{programs[0]} is refused")
+
+    monkeypatch.setattr(BpfObject, "_load_late", refuse)
+    path, places = str(stubs.runtime), [(place_of(stubs, API), 0)]
+    with Programs(CONFIG, watch_all=False) as programs:
+        programs.attach()
+        for _ in range(2):
+            with pytest.raises(BpfError, match="report_block is refused"):
+                programs.bpf.attach_uprobes(REPORT_OUT_OF_MEMORY, path, places)
+        with pytest.raises(BpfError, match="look_at_thread is refused"):
+            _ = programs.looks
+
+        assert programs.bpf.attach_uprobes(ENTER_CALL, path, places)
 
 
 def test_a_map_is_read_in_batches(programs: Programs) -> None:
@@ -147,11 +206,7 @@ def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
 def test_calls_are_counted_whichever_way_probes_attach(stubs: StubLibraries, multi: bool) -> None:
     """Kernels before 6.6 take one uprobe at a time; the counts are the same."""
     path = str(stubs.runtime)
-    (probe,) = (
-        probe
-        for probe in probes_of(exported_functions(path))
-        if probe.symbol == "cudaDeviceSynchronize"
-    )
+    (probe,) = (probe for probe in probes_of(exported_functions(path)) if probe.symbol == API)
     places = [(probe.file_offset, probe.api.number)]
     with Programs(CONFIG, watch_all=False, multi=multi) as programs:
         programs.processes.watch(os.getpid(), wire.PROCESS_NO_SPANS)

@@ -10,29 +10,29 @@ Every attachment lives no longer than the object. When the agent dies without
 closing it, the kernel detaches everything by itself: nothing is pinned.
 """
 
+import contextlib
 import ctypes
 import errno
 import logging
 import os
 import platform
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from otel_gpu.capture.bpf.bcc.kernel_types import KernelTypes
+from otel_gpu.capture.bpf.bpf_map import BpfMap
 from otel_gpu.capture.bpf.cpu_clock import CpuClock
 from otel_gpu.capture.bpf.libbpf import (
     BPF_F_NO_PREALLOC,
     BPF_TRACE_UPROBE_MULTI,
-    BatchOptions,
     Libbpf,
     ObjectOpenOptions,
     UprobeOptions,
 )
 from otel_gpu.capture.probes.attacher import AnyLink, Attacher, ProbeLink, Remainder
 from otel_gpu.capture.probes.detaching import Link, Links, detach_side_by_side
-from otel_gpu.errors import BpfError, HostError, MapFullError
+from otel_gpu.errors import BpfError, HostError
 
 OBJECT_FOLDER = Path(__file__).resolve().parents[2] / "_bpf"
 _SYSTEM_WIDE = -1
@@ -40,8 +40,6 @@ _SYSTEM_WIDE = -1
 _ITERATOR_BYTES = 32768
 
 _logger = logging.getLogger(__name__)
-
-_NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
 
 
 def object_path(*, has_btf: bool = True) -> Path:
@@ -59,95 +57,6 @@ def object_path(*, has_btf: bool = True) -> Path:
             hint="run `make bpf`, or install a wheel built for this machine",
         )
     return path
-
-
-@dataclass(frozen=True, slots=True)
-class BpfMap:
-    """
-    A map in the kernel; keys and values are bytes.
-
-    The file descriptor stays whose it was. ``max_entries`` may say more than there can be.
-    """
-
-    libbpf: Libbpf
-    name: str
-    fd: int
-    key_bytes: int
-    value_bytes: int
-    max_entries: int
-
-    def lookup(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
-        """Return the value under ``key``; per-CPU maps need their own size."""
-        value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
-        if self.libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
-            return None
-        return value.raw
-
-    def update(self, key: bytes, value: bytes, *, only_new: bool = False) -> bool:
-        """
-        Set the value under ``key``; False if it is there already and must be new.
-
-        Raises:
-            MapFullError: There is no room for another key.
-        """
-        result = self.libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
-        if result == -errno.EEXIST:
-            return False
-        if result in _NO_ROOM:
-            raise MapFullError(f"map {self.name} is full")
-        if result < 0:
-            raise self.libbpf.error(f"cannot update map {self.name}", -result)
-        return True
-
-    def delete(self, key: bytes) -> None:
-        """Remove the entry under ``key``, if there is one."""
-        self.libbpf.raw.bpf_map_delete_elem(self.fd, key)
-
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the whole map as (key, value)."""
-        key_bytes, value_bytes = self.key_bytes, self.value_bytes
-        for count, keys, values in self.read_batches():
-            for index in range(count):
-                yield (
-                    keys[index * key_bytes : (index + 1) * key_bytes],
-                    values[index * value_bytes : (index + 1) * value_bytes],
-                )
-
-    def read_batches(self, batch_bytes: int = 65_536) -> Iterator[tuple[int, bytes, bytes]]:
-        """
-        Read the whole map, through a buffer of so many bytes, which is zeroed each time.
-
-        Yields:
-            (entries, keys, values), both packed; an entry that moves meanwhile can come twice.
-        """
-        batch_entries = max(1, batch_bytes // (self.key_bytes + self.value_bytes))
-        options = BatchOptions(ctypes.sizeof(BatchOptions), 0, 0)
-        # The kernel's cursor is a bucket number, in a buffer that must hold a key.
-        cursor = ctypes.create_string_buffer(max(self.key_bytes, 8))
-        following = ctypes.create_string_buffer(max(self.key_bytes, 8))
-        start: ctypes.Array[ctypes.c_char] | None = None
-        while True:
-            count = ctypes.c_uint32(batch_entries)
-            keys = ctypes.create_string_buffer(batch_entries * self.key_bytes)
-            values = ctypes.create_string_buffer(batch_entries * self.value_bytes)
-            result = self.libbpf.raw.bpf_map_lookup_batch(
-                self.fd, start, following, keys, values, ctypes.byref(count), ctypes.byref(options)
-            )
-            if result == -errno.ENOSPC and batch_entries < self.max_entries:
-                batch_entries = min(2 * batch_entries, self.max_entries)  # one bucket was larger
-                continue
-            if result < 0 and result != -errno.ENOENT:
-                raise self.libbpf.error(f"map {self.name} is not read", -result)
-            if count.value:
-                yield (
-                    count.value,
-                    ctypes.string_at(keys, count.value * self.key_bytes),
-                    ctypes.string_at(values, count.value * self.value_bytes),
-                )
-            if result == -errno.ENOENT:
-                return
-            cursor.raw = following.raw
-            start = cursor
 
 
 class BpfObject:
@@ -178,6 +87,9 @@ class BpfObject:
         self._grown: list[str] = []
         self._read_only_data: dict[str, bytes] = {}
         self._left_out: list[str] = []
+        self._put_off: dict[str, tuple[str, ...]] = {}
+        self._late_objects: dict[tuple[str, ...], int] = {}
+        self._late_errors: dict[tuple[str, ...], BpfError] = {}
         self._only = ""
         self._object = 0
         self._multi = multi and bool(uprobes)
@@ -195,9 +107,13 @@ class BpfObject:
 
         Where there can be none, this one goes on to do it.
         """
-        programs = {self.program_fd(program) for program in self._uprobes}
+        loaded = [program for program in self._uprobes if program not in self._put_off]
+        needed = {self.program_fd(program) for program in loaded}
+        # Programs that are put off are loaded there, on the maps that there are.
+        if len(loaded) < len(self._uprobes):
+            needed |= {fd for _, fd in self._map_fds()}
         try:
-            self._attacher = Attacher(self._attach_uprobes, {*programs, *kept}, at_turn)
+            self._attacher = Attacher(self._attach_uprobes, {*needed, *kept}, at_turn)
         except OSError as error:
             _logger.info("probes are placed without a process for it: %s", error.strerror)
 
@@ -232,9 +148,10 @@ class BpfObject:
     def close(self) -> None:
         """Detach every program and forget the object."""
         self.detach_all()
-        if self._object:
-            self.libbpf.raw.bpf_object__close(self._object)
-            self._object = 0
+        for pointer in (*self._late_objects.values(), self._object):
+            if pointer:
+                self.libbpf.raw.bpf_object__close(pointer)
+        self._late_objects, self._object = {}, 0
 
     def set_max_entries(self, name: str, entries: int) -> None:
         """Size a map; before ``load``."""
@@ -251,6 +168,14 @@ class BpfObject:
     def leave_out(self, program: str) -> None:
         """Never load a program; before ``load``."""
         self._left_out.append(program)
+
+    def put_off(self, *programs: str) -> None:
+        """
+        Load programs together once the first of them is attached, and not with the others; before ``load``.
+
+        What verifies few instructions is not worth it: each group takes some 30 ms of its own.
+        """
+        self._put_off |= dict.fromkeys(programs, programs)
 
     def leave_out_all_but(self, program: str) -> None:
         """Load one program, and no other; before ``load``."""
@@ -273,14 +198,58 @@ class BpfObject:
             self._load_once()
 
     def _load_once(self) -> None:
+        call = self.libbpf.call
+        with self._kernel_btf() as btf_path:
+            self._object = self._open(btf_path)
+            for name, entries in self._max_entries.items():
+                call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
+            for name in self._grown:
+                flags = (self._map(name), BPF_F_NO_PREALLOC)
+                call("bpf_map__set_map_flags", *flags, what=f"map {name}")
+            for section, data in self._read_only_data.items():
+                what = f"{section} does not take {len(data)} bytes"
+                initial = (self._map(section), data, len(data))
+                call("bpf_map__set_initial_value", *initial, what=what)
+            left_out = {*self._left_out, *self._put_off}
+            only = self._only
+            try:
+                self._load(
+                    self._object, lambda name: name == only if only else name not in left_out
+                )
+            except BpfError as error:
+                if os.geteuid() and error.log and "not permitted" in str(error):
+                    raise HostError(f"{error} to this user", hint=error.hint) from error
+                raise
+
+    def _load_late(self, programs: tuple[str, ...]) -> int:
+        """Load programs that were put off, as an object of their own on the maps of the first."""
+        if error := self._late_errors.get(programs):
+            raise error
+        fds = dict(self._map_fds())
+        with self._kernel_btf() as btf_path:
+            pointer = self._open(btf_path)
+            try:
+                for name, bpf_map in self._maps_of(pointer):
+                    what = f"map {name}"
+                    self.libbpf.call("bpf_map__reuse_fd", bpf_map, fds[name], what=what)
+                self._load(pointer, programs.__contains__)
+            except BpfError as error:
+                self.libbpf.raw.bpf_object__close(pointer)
+                self._late_errors[programs] = error
+                raise
+        self._late_objects[programs] = pointer
+        return pointer
+
+    @contextlib.contextmanager
+    def _kernel_btf(self) -> Iterator[bytes | None]:
         if self._kernel_types is None:
-            self._open_and_load(None)
+            yield None
             return
         with os.fdopen(os.memfd_create("otel_gpu_kernel_types"), "wb", buffering=0) as stream:
             stream.write(self._kernel_types.to_btf(self.libbpf))
-            self._open_and_load(f"/proc/self/fd/{stream.fileno()}".encode())
+            yield f"/proc/self/fd/{stream.fileno()}".encode()
 
-    def _open_and_load(self, btf_path: bytes | None) -> None:
+    def _open(self, btf_path: bytes | None) -> int:
         log = self.libbpf.verifier_log
         options = ObjectOpenOptions(
             sz=ctypes.sizeof(ObjectOpenOptions),
@@ -289,34 +258,32 @@ class BpfObject:
             kernel_log_buf=ctypes.addressof(log),
             kernel_log_size=ctypes.sizeof(log),
         )
-        call, path = self.libbpf.call, os.fsencode(self._path)
-        what = f"{self._path} is not opened"
-        self._object = self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
-        for name, entries in self._max_entries.items():
-            call("bpf_map__set_max_entries", self._map(name), entries, what=f"map {name}")
-        for name in self._grown:
-            call("bpf_map__set_map_flags", self._map(name), BPF_F_NO_PREALLOC, what=f"map {name}")
-        for section, data in self._read_only_data.items():
-            what = f"{section} does not take {len(data)} bytes"
-            call("bpf_map__set_initial_value", self._map(section), data, len(data), what=what)
-        for program in (*self._left_out, *self._others()):
-            call("bpf_program__set_autoload", self._program(program), False)  # noqa: FBT003
-        for program in self._uprobes if self._multi else ():
-            kind = BPF_TRACE_UPROBE_MULTI
-            call("bpf_program__set_expected_attach_type", self._program(program), kind)
-        try:
-            call("bpf_object__load", self._object, what="the BPF programs are not loaded")
-        except BpfError as error:
-            if os.geteuid() and error.log and "not permitted" in str(error):
-                raise HostError(f"{error} to this user", hint=error.hint) from error
-            raise
+        path, what = os.fsencode(self._path), f"{self._path} is not opened"
+        return self.libbpf.pointer("bpf_object__open_file", path, options, what=what)
 
-    def _others(self) -> Iterator[str]:
+    def _load(self, pointer: int, is_wanted: Callable[[str], bool]) -> None:
+        call = self.libbpf.call
+        for name, program in self._programs_of(pointer):
+            if not is_wanted(name):
+                call("bpf_program__set_autoload", program, False)  # noqa: FBT003
+            elif self._multi and name in self._uprobes:
+                kind = BPF_TRACE_UPROBE_MULTI
+                call("bpf_program__set_expected_attach_type", program, kind)
+        call("bpf_object__load", pointer, what="the BPF programs are not loaded")
+
+    def _programs_of(self, pointer: int) -> Iterator[tuple[str, int]]:
         raw, program = self.libbpf.raw, None
-        while self._only and (program := raw.bpf_object__next_program(self._object, program)):
-            name = raw.bpf_program__name(program).decode()
-            if name != self._only:
-                yield name
+        while program := raw.bpf_object__next_program(pointer, program):
+            yield raw.bpf_program__name(program).decode(), program
+
+    def _maps_of(self, pointer: int) -> Iterator[tuple[str, int]]:
+        raw, bpf_map = self.libbpf.raw, None
+        while bpf_map := raw.bpf_object__next_map(pointer, bpf_map):
+            yield raw.bpf_map__name(bpf_map).decode(), bpf_map
+
+    def _map_fds(self) -> Iterator[tuple[str, int]]:
+        for name, bpf_map in self._maps_of(self._object):
+            yield name, self.libbpf.call("bpf_map__fd", bpf_map, what=f"map {name}")
 
     def _map(self, name: str) -> int:
         find, what = "bpf_object__find_map_by_name", f"map {name}"
@@ -324,7 +291,10 @@ class BpfObject:
 
     def _program(self, name: str) -> int:
         find, what = "bpf_object__find_program_by_name", f"program {name}"
-        return self.libbpf.pointer(find, self._object, name.encode(), what=what)
+        pointer = self._object
+        if programs := self._put_off.get(name):
+            pointer = self._late_objects.get(programs) or self._load_late(programs)
+        return self.libbpf.pointer(find, pointer, name.encode(), what=what)
 
     def map(self, name: str) -> BpfMap:
         """Return a map; after ``load``."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.bpf.bpf_map import BpfMap
 from otel_gpu.capture.bpf.cpu_clock import CpuClock
 from otel_gpu.capture.bpf.kernel_shares import (
     LIFECYCLE_BYTES,
@@ -21,7 +22,7 @@ from otel_gpu.capture.bpf.loaders import (
     has_kernel_function,
     open_object,
 )
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.capture.maps.blocks import BlockMaps, let_blocks_grow
@@ -150,7 +151,6 @@ class Programs:
         processes: Who is watched.
         shares: Who holds how much of the maps.
         refusals: To whom was refused what is beyond their share.
-        looks: Looks at threads; None: this kernel cannot, nothing is attached yet, or it is not wanted.
         switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
@@ -169,7 +169,6 @@ class Programs:
     ) -> None:
         capture = config.capture
         self._loader = capture.loader
-        # A tenth of what the kernel has to verify.
         self._wants_looks = looks and can_dump_threads()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
@@ -184,8 +183,13 @@ class Programs:
                 self._tracepoints.append(_RETRANSMITS)
             else:
                 self.bpf.leave_out(_RETRANSMITS)
-            if not self._wants_looks:
+            if self._wants_looks:
+                self.bpf.put_off(LOOK_AT_THREAD)
+            else:
                 self.bpf.leave_out(LOOK_AT_THREAD)
+        # A third of what the kernel has to verify, and few hosts need all of them.
+        self.bpf.put_off(REPORT_BLOCK, REPORT_OUT_OF_MEMORY)
+        self.bpf.put_off(AT_PRELOAD)
         self.bpf.load()
         self.events = RingBuffer(self.bpf.map("events").fd, capture.ring_buffer_bytes)
         self.lifecycle = RingBuffer(self.bpf.map("lifecycle").fd, LIFECYCLE_BYTES)
@@ -198,7 +202,7 @@ class Programs:
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], object] | None = None
         self._booked_ktime_ns = (0, 0)
-        self.looks: ThreadDumps | None = None
+        self._looks: ThreadDumps | None = None
         self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
         self._stall_samples = self.bpf.map("stall_samples")
         self._allocations, self._captures, self._interpreters = map(
@@ -231,8 +235,18 @@ class Programs:
             self.bpf.attach(tracepoint)
         if choose_loader(self._loader) == "libbpf":
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
-            if self._wants_looks:
-                self.looks = ThreadDumps(self.bpf)
+
+    @property
+    def looks(self) -> ThreadDumps | None:
+        """
+        Look at threads with this; None: this kernel cannot, or it is not wanted.
+
+        Raises:
+            BpfError: The kernel refuses the program, which is loaded when this is first asked for.
+        """
+        if self._wants_looks and self._looks is None and choose_loader(self._loader) == "libbpf":
+            self._looks = ThreadDumps(self.bpf)
+        return self._looks
 
     def close(self) -> None:
         """

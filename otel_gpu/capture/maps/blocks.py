@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from otel_gpu import wire
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.bpf_map import BpfMap
+from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.settings import block_mode
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError

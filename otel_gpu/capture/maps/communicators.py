@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_gpu import wire
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.bpf_map import BpfMap
+from otel_gpu.capture.bpf.objects import BpfObject
 
 _COMMUNICATOR: Final = slice(0, wire.COMMUNICATOR.size)
 _MADE_AT: Final = wire.COMMUNICATOR.offset_of("made_ktime_ns")

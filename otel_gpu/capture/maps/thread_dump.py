@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from otel_gpu import wire
+from otel_gpu.capture.bpf.bpf_map import BpfMap
 from otel_gpu.capture.bpf.loaders import (
     KernelFunction,
     choose_loader,
     has_kernel_function,
     open_object,
 )
-from otel_gpu.capture.bpf.objects import BpfMap, BpfObject
+from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.ring_buffer import RingBuffer
 from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.config import Config

@@ -124,12 +124,20 @@ class PreloadedPrograms:
         """Say whether a process counts hot calls itself, or will do so from the first on."""
         if not self.suits or image in self._refused:
             return False
-        if not any(self._is_library(file) for file in mapped if file.is_preload_library):
+        if not self.has_library(mapped):
             return False
         if any(layer_of_library(file.name) == wire.LAYER_NCCL for file in mapped):
             self._report_collectives(image)
         environment = b"\0" + read_process_file(image[0], "environ", _MAX_ENVIRONMENT_BYTES) + b"\0"
         return _IS_OFF not in environment
+
+    def has_library(self, mapped: Iterable[MappedFile]) -> bool:
+        """Say whether a process maps a preload library that carries probes, or will."""
+        return any(self._is_library(file) for file in mapped if file.is_preload_library)
+
+    def refuse_library(self, library: FileId) -> None:
+        """Read nothing of programs with this library, which carries no probe: probes have to count."""
+        self._libraries[library] = False
 
     def _report_collectives(self, image: Image) -> None:
         program = self._preloaded.get(image)
@@ -184,7 +192,7 @@ class PreloadedPrograms:
         if image in self._refused:
             return False
         if not self.suits or not address:
-            self._refuse(image)
+            self.refuse(image)
             return False
         fd, uid = -1, user_of(image[0]).uid
         try:
@@ -198,7 +206,7 @@ class PreloadedPrograms:
             if fd >= 0:
                 os.close(fd)
             self._lose(image, uid, error, "preload_unread")
-            self._refuse(image)
+            self.refuse(image)
             return False
         return True
 
@@ -256,7 +264,7 @@ class PreloadedPrograms:
             self._settings.withdraw(program.fd)
         self.rhythms.leave(image, is_readable=False)
         program.close()
-        self._refuse(image)
+        self.refuse(image)
         self._refused_now.add(image)
 
     def take_refused(self) -> set[Image]:
@@ -389,6 +397,7 @@ class PreloadedPrograms:
         except MapFullError:
             self._counters[wire.COUNTER_LOST_PROCESSES_FULL] += 1
 
-    def _refuse(self, image: Image) -> None:
+    def refuse(self, image: Image) -> None:
+        """Have probes count all calls of a process."""
         self._refused[image] = None
         self._say(image, _REFUSED)

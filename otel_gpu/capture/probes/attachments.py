@@ -451,7 +451,9 @@ class Attachments:
                     self._attach_entries(symbols, sites, path, file, _MARKS, are_own=True)
                 if mapped.is_allocator:
                     self._attach_reports(symbols, sites, fd, file)
-                if mapped.is_preload_library and self._attach_preload(symbols, sites, path, file):
+                if mapped.is_preload_library and self._attach_preload(
+                    symbols, sites, path, mapped, file
+                ):
                     return
                 yield from self._attach_calls(
                     symbols, sites, path, mapped, file, is_preloaded=is_preloaded
@@ -515,14 +517,23 @@ class Attachments:
         file.report_links = self._programs.bpf.attach_uprobes(REPORT_BLOCK, path, places)
 
     def _attach_preload(
-        self, symbols: ElfSymbols, sites: LibrarySites, path: str, file: _File
+        self,
+        symbols: ElfSymbols,
+        sites: LibrarySites,
+        path: str,
+        mapped: MappedFile,
+        file: _File,
     ) -> bool:
         """Say whether it is one: what it exports besides leads to the functions of the same name."""
         found = {name: offset for name, offset in symbols.functions if name in _PRELOAD}
         if found and self._programs.preloaded.suits:
             chosen = sites.choose(found, reads_stack=False, are_own=True)
             places = [(offset, _PRELOAD[name]) for name, offset in chosen.items()]
-            file.links += self._programs.bpf.attach_uprobes(AT_PRELOAD, path, places)
+            try:
+                file.links += self._programs.bpf.attach_uprobes(AT_PRELOAD, path, places)
+            except BpfError:
+                self._programs.preloaded.refuse_library(mapped.file)
+                raise
         return PRELOAD_THREAD in found
 
     def _attach_calls(

@@ -7,12 +7,14 @@ is called there anew is seen at its entry. Its return is nothing that is reporte
 found any more.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump, ThreadDumps
+from otel_gpu.errors import BpfError
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.stacks.resolver import OpenFrame
 from otel_gpu.stacks.user_stacks import UserStacks
@@ -27,8 +29,9 @@ _MAX_THREADS = 4096
 # So that little else is kept waiting: a stack takes a fraction of a millisecond to walk.
 _LOOKED_AT_A_TIME = 256
 _JUDGED_AT_A_TIME = 128
-_COUNTS = ("looked_at", "look_unreadable", "look_incomplete", "look_not_followed")
+_COUNTS = ("looked_at", "look_unreadable", "look_incomplete", "look_not_followed", "look_refused")
 
+_logger = logging.getLogger(__name__)
 
 _Whom = tuple[int, int]
 
@@ -45,7 +48,8 @@ class EarlyCalls:
 
     ``counts`` says what became of the looks: threads ``looked_at``, of these ``look_unreadable``
     (nothing of their user space could be read), ``look_incomplete`` (a part of the stack is missing)
-    and ``look_not_followed`` (it is not known what they have called since).
+    and ``look_not_followed`` (it is not known what they have called since); and ``look_refused``: whom
+    the kernel refused a look at.
     """
 
     def __init__(self, looks: Callable[[], ThreadDumps | None], user_stacks: UserStacks) -> None:
@@ -86,11 +90,21 @@ class EarlyCalls:
             self._asked = dict(self._choose(now_ktime_ns))
             self._due = {key: due for key, due in self._due.items() if key not in self._asked}
             whom = {key: self._images[key[0]] for key in self._asked}
-            looks = self._looks() if whom else None
+            looks = self._open_looks(len(whom)) if whom else None
             self._taken.extend(looks.take(whom) if looks else ())
             seen = {(look.pid, look.tid) for look in self._taken}
             for key in self._asked.keys() - seen:
                 self._starts.pop(key, None)
+
+    def _open_looks(self, threads: int) -> ThreadDumps | None:
+        try:
+            return self._looks()
+        except BpfError as error:
+            if not self.counts["look_refused"]:
+                text = "calls that had begun before their process was watched are not found: %s"
+                _logger.warning(text, error)
+            self.counts["look_refused"] += threads
+            return None
 
     def _choose(self, now_ktime_ns: int) -> Iterator[tuple[_Whom, _Due]]:
         due = [item for item in self._due.items() if item[1].ktime_ns <= now_ktime_ns]

@@ -16,8 +16,8 @@ import sys
 import time
 
 from otel_gpu import wire
+from otel_gpu.capture.bpf.bpf_map import BpfMap
 from otel_gpu.capture.bpf.libbpf import Libbpf
-from otel_gpu.capture.bpf.objects import BpfMap
 from otel_gpu.capture.privileges import (
     CAPTURE_CAPABILITIES,
     COMMAND_CAPABILITIES,

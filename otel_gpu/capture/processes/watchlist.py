@@ -10,6 +10,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -477,9 +478,15 @@ class Watchlist:
             self._unlisted.add(pid)
             return
         lived_before = pid in self._lived_before
-        for info in self._attachments.examine(
-            pid, mapped, is_preloaded=is_preloaded, lived_before=lived_before, root=root, note=note
-        ):
+        examine = partial(
+            self._attachments.examine, pid, mapped, lived_before=lived_before, root=root, note=note
+        )
+        found = list(examine(is_preloaded=is_preloaded))
+        # Its library may only now have turned out to carry no probe.
+        if is_preloaded and not self._programs.preloaded.has_library(mapped):
+            self._programs.preloaded.refuse(image)
+            found += examine()
+        for info in found:
             yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
         self._programs.preloaded.ask(image)
         if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):

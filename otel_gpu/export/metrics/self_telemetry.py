@@ -43,7 +43,7 @@ _COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counter
 # What became of stacks in user space.
 _DROPPED_STACKS = (
     *("unused", "without_sample", "rejected"),
-    *("look_unreadable", "look_incomplete", "look_not_followed"),
+    *("look_unreadable", "look_incomplete", "look_not_followed", "look_refused"),
 )
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
 # By figure of the agent's status: of which instrument it is, and which attribute tells its parts.

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump
+from otel_gpu.capture.maps.thread_dump import WHOLE_PROCESS, ThreadDump, ThreadDumps
 from otel_gpu.capture.probes import early_calls
 from otel_gpu.capture.probes.early_calls import EarlyCalls
+from otel_gpu.errors import BpfError
 from otel_gpu.stacks.resolver import OpenFrame, OpenFrames, Resolved
 
 PID, TID, IMAGE = 42, 43, 5_000_000_000
@@ -148,6 +149,7 @@ def test_threads_that_are_not_followed_are_counted(early: EarlyCalls, threads: T
         "look_not_followed": 1,
         "look_unreadable": 1,
         "look_incomplete": 0,
+        "look_refused": 0,
     }
     assert list(early.run(WATCHED)) == []
     assert len(threads.asked) == 1
@@ -184,6 +186,28 @@ def test_a_kernel_that_allows_no_looks_gives_none(threads: Threads) -> None:
     for _ in range(3):
         assert list(early.run(WATCHED)) == []
     assert threads.asked == []
+
+
+def test_a_refused_program_is_named_once_and_counted(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel may refuse what looks at threads when it is first needed; the capture goes on."""
+
+    def refuse() -> ThreadDumps:
+        raise BpfError("look_at_thread is not loaded")
+
+    early = EarlyCalls(refuse, threads)
+    for _ in range(2):
+        early.expect(PID, IMAGE)
+        assert list(early.run(WATCHED)) == []
+
+    assert early.counts["look_refused"] == 2
+    (said,) = [record.message for record in caplog.records]
+    assert said == (
+        "calls that had begun before their process was watched are not found: "
+        "look_at_thread is not loaded"
+    )
+    assert not early.is_pending
 
 
 def test_many_threads_and_processes_keep_nobody_waiting(
