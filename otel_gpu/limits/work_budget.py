@@ -9,11 +9,13 @@ its share by what that piece takes, which its own bounds limit, and not by more.
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from otel_gpu.limits.recent import Recent
 
 _MAX_ACCOUNTS = 4096
+
+_Holder = TypeVar("_Holder", bound=Hashable)
 
 
 class Share(NamedTuple):
@@ -37,6 +39,9 @@ class _Account:
     def pay(self, amount: float, now_s: float) -> None:
         self._left = self.left(now_s) - amount
 
+    def is_whole(self, now_s: float) -> bool:
+        return self.left(now_s) >= self._share.at_once
+
 
 class WorkBudget:
     """
@@ -59,7 +64,7 @@ class WorkBudget:
         self._shares = process, user
         self._clock = clock
         self._total = _Account(total, clock())
-        # Who pays nothing for long has all of its share again, as somebody new has.
+        # A process that pays nothing for long has all of its share again, as a new one has: it is forgotten.
         self._processes: Recent[Hashable, _Account] = Recent(_MAX_ACCOUNTS)
         self._users: Recent[int, _Account] = Recent(_MAX_ACCOUNTS)
 
@@ -91,10 +96,18 @@ class WorkBudget:
 
     def _accounts(self, process: Hashable, uid: int) -> tuple[_Account, _Account]:
         of_process, of_user = self._shares
-        found = self._processes.use(process)
+        return (
+            self._account(self._processes, process, of_process),
+            self._account(self._users, uid, of_user),
+        )
+
+    def _account(
+        self, accounts: Recent[_Holder, _Account], holder: _Holder, share: Share
+    ) -> _Account:
+        found = accounts.use(holder)
         if found is None:
-            found = self._processes[process] = _Account(of_process, self._clock())
-        whole = self._users.use(uid)
-        if whole is None:
-            whole = self._users[uid] = _Account(of_user, self._clock())
-        return found, whole
+            now_s = self._clock()
+            while accounts and accounts[accounts.oldest].is_whole(now_s):
+                del accounts[accounts.oldest]
+            found = accounts[holder] = _Account(share, now_s)
+        return found

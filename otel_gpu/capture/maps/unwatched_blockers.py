@@ -92,8 +92,15 @@ class UnwatchedBlockers:
                 and now_s - known.told_s < _TELL_INTERVAL_S
             )
             self._known[pid] = _Known(program, now_s, known.told_s if known and is_told else now_s)
-            if len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
+            self._forget_old(now_s)
             facts = None if is_told or program is None else read_unwatched_process(pid)
             if facts is not None:
                 yield json_record(wire.RECORD_CULPRIT, kernel_clock.ktime_ns(), facts, pid=pid)
+
+    def _forget_old(self, now_s: float) -> None:
+        # Who was looked up that long ago is told again anyway.
+        while self._known:
+            oldest = next(iter(self._known.values()))
+            if len(self._known) <= _MAX_KNOWN and now_s - oldest.looked_s < _TELL_INTERVAL_S:
+                break
+            self._known.popitem(last=False)

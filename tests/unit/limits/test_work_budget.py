@@ -66,3 +66,13 @@ def test_time_is_paid_that_passes_also_until_an_error(budget, clock):
         fail()
 
     assert budget.left("one", 7)[1] == 0
+
+
+def test_who_has_all_of_its_share_again_is_forgotten(budget, clock):
+    """Thousands of short processes pay once each, and take no memory for as long as the agent runs."""
+    for number in range(100):
+        budget.pay(number, 7, 1)
+        clock.now_s += 1
+
+    assert len(budget._processes) == 10
+    assert len(budget._users) == 1

@@ -91,6 +91,17 @@ def test_a_crowd_is_looked_up_a_few_at_a_time_and_forgotten(culprits, host):
     assert len(culprits._times_ns) == 1024
 
 
+def test_who_was_looked_up_long_ago_is_forgotten(culprits, host):
+    """It would be told again anyway, and a host starts short programs for as long as the agent runs."""
+    for number in range(100):
+        host["now_s"] = 10.0 * number
+        host[number + 1_000] = (number, "short")
+        culprits.note(number + 1_000, FLOOR_NS)
+        assert len(told(culprits)) == 1
+
+    assert len(culprits._known) == 30
+
+
 def test_who_took_most_is_looked_up_before_a_crowd_that_is_gone(culprits):
     """Else a hog would be nobody at the end of a short program that a build ran beside."""
     for pid in range(1_000, 1_100):
