@@ -2,7 +2,7 @@
 The activities: events with Unix time and names.
 
 An activity keeps its event and adds what the event's numbers mean: the process
-image, the API's row in the probe table, Unix times in nanoseconds.
+program, the API's row in the probe table, Unix times in nanoseconds.
 
 An activity that can become a span carries the ids of that span, which are not worked
 out again: ``trace_id`` (16 bytes), ``span_id`` (8 bytes; empty: no span) and
@@ -323,7 +323,7 @@ class CaptureActivity(NamedTuple):
 
 class ExitActivity(NamedTuple):
     """
-    A watched process image ended; nothing of it follows but its last series.
+    A watched program ended; nothing of it follows but its last series.
 
     ``exit_code`` is as ``wait(2)`` gives it, None where the end was not seen. ``is_replaced`` says
     that its process lives on, and runs another program.

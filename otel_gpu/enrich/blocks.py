@@ -40,9 +40,9 @@ class BlockStacks:
             if len(self._known) > MAX_BLOCK_STACKS:
                 self._known.popitem(last=False)
 
-    def find(self, image: ProcessKey, key: int) -> CallStack | None:
+    def find(self, program: ProcessKey, key: int) -> CallStack | None:
         """Return where a key was; None: that is not known."""
-        return self._known.get((image, key))
+        return self._known.get((program, key))
 
     def clear(self) -> None:
         """Forget everything: another capture begins."""
@@ -50,7 +50,7 @@ class BlockStacks:
 
 
 class BlocksRead(NamedTuple):
-    """What was read of one device of one process image."""
+    """What was read of one device of one program."""
 
     ktime_ns: int
     program_ktime_ns: int
@@ -62,7 +62,7 @@ class BlocksRead(NamedTuple):
 
 
 def split_reading(event: Memory | Holders) -> Iterator[BlocksRead]:
-    """Yield what a reading says of each device of each process image."""
+    """Yield what a reading says of each device of each program."""
     if isinstance(event, Memory):
         for key, totals in event.totals:
             program_ktime_ns, pid, device = key

@@ -7,7 +7,7 @@ from otel_gpu.wire.communicators import Communicator, Communicators
 
 
 class CommunicatorRead(NamedTuple):
-    """What was read of one communicator in one process image."""
+    """What was read of one communicator in one program."""
 
     ktime_ns: int
     program_ktime_ns: int

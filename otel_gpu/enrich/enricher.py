@@ -30,7 +30,7 @@ from otel_gpu.enrich.blocks import (
 )
 from otel_gpu.enrich.communicators import CommunicatorRead, split_communicators
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, Who
-from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_IMAGES, ProcessTable
+from otel_gpu.enrich.identity.processes import MAX_DEAD, MAX_PROGRAMS, ProcessTable
 from otel_gpu.enrich.identity.thread_roles import ThreadRoles
 from otel_gpu.enrich.identity.unwatched_processes import who_of_facts
 from otel_gpu.enrich.name_resolver import NameResolver
@@ -86,25 +86,25 @@ class Enricher:
 
     It reads nothing but the events: a replay gives what the live capture gave. No event
     can stop it, whatever its numbers say, and its memory is bounded. All activities of a
-    process image have the same process; only the child of a fork may get better names later.
+    program have the same process; only the child of a fork may get better names later.
 
     Args:
-        max_images: Process images known at a time, dead ones included.
-        max_dead: Ended process images remembered for late records.
+        max_programs: Programs known at a time, dead ones included.
+        max_dead: Ended programs remembered for late records.
     """
 
-    def __init__(self, *, max_images: int = MAX_IMAGES, max_dead: int = MAX_DEAD) -> None:
+    def __init__(self, *, max_programs: int = MAX_PROGRAMS, max_dead: int = MAX_DEAD) -> None:
         glossary = self._glossary = NameResolver()
         self._clock = glossary.clock
         self._failed_requests = FailedRequests()
         self._roles = ThreadRoles()
         self._times = TimeAccounts(glossary.waits, glossary.resources)
         self._processes = ProcessTable(
-            self._clock, self._forget, max_images=max_images, max_dead=max_dead
+            self._clock, self._forget, max_programs=max_programs, max_dead=max_dead
         )
         self._settled = self._processes.settled
         self._arrivals = PendingEvents()
-        # The image whose events wait no longer, while they are handed on.
+        # The program whose events wait no longer, while they are handed on.
         self._released: ProcessKey | None = None
         # What was held back and need not wait any more.
         self._ready: list[Activity] = []
@@ -211,23 +211,23 @@ class Enricher:
         self._roles.clear()
 
     def _make_room(self) -> None:
-        while (image := self._arrivals.in_excess()) is not None:
-            self._release(image)
+        while (program := self._arrivals.in_excess()) is not None:
+            self._release(program)
 
     def _advance(self, ktime_ns: int) -> None:
         self._ktime_ns = max(self._ktime_ns, ktime_ns)
         self._fail_requests(self._failed_requests.take_overdue(ktime_ns))
-        for image in self._arrivals:
-            if self._arrivals.is_overdue(self._processes.find(*image, ""), ktime_ns):
-                self._release(image)
+        for program in self._arrivals:
+            if self._arrivals.is_overdue(self._processes.find(*program, ""), ktime_ns):
+                self._release(program)
 
-    def _release(self, image: ProcessKey) -> None:
-        """Let an image have the names that it has, and hand on what waited for them."""
-        self._processes.settle(*image)
-        arrival = self._arrivals.take(image)
+    def _release(self, program: ProcessKey) -> None:
+        """Let a program have the names that it has, and hand on what waited for them."""
+        self._processes.settle(*program)
+        arrival = self._arrivals.take(program)
         if arrival is None:
             return
-        self._released = image
+        self._released = program
         for event in arrival.events:
             try:
                 activity = self._ways_on[type(event)](event)
@@ -238,26 +238,26 @@ class Enricher:
                 self._ready.append(activity)
         self._released = None
         unix_ns = self._clock.to_unix_ns(self._ktime_ns)
-        if arrival.has_times and image in self._times:
-            self._ready.append(TimesActivity(unix_ns, tuple(self._times_of(image))))
+        if arrival.has_times and program in self._times:
+            self._ready.append(TimesActivity(unix_ns, tuple(self._times_of(program))))
         if arrival.series:
-            process = self._processes.find(*image, "")
+            process = self._processes.find(*program, "")
             series = (self._glossary.series(process, *one) for one in arrival.series.items())
             self._ready.append(AggregatesActivity(unix_ns, tuple(series)))
 
     def _release_all(self) -> list[Activity]:
         self._fail_requests(self._failed_requests.take_all())
-        for image in self._arrivals:
-            self._release(image)
+        for program in self._arrivals:
+            self._release(program)
         return self._take_ready()
 
     def _take_ready(self) -> list[Activity]:
         ready, self._ready = self._ready, []
         return ready
 
-    def _forget(self, image: ProcessKey) -> None:
-        self._glossary.devices.forget(image)
-        self._times.forget(image)
+    def _forget(self, program: ProcessKey) -> None:
+        self._glossary.devices.forget(program)
+        self._times.forget(program)
 
     def _describe(self, ktime_ns: int, who: Who) -> WhoActivity:
         return WhoActivity(self._clock.to_unix_ns(ktime_ns), who)
@@ -268,7 +268,7 @@ class Enricher:
         self._release((event.pid, event.program_ktime_ns))
 
     def _enrich_exec(self, event: Exec) -> ExitActivity:
-        # The old image ends here; its process does not, so there is no exit code to tell.
+        # The old program ends here; its process does not, so there is no exit code to tell.
         self._release((event.pid, event.old_program_ktime_ns))
         old = self._processes.find(event.pid, event.old_program_ktime_ns, "")
         self._times.forget((event.pid, event.old_program_ktime_ns))
@@ -279,24 +279,24 @@ class Enricher:
         return ExitActivity(old, self._clock.to_unix_ns(event.ktime_ns), 0, is_replaced=True)
 
     def _learn_device(self, event: Device) -> None:
-        # Devices are forgotten with their image, so there must be one.
+        # Devices are forgotten with their program, so there must be one.
         self._processes.find(event.pid, event.program_ktime_ns, "")
         self._glossary.learn_device(event)
 
     def _find_process(self, event: Waiting) -> Program | None:
         """Return the process of an event; None: it has no name yet, and the event waits."""
-        image = (event.pid, event.program_ktime_ns)
-        process = self._processes.find(*image, event.comm)
-        if image == self._released or not self._must_wait(image):
+        program = (event.pid, event.program_ktime_ns)
+        process = self._processes.find(*program, event.comm)
+        if program == self._released or not self._must_wait(program):
             return process
         # Each of these events begins with the time at which it was sent.
-        self._arrivals.hold(image, event, max(self._ktime_ns, event[0]))
+        self._arrivals.hold(program, event, max(self._ktime_ns, event[0]))
         self._make_room()
         return None
 
-    def _must_wait(self, image: ProcessKey) -> bool:
-        # In a full table an image may be gone of which something waits: what follows comes after it.
-        return self._processes.may_improve(image) or image in self._arrivals
+    def _must_wait(self, program: ProcessKey) -> bool:
+        # In a full table a program may be gone of which something waits: what follows comes after it.
+        return self._processes.may_improve(program) or program in self._arrivals
 
     def _of_process(
         self, make: Callable[[Any, Program], Activity]
@@ -346,17 +346,17 @@ class Enricher:
     def _enrich_times(self, event: Times) -> TimesActivity:
         self._advance(event.ktime_ns)
         self._processes.note_reading(event.ktime_ns)
-        images = self._times.take(event.entries)
-        for image in images:
-            self._processes.find(*image, "")
-        waiting = set(filter(self._must_wait, images))
-        for image in waiting:
-            self._arrivals.hold_times(image, event.ktime_ns)
-        times = [time for image in sorted(images - waiting) for time in self._times_of(image)]
+        programs = self._times.take(event.entries)
+        for program in programs:
+            self._processes.find(*program, "")
+        waiting = set(filter(self._must_wait, programs))
+        for program in waiting:
+            self._arrivals.hold_times(program, event.ktime_ns)
+        times = [time for program in sorted(programs - waiting) for time in self._times_of(program)]
         return TimesActivity(self._clock.to_unix_ns(event.ktime_ns), tuple(times))
 
-    def _times_of(self, image: ProcessKey) -> Iterator[ThreadTime]:
-        return self._times.times(self._processes.find(*image, ""))
+    def _times_of(self, program: ProcessKey) -> Iterator[ThreadTime]:
+        return self._times.times(self._processes.find(*program, ""))
 
     def _split_reading(self, event: Memory | Holders | Communicators) -> None:
         self._advance(event.ktime_ns)
@@ -374,22 +374,22 @@ class Enricher:
 
     def _enrich_exit(self, event: Exit) -> ExitActivity:
         self._ktime_ns = max(self._ktime_ns, event.ktime_ns)
-        image = self._processes.learn_exit(
+        program = self._processes.learn_exit(
             event.pid, event.program_ktime_ns, event.ktime_ns, event.comm
         )
         self._release((event.pid, event.program_ktime_ns))
         self._times.forget((event.pid, event.program_ktime_ns))
-        return ExitActivity(image, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
+        return ExitActivity(program, self._clock.to_unix_ns(event.ktime_ns), event.exit_code)
 
     def _enrich_aggregates(self, event: Aggregates) -> AggregatesActivity:
         self._advance(event.ktime_ns)
         self._processes.note_reading(event.ktime_ns)
         series = []
         for key, aggregate in event.series:
-            image = (key.pid, key.program_ktime_ns)
-            process = self._processes.find(*image, "")
-            if self._must_wait(image):
-                self._arrivals.hold_series(image, key, aggregate, event.ktime_ns)
+            program = (key.pid, key.program_ktime_ns)
+            process = self._processes.find(*program, "")
+            if self._must_wait(program):
+                self._arrivals.hold_series(program, key, aggregate, event.ktime_ns)
                 self._make_room()
             else:
                 series.append(self._glossary.series(process, key, aggregate))

@@ -28,7 +28,7 @@ from otel_gpu.wire.marks import Range, Step
 NO_SEED: Final = bytes(8)
 """Of a stream that does not say which capture it is of."""
 
-# Seed, image ktime, start ktime, another ktime or 0, pid, tid; the kind of span follows.
+# Seed, program ktime, start ktime, another ktime or 0, pid, tid; the kind of span follows.
 _pack = Struct("<8sQQQII").pack
 
 _TRACE = b"\0"
@@ -84,7 +84,7 @@ class SpanIds:
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
-        # Trace and span of the application, by image, pid, tid and start.
+        # Trace and span of the application, by program, pid, tid and start.
         self._around: Recent[tuple[int, int, int, int], tuple[bytes, bytes]] = Recent(MAX_AROUND)
 
     def learn(self, event: ThreadContext) -> None:
@@ -97,11 +97,11 @@ class SpanIds:
     def of_call(self, event: CudaCall) -> _Ids:
         """Return the ids of a call; its parent is the call around it."""
         # What _trace, _span and _parent do: calls are most of all spans.
-        _, image, pid, tid, start, parent, root, *_ = event
-        name = _pack(self._seed, image, start, 0, pid, tid)
+        _, program, pid, tid, start, parent, root, *_ = event
+        name = _pack(self._seed, program, start, 0, pid, tid)
         outermost = name
         if root and root != start:
-            outermost = _pack(self._seed, image, root, 0, pid, tid)
+            outermost = _pack(self._seed, program, root, 0, pid, tid)
         hashing = _copy_trace_hash()
         hashing.update(outermost + _TRACE)
         trace_id = hashing.digest()
@@ -111,7 +111,7 @@ class SpanIds:
         if trace_id == _NO_TRACE or span_id == _NO_SPAN:
             trace_id, span_id = self._trace(event, root), self._span(event, start, _CALL)
         parent_id = self._parent(event, parent) if parent else b""
-        if self._around and (found := self._around.get((image, pid, tid, root or start))):
+        if self._around and (found := self._around.get((program, pid, tid, root or start))):
             trace_id, parent_id = found[0], parent_id or found[1]
         return trace_id, span_id, parent_id
 

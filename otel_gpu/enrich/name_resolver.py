@@ -68,7 +68,7 @@ class NameResolver:
         stacks: Stacks of programs.
         block_stacks: Where blocks of device memory were allocated.
         resources: What system calls were about.
-        devices: The devices of every process image.
+        devices: The devices of every program.
     """
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class NameResolver:
 
     def learn_device(self, event: Device) -> None:
         """Remember what a process learned of one of its devices."""
-        image = (event.pid, event.program_ktime_ns)
-        self.devices.learn(image, event.device, event.uuid, event.name)
+        program = (event.pid, event.program_ktime_ns)
+        self.devices.learn(program, event.device, event.uuid, event.name)
 
     def dated(self, kind: Callable[[int, Any], Activity]) -> Callable[[Any], Activity]:
         """Return what makes an activity of a kind that has a time and the event's own words."""
@@ -136,7 +136,7 @@ class NameResolver:
 
     def call(self, event: CudaCall, process: Program) -> CallActivity:
         """Return a call with its names."""
-        image = (event.pid, event.program_ktime_ns)
+        program = (event.pid, event.program_ktime_ns)
         end_unix_ns, start_unix_ns = self.clock.date(event.end_ktime_ns, event.start_ktime_ns)
         values = (
             process,
@@ -144,9 +144,9 @@ class NameResolver:
             API_BY_NUMBER.get(event.api) or unknown_api(event.api),
             start_unix_ns,
             end_unix_ns,
-            None if event.device < 0 else self.devices.find(image, event.device),
+            None if event.device < 0 else self.devices.find(program, event.device),
             self.stacks.find(event.user_stack) if event.user_stack else None,
-            (self._kernels.use((image, event.function)) or "") if event.function else "",
+            (self._kernels.use((program, event.function)) or "") if event.function else "",
             *self._ids.of_call(event),
         )
         # As CallActivity(…), which takes three times as long.
@@ -239,15 +239,15 @@ class NameResolver:
 
     def blocks(self, event: BlocksRead, process: Program) -> BlocksActivity:
         """Return what an allocator holds, and where that was allocated."""
-        image = event.pid, event.program_ktime_ns
+        program = event.pid, event.program_ktime_ns
         return BlocksActivity(
             self.clock.to_unix_ns(event.ktime_ns),
             process,
             event.device,
-            self.devices.find(image, event.device),
+            self.devices.find(program, event.device),
             event.totals,
             tuple(
-                (key, holder, self.block_stacks.find(image, key)) for key, holder in event.holders
+                (key, holder, self.block_stacks.find(program, key)) for key, holder in event.holders
             ),
         )
 
@@ -268,14 +268,14 @@ class NameResolver:
 
     def out_of_memory(self, failed: Failed, process: Program) -> OutOfMemoryActivity:
         """Return a request that failed, and what was where at that moment."""
-        event, image = failed.event, (failed.pid, failed.program_ktime_ns)
+        event, program = failed.event, (failed.pid, failed.program_ktime_ns)
         keys = {block[2] for block in blocks_of(failed.map)}
-        found = ((key, self.block_stacks.find(image, key)) for key in sorted(keys))
+        found = ((key, self.block_stacks.find(program, key)) for key in sorted(keys))
         return OutOfMemoryActivity(
             self.clock.to_unix_ns(event.ktime_ns),
             process,
             event,
-            self.devices.find(image, event.device),
+            self.devices.find(program, event.device),
             _api(event.api) if event.api else None,
             self.stacks.find(event.user_stack),
             failed.map,

@@ -46,7 +46,7 @@ Waiting = (
 @dataclass(slots=True)
 class PendingProgram:
     """
-    What waits for the name of one process image.
+    What waits for the name of one program.
 
     ``series`` holds the latest value of each; ``has_times`` says that the time account was
     read as well.
@@ -59,57 +59,57 @@ class PendingProgram:
 
 
 class PendingEvents:
-    """Process images of which something waits, those that began to wait first in front."""
+    """Programs of which something waits, those that began to wait first in front."""
 
     def __init__(self) -> None:
-        self._by_image: dict[ProcessKey, PendingProgram] = {}
+        self._by_program: dict[ProcessKey, PendingProgram] = {}
         self._held = 0
 
     def __iter__(self) -> Iterator[ProcessKey]:
-        return iter(tuple(self._by_image))
+        return iter(tuple(self._by_program))
 
-    def __contains__(self, image: ProcessKey) -> bool:
-        return image in self._by_image
+    def __contains__(self, program: ProcessKey) -> bool:
+        return program in self._by_program
 
-    def hold(self, image: ProcessKey, event: Waiting, ktime_ns: int) -> None:
+    def hold(self, program: ProcessKey, event: Waiting, ktime_ns: int) -> None:
         """Hold an event back, which came at some time of the stream."""
-        self._pending(image, ktime_ns).events.append(event)
+        self._pending(program, ktime_ns).events.append(event)
         self._held += 1
 
     def hold_series(
-        self, image: ProcessKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
+        self, program: ProcessKey, key: SeriesKey, aggregate: Aggregate, ktime_ns: int
     ) -> None:
         """Hold a series back; it takes the place of its earlier value."""
-        series = self._pending(image, ktime_ns).series
+        series = self._pending(program, ktime_ns).series
         self._held += key not in series
         series[key] = aggregate
 
-    def hold_times(self, image: ProcessKey, ktime_ns: int) -> None:
-        """Note that the time account of an image is to be said."""
-        self._pending(image, ktime_ns).has_times = True
+    def hold_times(self, program: ProcessKey, ktime_ns: int) -> None:
+        """Note that the time account of a program is to be said."""
+        self._pending(program, ktime_ns).has_times = True
 
-    def take(self, image: ProcessKey) -> PendingProgram | None:
-        """Return what waits for an image, once."""
-        arrival = self._by_image.pop(image, None)
+    def take(self, program: ProcessKey) -> PendingProgram | None:
+        """Return what waits for a program, once."""
+        arrival = self._by_program.pop(program, None)
         if arrival is not None:
             self._held -= len(arrival.events) + len(arrival.series)
         return arrival
 
     def in_excess(self) -> ProcessKey | None:
-        """Return the image that waits longest, if more is held than there is room for."""
-        return next(iter(self._by_image)) if self._held > MAX_HELD else None
+        """Return the program that waits longest, if more is held than there is room for."""
+        return next(iter(self._by_program)) if self._held > MAX_HELD else None
 
     def is_overdue(self, process: Program, ktime_ns: int) -> bool:
-        """Say whether an image has waited for long enough."""
-        arrival = self._by_image.get(key_of(process))
+        """Say whether a program has waited for long enough."""
+        arrival = self._by_program.get(key_of(process))
         if arrival is None:
             return False
         is_nameless = process.service_name == UNKNOWN_SERVICE
         patience_ns = NAMELESS_PATIENCE_NS if is_nameless else PATIENCE_NS
         return ktime_ns - arrival.since_ktime_ns > patience_ns
 
-    def _pending(self, image: ProcessKey, ktime_ns: int) -> PendingProgram:
-        arrival = self._by_image.get(image)
+    def _pending(self, program: ProcessKey, ktime_ns: int) -> PendingProgram:
+        arrival = self._by_program.get(program)
         if arrival is None:
-            arrival = self._by_image[image] = PendingProgram(ktime_ns)
+            arrival = self._by_program[program] = PendingProgram(ktime_ns)
         return arrival

@@ -1,4 +1,4 @@
-"""What the time account of each process image was when it was last read, entry by entry."""
+"""What the time account of each program was when it was last read, entry by entry."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ _ENTRY_BYTES = 500
 _MAX_WAITS = 2_048
 
 MAX_ENTRIES = 65_536
-"""Entries that are kept, of all images; further ones are left out."""
+"""Entries that are kept, of all programs; further ones are left out."""
 
 _Figures = tuple[int, int, int]
 
@@ -62,7 +62,7 @@ class _Sum:
 
 
 class _Account:
-    """The entries of one image, each with the sum that it is in; ``new`` has those that are in none yet."""
+    """The entries of one program, each with the sum that it is in; ``new`` has those that are in none yet."""
 
     __slots__ = ("entries", "new", "sums", "version")
 
@@ -125,16 +125,16 @@ class TimeAccounts:
     def _size_bytes(self) -> int:
         return _ENTRY_BYTES * self._size
 
-    def __contains__(self, image: ProcessKey) -> bool:
-        return image in self._accounts
+    def __contains__(self, program: ProcessKey) -> bool:
+        return program in self._accounts
 
     def take(self, entries: Sequence[TimesEntry]) -> set[ProcessKey]:
-        """Take in a reading; the images of which something was kept."""
-        images = set()
+        """Take in a reading; the programs of which something was kept."""
+        programs = set()
         for entry in entries:
             key = entry.key
-            image = (key.pid, key.program_ktime_ns)
-            account = self._accounts.get(image)
+            program = (key.pid, key.program_ktime_ns)
+            account = self._accounts.get(program)
             known = account.entries.get(key) if account else None
             if not (entry.time_ns or entry.count or entry.ended_ns):
                 # It is in that of a name now, as who it is about has ended.
@@ -145,10 +145,10 @@ class TimeAccounts:
                     continue
                 self._size += 1
             if account is None:
-                account = self._accounts[image] = _Account()
+                account = self._accounts[program] = _Account()
             account.put(entry, known)
-            images.add(image)
-        return images
+            programs.add(program)
+        return programs
 
     def times(self, process: Program) -> Iterator[ThreadTime]:
         """Yield what the entries of each kind are together; what is as it was is the same object."""
@@ -166,9 +166,9 @@ class TimeAccounts:
             if figures is not None:
                 yield one.make(process, figures)
 
-    def forget(self, image: ProcessKey) -> None:
-        """Keep nothing more of an image."""
-        account = self._accounts.pop(image, None)
+    def forget(self, program: ProcessKey) -> None:
+        """Keep nothing more of a program."""
+        account = self._accounts.pop(program, None)
         self._size -= len(account.entries) if account else 0
 
     def _add_up(self, account: _Account) -> None:

@@ -1,8 +1,8 @@
 """
 Baselines: what is usual for each series, from the histograms that the kernel side keeps.
 
-A series here is one API of one process image with one kind of copy, or the gaps of a
-process image. Results that failed do not count, devices are not distinguished.
+A series here is one API of one program with one kind of copy, or the gaps of a
+program. Results that failed do not count, devices are not distinguished.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _MAX_WINDOWS = 16
 _GROUP_CALLS = 5
 _GROUPS = 6
 _GROUPS_FACTOR = 1.5
-# Followed of one image, each with its kind of copy; there are fewer.
+# Followed of one program, each with its kind of copy; there are fewer.
 _MAX_ALLOCATORS = 64
 
 
@@ -55,7 +55,7 @@ def of_gaps(pid: int, program_ktime_ns: int) -> Baseline:
 
 
 class _Program:
-    """What was learnt of one process image."""
+    """What was learnt of one program."""
 
     __slots__ = ("allocators", "medians_ns", "seen")
 
@@ -72,42 +72,42 @@ class Baselines:
     Takes histograms in and says medians; bounded.
 
     Attributes:
-        ledger: What was read of the images that live.
+        ledger: What was read of the programs that live.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.ledger = CaptureState(metrics=_METRICS, max_series=settings.max_series)
-        self._images: OrderedDict[ProcessKey, _Program] = OrderedDict()
+        self._programs: OrderedDict[ProcessKey, _Program] = OrderedDict()
         # The first reading that had calls of an API.
         self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 
     def learn_layout(self, capture: CaptureActivity) -> None:
         """Take in where the buckets of this capture begin and end."""
         self.ledger.observe(capture)
-        for image in self._images.values():
-            image.medians_ns.clear()
+        for program in self._programs.values():
+            program.medians_ns.clear()
 
     def observe(self, activity: AggregatesActivity) -> None:
         """Take in a reading of the histograms."""
         self.ledger.observe(activity)
         for process in {series.process for series in activity.series}:
-            self._observe_image(key_of(process))
+            self._observe_program(key_of(process))
         for series in activity.series:
             self._note_counted(series, activity.unix_ns)
 
     def _note_counted(self, series: Series, unix_ns: int) -> None:
         if series.key.metric != wire.METRIC_CALL_DURATION or series.key.status:
             return
-        image = key_of(series.process)
+        program = key_of(series.process)
         noted = self._counted_unix_ns
-        if image in noted or len(noted) < self._settings.max_processes:
-            noted.setdefault(image, {}).setdefault(series.key.api, unix_ns)
+        if program in noted or len(noted) < self._settings.max_processes:
+            noted.setdefault(program, {}).setdefault(series.key.api, unix_ns)
 
-    def _observe_image(self, key: ProcessKey) -> None:
-        image = self._images.get(key)
-        if image is not None:
-            image.medians_ns.clear()
+    def _observe_program(self, key: ProcessKey) -> None:
+        program = self._programs.get(key)
+        if program is not None:
+            program.medians_ns.clear()
         allocators: dict[Baseline, list[Aggregate]] = {}
         for series in self._successes(key):
             if series.api and series.api.family in ALLOCATOR_FAMILIES:
@@ -133,7 +133,7 @@ class Baselines:
 
     def is_first(self, pid: int, program_ktime_ns: int, api: int, end_unix_ns: int) -> bool:
         """
-        Say whether a chosen call, which ended then, is the first one of its API in its process image.
+        Say whether a chosen call, which ended then, is the first one of its API in its program.
 
         To be asked once per chosen call, in their order. A call that was too fast to be
         chosen is known only from the next reading of the histograms on.
@@ -165,24 +165,24 @@ class Baselines:
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
 
-    def forget(self, image: ProcessKey) -> None:
-        """Let go of an image that ended: its pid and its ktime."""
-        self.ledger.forget(image)
-        self._images.pop(image, None)
-        self._counted_unix_ns.pop(image, None)
+    def forget(self, program: ProcessKey) -> None:
+        """Let go of a program that ended: its pid and its ktime."""
+        self.ledger.forget(program)
+        self._programs.pop(program, None)
+        self._counted_unix_ns.pop(program, None)
 
     def _learn(self, key: ProcessKey) -> _Program:
-        image = self._images.get(key)
-        if image is not None:
-            self._images.move_to_end(key)
-            return image
-        if len(self._images) >= self._settings.max_processes:
-            self._images.popitem(last=False)
-        image = self._images[key] = _Program()
-        return image
+        program = self._programs.get(key)
+        if program is not None:
+            self._programs.move_to_end(key)
+            return program
+        if len(self._programs) >= self._settings.max_processes:
+            self._programs.popitem(last=False)
+        program = self._programs[key] = _Program()
+        return program
 
-    def _successes(self, image: ProcessKey) -> Iterator[Series]:
-        account = self.ledger.accounts.get(image)
+    def _successes(self, program: ProcessKey) -> Iterator[Series]:
+        account = self.ledger.accounts.get(program)
         for key, series in account.series.items() if account else ():
             if not key.status:
                 yield series

@@ -300,11 +300,11 @@ class Causes:
     def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
         """Yield what a thread was doing in a window, in which its rank may have waited for another one."""
         pieces = list(self._see(other, start, end))
-        image = self._collectives.communicators.image_of(other.pid)
-        if image is None:
+        program = self._collectives.communicators.program_of(other.pid)
+        if program is None:
             return pieces
-        hangs = self._collectives.hangs_at(image, end + self._timeline.unix_offset_ns)
-        delays = self._collectives.delays(image, start, end, is_open=True)
+        hangs = self._collectives.hangs_at(program, end + self._timeline.unix_offset_ns)
+        delays = self._collectives.delays(program, start, end, is_open=True)
         return cut_delays(pieces, delays, WHILE_IT_HANGS if hangs else FOR_THE_DEVICE)
 
     def _see(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
@@ -332,7 +332,7 @@ class Causes:
 
     def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
         """Return what the account says that a thread, or all that feed the GPU of its rank, did in a window."""
-        is_rank = self._collectives.communicators.image_of(other.pid) is not None
+        is_rank = self._collectives.communicators.program_of(other.pid) is not None
         feeds = is_rank or self._timeline.makes_calls((other.pid, other.tid))
         window = start_unix_ns, start_unix_ns + window_ns
         found = self._recent.of(other.pid, *window, feeds=feeds, is_whole=is_rank)

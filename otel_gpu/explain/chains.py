@@ -343,7 +343,7 @@ class Incident(NamedTuple):
         """Whose time it was, each once."""
         found = [chain.effect.process for chain in self.chains]
         found += [self.process] if self.process else []
-        return tuple({key_of(image): image for image in found}.values())
+        return tuple({key_of(program): program for program in found}.values())
 
 
 class TimeNode(NamedTuple):

@@ -1,7 +1,7 @@
 """
 Effects: which calls and gaps are slow, hung or failed, and by how much.
 
-What is slow is so over the median of its own series: the same API, process image and
+What is slow is so over the median of its own series: the same API, program and
 kind of copy. Where a series has too few calls for a median, the kernel side's word is taken.
 Of a short program nearly all calls are like that, and many are a first one: so there it takes
 more. Warm-up and the baseline sample are no effects by themselves.

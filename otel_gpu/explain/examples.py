@@ -23,7 +23,7 @@ from otel_gpu.wire.events import OpenCall
 from otel_gpu.wire.probe_table import APIS
 
 MAX_EXAMPLES = 2
-"""Of one cause of one process image."""
+"""Of one cause of one program."""
 _MAX_CAUSES = 32
 # To explain a call takes time: only one that may show much more than the best so far is.
 _MORE = 1.25
@@ -56,7 +56,7 @@ class Examples:
 
     Args:
         explain: Makes the chain of a call or gap that took no longer than is usual.
-        max_processes: Of how many process images.
+        max_processes: Of how many programs.
 
     Attributes:
         window: What does not touch it is no example.
@@ -64,9 +64,9 @@ class Examples:
 
     def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
         self._explain = explain
-        self._images: Recent[ProcessKey, _OfProgram] = Recent(max_processes)
+        self._programs: Recent[ProcessKey, _OfProgram] = Recent(max_processes)
         self.window = Window()
-        CACHES.register_recent("examples", self._images)
+        CACHES.register_recent("examples", self._programs)
 
     def consider(self, candidate: Candidate) -> None:
         """Take in a call or gap that is no effect."""
@@ -96,7 +96,7 @@ class Examples:
 
     def find(self, chronic: Chronic) -> Iterator[Chain]:
         """Yield the examples of a chronic cause, the longest first: of its culprit, if there are any."""
-        known = self._images.get(key_of(chronic.process))
+        known = self._programs.get(key_of(chronic.process))
         kinds = kinds_like(chronic.cause.kind)
         shown: list[tuple[bool, _Shown]] = [
             (name[1] != chronic.culprit_pid, one)
@@ -110,14 +110,14 @@ class Examples:
         shown.sort(key=lambda one: (one[0], -one[1].time_ns, one[1].chain.id))
         yield from [one.chain for _, one in shown[:MAX_EXAMPLES]]
 
-    def forget(self, image: ProcessKey) -> None:
-        """Begin anew with an image: what comes of it is of another stretch of time, or it ended."""
-        self._images.pop(image, None)
+    def forget(self, program: ProcessKey) -> None:
+        """Begin anew with a program: what comes of it is of another stretch of time, or it ended."""
+        self._programs.pop(program, None)
 
-    def _of(self, image: ProcessKey) -> _OfProgram:
-        known = self._images.use(image)
+    def _of(self, program: ProcessKey) -> _OfProgram:
+        known = self._programs.use(program)
         if known is None:
-            known = self._images[image] = _OfProgram()
+            known = self._programs[program] = _OfProgram()
         return known
 
 

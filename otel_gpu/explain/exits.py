@@ -1,4 +1,4 @@
-"""Which process images ended lately: what is known of them goes a while after that."""
+"""Which programs ended lately: what is known of them goes a while after that."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _MAX_ENDED = 4096
 
 
 class ProcessExits:
-    """Process images that ended, in the order of the stream; bounded."""
+    """Programs that ended, in the order of the stream; bounded."""
 
     def __init__(self) -> None:
         self._ended: OrderedDict[ProcessKey, tuple[int, int]] = OrderedDict()
@@ -17,20 +17,20 @@ class ProcessExits:
     def __len__(self) -> int:
         return len(self._ended)
 
-    def add(self, image: ProcessKey, start_unix_ns: int, end_unix_ns: int) -> None:
-        """Take in that an image has ended."""
-        self._ended[image] = start_unix_ns, end_unix_ns
+    def add(self, program: ProcessKey, start_unix_ns: int, end_unix_ns: int) -> None:
+        """Take in that a program has ended."""
+        self._ended[program] = start_unix_ns, end_unix_ns
 
-    def life_ns(self, image: ProcessKey) -> int | None:
-        """Return how long an image lived that ended lately; None: it lives, or ended long ago."""
-        ended = self._ended.get(image)
+    def life_ns(self, program: ProcessKey) -> int | None:
+        """Return how long a program lived that ended lately; None: it lives, or ended long ago."""
+        ended = self._ended.get(program)
         return None if ended is None else ended[1] - ended[0]
 
     def take_over(self, unix_ns: int) -> Iterator[ProcessKey]:
-        """Yield the images that ended by then, each once; the oldest also when they are many."""
+        """Yield the programs that ended by then, each once; the oldest also when they are many."""
         while self._ended:
-            image, (_, end_unix_ns) = next(iter(self._ended.items()))
+            program, (_, end_unix_ns) = next(iter(self._ended.items()))
             if end_unix_ns > unix_ns and len(self._ended) <= _MAX_ENDED:
                 return
-            del self._ended[image]
-            yield image
+            del self._ended[program]
+            yield program

@@ -246,14 +246,14 @@ class Explainer:
                 self.examples.forget(key_of(finding.process))
 
     def _forget_ended(self, settled_ns: int) -> None:
-        for image in self._settling.take_over(settled_ns):
-            self._chronic.forget(image)
-            self._baselines.forget(image)
+        for program in self._settling.take_over(settled_ns):
+            self._chronic.forget(program)
+            self._baselines.forget(program)
         # It may be what an effect of another process was due to.
-        for image in self._endings.take_over(settled_ns - self.settings.settle_ns):
-            self._timeline.forget(image)
-            self._samples.forget(image)
-            self._recent.forget(image)
+        for program in self._endings.take_over(settled_ns - self.settings.settle_ns):
+            self._timeline.forget(program)
+            self._samples.forget(program)
+            self._recent.forget(program)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
@@ -403,8 +403,8 @@ class Explainer:
             self._add(failure_chain(failure, activity))
         self._advance(activity.unix_ns)
 
-    def _taken_bytes(self, image: ProcessKey) -> int:
-        account = self._baselines.ledger.accounts.get(image)
+    def _taken_bytes(self, program: ProcessKey) -> int:
+        account = self._baselines.ledger.accounts.get(program)
         taken = balance_calls(account.series.values()) if account else {}
         return sum_taken(taken.values()).live_bytes if taken else 0
 

@@ -46,7 +46,7 @@ class Settings:
         max_thread_intervals: Stalls, and calls, remembered of one thread.
         max_samples: Samples of threads on a CPU remembered, of all threads.
         max_series: Histograms remembered.
-        max_processes: Process images remembered.
+        max_processes: Programs remembered.
         max_incidents: Incidents remembered; the least are given up first.
         max_chains: Chains kept in one incident, those that lost most time.
         max_evidence: Intervals kept with one cause, the longest.

@@ -162,7 +162,7 @@ class _Tracks(Generic[_T]):
         return {tid: len(track.items) - track.begin for tid, track in tracks}
 
     def forget(self, pid: int, program_ktime_ns: int) -> None:
-        """Let go of the intervals of a process image."""
+        """Let go of the intervals of a program."""
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
             for index in reversed(range(track.begin, len(track.items))):
@@ -337,11 +337,11 @@ class EventTimeline:
         unseen_ns = after.value - before.value - max(0, seen_ns)
         return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
 
-    def forget(self, image: tuple[int, int]) -> None:
-        """Let go of what the threads of an image did that ended; of its lineage others may ask."""
-        self._stalls.forget(*image)
-        self._calls.forget(*image)
-        self._run_queues.pop(image[0], None)
+    def forget(self, program: tuple[int, int]) -> None:
+        """Let go of what the threads of a program did that ended; of its lineage others may ask."""
+        self._stalls.forget(*program)
+        self._calls.forget(*program)
+        self._run_queues.pop(program[0], None)
 
     def given_up(self) -> Counter[str]:
         """Return how many intervals found no room in the end."""

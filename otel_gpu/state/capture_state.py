@@ -48,13 +48,13 @@ from otel_gpu.wire.readings import Aggregate, SeriesKey
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE, wire.METRIC_ELAPSED_TIME})
 """What a reader of figures wants of the series."""
 
-# Ended images whose readings did not come yet: most processes that end counted nothing.
+# Ended programs whose readings did not come yet: most processes that end counted nothing.
 _MAX_EARLY = 1_024
 
 
 class Figures(NamedTuple):
     """
-    What one process image added to its readings since a moment.
+    What one program added to its readings since a moment.
 
     ``warm_up_ns`` is of the APIs that were called for the first time since then: the number of each,
     and its longest call.
@@ -102,7 +102,7 @@ class CaptureState:
         window: What ``figures`` are of, and from when on ``follow`` is called.
         metrics: Series of other metrics are not kept.
         max_series: How many series are kept.
-        max_ended: How many of these are of images that ended.
+        max_ended: How many of these are of programs that ended.
         follow: Is called with what each reading adds to a series.
 
     Attributes:
@@ -175,56 +175,56 @@ class CaptureState:
 
     def mark(self) -> dict[ProcessKey, Account]:
         """Return what is held at this moment, for ``figures``."""
-        return {image: _copy(account) for image, account in self.accounts.items()}
+        return {program: _copy(account) for program, account in self.accounts.items()}
 
     def figures(self, since: Mark | None = None) -> dict[ProcessKey, Figures]:
-        """Return what the images that did anything added since a mark, or in the window."""
+        """Return what the programs that did anything added since a mark, or in the window."""
         mark = self._begin if since is None else since
         if mark is None:
             return {}
         found = {
-            image: _figures_of(account, mark.get(image), self.middles_ns)
-            for image, account in sorted(self.accounts.items(), key=itemgetter(0))
+            program: _figures_of(account, mark.get(program), self.middles_ns)
+            for program, account in sorted(self.accounts.items(), key=itemgetter(0))
         }
-        return {image: one for image, one in found.items() if one.series or one.times}
+        return {program: one for program, one in found.items() if one.series or one.times}
 
-    def figures_of(self, image: ProcessKey, since: Mark) -> Figures | None:
-        """Return what one image added since a moment; None: nothing is known of it."""
-        account = self.accounts.get(image)
+    def figures_of(self, program: ProcessKey, since: Mark) -> Figures | None:
+        """Return what one program added since a moment; None: nothing is known of it."""
+        account = self.accounts.get(program)
         if account is None:
             return None
-        return _figures_of(account, since.get(image), self.middles_ns)
+        return _figures_of(account, since.get(program), self.middles_ns)
 
     def callers(self) -> set[ProcessKey]:
-        """Return the images that made a CUDA call, before the window or in it."""
+        """Return the programs that made a CUDA call, before the window or in it."""
         return {
-            image
-            for image, account in self.accounts.items()
+            program
+            for program, account in self.accounts.items()
             if any(key.metric == wire.METRIC_CALL_DURATION for key in account.series)
         }
 
-    def forget(self, image: ProcessKey) -> None:
-        """Keep nothing more of an image."""
-        self.accounts.forget(image)
+    def forget(self, program: ProcessKey) -> None:
+        """Keep nothing more of a program."""
+        self.accounts.forget(program)
 
     def sum_up(self, into: Mapping[ProcessKey, Program | None]) -> set[ProcessKey]:
         """
-        Add the figures of images that ended to those of others; None: they are let go.
+        Add the figures of programs that ended to those of others; None: they are let go.
 
         Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
-        Returns the images that added anything in the window.
+        Returns the programs that added anything in the window.
         """
         seen: set[ProcessKey] = set()
-        for image in into:
-            account, whole, begin = self.accounts.get(image), into[image], self._begin
+        for program in into:
+            account, whole, begin = self.accounts.get(program), into[program], self._begin
             if account is None:
                 continue
-            self.forget(image)
+            self.forget(program)
             if whole is None or begin is None:
                 continue
-            found = _figures_of(account, begin.get(image), self.middles_ns)
+            found = _figures_of(account, begin.get(program), self.middles_ns)
             if found.series or any(time.time_ns for time in found.times):
-                seen.add(image)
+                seen.add(program)
                 self._add_to(self.accounts.find(whole), found)
         return seen
 
@@ -313,11 +313,11 @@ class CaptureState:
             for process in {key_of(process): process for process in processes}.values():
                 self._begin[key_of(process)] = _copy(self._account(process))
 
-    def _observe_exit(self, image: ProcessKey) -> None:
-        if self.accounts.get(image):
-            self.accounts.end(image)
+    def _observe_exit(self, program: ProcessKey) -> None:
+        if self.accounts.get(program):
+            self.accounts.end(program)
             return
-        self._early[image] = None
+        self._early[program] = None
         if len(self._early) > _MAX_EARLY:
             del self._early[next(iter(self._early))]
 

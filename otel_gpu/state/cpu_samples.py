@@ -157,9 +157,9 @@ class Samples:
                         sums.add(known, 1, weight_ns)
         return sums.lines()
 
-    def forget(self, image: ProcessKey) -> None:
-        """Let go of the samples of a process image that ended."""
-        pid, program_ktime_ns = image
+    def forget(self, program: ProcessKey) -> None:
+        """Let go of the samples of a program that ended."""
+        pid, program_ktime_ns = program
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
             kept = [index for index, item in enumerate(track.items) if item[2] != program_ktime_ns]

@@ -125,14 +125,14 @@ class ThreadSteps:
     def observe(self, activity: StepActivity) -> SlowStep | None:
         """Take in a step, and return it if it was slow."""
         event = activity.event
-        image = key_of(activity.process)
+        program = key_of(activity.process)
         if event.source == wire.STEP_TOLD:
-            if (image, event.tid) not in self._telling:
-                self._forget_found(image, event.tid)
-            self._telling[image, event.tid] = None
-        elif (image, event.tid) in self._telling:
+            if (program, event.tid) not in self._telling:
+                self._forget_found(program, event.tid)
+            self._telling[program, event.tid] = None
+        elif (program, event.tid) in self._telling:
             return None
-        key = image, event.tid, event.source, event.kind, event.name
+        key = program, event.tid, event.source, event.kind, event.name
         series = self._series.use(key)
         if series is None:
             series = self._series[key] = StepSeries(
@@ -148,8 +148,8 @@ class ThreadSteps:
         found = [one for one in self._series.values() if one.steps]
         return sorted(found, key=lambda one: (-one.sum_ns, one.process.pid, one.tid, one.kind))
 
-    def _forget_found(self, image: ProcessKey, tid: int) -> None:
-        for key in [key for key in self._series if key[:2] == (image, tid)]:
+    def _forget_found(self, program: ProcessKey, tid: int) -> None:
+        for key in [key for key in self._series if key[:2] == (program, tid)]:
             del self._series[key]
 
 

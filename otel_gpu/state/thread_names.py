@@ -33,10 +33,10 @@ class ThreadNames:
                 if len(self._ran) > MAX_NAMES:
                     self._ran.popitem(last=False)
 
-    def learn_programs(self, images: Iterable[Program]) -> None:
+    def learn_programs(self, programs: Iterable[Program]) -> None:
         """Take in watched processes."""
-        for image in images:
-            self._learn(who_of(image))
+        for program in programs:
+            self._learn(who_of(program))
 
     def named(self, culprit: Culprit) -> Culprit:
         """

@@ -1,4 +1,4 @@
-"""Accounts: the latest readings of each process image, in bounded memory."""
+"""Accounts: the latest readings of each program, in bounded memory."""
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ def compare(before: Reading, times: Iterable[ThreadTime]) -> Compared:
 @dataclass(slots=True, eq=False)
 class Account:
     """
-    The latest readings of one process image.
+    The latest readings of one program.
 
     ``read`` is the latest reading of the time account as it came, for ``compare``.
     """
@@ -77,12 +77,12 @@ class Accounts(Generic[_A]):
     Args:
         open_account: Makes an account.
         most: Series at a time; an account without any counts as one.
-        most_ended: Of these, series of images that ended.
+        most_ended: Of these, series of programs that ended.
         give_up: Is called with an account that found no room any more, and whether it had ended.
 
     Attributes:
         size: How many series are kept; ``times``: how many entries of time accounts.
-        get: Returns the account of an image; None: there is none.
+        get: Returns the account of a program; None: there is none.
     """
 
     def __init__(
@@ -116,23 +116,23 @@ class Accounts(Generic[_A]):
         return self._accounts.items()
 
     def values(self) -> ValuesView[_A]:
-        """Return them without their images."""
+        """Return them without their programs."""
         return self._accounts.values()
 
     @property
     def ended(self) -> Collection[ProcessKey]:
-        """The images that ended."""
+        """The programs that ended."""
         return self._ended.keys()
 
     def find(self, process: Program) -> _A:
-        """Return the account of a process image that something is read of; it is opened."""
-        image = key_of(process)
-        account = self._accounts.pop(image, None)
+        """Return the account of a program that something is read of; it is opened."""
+        program = key_of(process)
+        account = self._accounts.pop(program, None)
         if account is None:
-            self._has_room(image)
+            self._has_room(program)
             account = self._open_account(process)
             self.size += 1
-        self._accounts[image] = account
+        self._accounts[program] = account
         # The latest knows its names best.
         account.process = process
         return account
@@ -141,11 +141,11 @@ class Accounts(Generic[_A]):
         """Take in a reading of a series; False: there is no room for it."""
         known = account.series
         if series.key not in known and known:
-            image = key_of(account.process)
-            if not self._has_room(image):
+            program = key_of(account.process)
+            if not self._has_room(program):
                 return False
             self.size += 1
-            self._ended_size += image in self._ended
+            self._ended_size += program in self._ended
         known[series.key] = series
         return True
 
@@ -164,42 +164,42 @@ class Accounts(Generic[_A]):
         if account.times.pop(kind, None) is not None:
             self.times -= 1
 
-    def end(self, image: ProcessKey) -> None:
-        """Take in that an image ended."""
-        account = self._accounts.get(image)
-        if account is not None and image not in self._ended:
-            self._ended[image] = None
+    def end(self, program: ProcessKey) -> None:
+        """Take in that a program ended."""
+        account = self._accounts.get(program)
+        if account is not None and program not in self._ended:
+            self._ended[program] = None
             self._ended_size += account.size
             while self._ended_size > self._most_ended:
                 self._drop(next(iter(self._ended)))
 
-    def forget(self, image: ProcessKey) -> _A | None:
+    def forget(self, program: ProcessKey) -> _A | None:
         """Let go of an account, and return it."""
-        account = self._accounts.pop(image, None)
+        account = self._accounts.pop(program, None)
         if account is not None:
             self.size -= account.size
             self.times -= len(account.times)
-            if image in self._ended:
-                del self._ended[image]
+            if program in self._ended:
+                del self._ended[program]
                 self._ended_size -= account.size
         return account
 
-    def _has_room(self, image: ProcessKey) -> bool:
-        """Make room for one more series of an image; False: all of it is its own."""
+    def _has_room(self, program: ProcessKey) -> bool:
+        """Make room for one more series of a program; False: all of it is its own."""
         while True:
             if self.size >= self._most:
                 others = chain(self._ended, self._accounts)
-            elif image in self._ended and self._ended_size >= self._most_ended:
+            elif program in self._ended and self._ended_size >= self._most_ended:
                 others = chain(self._ended)
             else:
                 return True
-            other = next((one for one in others if one != image), None)
+            other = next((one for one in others if one != program), None)
             if other is None:
                 return False
             self._drop(other)
 
-    def _drop(self, image: ProcessKey) -> None:
-        has_ended = image in self._ended
-        account = self.forget(image)
+    def _drop(self, program: ProcessKey) -> None:
+        has_ended = program in self._ended
+        account = self.forget(program)
         if account is not None:
             self._give_up(account, has_ended)

@@ -46,12 +46,12 @@ _LAST_UNIX_NS = 253_402_300_799 * 1_000_000_000  # the end of the year 9999
 
 class Facts(NamedTuple):
     """
-    What is known of one process image, checked and bounded; None or empty if unknown.
+    What is known of one program, checked and bounded; None or empty if unknown.
 
     Attributes:
         start_boot_ns: With the pid, what the process has that no other one has.
-        exec_ktime_ns: When an exec that was seen began this image; 0 for none.
-        created_unix_ns: When the process (not this image) began.
+        exec_ktime_ns: When an exec that was seen began this program; 0 for none.
+        created_unix_ns: When the process (not this program) began.
     """
 
     comm: str = ""
@@ -125,7 +125,7 @@ def host_of(info: Mapping[str, Any]) -> Host:
 
 def describe(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> dict[str, Any]:
     """
-    Return the resource attributes of a process image, ``service.*`` first.
+    Return the resource attributes of a program, ``service.*`` first.
 
     The same arguments give the same attributes, on every host and in every replay.
     """
@@ -206,7 +206,7 @@ def _observe_place(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _instance_id(pid: int, program_ktime_ns: int, facts: Facts, host: Host) -> str:
-    # The start time outlives a restart of the agent; the image's ktime may not.
+    # The start time outlives a restart of the agent; the program's ktime may not.
     start_ns = program_ktime_ns if facts.start_boot_ns is None else facts.start_boot_ns
     name = f"{host.boot_id}/{pid}/{start_ns}"
     if facts.exec_ktime_ns:

@@ -2,8 +2,8 @@
 
 # An index says nothing outside its process: CUDA_VISIBLE_DEVICES and container runtimes
 # renumber. It says nothing in a forked child either, which may choose its devices
-# before it first calls CUDA. So identities are known per process image, and only from
-# what CUDA said to that image itself.
+# before it first calls CUDA. So identities are known per program, and only from
+# what CUDA said to that program itself.
 
 from uuid import UUID
 
@@ -16,16 +16,16 @@ _NOBODY = bytes(wire.UUID_BYTES)
 
 class DeviceTable:
     """
-    The devices of every process image.
+    The devices of every program.
 
-    Whoever forgets an image calls ``forget``; each image has up to ``MAX_DEVICES``.
+    Whoever forgets a program calls ``forget``; each program has up to ``MAX_DEVICES``.
     """
 
     def __init__(self) -> None:
-        self._by_image: dict[ProcessKey, dict[int, DeviceIdentity]] = {}
+        self._by_program: dict[ProcessKey, dict[int, DeviceIdentity]] = {}
         self._nameless = tuple(DeviceIdentity(index, None, None) for index in range(MAX_DEVICES))
 
-    def learn(self, image: ProcessKey, index: int, uuid: bytes, name: str) -> None:
+    def learn(self, program: ProcessKey, index: int, uuid: bytes, name: str) -> None:
         """
         Take in what CUDA said to a process about one of its devices.
 
@@ -34,7 +34,7 @@ class DeviceTable:
         """
         if not 0 <= index < MAX_DEVICES:
             return
-        devices = self._by_image.setdefault(image, {})
+        devices = self._by_program.setdefault(program, {})
         known = devices.get(index, self._nameless[index])
         learnt_uuid = bare_uuid(uuid)
         if learnt_uuid is None:
@@ -43,20 +43,20 @@ class DeviceTable:
             known = self._nameless[index]
         devices[index] = DeviceIdentity(index, learnt_uuid, name.strip() or known.model)
 
-    def find(self, image: ProcessKey, index: int) -> DeviceIdentity | None:
+    def find(self, program: ProcessKey, index: int) -> DeviceIdentity | None:
         """Return the device, as far as it is known; None where the index is unknown."""
         if not 0 <= index < MAX_DEVICES:
             return None
-        devices = self._by_image.get(image)
+        devices = self._by_program.get(program)
         if devices is not None:
             known = devices.get(index)
             if known is not None:
                 return known
         return self._nameless[index]
 
-    def forget(self, image: ProcessKey) -> None:
-        """Drop what is known of an image."""
-        self._by_image.pop(image, None)
+    def forget(self, program: ProcessKey) -> None:
+        """Drop what is known of a program."""
+        self._by_program.pop(program, None)
 
 
 def bare_uuid(uuid: bytes) -> str | None:

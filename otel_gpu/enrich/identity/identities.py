@@ -16,12 +16,12 @@ class Program:
 
     Attributes:
         pid: In the agent's pid namespace.
-        program_ktime_ns: With ``pid``, the key of this image everywhere.
+        program_ktime_ns: With ``pid``, the key of this program everywhere.
         comm: The kernel's 15-character name; always known.
         attributes: OTel resource attributes of the process, in emission order:
             ``service.name``, ``service.instance.id``, ``process.*``,
             ``container.id``, ``k8s.*``, ``host.*``.
-        start_unix_ns: When the image began.
+        start_unix_ns: When the program began.
     """
 
     pid: int
@@ -42,11 +42,11 @@ class Program:
 
 
 ProcessKey = tuple[int, int]
-"""A process image: its pid, and when it began by the kernel's clock."""
+"""A program: its pid, and when it began by the kernel's clock."""
 
 
 def key_of(process: Program) -> ProcessKey:
-    """Return what tells a process image from all others, also from those of the same pid."""
+    """Return what tells a program from all others, also from those of the same pid."""
     return process.pid, process.program_ktime_ns
 
 

@@ -1,17 +1,17 @@
-"""The processes of a capture: every program image under its pid, with its names."""
+"""The processes of a capture: every program under its pid, with its names."""
 
-# Some facts about process images
+# Some facts about programs
 # -------------------------------
 #
 # A pid says little: it is used again soon after its process is gone, and an exec puts
-# another program under it while it lives. The kernel side therefore numbers images by
+# another program under it while it lives. The kernel side therefore numbers programs by
 # the ktime at which they began, and pid and that ktime together never mean two programs.
 #
 # Names come from /proc, which knows only the living, and they come after the fact: a
-# short process may be gone before it was looked at. So an image gets the best names at
+# short process may be gone before it was looked at. So a program gets the best names at
 # hand, and better ones later: those of its parent after a fork (same program, same
 # environment), the path after an exec, a thread's comm when nothing else is known. When
-# better names come, a new Program takes the place of the old one, until the image is
+# better names come, a new Program takes the place of the old one, until the program is
 # settled: from then on it stays as it is, because something of it may have left.
 #
 # Records of a process still arrive after its exit, from other CPUs' buffers and in the
@@ -29,7 +29,7 @@ from otel_gpu.enrich.identity.attributes import Facts, Host, describe, facts_of,
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.limits.caches import CACHES
 
-MAX_IMAGES = 8192
+MAX_PROGRAMS = 8192
 MAX_DEAD = 512
 REMEMBER_DEAD_NS = 60 * 1_000_000_000
 _GAPS: tuple[object, ...] = (None, "", (), {})
@@ -37,9 +37,9 @@ _GAPS: tuple[object, ...] = (None, "", (), {})
 
 class ProcessTable:
     """
-    Finds the process image of any record, known or not.
+    Finds the program of any record, known or not.
 
-    Holds up to ``max_images``, of which up to ``max_dead`` are dead, not counting those whose
+    Holds up to ``max_programs``, of which up to ``max_dead`` are dead, not counting those whose
     last figures are still to be read; calls ``forget`` with each key that it drops.
     """
 
@@ -48,16 +48,16 @@ class ProcessTable:
         clock: UnixClock,
         forget: Callable[[ProcessKey], object],
         *,
-        max_images: int = MAX_IMAGES,
+        max_programs: int = MAX_PROGRAMS,
         max_dead: int = MAX_DEAD,
     ) -> None:
         self._clock = clock
         self._forget = forget
-        self._max_images = max_images
+        self._max_programs = max_programs
         self._max_dead = max_dead
         self._host = Host()
-        # In the order in which the images were learnt.
-        self._images: OrderedDict[ProcessKey, Program] = OrderedDict()
+        # In the order in which the programs were learnt.
+        self._programs: OrderedDict[ProcessKey, Program] = OrderedDict()
         self._facts: dict[ProcessKey, Facts] = {}
         # Those that get no better names any more.
         self._settled: dict[ProcessKey, Program] = {}
@@ -65,29 +65,29 @@ class ProcessTable:
         self._dead: OrderedDict[ProcessKey, int] = OrderedDict()
         # When the maps were last read, and before that: one reading is several records.
         self._read_ktime_ns = self._read_before_ktime_ns = 0
-        # The image that runs under a pid now, as far as is known.
+        # The program that runs under a pid now, as far as is known.
         self._current: dict[int, ProcessKey] = {}
-        CACHES.register("processes", self, "_images")
+        CACHES.register("processes", self, "_programs")
         CACHES.register("processes", self, "_facts")
 
     def __len__(self) -> int:
-        return len(self._images)
+        return len(self._programs)
 
     @property
     def settled(self) -> Mapping[ProcessKey, Program]:
-        """The images that stay as they are: a view, which goes on being right."""
+        """The programs that stay as they are: a view, which goes on being right."""
         return self._settled
 
     def may_improve(self, key: ProcessKey) -> bool:
-        """Say whether an image may still get better names; one that is not known any more may not."""
-        return key in self._images and key not in self._settled
+        """Say whether a program may still get better names; one that is not known any more may not."""
+        return key in self._programs and key not in self._settled
 
     def settle(self, pid: int, program_ktime_ns: int) -> None:
-        """Let an image stay as it is from now on."""
-        image = self.find(pid, program_ktime_ns, "")
+        """Let a program stay as it is from now on."""
+        program = self.find(pid, program_ktime_ns, "")
         # In a full table it may be gone already.
-        if (pid, program_ktime_ns) in self._images:
-            self._settled[pid, program_ktime_ns] = image
+        if (pid, program_ktime_ns) in self._programs:
+            self._settled[pid, program_ktime_ns] = program
 
     def note_reading(self, ktime_ns: int) -> None:
         """Take in that the kernel's figures were read, of those that ended before it as well."""
@@ -96,23 +96,23 @@ class ProcessTable:
 
     def find(self, pid: int, program_ktime_ns: int, comm: str) -> Program:
         """
-        Return the image of a record.
+        Return the program of a record.
 
         Args:
             pid: The record's.
             program_ktime_ns: The record's.
-            comm: What to call an image that nothing else is known of; may be empty.
+            comm: What to call a program that nothing else is known of; may be empty.
         """
         key = (pid, program_ktime_ns)
-        image = self._images.get(key)
-        if image is None or (comm and not image.comm):
-            image = self._put(key, self._facts.get(key, Facts())._replace(comm=comm))
-        return image
+        program = self._programs.get(key)
+        if program is None or (comm and not program.comm):
+            program = self._put(key, self._facts.get(key, Facts())._replace(comm=comm))
+        return program
 
     def learn_host(self, info: Mapping[str, Any]) -> None:
         """Take in the capture's host; every process is on it."""
         self._host = host_of(info)
-        for key in list(self._images):
+        for key in list(self._programs):
             self._put(key, self._facts[key])
 
     def learn_facts(
@@ -130,7 +130,7 @@ class ProcessTable:
     def learn_fork(self, parent: Program, child_pid: int, child_program_ktime_ns: int) -> Program:
         """Let a child have its parent's names until its own are known."""
         key = (child_pid, child_program_ktime_ns)
-        known = self._images.get(key)
+        known = self._programs.get(key)
         if known is not None and self._facts[key].start_boot_ns is not None:
             return self._put(key, self._with_context(self._facts[key]))
         inherited = self._facts.get(key_of(parent), Facts(parent.comm))
@@ -174,11 +174,11 @@ class ProcessTable:
         return self._put(key, facts)
 
     def learn_exit(self, pid: int, program_ktime_ns: int, ktime_ns: int, comm: str) -> Program:
-        """Return an image that ended, and begin to forget it."""
-        image = self.find(pid, program_ktime_ns, comm)
+        """Return a program that ended, and begin to forget it."""
+        program = self.find(pid, program_ktime_ns, comm)
         self._die((pid, program_ktime_ns), ktime_ns)
         self._bury_expired(ktime_ns)
-        return image
+        return program
 
     def _with_context(self, facts: Facts) -> Facts:
         """
@@ -195,15 +195,15 @@ class ProcessTable:
 
     def _put(self, key: ProcessKey, facts: Facts) -> Program:
         pid, program_ktime_ns = key
-        known = self._images.get(key)
+        known = self._programs.get(key)
         if known is not None and key in self._settled:
             return known
         attributes = describe(pid, program_ktime_ns, facts, self._host)
         self._facts[key] = facts
         if known is not None and known.comm == facts.comm and known.attributes == attributes:
-            # Exporters know images by identity: one that is no better stays.
+            # Exporters know programs by identity: one that is no better stays.
             return known
-        image = Program(
+        program = Program(
             pid=pid,
             program_ktime_ns=program_ktime_ns,
             comm=facts.comm,
@@ -213,16 +213,16 @@ class ProcessTable:
             else known.start_unix_ns,
             attributes=attributes,
         )
-        self._images[key] = image
+        self._programs[key] = program
         if known is None:
             self._supersede(key)
-            if len(self._images) > self._max_images:
+            if len(self._programs) > self._max_programs:
                 # The longest dead, else the longest known: an exit that was lost.
-                self._bury(next(iter(self._dead or self._images)))
-        return image
+                self._bury(next(iter(self._dead or self._programs)))
+        return program
 
     def _supersede(self, key: ProcessKey) -> None:
-        # A pid has one process at a time: a newer image means that the older is gone.
+        # A pid has one process at a time: a newer program means that the older is gone.
         pid, program_ktime_ns = key
         current = self._current.get(pid)
         if current is not None and program_ktime_ns < current[1]:
@@ -233,7 +233,7 @@ class ProcessTable:
             self._die(current, program_ktime_ns)
 
     def _die(self, key: ProcessKey, ktime_ns: int) -> None:
-        if key in self._images and key not in self._dead:
+        if key in self._programs and key not in self._dead:
             self._dead[key] = ktime_ns
             self._bury_excess()
 
@@ -253,7 +253,7 @@ class ProcessTable:
 
     def _bury(self, key: ProcessKey) -> None:
         self._dead.pop(key, None)
-        self._images.pop(key, None)
+        self._programs.pop(key, None)
         self._facts.pop(key, None)
         self._settled.pop(key, None)
         if self._current.get(key[0]) == key:

@@ -41,5 +41,5 @@ def traced_process(
     }
     known = {name: value for name, value in attributes.items() if value not in (None, "")}
     # Ranks of several hosts may have the same number.
-    image = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
-    return Program(pid, image, trace.program, start_unix_ns, known)
+    program_ktime_ns = int.from_bytes(blake2b(identity.encode(), digest_size=7).digest())
+    return Program(pid, program_ktime_ns, trace.program, start_unix_ns, known)

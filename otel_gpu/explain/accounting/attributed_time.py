@@ -42,10 +42,10 @@ _NOTHING = AttributedTime()
 
 
 class AttributedTimes:
-    """What effects say that causes took, by process image and second; bounded."""
+    """What effects say that causes took, by program and second; bounded."""
 
-    def __init__(self, max_images: int) -> None:
-        self._max_images = max_images
+    def __init__(self, max_programs: int) -> None:
+        self._max_programs = max_programs
         self._claims: OrderedDict[ProcessKey, dict[int, _Claims]] = OrderedDict()
 
     def add(self, effect: Effect, causes: Iterable[Cause]) -> None:
@@ -58,11 +58,11 @@ class AttributedTimes:
             claims[key] = claims.get(key, _NOTHING).plus(min(cause.time_ns, effect.excess_ns), 1)
         if len(seconds) > _MAX_SECONDS:
             del seconds[min(seconds)]
-        if len(self._claims) > self._max_images:
+        if len(self._claims) > self._max_programs:
             self._claims.popitem(last=False)
 
     def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], AttributedTime]:
-        """Return what effects of an image claim that ended by then, each once."""
+        """Return what effects of a program claim that ended by then, each once."""
         seconds = self._claims.get(key_of(process), {})
         taken: _Claims = {}
         for second in [second for second in seconds if second * _NS_PER_S <= unix_ns]:

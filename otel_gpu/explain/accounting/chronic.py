@@ -91,7 +91,7 @@ class Chronic(NamedTuple):
 
 
 class ChronicFinding(NamedTuple):
-    """All chronic causes of one process image in one stretch of time; there may be none."""
+    """All chronic causes of one program in one stretch of time; there may be none."""
 
     process: Program
     end_unix_ns: int
@@ -99,11 +99,11 @@ class ChronicFinding(NamedTuple):
 
 
 FiguresOf = Callable[[ProcessKey], Figures | None]
-"""Returns what an image did in a stretch of time; None: nothing."""
+"""Returns what a program did in a stretch of time; None: nothing."""
 
 
 class FindLate(Protocol):
-    """Finds for whom an image waited in a stretch of time; False: nobody does."""
+    """Finds for whom a program waited in a stretch of time; False: nobody does."""
 
     def __bool__(self) -> bool: ...
 
@@ -114,7 +114,7 @@ class FindLate(Protocol):
 
 
 FindMore = Callable[[Figures, int, int], Iterable[Chronic]]
-"""Finds what else an image lost in a stretch of time."""
+"""Finds what else a program lost in a stretch of time."""
 
 
 def find_chronic(
@@ -260,7 +260,7 @@ class ChronicCauses:
     Args:
         ledger: Is to be told of every reading after ``observe`` was.
         settings: The limits.
-        more: Says what else an image lost in a stretch, by its figures, its begin and its end.
+        more: Says what else a program lost in a stretch, by its figures, its begin and its end.
         late: Says for whom it waited.
 
     Attributes:
@@ -278,7 +278,7 @@ class ChronicCauses:
         self._ledger = ledger
         self._more = more
         self._late = late
-        # Of images that ended in this stretch.
+        # Of programs that ended in this stretch.
         self._gone: dict[ProcessKey, Figures] = {}
         self._settings = settings
         self.places = CodeLocations(settings.max_processes)
@@ -303,14 +303,14 @@ class ChronicCauses:
                 self._end_stretch()
             self._read_unix_ns = unix_ns
 
-    def forget(self, image: ProcessKey) -> None:
-        """Look at what an image did that ended, before the ledger forgets it."""
-        figures = self._ledger.figures_of(image, self._begin)
+    def forget(self, program: ProcessKey) -> None:
+        """Look at what a program did that ended, before the ledger forgets it."""
+        figures = self._ledger.figures_of(program, self._begin)
         if figures is not None and figures.times and self._begin_unix_ns is not None:
             self._look([figures], self._read_unix_ns)
             if len(self._gone) < _MAX_GONE:
-                self._gone[image] = figures
-        self.places.forget(image[0])
+                self._gone[program] = figures
+        self.places.forget(program[0])
 
     def close(self) -> None:
         """Look at what came since the last stretch ended: nothing follows."""
@@ -331,7 +331,7 @@ class ChronicCauses:
     def _look(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
         figures = tuple(figures)
         resources = resources_of(figures)
-        # Of those only that are asked for: images may end by the thousand, each with a look of its own.
+        # Of those only that are asked for: programs may end by the thousand, each with a look of its own.
         figures_of = cache(self._figures_of)
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
@@ -347,8 +347,8 @@ class ChronicCauses:
             if one.times or chronic:
                 self._found.append(ChronicFinding(one.process, end_unix_ns, chronic))
 
-    def _figures_of(self, image: ProcessKey) -> Figures | None:
-        """Return what an image did in this stretch, also of one that ended in it."""
-        figures = self._ledger.figures_of(image, self._begin)
+    def _figures_of(self, program: ProcessKey) -> Figures | None:
+        """Return what a program did in this stretch, also of one that ended in it."""
+        figures = self._ledger.figures_of(program, self._begin)
         has_any = figures is not None and (figures.series or figures.times)
-        return figures if has_any else self._gone.get(image)
+        return figures if has_any else self._gone.get(program)

@@ -108,7 +108,7 @@ class RecentTimes:
             size_bytes="_size_bytes",
         )
         self._latest: Reading = {}
-        self._latest_images: set[ProcessKey] = set()
+        self._latest_programs: set[ProcessKey] = set()
 
     def begin(self, unix_ns: int) -> None:
         """Take in that a capture begins: nothing was counted before it."""
@@ -131,22 +131,22 @@ class RecentTimes:
         processes: dict[ProcessKey, Program] = {}
         changed, moved = self._compare(activity.times)
         for process, times in groupby(activity.times, attrgetter("process")):
-            image = key_of(process)
-            if (account := account_of(image)) is not None:
+            program = key_of(process)
+            if (account := account_of(program)) is not None:
                 before_all: Mapping[TimeKind, ThreadTime] = account.times
-                if image in moved:
+                if program in moved:
                     before_all = moved_by_name(before_all, {one.kind: one for one in times})
-                befores[image] = before_all
+                befores[program] = before_all
         for time in changed:
-            image = key_of(time.process)
-            before = befores.get(image, {}).get(time.kind)
+            program = key_of(time.process)
+            before = befores.get(program, {}).get(time.kind)
             known = (before.time_ns, before.count, before.ended_ns) if before else (0, 0, 0)
             figures = time.time_ns - known[0], time.count - known[1], time.ended_ns - known[2]
             if any(one > 0 for one in figures):
-                spent.setdefault(image, {})[time.kind] = figures
-                processes[image] = time.process
-        for image, entries in spent.items():
-            self._add(processes[image], activity.unix_ns, entries)
+                spent.setdefault(program, {})[time.kind] = figures
+                processes[program] = time.process
+        for program, entries in spent.items():
+            self._add(processes[program], activity.unix_ns, entries)
 
     def _compare(
         self, times: Sequence[ThreadTime]
@@ -155,11 +155,11 @@ class RecentTimes:
         self._latest, changed, gone = compare(self._latest, times)
         kinds = {(key_of(time.process), time.kind) for time in changed}
         moved = {
-            image for time in gone if ((image := key_of(time.process)), time.kind) not in kinds
+            program for time in gone if ((program := key_of(time.process)), time.kind) not in kinds
         }
-        images = {key_of(process) for process in {time.process for time in times}}
-        before, self._latest_images = self._latest_images, images
-        return changed, moved | (images - before)
+        programs = {key_of(process) for process in {time.process for time in times}}
+        before, self._latest_programs = self._latest_programs, programs
+        return changed, moved | (programs - before)
 
     def of(
         self, pid: int, start_unix_ns: int, end_unix_ns: int, *, feeds: bool, is_whole: bool
@@ -210,11 +210,11 @@ class RecentTimes:
                 for kind, figures in reading.spent.items():
                     yield ThreadTime(known.process, *kind[:3], *figures, kind[3])
 
-    def forget(self, image: ProcessKey) -> None:
+    def forget(self, program: ProcessKey) -> None:
         """Let go of a process that ended."""
-        known = self._processes.get(image[0])
-        if known is not None and key_of(known.process) == image:
-            self._drop(image[0])
+        known = self._processes.get(program[0])
+        if known is not None and key_of(known.process) == program:
+            self._drop(program[0])
 
     def _add(self, process: Program, unix_ns: int, entries: Mapping[TimeKind, _Figures]) -> None:
         known = self._processes.get(process.pid)

@@ -32,9 +32,9 @@ _FAULTS = frozenset({Meaning.ERROR, Meaning.LINK_DOWN})
 class FabricCauses:
     """Keeps who uses RDMA, and what the adapters count; bounded."""
 
-    def __init__(self, max_images: int) -> None:
+    def __init__(self, max_programs: int) -> None:
         self._fabric = FabricState()
-        self._users: Recent[ProcessKey, None] = Recent(max_images)
+        self._users: Recent[ProcessKey, None] = Recent(max_programs)
 
     def observe(self, activity: FabricActivity) -> None:
         """Take in a reading."""

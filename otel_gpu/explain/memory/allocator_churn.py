@@ -111,16 +111,16 @@ class AllocatorChurn:
             if len(sums) > self._settings.max_processes:
                 sums.popitem(last=False)
 
-    def churn_of(self, image: ProcessKey) -> tuple[Churn, ...]:
-        """Return what was chosen of all calls of an image, by reason and line."""
+    def churn_of(self, program: ProcessKey) -> tuple[Churn, ...]:
+        """Return what was chosen of all calls of a program, by reason and line."""
         return tuple(
             Churn(kind, place, one.calls, one.frees, one.time_ns, one.max_ns, one.size_bytes)
-            for (kind, place), one in self._all.get(image, {}).items()
+            for (kind, place), one in self._all.get(program, {}).items()
             if kind is not None
         )
 
     def find(self, figures: Figures, start_unix_ns: int, end_unix_ns: int) -> Iterator[Chronic]:
-        """Yield what an image lost in a stretch, of which these are the figures; each call once."""
+        """Yield what a program lost in a stretch, of which these are the figures; each call once."""
         sorts = self._fresh.pop(key_of(figures.process), {})
         chosen_ns = sum(one.time_ns for one in sorts.values())
         if not chosen_ns or all(kind is None for kind, _ in sorts):
@@ -142,9 +142,9 @@ class AllocatorChurn:
                     feeders_ns,
                 )  # fmt: skip
 
-    def forget(self, image: ProcessKey) -> None:
-        """Let go of an image that ended, but for what it did in all."""
-        self._fresh.pop(image, None)
+    def forget(self, program: ProcessKey) -> None:
+        """Let go of a program that ended, but for what it did in all."""
+        self._fresh.pop(program, None)
 
 
 def _kind_of(activity: CallActivity, stack: CallStack) -> CauseKind | None:

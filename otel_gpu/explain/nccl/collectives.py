@@ -115,38 +115,38 @@ class Collectives:
         for series in activity.series:
             api = series.api
             if api is not None and api.family == wire.FAMILY_QUERY:
-                image = key_of(series.process)
-                if self.communicators.knows(image):
-                    counts[image] = counts.get(image, 0) + series.aggregate.counted
-        for image, count in counts.items():
-            known, _ = self._queries.get(image, (count, 0))
+                program = key_of(series.process)
+                if self.communicators.knows(program):
+                    counts[program] = counts.get(program, 0) + series.aggregate.counted
+        for program, count in counts.items():
+            known, _ = self._queries.get(program, (count, 0))
             if count != known:
-                self._queries[image] = count, activity.unix_ns
+                self._queries[program] = count, activity.unix_ns
             else:
-                self._queries.setdefault(image, (count, 0))
+                self._queries.setdefault(program, (count, 0))
         _keep_latest(self._queries)
 
     def observe_open_call(self, activity: OpenCallActivity) -> None:
         """Take in that a call hangs."""
-        image = key_of(activity.process)
-        self._hanging.pop(image, None)
-        self._hanging[image] = activity.seen_unix_ns
+        program = key_of(activity.process)
+        self._hanging.pop(program, None)
+        self._hanging[program] = activity.seen_unix_ns
         _keep_latest(self._hanging)
 
     def delays(
-        self, image: ProcessKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
+        self, program: ProcessKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
     ) -> list[Delay]:
         """
         Return for whom a rank waited in a window, in order; no moment is in two of them.
 
         Args:
-            image: The process image.
+            program: The program.
             start_ktime_ns: When the window begins.
             end_ktime_ns: When it ends.
             is_open: Whether the wait has not ended by then.
         """
         found: list[Delay] = []
-        for group, member in self.communicators.of(image):
+        for group, member in self.communicators.of(program):
             found += self._delays_in(group, member, start_ktime_ns, end_ktime_ns, is_open=is_open)
         found.sort(key=lambda delay: delay.start_ktime_ns)
         kept: list[Delay] = []
@@ -217,20 +217,20 @@ class Collectives:
                 if self._asks(key_of(member.process), unix_ns):
                     yield self._hang(group, standing, member, now)
 
-    def hangs_at(self, image: ProcessKey, unix_ns: int) -> bool:
+    def hangs_at(self, program: ProcessKey, unix_ns: int) -> bool:
         """Say whether a rank waits for the end of a collective, as far as its calls say so."""
         limit_ns = 2 * self._settings.collective_hang_ns
-        is_seen = unix_ns - self._hanging.get(image, 0) <= limit_ns
-        return is_seen or self._asks(image, unix_ns)
+        is_seen = unix_ns - self._hanging.get(program, 0) <= limit_ns
+        return is_seen or self._asks(program, unix_ns)
 
-    def _asks(self, image: ProcessKey, unix_ns: int) -> bool:
+    def _asks(self, program: ProcessKey, unix_ns: int) -> bool:
         """Say whether a rank asks whether something is done, again and again, and does not hang in it."""
         if self.has_no_calls:
             return True
-        _, asked_unix_ns = self._queries.get(image, (0, 0))
+        _, asked_unix_ns = self._queries.get(program, (0, 0))
         limit_ns = self._settings.collective_hang_ns
         # Calls that hang are looked at now and then.
-        hangs_in_call = unix_ns - self._hanging.get(image, 0) <= 2 * limit_ns
+        hangs_in_call = unix_ns - self._hanging.get(program, 0) <= 2 * limit_ns
         return unix_ns - asked_unix_ns <= limit_ns and not hangs_in_call
 
     def _patience_ns(self, standing: Standing) -> int:

@@ -44,10 +44,10 @@ class Hangs:
                 yield chain
         self._known = found
 
-    def leave_to_call(self, image: ProcessKey) -> None:
+    def leave_to_call(self, program: ProcessKey) -> None:
         """Forget the hangs of a process: a call that hangs in them says the same, of the same thread."""
         for key, (hang, _) in list(self._known.items()):
-            if key_of(hang.effect.process) == image:
+            if key_of(hang.effect.process) == program:
                 del self._known[key]
                 self._incidents.forget_hung(key)
 

@@ -29,12 +29,12 @@ _GPU_WAIT = "gpu_wait"
 def lags_since(lags: Lags, before: Lags) -> Lags:
     """Return for how long who waited for whom since an earlier moment."""
     return {
-        image: {
+        program: {
             name: time_ns - known
             for name, time_ns in found.items()
-            if time_ns > (known := before.get(image, {}).get(name, 0))
+            if time_ns > (known := before.get(program, {}).get(name, 0))
         }
-        for image, found in lags.items()
+        for program, found in lags.items()
     }
 
 
@@ -103,10 +103,10 @@ def _waits(
     # What else it did meanwhile was no wait for them.
     left_ns = budget[_GPU_WAIT]
     found = stretch.lags.get(own, {})
-    for (image, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
+    for (program, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
         time_ns = min(lag_ns, left_ns)
-        late = stretch.figures_of(image)
-        if time_ns < least_ns or late is None or image in path:
+        late = stretch.figures_of(program)
+        if time_ns < least_ns or late is None or program in path:
             continue
         left_ns -= time_ns
         usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)

@@ -13,7 +13,7 @@ WINDOW_NS: Final = 30_000_000_000
 """How long a window is; longer, where there would be more than ``MAX_WINDOWS``."""
 MAX_WINDOWS: Final = 64
 MAX_SERIES: Final = 4_096
-"""Windows kept of so many devices of process images and layers; further ones are left out."""
+"""Windows kept of so many devices of programs and layers; further ones are left out."""
 
 
 class AllocationWindow(NamedTuple):
@@ -36,7 +36,7 @@ class AllocationWindow(NamedTuple):
 _OF_MEMORY = (wire.FAMILY_ALLOCATE, wire.FAMILY_FREE, wire.FAMILY_UNMAP)
 
 AllocationKey = tuple[ProcessKey, int, str]
-"""A process image, the number of a device (-1: not known) and the layer of the calls."""
+"""A program, the number of a device (-1: not known) and the layer of the calls."""
 
 
 class _Sums:

@@ -30,7 +30,7 @@ from otel_gpu.wire.frames import Frame
 MAX_READINGS: Final = 600
 """Readings kept of one device; when there are more, of two the larger is kept."""
 MAX_DEVICES: Final = 1_024
-"""Devices of process images, those that were read last."""
+"""Devices of programs, those that were read last."""
 
 MAX_STACKS: Final = 65_536
 """Stacks of all processes; what is beyond them has no known place."""
@@ -298,7 +298,7 @@ class AllocatorState:
         self._has_begun = window.start_unix_ns is None
         self._read_unix_ns: int | None = None
         self._stacks = 0
-        self._images: Counter[ProcessKey] = Counter()
+        self._programs: Counter[ProcessKey] = Counter()
         self._devices: OrderedDict[tuple[ProcessKey, int], DeviceBlocks] = OrderedDict()
 
     def observe(self, activity: object) -> None:
@@ -310,18 +310,18 @@ class AllocatorState:
                 self._observe_failure(activity)
 
     def devices(self) -> list[DeviceBlocks]:
-        """Return what is held of each device, by process image and number."""
+        """Return what is held of each device, by program and number."""
         for one in self._devices.values():
             one.finish_reading()
         return [one for _, one in sorted(self._devices.items(), key=lambda item: item[0])]
 
     def find(self, process: Program, number: int) -> DeviceBlocks | None:
-        """Return what is held of a device by a process image; None: nothing is known."""
+        """Return what is held of a device by a program; None: nothing is known."""
         return self._devices.get((key_of(process), number))
 
     def knows(self, process: Program) -> bool:
-        """Say whether a process image has an allocator, as far as is known."""
-        return key_of(process) in self._images
+        """Say whether a program has an allocator, as far as is known."""
+        return key_of(process) in self._programs
 
     def memory_stacks(self, by: By | str) -> Iterator[MemoryStack]:
         """Yield what the stacks of all processes hold."""
@@ -359,11 +359,11 @@ class AllocatorState:
         one = self._devices.get(name)
         if one is None:
             one = self._devices[name] = DeviceBlocks(process, number)
-            self._images[name[0]] += 1
+            self._programs[name[0]] += 1
             if len(self._devices) > MAX_DEVICES:
-                (image, _), oldest = self._devices.popitem(last=False)
+                (program, _), oldest = self._devices.popitem(last=False)
                 self._stacks -= len(oldest)
-                self._images[image] -= 1
-                self._images += Counter()
+                self._programs[program] -= 1
+                self._programs += Counter()
         self._devices.move_to_end(name)
         return one

@@ -35,7 +35,7 @@ class CommunicatorStates:
             OrderedDict()
         )
         self._of: dict[ProcessKey, dict[Handle, None]] = {}
-        self._images: dict[int, ProcessKey] = {}
+        self._programs: dict[int, ProcessKey] = {}
         self._has_begun = window.start_unix_ns is None
         self.unix_offset_ns: int | None = None
         self.left_out = 0
@@ -51,8 +51,8 @@ class CommunicatorStates:
             self._has_begun = True
             for group in self.groups():
                 group.begin()
-        image = key_of(activity.process)
-        name = (image, activity.handle)
+        program = key_of(activity.process)
+        name = (program, activity.handle)
         found = self._members.get(name)
         if found is not None and found[0].id != activity.communicator.id:
             self._remove(name)
@@ -76,35 +76,35 @@ class CommunicatorStates:
     def _join(
         self, name: tuple[ProcessKey, Handle], activity: CommunicatorActivity
     ) -> tuple[RankGroup, Member]:
-        image, handle = name
+        program, handle = name
         identity = activity.communicator.id
-        key = (identity, None, None) if identity else (0, image, handle)
+        key = (identity, None, None) if identity else (0, program, handle)
         group = self._groups.setdefault(key, RankGroup(identity))
         member = Member(activity.process, handle, activity.communicator)
         group.members[name] = member
         group.change()
         found = self._members[name] = group, member
-        self._of.setdefault(image, {})[handle] = None
-        self._images[image[0]] = image
+        self._of.setdefault(program, {})[handle] = None
+        self._programs[program[0]] = program
         if len(self._members) > MAX_MEMBERS:
             self.left_out += 1
             self._remove(next(iter(self._members)))
         return found
 
     def _remove(self, name: tuple[ProcessKey, Handle]) -> None:
-        image, handle = name
+        program, handle = name
         group, _ = self._members.pop(name)
         del group.members[name]
         group.change()
         if not group.members:
-            key = (group.id, None, None) if group.id else (0, image, handle)
+            key = (group.id, None, None) if group.id else (0, program, handle)
             del self._groups[key]
-        handles = self._of[image]
+        handles = self._of[program]
         del handles[handle]
         if not handles:
-            del self._of[image]
-            if self._images.get(image[0]) == image:
-                del self._images[image[0]]
+            del self._of[program]
+            if self._programs.get(program[0]) == program:
+                del self._programs[program[0]]
 
     def end(self, process: Program) -> None:
         """Take in that a process has ended: it calls nothing more, and the others may wait for it."""
@@ -116,21 +116,21 @@ class CommunicatorStates:
         """Return a moment by the clock of the calls; 0: not known."""
         return 0 if self.unix_offset_ns is None else max(0, unix_ns - self.unix_offset_ns)
 
-    def image_of(self, pid: int) -> ProcessKey | None:
-        """Return the latest image of a process, if it is a rank of anything."""
-        return self._images.get(pid)
+    def program_of(self, pid: int) -> ProcessKey | None:
+        """Return the latest program of a process, if it is a rank of anything."""
+        return self._programs.get(pid)
 
-    def knows(self, image: ProcessKey) -> bool:
+    def knows(self, program: ProcessKey) -> bool:
         """Say whether a process is a rank of anything."""
-        return image in self._of
+        return program in self._of
 
     def groups(self) -> list[RankGroup]:
         """Return all communicators."""
         return list(self._groups.values())
 
-    def of(self, image: ProcessKey) -> list[tuple[RankGroup, Member]]:
+    def of(self, program: ProcessKey) -> list[tuple[RankGroup, Member]]:
         """Return what a process is a rank of."""
-        return [self._members[image, handle] for handle in self._of.get(image, ())]
+        return [self._members[program, handle] for handle in self._of.get(program, ())]
 
     def lags(self, unix_ns: int) -> dict[ProcessKey, int]:
         """
@@ -140,19 +140,19 @@ class CommunicatorStates:
         """
         self.finish(unix_ns)
         return {
-            image: max(self._members[image, handle][1].lag_ns for handle in handles)
-            for image, handles in self._of.items()
+            program: max(self._members[program, handle][1].lag_ns for handle in handles)
+            for program, handles in self._of.items()
         }
 
     def lags_by(self, unix_ns: int) -> Lags:
         """Return for whom each process waited for how long until now, in the communicator of the most."""
         self.finish(unix_ns)
         found: Lags = {}
-        for image, handles in self._of.items():
-            ranked = [self._members[image, handle] for handle in handles]
+        for program, handles in self._of.items():
+            ranked = [self._members[program, handle] for handle in handles]
             group, member = max(ranked, key=lambda one: one[1].lag_ns)
             if member.lag_ns:
-                found[image] = {
+                found[program] = {
                     (late, group.id, rank): time_ns
                     for (late, rank), time_ns in member.lag_by_ns.items()
                 }

@@ -37,7 +37,7 @@ class RankGroup:
 
     Attributes:
         id: The same on all ranks; 0: not known, and it has one member.
-        members: By process image and handle.
+        members: By program and handle.
     """
 
     def __init__(self, identity: int) -> None:

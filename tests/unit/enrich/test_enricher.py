@@ -717,7 +717,7 @@ def test_no_order_of_events_stops_the_stream(events):
     Whatever comes in whatever order, each event that has an activity yields it once. Those of
     one process image stay in order, and so does what is of no process.
     """
-    activities = list(Enricher(max_images=4, max_dead=2).enrich(events))
+    activities = list(Enricher(max_programs=4, max_dead=2).enrich(events))
 
     told = [
         activity
@@ -758,7 +758,7 @@ def test_no_order_of_events_stops_the_stream(events):
     assert len(readings) >= sum(isinstance(event, Aggregates) for event in events)
 
 
-def processes_by_image(activities):
+def processes_by_program(activities):
     """Every process that activities are about, by pid and program_ktime_ns."""
     found = {}
     for activity in activities:
@@ -776,7 +776,7 @@ def test_a_process_image_is_one_process_whatever_comes_when(events):
     """Nothing that is learnt of an image changes it once anything of it has left."""
     # What is forgotten is another one when more of it comes: here nothing is.
     with patch.object(processes, "REMEMBER_DEAD_NS", 1 << 64):
-        found = processes_by_image(Enricher().enrich(events))
+        found = processes_by_program(Enricher().enrich(events))
 
     assert {len(processes) for processes in found.values()} <= {1}
 
@@ -804,7 +804,7 @@ def test_what_comes_before_the_name_of_its_process_waits_for_it():
     kinds = [type(activity) for activity in activities]
     call = next(a for a in activities if isinstance(a, CallActivity))
     assert call.process.service_name == "t.py"
-    assert processes_by_image(activities) == {(42, 5): {call.process}}
+    assert processes_by_program(activities) == {(42, 5): {call.process}}
     *_, reading = (a for a in activities if isinstance(a, AggregatesActivity))
     assert [one.aggregate.sum for one in reading.series] == [200]
     assert reading.unix_ns == T0 + 30
@@ -844,7 +844,7 @@ def test_a_process_that_ended_before_it_was_known_is_named_by_its_exec():
         )
     )
 
-    (process,) = processes_by_image(activities)[42, 50]
+    (process,) = processes_by_program(activities)[42, 50]
     assert process.service_name == "nvidia-helper"
     assert process.attributes["process.executable.path"] == "/opt/bin/nvidia-helper"
     assert [type(a) for a in activities[-5:]].count(CallActivity) == 2
@@ -902,7 +902,9 @@ def test_the_dead_have_their_names_until_they_were_read():
         Times(231, tuple(TimesEntry(TimesKey(5, pid, -1, -1, 0, 0, 0), 1, 1) for pid in pids)),
     ]
     enricher = Enricher()
-    found = processes_by_image(enricher.enrich([CAPTURE, CLOCK, *calls, *names, *exits, *readings]))
+    found = processes_by_program(
+        enricher.enrich([CAPTURE, CLOCK, *calls, *names, *exits, *readings])
+    )
 
     assert {(pid, 5): 1 for pid in pids} == {image: len(known) for image, known in found.items()}
     # Who was read is remembered no longer than others.
@@ -912,7 +914,7 @@ def test_the_dead_have_their_names_until_they_were_read():
 
 def test_memory_is_bounded():
     """Thousands of pids, devices and forks leave behind no more than the limits allow."""
-    enricher = Enricher(max_images=16, max_dead=8)
+    enricher = Enricher(max_programs=16, max_dead=8)
     for pid in range(1, 2_001):
         events = [
             Clock(pid, pid),
@@ -943,7 +945,7 @@ def test_memory_is_bounded():
     assert len(processes._facts) <= 16
     assert len(processes._current) <= 16
     assert len(processes._dead) <= 8
-    assert set(enricher._glossary.devices._by_image) <= set(processes._images)
+    assert set(enricher._glossary.devices._by_program) <= set(processes._programs)
     assert len(enricher._glossary.waits._stacks) <= 16384
     assert len(enricher._glossary.stacks._stacks) <= 16384
     entries = [one.entries for one in enricher._times._accounts.values()]

@@ -76,7 +76,7 @@ def sizes_of(explainer):
     """How much the parts of an explainer keep, by their names."""
     parts = {
         "accounts": explainer._baselines.ledger.accounts.items(),
-        "baselines": explainer._baselines._images,
+        "baselines": explainer._baselines._programs,
         "stalls": explainer._timeline._stalls._tracks,
         "calls": explainer._timeline._calls._tracks,
         "tids": explainer._timeline._calls._tids,

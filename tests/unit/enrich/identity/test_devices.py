@@ -57,7 +57,7 @@ def test_indices_are_bounded():
     table.learn(IMAGE, MAX_DEVICES, UUID_A, "H100")
     table.learn(IMAGE, -5, UUID_A, "H100")
 
-    assert table._by_image == {}
+    assert table._by_program == {}
     assert table.find(IMAGE, MAX_DEVICES) is None
 
 

@@ -209,7 +209,7 @@ def test_the_dead_are_bounded(forgotten):
     A host that runs short processes by the thousand keeps the latest of them, and those whose last
     figures were not read yet.
     """
-    table = ProcessTable(UnixClock(), forgotten, max_images=100, max_dead=3)
+    table = ProcessTable(UnixClock(), forgotten, max_programs=100, max_dead=3)
     for pid in range(1, 8):
         table.find(pid, 1, "short")
         table.learn_exit(pid, 1, 10, "short")
@@ -226,7 +226,7 @@ def test_the_dead_are_bounded(forgotten):
 
 def test_the_living_are_bounded(forgotten):
     """When exits are lost, the images known longest go; the dead go first."""
-    table = ProcessTable(UnixClock(), forgotten, max_images=3, max_dead=3)
+    table = ProcessTable(UnixClock(), forgotten, max_programs=3, max_dead=3)
     for pid in (1, 2, 3):
         table.find(pid, 1, "long")
     table.learn_exit(2, 1, 10, "long")
