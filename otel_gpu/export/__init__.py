@@ -1,1 +1,1 @@
-"""Activities become OTLP: spans, histograms, links."""
+"""Turns activities into OTLP spans, metrics, logs and profiles."""

@@ -1,4 +1,4 @@
-"""Everything that leaves: activities, chains and incidents come in, spans and metrics go out."""
+"""The exports of a capture: activities, chains and incidents become telemetry that is sent."""
 
 import logging
 import threading
@@ -60,7 +60,7 @@ _logger = logging.getLogger(__name__)
 
 NOT_SAMPLED = "not_sampled"
 _PROFILES = "PROFILES"
-# What the parts may take beyond their timeout to let go of connections.
+# How much longer than its timeout a part can take to close its connections.
 _JOIN_GRACE_S = 1.0
 # The part of the time at the end that a dead endpoint for spans cannot take from the metrics.
 _METRICS_SHARE = 0.25
@@ -72,8 +72,8 @@ class Exports:
     """
     Turns activities into telemetry and sends it.
 
-    Every finished span goes to all exporters of spans, what leaves beside it to those of logs,
-    and every activity into the metrics.
+    Every finished span goes to all span exporters, its log records to those of logs, and every
+    activity into the metrics.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Exports:
         self._ended = False
 
     def observe(self, activity: Activity) -> None:
-        """Take in one activity, in the order of the stream; while live, without a network's wait."""
+        """Export one activity, in the order of the stream; a live one never waits for a network."""
         if type(activity) is CaptureActivity:
             self._flush_profiles()
             self._capture = (activity.seed, capture_version(activity))
@@ -149,7 +149,7 @@ class Exports:
         self._metrics.observe(activity)
 
     def _observe_logged(self, activity: Activity) -> None:
-        # What log records say that are no span's.
+        # Log records that belong to no span.
         if type(activity) is DevicesActivity:
             self._devices.observe(activity)
         elif type(activity) is DeviceFaultActivity:
@@ -164,7 +164,7 @@ class Exports:
             origin = self._origins.of(process)[semconv.SCOPE_HARDWARE]
             span_ids = (activity.trace_id, activity.span_id) if self._sinks else span_ids
         elif self._agent is not None:
-            # Nobody's that is known: the host's.
+            # No known process had it: the host's.
             origin = Origin(self._agent, scope(semconv.SCOPE_HARDWARE, self._capture[1]))
         else:
             return
@@ -184,7 +184,7 @@ class Exports:
             sender.put(SpanLog(origin, *span_ids, bounded, severity))
 
     def _observe_run(self, activity: DeviceTraceActivity) -> None:
-        # Of imported traces only, and a capture begins without it.
+        # Only imported traces need it, and a capture starts without it.
         from otel_gpu.export.spans.device_runs import DeviceRun  # noqa: PLC0415
 
         run = DeviceRun(activity, self._capture[0], self._service_name)
@@ -194,7 +194,7 @@ class Exports:
         self._metrics.observe_run(run)
 
     def observe_chain(self, chain: Chain) -> None:
-        """Take in a causal chain that is kept, after the activities that it was made from."""
+        """Export a causal chain that is kept, after the activities that it was made from."""
         if self._wants(chain):
             self._metrics.count(
                 semconv.METRIC_OTEL_GPU_CHAINS, semconv.OTEL_GPU_SEVERITY, chain.severity
@@ -205,7 +205,7 @@ class Exports:
             self._add(map(self._limits.apply, spans))
 
     def withhold_chains(self, reason: str, count: int) -> None:
-        """Count causal chains that make no spans."""
+        """Count causal chains that become no spans."""
         if self._explains:
             name = semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD
             self._metrics.count(name, semconv.REASON, reason, count)
@@ -217,7 +217,7 @@ class Exports:
         return self._explains and is_sampled
 
     def observe_incident(self, incident: Incident) -> None:
-        """Take in an incident, after its chains."""
+        """Export an incident, after its chains."""
         if not self._explains:
             return
         origin = self._origins.of(incident.processes[0])[semconv.SCOPE_CAUSAL]
@@ -241,12 +241,12 @@ class Exports:
         return bool(span_id) and self._sampler.wants_trace(trace_id, semconv.SPAN_CAUSAL_CHAIN)
 
     def _find_recorded(self, item: Evidence, _: Culprit | None) -> list[SpanReference]:
-        # It may be too long ago to be among the spans that were exported lately.
+        # It can be older than the spans in `self._exported`.
         reference = SpanReference(item.trace_id, item.span_id)
         return [reference] if self._was_sampled(*reference) else []
 
     def _add_example(self, chain: Chain) -> None:
-        """Hand on the causal chain of an example, once: several incidents can have it."""
+        """Several incidents can have the same example: it is exported once."""
         reference = causal.chain_reference(chain)
         if not self._exported.has_chain(reference.span_id):
             self._exported.add_chain(reference.span_id)
@@ -255,12 +255,12 @@ class Exports:
             self._add(map(self._limits.apply, spans))
 
     def renew(self) -> "Exports":
-        """Forget what spans wait for, after errors; what is counted and what waits to be sent stays."""
+        """Forget the spans kept for links, after errors; counts and what waits to be sent stay."""
         self._begin()
         return self
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Send what is left, and end; False when not all arrived in time, and the rest is dropped."""
+        """Send what is left and end; False: not all arrived in time, and the rest is dropped."""
         if self._ended:
             return True
         self._ended = True
@@ -274,8 +274,8 @@ class Exports:
             return all(ends)
         metrics_s = timeout_s * _METRICS_SHARE
         is_complete = _end(senders, timeout_s - metrics_s)
-        # Only now is it known what was dropped, and nothing says it after these.
-        self._metrics.tell_dropped(self.dropped())
+        # The counts of drops are final now, and nothing is exported after these.
+        self._metrics.set_dropped(self.dropped())
         remaining_s = max(metrics_s, deadline_s - time.monotonic())
         return _end([self._metrics], remaining_s) and is_complete
 
@@ -293,7 +293,10 @@ class Exports:
         return dict(total)
 
     def take_cut(self) -> Counter[Program | None]:
-        """Return how much each program had dropped for others since it was asked before; None: of no program."""
+        """
+        Return how many items each program lost to make space for others, since the last call; None:
+        no program.
+        """
         cut: Counter[Program | None] = Counter()
         senders: list[Sender[Any]] = [*self._sinks, *self._logs, *self._profile_sinks]
         for sender in senders:
@@ -340,7 +343,7 @@ class Exports:
         spans: Iterable[FinishedSpan],
         remember: Callable[[FinishedSpan], object] | None = None,
     ) -> bool:
-        """Hand spans on that are sampled; say whether the last one was."""
+        """Returns whether the last span was sampled."""
         is_wanted = False
         for span in spans:
             is_wanted = self._sampler.takes_all or self._sampler.wants_trace(
@@ -360,13 +363,12 @@ class Exports:
 
 
 def _signals(config: Config) -> Iterator[Signal]:
-    """Yield what is sent beside metrics."""
     if config.spans.mode != "none":
         yield SPANS
     yield LOGS
     if config.export.profiles:
         try:
-            # In development: it may be gone, or another one, in other versions of the package.
+            # In development: other versions of the package can lack it or change it.
             from otel_gpu.export.profiles.profile_encoder import PROFILES  # noqa: PLC0415
         except ImportError as error:
             hint = "set export.profiles to false, or install another opentelemetry-proto"
@@ -375,7 +377,7 @@ def _signals(config: Config) -> Iterator[Signal]:
 
 
 def _end(parts: Sequence[_Part], timeout_s: float) -> bool:
-    """End parts side by side, so that none takes another's time; False: not everything arrived."""
+    """Side by side, so that none takes another's time; False: not everything arrived."""
     done: list[bool] = []
     threads = [
         threading.Thread(
@@ -396,12 +398,11 @@ def open_exports(
     config: Config, environ: Mapping[str, str], *, live: bool, faults: Faults | None = None
 ) -> Iterator[Exports]:
     """
-    Open what the configuration and environment name, and close it in the end.
+    Open what the configuration and environment name; close it at the end.
 
-    In a replay, which is not ``live``, there are no timers: batches are made by size alone and
-    what is left is sent at the end, so that the same recording gives the same output. ``faults``
-    counts errors in threads of the exports that are not an endpoint's. ConfigError: a variable
-    has a value that cannot work.
+    A replay (not ``live``) has no timers: batches are made by size alone and what is left is sent
+    at the end, so that the same recording gives the same output. ``faults`` counts errors in export
+    threads that are not an endpoint's. ConfigError: a variable has a value that cannot work.
     """
     path = config.export.otlp_file
     if path is not None and is_true(environ, OTEL_SDK_DISABLED):

@@ -1,10 +1,10 @@
 """
-A span processor that says why CUDA calls were slow, for any Python ``TracerProvider``.
+A span processor that explains slow CUDA calls, for any Python ``TracerProvider``.
 
-otel_gpu's own agent explains what it captures (``explain/``). This processor is for
-everybody else who has spans of CUDA calls with the scheduler's intervals as their
-children: an application that makes them itself, or a program that passes on the agent's.
-It reads finished spans, and adds ``gpu.causal_chain`` spans below the slow calls::
+The agent explains what it captures (``explain/``). This processor is for programs that have spans
+of CUDA calls with the scheduler's intervals as children: an application that makes them itself, or
+a program that forwards the agent's. It reads finished spans, and adds ``gpu.causal_chain`` spans
+below the slow calls::
 
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -12,21 +12,19 @@ It reads finished spans, and adds ``gpu.causal_chain`` spans below the slow call
     provider.add_span_processor(exporting)
     provider.add_span_processor(CausalChainProcessor(exporting))
 
-It changes no span and holds none back: chains go to the processor or exporter that it is
-given, and all other spans go where they went before.
+It changes and delays no span: chains go to the given processor or exporter, all other spans go
+where they went before.
 """
 
-# Some facts about what is read
-# -----------------------------
-#
-# A call is a span of the scope ``otel_gpu.cuda``, or any span with ``gpu.cuda.api``; a gap
-# is a ``gpu.launch_gap``. What happened in it are ``sched.*`` spans whose parent it is, and
-# children end before their parent, so when a call ends all of it is there.
-#
-# A CUDA runtime call makes driver calls. Where the outer one is known to be open, the
-# inner one's stalls are handed on to it, and the outer one alone is explained. It is
-# known where spans are made by a tracer, which says when they start; spans that are only
-# handed over when they are finished are explained by themselves.
+# Some facts about the input
+# ---------------------------
+# A call is a span of the scope ``otel_gpu.cuda``, or any span with ``gpu.cuda.api``; a gap is a
+# ``gpu.launch_gap``. Events inside are ``sched.*`` child spans. Children end before their parent,
+# so they are complete when a call ends.
+# A CUDA runtime call makes driver calls. Where the outer one is known to be open, the inner one's
+# stalls move to it, and only the outer one is explained. It is known when a tracer makes the spans,
+# which reports their starts; spans that are only handed over when finished are explained by
+# themselves.
 
 import threading
 from collections import OrderedDict
@@ -48,7 +46,7 @@ from otel_gpu.export.spans.span_activities import attributes_of, ids_of, scope_n
 from otel_gpu.export.spans.span_chains import Medians, chain_of
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
-# Calls of which something is known and that have not ended.
+# Calls with stalls that have not ended.
 _MAX_OPEN = 4096
 _MAX_STALLS_OF_CALL = 64
 
@@ -59,10 +57,10 @@ class CausalChainProcessor(SpanProcessor):
     """
     Adds causal chains to the spans of CUDA calls. Thread-safe.
 
-    ``destination`` gets the chains; an exporter gets each at once. By default a call is slow that
-    takes three times the median of the latest calls of its kind, and more than 1 ms, and a span
-    may hold what ``OTEL_*_LIMIT`` say. ``given_up`` counts stalls that were not kept until their
-    call ended.
+    ``destination`` gets the chains; an exporter gets each at once. By default a call is slow if it
+    takes three times the median of the latest calls of its kind, and more than 1 ms; a span is
+    bounded by the ``OTEL_*_LIMIT`` variables. ``given_up`` counts stalls that were dropped before
+    their call ended.
     """
 
     def __init__(
@@ -79,13 +77,13 @@ class CausalChainProcessor(SpanProcessor):
         self._scope = scope(semconv.SCOPE_CAUSAL, __version__)
         self._lock = threading.Lock()
         self._medians = Medians(self._settings)
-        # Stalls by the call around them, and the calls that were seen to start.
+        # Stalls by the call around them, and calls that have started.
         self._stalls: OrderedDict[_Key, list[ReadableSpan]] = OrderedDict()
         self._open: OrderedDict[_Key, None] = OrderedDict()
         self.given_up = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - as in the SDK
-        """Note that a call began, so that calls inside it are a part of it."""
+        """Remember that a call began, so that calls inside it become a part of it."""
         if not _is_call(span):
             return
         context = span.get_span_context()
@@ -110,7 +108,7 @@ class CausalChainProcessor(SpanProcessor):
                 self._destination.on_end(chain_span)
 
     def shutdown(self) -> None:
-        """End, and with it the destination."""
+        """Shut the destination down."""
         self._destination.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:

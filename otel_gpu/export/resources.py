@@ -1,10 +1,10 @@
 """
-Who the telemetry is about: the observed process, or the agent itself.
+Resources: the observed process, or the agent itself.
 
-The SDK's ``Resource.create`` would stamp the agent's own name, instance id and
-``OTEL_RESOURCE_ATTRIBUTES`` on everything, so Resources are built by hand here. What
-the operator put into the agent's ``OTEL_RESOURCE_ATTRIBUTES`` (a cluster, a zone) is
-about the place and holds for every process on it; what names one service does not.
+The SDK's ``Resource.create`` would add the agent's own name, instance id and
+``OTEL_RESOURCE_ATTRIBUTES`` to everything, so Resources are built here. The agent's
+``OTEL_RESOURCE_ATTRIBUTES`` describe the place (a cluster, a zone) and apply to every process on
+it, except those that name one service.
 """
 
 import logging
@@ -61,49 +61,51 @@ _Made = TypeVar("_Made")
 
 
 class _ByProgram(Generic[_Made]):
-    """Makes something of each process image once, and keeps the latest of them."""
+    """A cache of a value for each program, bounded."""
 
     def __init__(self, make: Callable[[Program], _Made]) -> None:
         self._make = make
         self._kept: dict[Program, _Made] = {}
         CACHES.register_ordered("resources", self, "_kept")
 
-    def of(self, image: Program) -> _Made:
-        """Return what belongs to an image."""
-        made = self._kept.get(image)
+    def of(self, program: Program) -> _Made:
+        """Return a program's value."""
+        made = self._kept.get(program)
         if made is None:
             if len(self._kept) >= _MAX_CACHED:
                 del self._kept[next(iter(self._kept))]
-            made = self._kept[image] = self._make(image)
+            made = self._kept[program] = self._make(program)
         return made
 
-    def forget(self, image: Program) -> None:
-        """Let go of an image that ended."""
-        self._kept.pop(image, None)
+    def forget(self, program: Program) -> None:
+        """Release a program that ended."""
+        self._kept.pop(program, None)
 
 
 class ProcessResources(_ByProgram[ObservedResource]):
-    """The Resource of each process image: the place's attributes, then its own."""
+    """The Resource of each program: the place's attributes, then its own."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         place = place_attributes(environ)
-        super().__init__(lambda image: ObservedResource({**place, **image.attributes}))
+        super().__init__(lambda program: ObservedResource({**place, **program.attributes}))
 
 
 class Origins(_ByProgram[Mapping[str, Origin]]):
-    """The origins of each image's spans by scope; ``version`` is of the agent that saw them."""
+    """
+    The origins of each program's spans, by scope; ``version`` is that of the agent that saw them.
+    """
 
     def __init__(self, version: str, resources: ProcessResources) -> None:
         scopes = [scope(name, version) for name in _SCOPES]
         super().__init__(
-            lambda image: {s.name: Origin(resources.of(image), s, image) for s in scopes}
+            lambda program: {s.name: Origin(resources.of(program), s, program) for s in scopes}
         )
         self._resources = resources
 
-    def forget(self, image: Program) -> None:
-        """Let go of an image that ended, and of its Resource."""
-        super().forget(image)
-        self._resources.forget(image)
+    def forget(self, program: Program) -> None:
+        """Release a program that ended, and its Resource."""
+        super().forget(program)
+        self._resources.forget(program)
 
 
 def agent_resource(capture: CaptureActivity, environ: Mapping[str, str]) -> ObservedResource:
@@ -130,12 +132,14 @@ def capture_version(capture: CaptureActivity) -> str:
 
 
 def scope(name: str, version: str) -> InstrumentationScope:
-    """Return an instrumentation scope of ours."""
+    """Return one of otel-gpu's instrumentation scopes."""
     return InstrumentationScope(name, version, semconv.SCHEMA_URL)
 
 
 def place_attributes(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``OTEL_RESOURCE_ATTRIBUTES`` says about the place, and not about the agent."""
+    """
+    Return the attributes of ``OTEL_RESOURCE_ATTRIBUTES`` that describe the place, not the agent.
+    """
     attributes = {}
     for pair in filter(str.strip, environ.get(OTEL_RESOURCE_ATTRIBUTES, "").split(",")):
         key, separator, value = (part.strip() for part in pair.partition("="))

@@ -1,8 +1,8 @@
 """
 GENERATED from otel_gpu/export/semconv.yaml by tools/generate_semconv.py. Do not edit.
 
-``*_VALUES`` says what a wire number is called in telemetry; ``COUNTS`` and ``SUMS`` by family or
-API say which metric is the number of calls, or their bytes.
+``*_VALUES`` map wire numbers to names in telemetry. ``COUNTS`` and ``SUMS`` map a family or API to
+the metric of its number of calls, or of their bytes.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""How far ranks are with their collectives, as metrics and log records; see ``wire.communicators``."""
+"""
+Progress of ranks in their collectives, as metrics and log records; see ``wire.communicators``.
+"""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +30,16 @@ from otel_gpu.wire.communicators import (
 )
 
 MAX_COMMUNICATORS: Final = 256
-"""Communicators of one process of which something is exported."""
+"""Exported communicators of one process."""
 
 _MAX_WAITING = 4096
 _ENDED = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
-# What semantic conventions say where the type is not known.
+# The semantic conventions' value for an unknown type.
 _OTHER = "_OTHER"
 
 
 class PendingCollective(NamedTuple):
-    """The collective that a rank waits for; ``call`` is None where it is no longer known."""
+    """The collective that a rank waits for; ``call`` is None if its details were evicted."""
 
     number: int
     called_unix_ns: int
@@ -45,16 +47,16 @@ class PendingCollective(NamedTuple):
 
 
 def is_ended(communicator: Communicator) -> bool:
-    """Tell whether the program has let go of it."""
+    """Return whether the program aborted or destroyed the communicator."""
     return bool(communicator.flags & _ENDED)
 
 
 def pending_of(activity: CommunicatorActivity) -> PendingCollective | None:
     """
-    Return what is pending for longest, as far as calls are remembered; None: nothing is.
+    Return the collective that is pending for longest, of the remembered calls; None: nothing is.
 
-    A program that never asked whether anything is done may be long past its first collectives, so
-    only its last one is known to be the one that it may be waiting for.
+    A program that never queried completion may have finished its first collectives long ago, so
+    only its last one is taken as the one that it may be waiting for.
     """
     communicator = activity.communicator
     if not communicator.pending or is_ended(communicator):
@@ -74,7 +76,9 @@ def measure_collectives(
     *,
     is_alive: bool,
 ) -> Iterator[Measurement]:
-    """Yield what is counted of each communicator of a process, and what is pending while it lives."""
+    """
+    Yield the counters of each communicator of a process; while it lives, also what is pending.
+    """
     for handle, activity in communicators.items():
         communicator = activity.communicator
         place = _place(communicator)
@@ -130,7 +134,7 @@ def _progress(
 ) -> Iterator[Measurement]:
     communicator = activity.communicator
     if communicator.flags & wire.COMMUNICATOR_LATE:
-        # Its numbers are not those of the other ranks.
+        # It joined late: its numbers differ from the other ranks' numbers.
         return
     numbers = {"called": communicator.called}
     if activity.completed_unix_ns:
@@ -146,16 +150,18 @@ def _progress(
 
 class PendingCollectives:
     """
-    Says once of each collective that a rank waits for it, having called nothing more for some time.
+    Reports each collective once that a rank waits for, if the rank has made no further call for
+    some time.
 
-    A rank that goes on calling is not stuck: its program only seldom asks what is done. Readings come when something changed, so the time goes by the counters, which always come.
+    A rank that continues to call is not stuck: its program only seldom queries completion. Readings
+    come only after changes, so counters, which always come, give the time.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_ns = round(limit_s * 1e9)
         self._waiting: dict[tuple[ProcessKey, tuple[int, int]], CommunicatorActivity] = {}
-        # The latest number that was said.
-        self._said: dict[tuple[ProcessKey, tuple[int, int]], int] = {}
+        # The latest number that was reported.
+        self._reported: dict[tuple[ProcessKey, tuple[int, int]], int] = {}
         self._observers: dict[type, Callable[[Any], None]] = {
             CommunicatorActivity: self._read,
             CountersActivity: lambda _: None,
@@ -164,7 +170,7 @@ class PendingCollectives:
         self.observes = self._observers.keys()
 
     def observe(self, activity: Activity) -> list[tuple[Program, SpanEvent]]:
-        """Take in an activity of a type in ``observes``; return what is to be said now."""
+        """Process an activity of a type in ``observes``; return the log records that are due."""
         self._observers[type(activity)](activity)
         if not isinstance(activity, CommunicatorActivity | CountersActivity):
             return []
@@ -178,24 +184,24 @@ class PendingCollectives:
             if len(self._waiting) > _MAX_WAITING:
                 self._forget(next(iter(self._waiting)))
         else:
-            self._said.pop(key, None)
+            self._reported.pop(key, None)
 
     def _end(self, activity: ExitActivity) -> None:
-        image = key_of(activity.process)
-        for key in [key for key in self._waiting if key[0] == image]:
+        program = key_of(activity.process)
+        for key in [key for key in self._waiting if key[0] == program]:
             self._forget(key)
 
     def _forget(self, key: tuple[ProcessKey, tuple[int, int]]) -> None:
         del self._waiting[key]
-        self._said.pop(key, None)
+        self._reported.pop(key, None)
 
     def _overdue(self, unix_ns: int) -> Iterator[tuple[Program, SpanEvent]]:
         for key, activity in self._waiting.items():
             pending = pending_of(activity)
             if pending is None or unix_ns - activity.recent_unix_ns[-1] < self._limit_ns:
                 continue
-            if self._said.get(key) != pending.number:
-                self._said[key] = pending.number
+            if self._reported.get(key) != pending.number:
+                self._reported[key] = pending.number
                 attributes = _describe(activity.communicator, pending, unix_ns)
                 yield activity.process, SpanEvent(semconv.LOG_PENDING, unix_ns, attributes)
 

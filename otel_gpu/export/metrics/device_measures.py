@@ -1,4 +1,4 @@
-"""What a process did with one device as metrics: of its whole window, with nothing left out."""
+"""A process's work on one device as metrics: of its whole window, complete."""
 
 from array import array
 from bisect import bisect_left
@@ -17,18 +17,18 @@ def measure_run(
     use: DeviceUse, device: Attributes, bounds_ns: Sequence[int]
 ) -> Iterator[Measurement]:
     """
-    Yield what is known of one device.
+    Yield the measurements of one device.
 
     Args:
-        use: Which process and device.
+        use: Process and device.
         device: Attributes of the device.
         bounds_ns: Upper bounds of the buckets of durations.
     """
 
     def measurement(
-        instrument: Instrument, value: int | Aggregate, *said: tuple[str, str]
+        instrument: Instrument, value: int | Aggregate, *labels: tuple[str, str]
     ) -> Measurement:
-        return Measurement(instrument, (*said, *device), (use.device, *said), value)
+        return Measurement(instrument, (*labels, *device), (use.device, *labels), value)
 
     phases = use.phases
     states = {
@@ -41,17 +41,17 @@ def measure_run(
     for state, time_ns in states.items():
         yield measurement(semconv.METRIC_GPU_DEVICE_TIME, time_ns, (semconv.STATE, state))
     for cause, time_ns in use.idle_ns.items() if use.is_reliable else ():
-        said = (semconv.OTEL_GPU_IDLE_CAUSE, str(cause))
-        yield measurement(semconv.METRIC_GPU_DEVICE_IDLE_TIME, time_ns, said)
+        labels = (semconv.OTEL_GPU_IDLE_CAUSE, str(cause))
+        yield measurement(semconv.METRIC_GPU_DEVICE_IDLE_TIME, time_ns, labels)
     activities = use.trace.activities
     by_kind: dict[KernelKind, array[int]] = {}
     for row in use.timeline.rows:
         durations_ns = by_kind.setdefault(use.kinds[activities.names[row]], array("q"))
         durations_ns.append(activities.durations_ns[row])
     for kind, durations_ns in by_kind.items():
-        said = (semconv.OTEL_GPU_WORK_KIND, str(kind))
+        labels = (semconv.OTEL_GPU_WORK_KIND, str(kind))
         counted = _aggregate(durations_ns, bounds_ns)
-        yield measurement(semconv.METRIC_GPU_DEVICE_WORK_DURATION, counted, said)
+        yield measurement(semconv.METRIC_GPU_DEVICE_WORK_DURATION, counted, labels)
     if use.launches.delays_ns:
         counted = _aggregate(use.launches.delays_ns, bounds_ns)
         yield measurement(semconv.METRIC_GPU_DEVICE_LAUNCH_DELAY, counted)

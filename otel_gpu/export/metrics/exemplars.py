@@ -1,4 +1,4 @@
-"""Exemplars: which chosen calls the duration histograms point at."""
+"""Exemplars: the recorded calls that duration histograms point at."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,24 +9,23 @@ from otel_gpu.enrich.identity.identities import DeviceIdentity
 from otel_gpu.export.metrics.measures import duration_of
 from otel_gpu.export.metrics.points import Attributes
 
-# Per process image. With at most 64 octaves each, of which calls fill a dozen.
+# Per program. Each has at most 64 octaves; calls fill a dozen.
 _MAX_KINDS = 256
 
 # Whether a trace is exported, by its id and the name of one of its spans.
 IsSampled = Callable[[bytes, str], bool]
-# What distinguishes duration points, before names, which can change: the number of
-# the API, copy kind, status and device. Plain tuples, since every span makes one of each.
+# The fields that distinguish duration points, before names, which can change: number of the API,
+# copy kind, status and device. Plain tuples, since every span makes one of each.
 _Kind = tuple[int, int, int, int]
 _Offer = tuple[int, CallActivity]
 
 
 class ExemplarReservoir:
     """
-    Keeps the latest chosen call of every octave of duration, per kind of call.
+    Keeps the latest recorded call of every octave of duration, per kind of call.
 
-    An octave is a doubling: the fast calls, the usual and the very slow ones each
-    keep one, however many of the others there are. A call of whose trace nothing is
-    exported is no example.
+    An octave is a doubling: the fast, the usual and the very slow calls each keep one, however many
+    others there are. A call whose trace is not exported is not kept.
     """
 
     def __init__(self, is_sampled: IsSampled | None) -> None:
@@ -34,7 +33,7 @@ class ExemplarReservoir:
         self._latest: dict[_Kind, dict[int, _Offer]] = {}
 
     def offer(self, call: CallActivity, number: int) -> None:
-        """Take in a chosen call; ``number`` rises, and ``newer_than`` compares with it."""
+        """Offer a recorded call; ``number`` rises, and ``newer_than`` compares with it."""
         event = call.event
         if self._is_sampled is not None and not self._is_sampled(call.trace_id, call.api.name):
             return

@@ -1,9 +1,9 @@
 """
 Metric export: from activities to the standard OTLP exporters.
 
-``OTEL_METRICS_EXPORTER``, ``OTEL_METRIC_EXPORT_*``, ``OTEL_METRICS_EXEMPLAR_FILTER``,
-the protocol and ``OTEL_SDK_DISABLED`` are read here. Endpoint, headers, TLS,
-compression and temporality are read by the SDK's exporters themselves.
+``OTEL_METRICS_EXPORTER``, ``OTEL_METRIC_EXPORT_*``, ``OTEL_METRICS_EXEMPLAR_FILTER``, the protocol
+and ``OTEL_SDK_DISABLED`` are read here. The SDK's exporters read endpoint, headers, TLS,
+compression and temporality themselves.
 """
 
 import logging
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _REPLAY_TIMEOUT_S = 30.0
-# However few series the kernel side may hold at a time, those of processes that ended
-# add up between two exports.
+# However few series the kernel side can hold at a time, those of ended processes add up between two
+# exports.
 _LEAST_WAITING_SERIES = 4096
-# An export makes points of all that waits at once, and they take more room than the series.
+# An export makes points of everything at once, and they take more memory than the series.
 _EARLY_EXPORTS = 4
 _MAX_INTERVAL_MS = 86_400_000.0
 
 
 class MetricExports:
     """
-    Everything between activities and the endpoints that want metrics.
+    Turns activities into metrics for all endpoints.
 
-    In a replay, which is not ``live``, there are no timers, and metrics carry the times of the
-    recording, so that two replays give the same bytes. ``file`` gets every request too.
-    ConfigError: a variable has a value that is not known.
+    A replay (not ``live``) has no timers, and metrics carry the times of the recording, so that two
+    replays give the same bytes. ``file`` gets every request, too. ConfigError: a variable has an
+    unknown value.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MetricExports:
         self._max_series = max(config.capture.max_series, _LEAST_WAITING_SERIES)
         self._store = MetricStore(environ, max_series=self._max_series, is_sampled=is_sampled)
         self.count = self._store.count
-        self.tell_dropped = self._store.tell_dropped
+        self.set_dropped = self._store.set_dropped
         self._senders = [
             MetricSender(
                 exporter,
@@ -90,7 +90,7 @@ class MetricExports:
         ]
 
     def observe(self, activity: Activity) -> None:
-        """Take in one activity; never waits for an endpoint while live."""
+        """Process one activity; a live one never waits for an endpoint."""
         if not self._senders:
             return
         self._store.observe(activity)
@@ -98,33 +98,33 @@ class MetricExports:
             type(activity) is ExitActivity
             and self._store.count_final_series() > self._max_series // _EARLY_EXPORTS
         ):
-            self._make_room()
+            self._export_early()
 
     @property
     def is_sent(self) -> bool:
-        """Whether anybody wants metrics."""
+        """Whether there is an exporter of metrics."""
         return bool(self._senders)
 
     def observe_run(self, run: "DeviceRun") -> None:
-        """Take in what a process recorded of its devices."""
+        """Add the measurements of an imported device trace."""
         if self._senders:
-            # The layout of an import is that of the configuration.
+            # An import uses the configured layout.
             from otel_gpu.wire.histogram_layout import duration_bounds_ns  # noqa: PLC0415
 
             measurements = list(run.measurements(duration_bounds_ns(self._config)))
             self._store.observe_run(run.process, measurements, run.end_unix_ns)
 
-    def _make_room(self) -> None:
+    def _export_early(self) -> None:
         if self._live:
-            # Earlier than the timer, or ended processes' series would be given up.
+            # Before the timer, or series of ended processes would be evicted.
             self.flush(0.0)
         elif self._replay_delivers:
-            # No timer empties the store in a replay. Once is enough to learn that an
+            # No timer empties the store in a replay. One failure is enough to learn that an
             # endpoint is dead.
             self._replay_delivers = self.flush(_REPLAY_TIMEOUT_S)
 
     def flush(self, timeout_s: float) -> bool:
-        """Export what there is now; False when not all of it arrived within the time."""
+        """Export now; False: not all of it arrived in time."""
         deadline_s = time.monotonic() + timeout_s
         results = [
             sender.flush(max(0.0, deadline_s - time.monotonic())) for sender in self._senders
@@ -132,7 +132,7 @@ class MetricExports:
         return all(results)
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Export once more and end, within the time; False when not all of it arrived."""
+        """Export once more and end; False: not all of it arrived in time."""
         deadline_s = time.monotonic() + timeout_s
         results = [
             sender.shutdown(max(0.0, deadline_s - time.monotonic())) for sender in self._senders
@@ -147,7 +147,7 @@ class MetricExports:
 
 
 def open_exporters(environ: Mapping[str, str], timeout_s: float) -> list[sdk.MetricExporter]:
-    """Open what ``OTEL_METRICS_EXPORTER`` names, as ``exporter_names`` says."""
+    """Open the exporters that ``OTEL_METRICS_EXPORTER`` names; see ``exporter_names``."""
     exporters: list[sdk.MetricExporter] = []
     for name in environment.exporter_names(environ, "METRICS", choices=("otlp", "console", "none")):
         if name == "otlp":
@@ -171,15 +171,15 @@ def _exemplar_filter(environ: Mapping[str, str]) -> IsSampled | None:
 
 
 def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExporter:
-    # The stock exporters know their own timeout only.
+    # The stock exporters apply only their own timeout.
     timeout_s = min(timeout_s, environment.otlp_timeout_s(environ, "METRICS"))
-    # Each costs tens of milliseconds to import, and one is enough.
+    # Each takes tens of milliseconds to import, and one is enough.
     if environment.otlp_protocol(environ, "METRICS") == "grpc":
         import_grpc()
         from grpc import Compression  # type: ignore[import-untyped] # noqa: PLC0415
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter  # noqa: PLC0415
 
-        # The stock exporter knows no "none".
+        # The stock exporter does not accept "none".
         uncompressed = environment.otlp_compression(environ, "METRICS") == "none"
         compression = Compression.NoCompression if uncompressed else None
         return metric_exporter.OTLPMetricExporter(timeout=timeout_s, compression=compression)
@@ -193,7 +193,10 @@ def _open_otlp(environ: Mapping[str, str], timeout_s: float) -> sdk.MetricExport
 
 
 def preferred_temporality(exporter: sdk.MetricExporter) -> Temporality:
-    """Return what ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` made of an exporter."""
+    """
+    Return an exporter's ``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE`` by kind of
+    instrument.
+    """
     preferred = exporter._preferred_temporality or {}  # noqa: SLF001 - as the SDK's reader does
     kinds = {"counter": ObservableCounter, "histogram": Histogram}
     return {kind: preferred[known] for kind, known in kinds.items() if known in preferred}
@@ -214,7 +217,7 @@ class _FileExporter(sdk.MetricExporter):
         return True
 
     def shutdown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - as in the SDK
-        """Do nothing: the file belongs to whoever opened it."""
+        """The owner of the file closes it."""
 
 
 def _read_ms(environ: Mapping[str, str], name: str, default_ms: float) -> float:

@@ -1,4 +1,4 @@
-"""What the devices of a host say of themselves, as metrics; see ``wire.device_bodies``."""
+"""Readings of the host's devices as metrics; see ``wire.device_bodies``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,10 +14,10 @@ _GPU = ((semconv.HW_TYPE, "gpu"),)
 _TASKS = ("general", "encoder", "decoder")
 _FAILED, _OK = "failed", "ok"
 _HZ_PER_MHZ = 1_000_000
-# Kinds of errors that are told apart, of all devices, and what the others are counted as.
+# Distinct kinds of errors, of all devices, and the key of further ones.
 _MAX_XIDS = 1024
 _OTHERS = ("", 0)
-# Figures that are themselves a metric, and what their unit is made of.
+# Figures that are a metric each, with the factor to its unit.
 _PLAIN = (
     ("power_mw", semconv.METRIC_HW_POWER, 1e-3, _GPU),
     ("energy_mj", semconv.METRIC_HW_ENERGY, 1e-3, _GPU),
@@ -47,22 +47,22 @@ Gpu = Mapping[str, Any]
 
 
 class HostDevices:
-    """The latest that each device of the host said; a device that is gone keeps only its state."""
+    """The latest reading of each device of the host; a removed device keeps only its state."""
 
     def __init__(self) -> None:
         self._driver = ""
         self._late = 0
         self._failed: Mapping[str, int] = {}
         self._is_late = False
-        # By index: one that is lost does not say which it is.
+        # By index: a lost device does not report which one it is.
         self._gpus: dict[int, Gpu] = {}
         self._attributes: dict[int, Attributes] = {}
-        # By where devices are: their attributes, and how often each XID was said.
+        # By the bus address: attributes of the device, and counts of each XID.
         self._places: Recent[str, Attributes] = Recent(MAX_DEVICES)
         self._xids: dict[tuple[str, int], int] = {}
 
     def observe(self, activity: DevicesActivity) -> None:
-        """Take in a newer reading."""
+        """Add a newer reading."""
         info = activity.info
         self._driver = info.get("driver") or self._driver
         self._late = info.get("late", self._late)
@@ -78,7 +78,7 @@ class HostDevices:
                     self._places[format_bus_id(gpu["bus_id"])] = found
 
     def observe_fault(self, activity: DeviceFaultActivity) -> None:
-        """Take in an error that a driver said."""
+        """Count an error that a driver reported."""
         event = activity.event
         key = (event.bus_id, event.xid)
         if key not in self._xids and len(self._xids) >= _MAX_XIDS:
@@ -86,7 +86,7 @@ class HostDevices:
         self._xids[key] = self._xids.get(key, 0) + event.times
 
     def measurements(self) -> Iterator[Measurement]:
-        """Yield what is known of each device, and of the readings themselves."""
+        """Yield the measurements of each device, and of the readings themselves."""
         for (bus_id, xid), count in self._xids.items():
             known = self._places.get(bus_id) or ((semconv.HW_ID, bus_id or "others"),)
             kind = f"xid_{xid}" if bus_id else "xid"
@@ -97,7 +97,7 @@ class HostDevices:
         for index, gpu in self._gpus.items():
             device = self._attributes.get(index)
             if device is None:
-                # One that never said its name.
+                # Its identity was never read.
                 continue
             has_failed = self._is_late or gpu.get("is_lost", False)
             for state, value in ((_OK, not has_failed), (_FAILED, has_failed)):
@@ -112,7 +112,7 @@ class HostDevices:
             yield Measurement(semconv.METRIC_OTEL_GPU_DEVICES_FAILED, attributes, name, count)
 
     def of_process(self, pid: int) -> Iterator[Measurement]:
-        """Yield what the driver says of a process, device by device."""
+        """Yield the driver's figures of a process, device by device."""
         for index, device in self._attributes.items():
             for process in self._gpus.get(index, {}).get("processes", ()):
                 if process["pid"] != pid:
@@ -172,9 +172,9 @@ def _memory(sizes: Mapping[str, int]) -> Iterator[tuple[semconv.Instrument, Attr
 
 
 def _parts(gpu: Gpu, device: Attributes, index: int) -> Iterator[Measurement]:
-    """Yield what MIG devices say: their memory, as parts of the device."""
-    told = {semconv.HW_ID, semconv.CUDA_DEVICE_UUID, semconv.HW_SERIAL_NUMBER}
-    shared = tuple(pair for pair in device if pair[0] not in told)
+    """The memory of MIG devices, as parts of the device."""
+    own_names = {semconv.HW_ID, semconv.CUDA_DEVICE_UUID, semconv.HW_SERIAL_NUMBER}
+    shared = tuple(pair for pair in device if pair[0] not in own_names)
     for number, part in enumerate(gpu.get("parts", ())):
         own = ((semconv.HW_ID, part.get("uuid", "")), (semconv.HW_PARENT, gpu.get("uuid", "")))
         for instrument, attributes, value in _memory(part.get("memory_bytes", {})):

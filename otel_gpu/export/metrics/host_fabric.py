@@ -1,4 +1,4 @@
-"""What the ports of network adapters that do RDMA counted, as metrics; see ``state.fabric``."""
+"""Counters of RDMA network adapters' ports, as metrics; see ``state.fabric``."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from otel_gpu.wire.port_counters import COUNTERS, Meaning
 
 _NETWORK = ((semconv.HW_TYPE, "network"),)
 _BITS_PER_BYTE = 8
-# By PCI's number of who made it.
+# By the PCI vendor id.
 _VENDORS = {
     "0x14e4": "Broadcom",
     "0x15b3": "NVIDIA Mellanox",
@@ -32,17 +32,17 @@ _ERRORS = frozenset({Meaning.ERROR, Meaning.LINK_DOWN})
 
 
 class HostFabric:
-    """The latest that each port said; of one that is gone, only that it is not up."""
+    """The latest reading of each port; a removed port only has the state "not up"."""
 
     def __init__(self) -> None:
         self._fabric = FabricState()
 
     def observe(self, activity: FabricActivity) -> None:
-        """Take in a newer reading."""
+        """Add a newer reading."""
         self._fabric.observe(activity)
 
     def measurements(self) -> Iterator[Measurement]:
-        """Yield what is known of each port, and of the readings themselves."""
+        """Yield the measurements of each port, and of the readings themselves."""
         fabric = self._fabric
         ports = list(fabric.ports())
         for key, port in ports:

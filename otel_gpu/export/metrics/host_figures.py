@@ -1,4 +1,4 @@
-"""What is measured of the host and of the agent itself, and of no process."""
+"""Figures of the host and the agent that belong to no process."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ OfHost = (
 
 class HostFigures:
     """
-    The latest of them.
+    The latest figures.
 
     Attributes:
         agent: The agent's own figures.
@@ -50,11 +50,11 @@ class HostFigures:
         }
 
     def observe(self, activity: OfHost) -> None:
-        """Take in one activity."""
+        """Add one activity."""
         self._observers[type(activity)](activity)
 
     def measurements(self, dropped_series: Counter[str]) -> list[Measurement]:
-        """Return all figures, with the series that found no room, by reason."""
+        """Return all figures; ``dropped_series`` counts dropped series by reason."""
         return [
             *self.agent.measurements(dropped_series),
             *self.devices.measurements(),

@@ -1,17 +1,16 @@
 """
-What each kernel-side series means: which instruments it feeds, with which attributes.
+Maps each kernel-side series to its instruments and attributes.
 
-One series can feed several instruments: the calls of ``cudaMalloc`` are a duration,
-a number of bytes allocated and a part of the bytes in use.
+One series can have several instruments: the calls of ``cudaMalloc`` are a duration, a number of
+bytes allocated and a part of the bytes in use.
 """
 
 # Some facts about counting once
 # ------------------------------
-#
-# Most runtime calls make a driver call inside them (cudaMalloc, cuMemAlloc_v2), and
-# both are probed. Durations keep the two apart by gpu.cuda.api and gpu.cuda.layer.
-# Everything else counts what was asked for, so it counts outermost calls only, of
-# either layer: a program that calls the driver directly has no runtime call around.
+# Most runtime calls make a driver call inside them (cudaMalloc, cuMemAlloc_v2), and both are
+# probed. Durations keep the two apart by gpu.cuda.api and gpu.cuda.layer. All other instruments
+# count requests, so they count only outermost calls, of either layer: a program that calls the
+# driver directly has no runtime call around.
 
 from collections.abc import Iterable, Iterator
 
@@ -35,7 +34,7 @@ _IN_USE_SIGN = {wire.FAMILY_ALLOCATE: 1, wire.FAMILY_FREE: -1, wire.FAMILY_UNMAP
 
 
 def measure(series: Series, device: DeviceIdentity | None) -> Iterator[Measurement]:
-    """Yield what a series says; ``device`` is all that is known of its device by now."""
+    """Yield a series's measurements; ``device`` is the device's identity as known by now."""
     key, aggregate = series.key, series.aggregate
     match key.metric:
         case wire.METRIC_CALL_DURATION if series.api is not None:
@@ -84,7 +83,7 @@ def _outermost(series: Series, api: Api, attributes: Attributes) -> Iterator[Mea
 
 
 def measure_thread_times(times: Iterable[ThreadTime]) -> Iterator[Measurement]:
-    """Yield ``gpu.cuda.thread.time`` of one process: what its feeder threads did, by state."""
+    """Yield ``gpu.cuda.thread.time`` of one process: time of its launching threads, by state."""
     for state, time_ns in budget_of(times).items():
         if time_ns:
             attributes = ((semconv.STATE, state),)
@@ -102,7 +101,7 @@ def measure_open_call(call: OpenCallActivity) -> Measurement:
 def measure_memory(
     number: int, totals: MemoryTotals, device: DeviceIdentity | None
 ) -> Iterator[Measurement]:
-    """Yield what a framework's allocator said of one device of a process."""
+    """Yield the figures of a framework's allocator, of one device of a process."""
     attributes = device_attributes(device)
     reports = totals.allocations + totals.frees
     for instrument, value in (
@@ -112,7 +111,7 @@ def measure_memory(
     ):
         yield Measurement(instrument, attributes, number, value)
     if not reports:
-        # Another tool's figures: it does not say what it did not see.
+        # Imported from another tool, which does not report what it missed.
         return
     coverage = 1 - min(totals.unequal, reports) / reports
     instrument = semconv.METRIC_OTEL_GPU_MEMORY_COVERAGE
@@ -121,8 +120,8 @@ def measure_memory(
         ("not_sampled", totals.unsampled_bytes),
         ("rate", totals.withheld_bytes),
     ):
-        instrument, told = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)
-        yield Measurement(instrument, (*told, *attributes), (number, reason), size_bytes)
+        instrument, reasons = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)
+        yield Measurement(instrument, (*reasons, *attributes), (number, reason), size_bytes)
 
 
 def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> Measurement:
@@ -135,7 +134,7 @@ def measure_failures(number: int, count: int, device: DeviceIdentity | None) -> 
 def duration_of(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> tuple[Instrument, Attributes]:
-    """Return the histogram that calls are in, and what tells one of its points from another."""
+    """Return the histogram of a call's duration, and the attributes of its point."""
     if api.layer == wire.LAYER_VERBS:
         instrument = semconv.METRIC_VERBS_CALL_DURATION
         attributes: Attributes = ((semconv.VERBS_OPERATION, api.name),)
@@ -155,7 +154,7 @@ def duration_of(
 def call_attributes(
     api: Api, copy_kind: int, status: int, device: DeviceIdentity | None
 ) -> Attributes:
-    """Return what tells one duration point from another."""
+    """Return the attributes of a call's duration point."""
     attributes: Attributes = (
         (semconv.GPU_CUDA_API, api.name),
         (semconv.GPU_CUDA_LAYER, api.layer_name),
@@ -167,7 +166,7 @@ def call_attributes(
 
 
 def device_attributes(device: DeviceIdentity | None) -> Attributes:
-    """Return OBI's names for a device; what was not observed is left out."""
+    """Return a device's attributes, named as in OBI; unknown ones are omitted."""
     if device is None:
         return ()
     attributes: Attributes = ((semconv.CUDA_DEVICE_INDEX, device.index),)
@@ -184,6 +183,6 @@ def _copy_attributes(copy_kind: int) -> Attributes:
 
 
 def switch_attributes(switch_type: int) -> Attributes:
-    """Return whether a thread gave up its CPU or lost it, where that is known."""
+    """Return whether a context switch was voluntary, if known."""
     name = semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.get(switch_type)
     return ((semconv.PROCESS_CONTEXT_SWITCH_TYPE, name),) if name is not None else ()

@@ -1,8 +1,8 @@
 """
-The sender of metrics: exports what was counted elsewhere, through the SDK's standard exporters.
+The sender of metrics: exports through the SDK's standard exporters.
 
-Exports happen on its one thread, so that a dead endpoint delays nothing else: whoever waits
-for an export says for how long. What did not arrive is in the next export.
+Exports happen on its one thread, so that a dead endpoint delays nothing else: callers that wait for
+an export pass a timeout. What did not arrive is in the next export.
 """
 
 import threading
@@ -15,15 +15,17 @@ from otel_gpu.export.metrics.producer import MetricProducer
 from otel_gpu.export.metrics.requests import request_of, split
 from otel_gpu.faults import Faults
 
-# A failure that took no longer was an answer. After a longer one the endpoint may be
-# dead, and the rest of the requests would wait for it one by one.
+# A failure within this time was an answer. After a longer one the endpoint may be dead, and each
+# further request would wait for it.
 _QUICK_ANSWER_S = 1.0
-# What is left of a shutdown's time for the thread to notice that its exporter is shut.
+# The part of a shutdown's time in which the thread notices that its exporter is shut.
 _FAREWELL_S = 0.25
 
 
 class MetricSender:
-    """Exports a producer's metrics: every ``interval_s``, if given, when asked, and at the end."""
+    """
+    Exports a producer's metrics: every ``interval_s`` (None: never), on request, and at the end.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class MetricSender:
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Export now; False when not all of it arrived within the time."""
+        """Export now; False: not all of it arrived in time."""
         with self._condition:
             self._requested += 1
             mine = self._requested
@@ -61,7 +63,7 @@ class MetricSender:
             return self._served >= mine and self._good
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Export once more and end; False when not all of it arrived within the time."""
+        """Export once more and end; False: not all of it arrived in time."""
         deadline_s = time.monotonic() + timeout_s
         with self._condition:
             if self._stopping:

@@ -1,9 +1,9 @@
 """
-The metric store: the latest of everything that is counted, until it was exported.
+The metric store: the latest values of everything that is counted, until they are exported.
 
-The kernel side hands over cumulative values, so the store replaces and never adds.
-Its size follows the number of series, not of calls, and stays bounded when nothing
-can be exported: what is given up then is counted.
+The kernel side delivers cumulative values, so the store replaces and never adds. Its size depends
+on the number of series, not of calls, and is bounded while nothing can be exported; evictions are
+counted.
 """
 
 import threading
@@ -41,18 +41,18 @@ from otel_gpu.export.semconv import Instrument
 from otel_gpu.state.differences import without_waits
 from otel_gpu.state.time_accounting import Accounts
 
-# Stands for the agent's own Resource among the images; no record has such a pid.
+# The key of the agent's own Resource; no record has such a pid.
 AGENT: ProcessKey = (-1, 0)
 
-# The last series of an image come with the first reading after its end. Where nothing
-# changed there is none, and counters go on coming.
+# The last series of a program come with the first reading after its end. Without changes there is
+# no reading, but counters still come.
 _LAST_SERIES_SNAPSHOTS = 3
 _MAX_RELEASED = 4096
 _CALLS_AT_A_TIME = 128
 
 
 class MetricStore:
-    """Takes activities in, and hands snapshots out on other threads; bounded by ``max_series``."""
+    """Stores activities, and returns snapshots on other threads; bounded by ``max_series``."""
 
     def __init__(
         self, environ: Mapping[str, str], *, max_series: int, is_sampled: IsSampled | None = None
@@ -61,22 +61,22 @@ class MetricStore:
         self._resources = ProcessResources(environ)
         self._is_sampled = is_sampled
         self._lock = threading.Lock()
-        # Images whose end was not seen stay no longer than that: the kernel side holds max_series.
-        self._images = Accounts(
-            self._open_image, most=2 * max_series, most_ended=max_series, give_up=self._give_up
+        # Programs without a seen end are bounded too: the kernel side holds max_series.
+        self._programs = Accounts(
+            self._open_program, most=2 * max_series, most_ended=max_series, give_up=self._evict
         )
-        self._image_of_pid: dict[int, ProcessKey] = {}
+        self._program_of_pid: dict[int, ProcessKey] = {}
         self._released: OrderedDict[ProcessKey, None] = OrderedDict()
         self._ending: deque[ProcessKey] = deque()
         self._final_series = 0
         self._host = HostFigures()
         self._dropped_series: Counter[str] = Counter()
         self._unix_ns = 0
-        # Of the aggregates; one reading can be several activities of the same moment.
+        # Of the aggregates; one reading can be several activities of the same time.
         self._readings = 0
         self._reading_unix_ns = -1
         self._complete_readings = 0
-        # Of the counters, which come whether they changed or not.
+        # Of the counters, which come even without changes.
         self._snapshots = 0
         self._sinks = 0
         self._exemplars_seen = 0
@@ -98,28 +98,28 @@ class MetricStore:
         self.agent: Agent | None = None
 
     def add_sink(self) -> int:
-        """Return the number of one more sink that needs every final series."""
+        """Return the index of a new sink that needs every final series."""
         self._sinks += 1
         return self._sinks - 1
 
     def count_final_series(self) -> int:
-        """Return how many series will not change and wait for a sink to take them."""
+        """Return how many final series wait for a sink."""
         with self._lock:
             while self._ending:
-                image = self._images.get(self._ending[0])
-                if image is not None:
-                    if not self._is_final(image):
+                program = self._programs.get(self._ending[0])
+                if program is not None:
+                    if not self._is_final(program):
                         break
-                    image.final_series = len(image.series)
-                    self._final_series += image.final_series
+                    program.final_series = len(program.series)
+                    self._final_series += program.final_series
                 self._ending.popleft()
             return self._final_series
 
     def observe(self, activity: Activity) -> None:
-        """Take in one activity; those that say nothing about metrics are ignored."""
+        """Store one activity; those without metrics are ignored."""
         if type(activity) is CallActivity:
             self._calls.append(activity)
-            # They are examples, and one lock is enough for many of them.
+            # Calls are only exemplars, so one lock covers many of them.
             if len(self._calls) >= _CALLS_AT_A_TIME:
                 with self._lock:
                     self._observe_calls()
@@ -130,25 +130,31 @@ class MetricStore:
 
     def snapshots(self, sink: int, exemplars_after: int) -> Iterator[Snapshot]:
         """
-        Yield what each Resource has to say, the agent first; exemplars after the last it has.
+        Yield a snapshot of each Resource, the agent first; exemplars are those after
+        ``exemplars_after``.
 
-        Of users, those with few programs come first: where there is no time for all, as at the end, one
-        that has started thousands is late, and nobody else.
+        Users with few programs come first: if time is short, as at the end, only a user that has
+        started thousands of programs is late.
         """
         with self._lock:
             self._observe_calls()
             if self.agent is None:
                 return
-            images = [image for image in self._images.values() if sink not in image.finished]
-            programs = Counter(image.process.user for image in images)
-            images.sort(key=lambda image: programs[image.process.user])
+            programs = [
+                program for program in self._programs.values() if sink not in program.finished
+            ]
+            counts = Counter(program.process.user for program in programs)
+            programs.sort(key=lambda program: counts[program.process.user])
             snapshots = [
-                (self._image_snapshot(self.agent, image, exemplars_after), [*image.series.values()])
-                for image in images
+                (
+                    self._program_snapshot(self.agent, program, exemplars_after),
+                    [*program.series.values()],
+                )
+                for program in programs
             ]
             of_agent = self._agent_snapshot(self.agent)
         yield of_agent
-        # Measuring takes longer than copying references, so observers need not wait.
+        # Measuring takes longer than copying references, so it happens outside the lock.
         for snapshot, series in snapshots:
             for one in series:
                 device = snapshot.devices.get(one.key.device)
@@ -156,54 +162,56 @@ class MetricStore:
             yield snapshot
 
     def release(self, key: ProcessKey, sink: int) -> None:
-        """Note that a sink has the final series of an image; forget it after the last sink."""
+        """
+        Record that a sink has a program's final series; evict the program after the last sink.
+        """
         with self._lock:
-            if image := self._images.get(key):
-                image.finished.add(sink)
-                if len(image.finished) == self._sinks:
-                    self._images.forget(key)
-                    self._release(image)
+            if program := self._programs.get(key):
+                program.finished.add(sink)
+                if len(program.finished) == self._sinks:
+                    self._programs.forget(key)
+                    self._release(program)
 
     def holds(self, key: ProcessKey) -> bool:
-        """Tell whether anything is kept of an image, or ``AGENT``."""
-        return key == AGENT or self._images.get(key) is not None
+        """Return whether a program, or ``AGENT``, is in the store."""
+        return key == AGENT or self._programs.get(key) is not None
 
-    def _image(self, process: Program) -> ObservedProgram | None:
-        # As key_of(…), of which every span asks.
+    def _program(self, process: Program) -> ObservedProgram | None:
+        # As key_of(…), inlined: every span needs it.
         key = (process.pid, process.program_ktime_ns)
-        image = self._images.get(key)
-        if image is None and key not in self._released:
-            image = self._images.find(process)
-            self._order_images_of_pid(key, image)
-        return image
+        program = self._programs.get(key)
+        if program is None and key not in self._released:
+            program = self._programs.find(process)
+            self._order_programs_of_pid(key, program)
+        return program
 
-    def _open_image(self, process: Program) -> ObservedProgram:
+    def _open_program(self, process: Program) -> ObservedProgram:
         exemplars = ExemplarReservoir(self._is_sampled)
         return ObservedProgram(process, resource=self._resources.of(process), exemplars=exemplars)
 
-    def _order_images_of_pid(self, key: ProcessKey, image: ObservedProgram) -> None:
-        # An image ends without an exit when its process executes another program.
-        newest = self._image_of_pid.get(key[0], key)
+    def _order_programs_of_pid(self, key: ProcessKey, program: ObservedProgram) -> None:
+        # A program ends without an exit when its process executes another program.
+        newest = self._program_of_pid.get(key[0], key)
         if newest > key:
-            self._end(image, self._unix_ns)
+            self._end(program, self._unix_ns)
             return
-        self._image_of_pid[key[0]] = key
-        replaced = self._images.get(newest) if newest != key else None
+        self._program_of_pid[key[0]] = key
+        replaced = self._programs.get(newest) if newest != key else None
         if replaced is not None and replaced.end_unix_ns is None:
-            self._end(replaced, image.process.start_unix_ns)
+            self._end(replaced, program.process.start_unix_ns)
 
-    def _end(self, image: ObservedProgram, unix_ns: int) -> None:
-        key = key_of(image.process)
-        if image.end_unix_ns is None:
+    def _end(self, program: ObservedProgram, unix_ns: int) -> None:
+        key = key_of(program.process)
+        if program.end_unix_ns is None:
             self._ending.append(key)
-        image.end_unix_ns = unix_ns
-        image.end_readings = self._readings
-        image.end_snapshots = self._snapshots
-        image.open_calls.clear()
-        self._images.end(key)
+        program.end_unix_ns = unix_ns
+        program.end_readings = self._readings
+        program.end_snapshots = self._snapshots
+        program.open_calls.clear()
+        self._programs.end(key)
 
     def _advance(self, unix_ns: int) -> None:
-        # Not the greatest time but the latest: the host's clock can be set back.
+        # The latest time, not the greatest: the host's clock can be set back.
         if unix_ns != self._unix_ns:
             self._complete_readings = self._readings
             self._unix_ns = unix_ns
@@ -214,97 +222,97 @@ class MetricStore:
             self._reading_unix_ns = activity.unix_ns
             self._readings += 1
         for series in activity.series:
-            image = self._image(series.process)
-            if image is None:
+            program = self._program(series.process)
+            if program is None:
                 self._dropped_series["late"] += 1
                 continue
-            self._touch(image, activity.unix_ns)
-            if not self._images.put(image, series):
+            self._touch(program, activity.unix_ns)
+            if not self._programs.put(program, series):
                 self._dropped_series["stale"] += 1
             if series.device is not None:
-                image.devices[series.key.device] = series.device
+                program.devices[series.key.device] = series.device
 
     def _observe_blocks(self, activity: BlocksActivity) -> None:
         self._advance(activity.unix_ns)
-        image = self._image(activity.process) if activity.totals is not None else None
-        if image is not None:
-            self._touch(image, activity.unix_ns)
-            image.hold(activity.number, activity.device, activity.totals)
+        program = self._program(activity.process) if activity.totals is not None else None
+        if program is not None:
+            self._touch(program, activity.unix_ns)
+            program.update_memory(activity.number, activity.device, activity.totals)
 
     def _observe_communicator(self, activity: CommunicatorActivity) -> None:
         self._advance(activity.unix_ns)
-        if (image := self._image(activity.process)) is not None:
-            self._touch(image, activity.unix_ns)
-            if not image.join(activity):
+        if (program := self._program(activity.process)) is not None:
+            self._touch(program, activity.unix_ns)
+            if not program.update_communicator(activity):
                 self._dropped_series["communicators"] += 1
 
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
-        if (image := self._image(activity.process)) is not None:
-            image.hold(activity.event.device, activity.device, None)
+        if (program := self._program(activity.process)) is not None:
+            program.update_memory(activity.event.device, activity.device, None)
 
     def _observe_step(self, activity: StepActivity) -> None:
-        image = self._image(activity.process)
-        if image is not None and self.agent is not None:
-            image.steps.add(activity, self.agent.layouts["s"])
+        program = self._program(activity.process)
+        if program is not None and self.agent is not None:
+            program.steps.add(activity, self.agent.layouts["s"])
 
     def _observe_times(self, activity: TimesActivity) -> None:
         self._advance(activity.unix_ns)
         for process, times in groupby(activity.times, attrgetter("process")):
-            feeding = [time for time in times if state_of(*time.kind[:3]) and time.time_ns]
-            if feeding and (image := self._image(process)):
-                image.stalls.take(feeding)
+            launching = [time for time in times if state_of(*time.kind[:3]) and time.time_ns]
+            if launching and (program := self._program(process)):
+                program.stalls.take(launching)
         for time in without_waits(activity.times):
             state = state_of(time.state, time.context, time.reason)
-            image = self._image(time.process) if state and time.time_ns else None
-            if image is not None:
-                self._touch(image, activity.unix_ns)
-                # What a thread was blocked on can become known later, and counters only rise.
-                if image.times.get(time.kind, time).time_ns <= time.time_ns:
-                    self._images.put_time(image, time)
+            program = self._program(time.process) if state and time.time_ns else None
+            if program is not None:
+                self._touch(program, activity.unix_ns)
+                # The reason of a block can become known later, and counters only rise.
+                if program.times.get(time.kind, time).time_ns <= time.time_ns:
+                    self._programs.put_time(program, time)
 
-    def _touch(self, image: ObservedProgram, unix_ns: int) -> None:
-        if image.updated_unix_ns != unix_ns:
-            image.updated_unix_ns = unix_ns
-            self._images.find(image.process)
+    def _touch(self, program: ObservedProgram, unix_ns: int) -> None:
+        if program.updated_unix_ns != unix_ns:
+            program.updated_unix_ns = unix_ns
+            self._programs.find(program.process)
 
     def observe_run(
         self, process: Program, measurements: list[Measurement], end_unix_ns: int
     ) -> None:
-        """Take in all that will ever be measured of a process, which ended then."""
+        """Store all measurements of a process that has ended."""
         with self._lock:
             self._advance(end_unix_ns)
-            if measurements and (image := self._image(process)) is not None:
-                self._touch(image, end_unix_ns)
-                image.of_run = measurements
-                self._end(image, end_unix_ns)
+            if measurements and (program := self._program(process)) is not None:
+                self._touch(program, end_unix_ns)
+                program.of_run = measurements
+                self._end(program, end_unix_ns)
 
     def count(self, instrument: Instrument, attribute: str, value: str, count: int = 1) -> None:
-        """Count chains or incidents, by the value of the attribute of their instrument."""
+        """Count chains or incidents, by the value of their instrument's attribute."""
         with self._lock:
             self._host.agent.explained[instrument, attribute, value] += count
 
-    def tell_dropped(self, counts: Mapping[str, int]) -> None:
-        """Take in how many spans were dropped, by reason; newer than the agent's last figures."""
+    def set_dropped(self, counts: Mapping[str, int]) -> None:
+        """Set how many spans were dropped, by reason; newer than the agent's last status."""
         with self._lock:
             agent = self._host.agent
             agent.status = {**agent.status, "dropped": counts}
 
     def _observe_calls(self) -> None:
-        # More may arrive meanwhile: one thread observes, others collect.
+        # One thread observes while others collect, so more can arrive at the same time.
         while self._calls:
             call = self._calls.popleft()
-            if (image := self._image(call.process)) is not None:
-                if image.open_calls:
-                    image.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
+            if (program := self._program(call.process)) is not None:
+                if program.open_calls:
+                    program.open_calls.pop((call.event.tid, call.event.start_ktime_ns), None)
                 self._exemplars_seen += 1
-                image.exemplars.offer(call, self._exemplars_seen)
+                program.exemplars.offer(call, self._exemplars_seen)
                 if call.device is not None:
-                    image.devices[call.event.device] = call.device
+                    program.devices[call.event.device] = call.device
 
     def _observe_open_call(self, call: OpenCallActivity) -> None:
-        image = self._image(call.process)
-        if image is not None and image.end_unix_ns is None:
-            image.hang(call)
+        program = self._program(call.process)
+        if program is not None and program.end_unix_ns is None:
+            program.add_open_call(call)
 
     def _observe_host(self, activity: OfHost) -> None:
         self._advance(activity.unix_ns)
@@ -313,8 +321,8 @@ class MetricStore:
     def _observe_counters(self, activity: CountersActivity) -> None:
         self._observe_host(activity)
         self._snapshots += 1
-        for image in [image for _, image in self._images.items() if image.open_calls]:
-            image.forget_returned_calls(self._unix_ns)
+        for program in [program for _, program in self._programs.items() if program.open_calls]:
+            program.forget_returned_calls(self._unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
         if self.agent is None:
@@ -324,20 +332,20 @@ class MetricStore:
             self.agent = Agent(resource, version, layouts, activity.unix_ns)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
-        # Also of an image that is not known yet: its only series may come after it.
-        if (image := self._image(activity.process)) is not None:
-            self._end(image, activity.end_unix_ns)
+        # Also for an unknown program: its only series can come after its exit.
+        if (program := self._program(activity.process)) is not None:
+            self._end(program, activity.end_unix_ns)
 
-    def _give_up(self, image: ObservedProgram, has_ended: bool) -> None:
-        self._dropped_series["endpoint_down" if has_ended else "stale"] += len(image.series)
-        self._release(image)
+    def _evict(self, program: ObservedProgram, has_ended: bool) -> None:
+        self._dropped_series["endpoint_down" if has_ended else "stale"] += len(program.series)
+        self._release(program)
 
-    def _release(self, image: ObservedProgram) -> None:
-        key = key_of(image.process)
-        self._final_series -= image.final_series
-        self._resources.forget(image.process)
-        if self._image_of_pid.get(key[0]) == key:
-            del self._image_of_pid[key[0]]
+    def _release(self, program: ObservedProgram) -> None:
+        key = key_of(program.process)
+        self._final_series -= program.final_series
+        self._resources.forget(program.process)
+        if self._program_of_pid.get(key[0]) == key:
+            del self._program_of_pid[key[0]]
         self._released[key] = None
         if len(self._released) > _MAX_RELEASED:
             self._released.popitem(last=False)
@@ -349,36 +357,36 @@ class MetricStore:
             AGENT, agent.resource, agent, {}, measurements, {}, self._exemplars_seen, *times_unix_ns
         )
 
-    def _image_snapshot(self, agent: Agent, image: ObservedProgram, after: int) -> Snapshot:
+    def _program_snapshot(self, agent: Agent, program: ObservedProgram, after: int) -> Snapshot:
         time_unix_ns = self._unix_ns
-        if image.end_unix_ns is not None:
-            time_unix_ns = max(image.updated_unix_ns, image.end_unix_ns)
-        ages = (measure_open_call(call) for call, _ in image.open_calls.values())
-        is_alive = image.end_unix_ns is None
+        if program.end_unix_ns is not None:
+            time_unix_ns = max(program.updated_unix_ns, program.end_unix_ns)
+        ages = (measure_open_call(call) for call, _ in program.open_calls.values())
+        is_alive = program.end_unix_ns is None
         return Snapshot(
-            key_of(image.process),
-            image.resource,
+            key_of(program.process),
+            program.resource,
             agent,
-            dict(image.devices),
+            dict(program.devices),
             [
                 *ages,
-                *measure_thread_times(image.times.values()),
-                *image.stalls.measurements(),
-                *image.steps.measurements(),
-                *image.memory_measurements(),
-                *measure_collectives(image.communicators, time_unix_ns, is_alive=is_alive),
-                *(self._host.devices.of_process(image.process.pid) if is_alive else ()),
-                *image.of_run,
+                *measure_thread_times(program.times.values()),
+                *program.stalls.measurements(),
+                *program.steps.measurements(),
+                *program.memory_measurements(),
+                *measure_collectives(program.communicators, time_unix_ns, is_alive=is_alive),
+                *(self._host.devices.of_process(program.process.pid) if is_alive else ()),
+                *program.of_run,
             ],
-            image.exemplars.newer_than(after, image.devices),
+            program.exemplars.newer_than(after, program.devices),
             self._exemplars_seen,
-            image.process.start_unix_ns,
+            program.process.start_unix_ns,
             time_unix_ns,
-            self._is_final(image),
+            self._is_final(program),
         )
 
-    def _is_final(self, image: ObservedProgram) -> bool:
-        return image.end_unix_ns is not None and (
-            self._complete_readings > image.end_readings
-            or self._snapshots - image.end_snapshots >= _LAST_SERIES_SNAPSHOTS
+    def _is_final(self, program: ObservedProgram) -> bool:
+        return program.end_unix_ns is not None and (
+            self._complete_readings > program.end_readings
+            or self._snapshots - program.end_snapshots >= _LAST_SERIES_SNAPSHOTS
         )

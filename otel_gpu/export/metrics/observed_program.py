@@ -1,4 +1,4 @@
-"""What the metric store holds of one process image."""
+"""The metric store's state of one program."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,53 +18,55 @@ from otel_gpu.export.metrics.steps import StepHistograms
 from otel_gpu.state.time_accounting import Account
 from otel_gpu.wire.blocks import MemoryTotals
 
-# Open calls are looked at every second, or every quarter of the limit from which they
-# are reported, which no call is younger than when it is reported first. One that was not
-# reported in twice that time has returned.
+# Open calls are checked every second, or every quarter of the limit from which they are reported; a
+# call is at least that old when it is first reported. A call that was not reported in twice that
+# time has returned.
 _OPEN_CALL_PATIENCE_NS = 3_000_000_000
 
 MAX_DEVICES: Final = 256
-"""Devices of one process of whose memory something is said."""
+"""Devices of one process with memory metrics."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ObservedProgram(Account):
-    """The latest of everything that is counted of one process image."""
+    """The latest values of everything that is counted of one program."""
 
     resource: Resource
     exemplars: ExemplarReservoir
     devices: dict[int, DeviceIdentity] = field(default_factory=dict)
-    # Each with how long it is believed without another word, in nanoseconds.
+    # Each with the time, in nanoseconds, after which it counts as returned.
     open_calls: dict[tuple[int, int], tuple[OpenCallActivity, int]] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
     steps: StepHistograms = field(default_factory=StepHistograms)
-    # By the number of the device: what an allocator said last, and how many requests failed.
+    # By the number of the device: the allocator's latest figures, and the count of failed requests.
     memory: dict[int, MemoryTotals] = field(default_factory=dict)
     failures: Counter[int] = field(default_factory=Counter)
     communicators: dict[tuple[int, int], CommunicatorActivity] = field(default_factory=dict)
-    # Of a process that another tool recorded, which says it all at once.
+    # Of an imported process: all its measurements.
     of_run: list[Measurement] = field(default_factory=list)
     updated_unix_ns: int = 0
     end_unix_ns: int | None = None
     # How many of its series are counted as final.
     final_series: int = 0
-    # How many readings and snapshots there had been then.
+    # Numbers of readings and snapshots at its end.
     end_readings: int = 0
     end_snapshots: int = 0
     # Sinks that have its final series.
     finished: set[int] = field(default_factory=set)
 
-    def hang(self, call: OpenCallActivity) -> None:
-        """Take in that a call has not returned."""
+    def add_open_call(self, call: OpenCallActivity) -> None:
+        """Store a call that has not returned."""
         key = (call.event.tid, call.event.start_ktime_ns)
         age_ns = call.event.ktime_ns - call.event.start_ktime_ns
         if call.event.began_before_capture:
-            age_ns = 0  # it is looked at every second
+            age_ns = 0  # such a call is checked every second
         _, patience_ns = self.open_calls.get(key, (None, max(_OPEN_CALL_PATIENCE_NS, age_ns // 2)))
         self.open_calls[key] = (call, patience_ns)
 
-    def hold(self, number: int, device: DeviceIdentity | None, totals: MemoryTotals | None) -> None:
-        """Take in what an allocator said of a device; None: that a request failed there."""
+    def update_memory(
+        self, number: int, device: DeviceIdentity | None, totals: MemoryTotals | None
+    ) -> None:
+        """Store an allocator's figures of a device; None: count a failed request."""
         numbers = self.memory.keys() | self.failures.keys()
         if number not in numbers and len(numbers) >= MAX_DEVICES:
             return
@@ -75,8 +77,8 @@ class ObservedProgram(Account):
         if device is not None:
             self.devices[number] = device
 
-    def join(self, activity: CommunicatorActivity) -> bool:
-        """Take in how far a communicator is; False: there is no room for one more."""
+    def update_communicator(self, activity: CommunicatorActivity) -> bool:
+        """Store a communicator's progress; False: the limit of communicators is reached."""
         known = self.communicators
         if activity.handle not in known and len(known) >= MAX_COMMUNICATORS:
             ended = (key for key, one in known.items() if is_ended(one.communicator))
@@ -87,14 +89,14 @@ class ObservedProgram(Account):
         return True
 
     def memory_measurements(self) -> Iterator[Measurement]:
-        """Yield what its allocators hold, and what they could not have."""
+        """Yield the memory and the failed requests of its allocators."""
         for number, totals in self.memory.items():
             yield from measure_memory(number, totals, self.devices.get(number))
         for number, count in self.failures.items():
             yield measure_failures(number, count, self.devices.get(number))
 
     def forget_returned_calls(self, unix_ns: int) -> None:
-        """Let go of the calls that nothing was said of for too long."""
+        """Remove open calls that were not reported for too long."""
         for key, (call, patience_ns) in list(self.open_calls.items()):
             if unix_ns - call.seen_unix_ns > patience_ns:
                 del self.open_calls[key]

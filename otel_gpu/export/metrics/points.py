@@ -1,25 +1,21 @@
 """
-Points: what the kernel counted, as data points of the OpenTelemetry SDK.
+Points: the kernel's counts as data points of the OpenTelemetry SDK.
 
-A measurement is one cumulative value from one place. Measurements with the same
-instrument and attributes become one point. Values of instruments in seconds stay
-nanoseconds until the point is made, so that sums and differences are exact.
+A measurement is one cumulative value from one source. Measurements with the same instrument and
+attributes become one point. Values of instruments in seconds stay nanoseconds until the point is
+made, so that sums and differences are exact.
 """
 
 # Some facts about temporality
 # ----------------------------
-#
-# The kernel side counts from the beginning of a process image and never forgets, so
-# cumulative points are what it holds. A delta is the difference from what the sink
-# was given before, and "given" means that the export succeeded: after a failure the
-# next delta covers both intervals and starts where the last success ended.
-#
-# Differences are taken per measurement and summed afterwards. Attributes can change
-# (a device's UUID becomes known later); a difference between points would then
-# count everything before that moment again.
-#
-# The kernel's minimum and maximum are those of the whole life of a series. Nobody
-# knows those of one interval, so delta points have none.
+# The kernel side counts from the start of a program and never forgets, so it holds cumulative
+# points. A delta is the difference from what was last exported to the sink successfully: after a
+# failure the next delta covers both intervals and starts where the last success ended.
+# Differences are taken per measurement and summed afterwards. Attributes can change (a device's
+# UUID becomes known later); a difference between points would then count everything before that
+# time twice.
+# The kernel's minimum and maximum cover the whole life of a series. Those of one interval are
+# unknown, so delta points have none.
 
 import operator
 from collections.abc import Hashable, Mapping, Sequence
@@ -43,7 +39,9 @@ Value = int | float | Aggregate
 
 
 class Measurement(NamedTuple):
-    """A cumulative value, or a gauge's present one; ``source`` stays when attributes change."""
+    """
+    A cumulative value, or a gauge's current one; ``source`` stays the same when attributes change.
+    """
 
     instrument: Instrument
     attributes: Attributes
@@ -52,16 +50,14 @@ class Measurement(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a sink was given last of one measurement, and up to when."""
+    """The last value of a measurement that a sink received, and its time."""
 
     value: Value
     unix_ns: int
 
 
 class HistogramLayout(NamedTuple):
-    """
-    Bounds of one kind of histogram, in nanoseconds or bytes; None: it is exponential.
-    """
+    """Bounds of one kind of histogram, in nanoseconds or bytes; None: it is exponential."""
 
     scale: int
     offset: int
@@ -85,7 +81,7 @@ def _read_layout(layout: Mapping[str, Any], bounds_field: str) -> HistogramLayou
 
 @dataclass(slots=True, eq=False)
 class PointAccumulator:
-    """A point in the making: what measurements of one instrument and attribute set add up to."""
+    """Accumulates the measurements of one instrument and attribute set into a point."""
 
     instrument: Instrument
     attributes: Attributes
@@ -99,7 +95,7 @@ class PointAccumulator:
     measurements: list[Measurement] = field(default_factory=list)
 
     def add(self, measurement: Measurement, given: Given | None) -> None:
-        """Add a measurement; ``given`` is what a sink of deltas has of it."""
+        """Add a measurement; ``given`` is the value that a delta sink has of it."""
         value, before = measurement.value, None
         if given is not None:
             before = given.value
@@ -112,13 +108,13 @@ class PointAccumulator:
         else:
             self.number += value
             if before is not None and not isinstance(before, Aggregate):
-                # What runs backwards took nothing away.
+                # A value that went backwards counts as unchanged.
                 self.number -= min(before, value)
         self.measurements.append(measurement)
 
     def _add_aggregate(self, value: Aggregate, before: Value | None) -> bool:
-        # The kernel side adds to the sum first and to the bucket last, so a reading can hold
-        # a sum without its count. Such a series has nothing to say until the next reading.
+        # The kernel side adds to the sum first and to the bucket last, so a reading can hold a sum
+        # without its count. Such a series is skipped until the next reading.
         added = aggregate_since(value, before) if isinstance(before, Aggregate) else value
         count = added.counted
         if count == 0:
@@ -145,7 +141,7 @@ class PointAccumulator:
         if self.instrument.kind != "histogram":
             return sdk.NumberDataPoint(
                 attributes=dict(self.attributes),
-                # A gauge is what is now: it has no beginning.
+                # A gauge is a current value: it has no start.
                 start_time_unix_nano=0 if self.instrument.kind == "gauge" else start_unix_ns,
                 time_unix_nano=time_unix_ns,
                 value=self.number / divisor if divisor > 1 else min(self.number, _MAX_INTEGER),

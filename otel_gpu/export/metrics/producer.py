@@ -1,9 +1,9 @@
 """
-The producer: what the metric store holds, as the points that one sink wants.
+The producer: the metric store's content as points for one sink.
 
-``produce`` is the method of the specification's MetricProducer, which the Python SDK
-does not have yet. Beside it the sink says what arrived (``commit``), because deltas
-start where the last successful export ended.
+``produce`` is the method of the specification's MetricProducer, which the Python SDK does not have
+yet. The sink also reports what arrived (``commit``), because deltas start where the last successful
+export ended.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from otel_gpu.export.metrics.points import Attributes, Given, Measurement, Point
 from otel_gpu.export.metrics.snapshots import Snapshot
 from otel_gpu.export.semconv import Instrument
 
-# The SDK's own default limit of attribute sets per metric, the overflow included.
+# The SDK's own default limit of attribute sets per metric, including the overflow.
 CARDINALITY_LIMIT = 2000
 _OVERFLOW = ((semconv.OTEL_METRIC_OVERFLOW, True),)
 
 
-# By the kind of instrument: what a sink prefers. Our counters are read, not incremented, which
-# makes them observable counters in the SDK's words; all others are cumulative.
+# The sink's preference by kind of instrument. Our counters are read, not incremented: observable
+# counters in the SDK's terms. All others are cumulative.
 Temporality = Mapping[str, AggregationTemporality]
 
 
 class Point(NamedTuple):
-    """An SDK data point, what it is of, and the measurements in it."""
+    """An SDK data point, with its snapshot, instrument and measurements."""
 
     snapshot: Snapshot
     instrument: Instrument
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class _GivenProgram:
-    """What a sink of deltas was given of one image, and up to when all of it."""
+    """The values of one program that a delta sink has, and the time of the last complete export."""
 
     unix_ns: int | None = None
     values: dict[tuple[str, Hashable], Given] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class MetricProducer:
         self._missing: dict[ProcessKey, int] = {}
 
     def produce(self) -> list[Point]:
-        """Return everything that the sink should have now, Resource by Resource."""
+        """Return all current points for the sink, grouped by Resource."""
         for key in [key for key in self._given if not self._store.holds(key)]:
             del self._given[key]
         self._missing.clear()
@@ -77,7 +77,7 @@ class MetricProducer:
         return produced
 
     def commit(self, points: Iterable[Point]) -> None:
-        """Note that points of the last collection were exported."""
+        """Record that points of the last collection were exported."""
         for point in points:
             snapshot = point.snapshot
             # Only deltas begin where the last export ended.
@@ -100,7 +100,7 @@ class MetricProducer:
             self._store.release(snapshot.key, self._sink)
 
     def _points(self, snapshot: Snapshot) -> Iterator[Point]:
-        """Yield one point per instrument and attribute set, instruments together."""
+        """One point per instrument and attribute set, grouped by instrument."""
         given = self._given.get(snapshot.key) or _GivenProgram()
         cells: dict[Instrument, dict[Attributes, PointAccumulator]] = {}
         for measurement in snapshot.measurements:

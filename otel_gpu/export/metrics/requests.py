@@ -1,9 +1,9 @@
 """
-Requests of metrics: points put under their Resources and scopes, and cut to size.
+Requests of metrics: points grouped by Resource and scope, and split by size.
 
-The stock encoder keys by Resource and by scope: of two items with an equal one it
-sends the last and forgets the first, without a word. And a gRPC receiver refuses
-requests above 4 MiB, after which the exporter retries in vain.
+The stock encoder keys by Resource and by scope: of two items with an equal one it sends the last
+and silently drops the first. And a gRPC receiver refuses requests above 4 MiB, which the exporter
+then retries in vain.
 """
 
 import functools
@@ -17,8 +17,8 @@ from otel_gpu.export import semconv
 from otel_gpu.export.metrics.producer import Point
 from otel_gpu.export.resources import scope
 
-# Upper bounds of encoded sizes in bytes: of a message's own fields and framing, of
-# one attribute beside its text, of one exemplar, of one bucket.
+# Upper bounds of encoded sizes in bytes: a message's own fields and framing, one attribute without
+# its text, one exemplar, one bucket.
 _MESSAGE_BYTES = 128
 _ATTRIBUTE_BYTES = 24
 _EXEMPLAR_BYTES = 64
@@ -26,11 +26,11 @@ _BUCKET_BYTES = 10
 
 
 def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
-    """Yield points that encode to at most ``max_bytes`` together; a larger one goes alone."""
+    """Yield points that together encode to at most ``max_bytes``; a larger one goes alone."""
     batch: list[Point] = []
     size_bytes = resource_bytes = 0
     last: Point | None = None
-    # As points come, those of one Resource come together, and of these those of one metric.
+    # Points come grouped by Resource, then by metric.
     for point in points:
         cost_bytes = own_bytes = _point_bytes(point.data)
         if last is None or last.snapshot is not point.snapshot:
@@ -50,13 +50,13 @@ def split(points: Iterable[Point], max_bytes: int) -> Iterator[list[Point]]:
 
 
 def request_of(points: Iterable[Point]) -> sdk.MetricsData:
-    """Return a request that has each Resource once, in it each scope once, and its metrics."""
+    """Return a request with each Resource once, in it each scope once, and its metrics."""
     resources: dict[Resource, dict[tuple[str, str], dict[str, list[Point]]]] = {}
     scopes: dict[tuple[str, str], dict[str, list[Point]]] = {}
     last: Resource | None = None
     for point in points:
         snapshot, instrument, *_ = point
-        # To hash one is to write it as JSON.
+        # The hash of a Resource is a JSON dump.
         if last is not snapshot.resource:
             last = snapshot.resource
             scopes = resources.setdefault(last, {})
@@ -102,7 +102,7 @@ def _metric_bytes(point: Point) -> int:
     return _instrument_bytes(point.instrument) + _text_bytes(point.snapshot.agent.version)
 
 
-# Of each of hundreds of points in a request.
+# Called for each of hundreds of points in a request.
 @functools.cache
 def _scope_of(instrument: semconv.Instrument) -> str:
     return instrument.scope

@@ -1,4 +1,4 @@
-"""Self-telemetry: what otel_gpu lost, withheld, cost and could not reach."""
+"""Self-telemetry: otel_gpu's losses, limits, cost and failures."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
@@ -38,15 +38,15 @@ def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
     yield wire.COUNTER_TIMES_FOLDED, semconv.METRIC_OTEL_GPU_TIMES_FOLDED, ()
 
 
-# Counters of the kernel side: of which instrument each is, and with which attributes.
+# Counters of the kernel side, with their instruments and attributes.
 _COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counters()]
-# What became of stacks in user space.
+# Reasons for which user space drops stacks.
 _DROPPED_STACKS = (
     *("unused", "without_sample", "rejected"),
     *("look_unreadable", "look_incomplete", "look_not_followed", "look_refused"),
 )
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
-# By figure of the agent's status: of which instrument it is, and which attribute tells its parts.
+# Figures of the agent's status, with their instruments and the attribute of their parts.
 _FIGURES = (
     ("devices", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
     ("preload", semconv.METRIC_OTEL_GPU_RECORDS_LOST, semconv.REASON),
@@ -73,12 +73,12 @@ class SelfTelemetry(AgentReadings):
 
     def __init__(self) -> None:
         super().__init__()
-        # Chains and incidents, by the value of the attribute of their instrument.
+        # Chains and incidents, by the value of their instrument's attribute.
         self.explained: Counter[tuple[Instrument, str, str]] = Counter()
         self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int, int]] = OrderedDict()
 
     def observe(self, activity: Activity) -> None:
-        """Take in newer figures."""
+        """Add newer figures."""
         super().observe(activity)
         if isinstance(activity, ProbesActivity):
             info = activity.info
@@ -90,7 +90,7 @@ class SelfTelemetry(AgentReadings):
                 self._libraries.popitem(last=False)
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
-        """Yield every figure, zeroes included: a loss of 0 is news."""
+        """Yield every figure, including zeros: a loss of 0 is information."""
         for name, instrument, attributes in _COUNTERS:
             if name in self.counters:
                 yield Measurement(instrument, attributes, name, self.counters[name])

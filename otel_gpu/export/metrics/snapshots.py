@@ -1,4 +1,4 @@
-"""Snapshots: what one Resource has to say at one moment, before points are made of it."""
+"""Snapshots: the measurements of one Resource at one time, before they become points."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from otel_gpu.export.metrics.points import Attributes, HistogramLayout, Measurem
 
 
 class Agent(NamedTuple):
-    """Who made the capture, and in which layouts it is counted."""
+    """The agent that made the capture, and the layouts of its histograms."""
 
     resource: Resource
     version: str
@@ -20,7 +20,7 @@ class Agent(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What one Resource has to say now; ``is_final``: nothing will be added, so that it may go."""
+    """Measurements of one Resource; ``is_final``: it will not change, so it can be evicted."""
 
     key: ProcessKey
     resource: Resource

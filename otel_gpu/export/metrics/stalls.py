@@ -1,4 +1,4 @@
-"""Who kept the threads that feed a GPU from going on, as a bounded number of monotonic counters."""
+"""Stall times of launching threads by culprit, as a bounded number of monotonic counters."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,16 +11,16 @@ from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 
 MAX_NAMED = 16
-"""Culprits of one process that have a name, in each of their states."""
+"""Culprits of one process that have their own counter, in each of their states."""
 OTHER = "other"
 
 _MAX_KINDS = 1_024
-# Waiting for the device is no stall, and what the driver waits for inside of calls is its own.
+# Waiting for the device is not a stall, and the driver's waits inside calls are not a cause.
 _NOT_STALLS = frozenset({None, "gpu_wait", "api"})
 
 
 class StallKind(NamedTuple):
-    """What a counter is of; empty: not known."""
+    """The key of a counter; empty: not known."""
 
     state: str
     culprit: str
@@ -28,16 +28,17 @@ class StallKind(NamedTuple):
 
 
 class Stalls:
-    """The counters of one process image."""
+    """The counters of one program."""
 
     def __init__(self) -> None:
         self._sums_ns: dict[StallKind, int] = {}
-        # How much ``other`` has of those that got a name, which it keeps: a counter only rises.
+        # The time that ``other`` has of kinds that were named later. It keeps that: a counter only
+        # rises.
         self._in_other_ns: dict[StallKind, int] = {}
         self._left_out_ns: dict[str, int] = {}
 
     def take(self, times: Iterable[ThreadTime]) -> None:
-        """Take in the whole time account of the process at one moment."""
+        """Read all current thread times of the process."""
         sums: Counter[StallKind] = Counter()
         left_out: Counter[str] = Counter()
         for time in times:
@@ -53,7 +54,7 @@ class Stalls:
                 continue
             if kind not in self._in_other_ns and len(self._in_other_ns) < MAX_NAMED:
                 self._in_other_ns[kind] = known_ns or 0
-            # What a thread was blocked on can become known later.
+            # The reason of a block can become known later.
             self._sums_ns[kind] = max(time_ns, known_ns or 0)
         _raise_to(self._left_out_ns, left_out)
 
@@ -79,12 +80,12 @@ def _kind_of(state: str, wait: Wait) -> StallKind:
     culprit = wait.end or wait.who
     if culprit is None:
         return StallKind(state, "", "")
-    meanwhile = None
+    culprit_state = None
     if wait.end_state == wire.STATE_ON_CPU:
-        meanwhile = "host"
+        culprit_state = "host"
     elif wait.end_state != wire.STATE_NONE:
-        meanwhile = state_of(wait.end_state, wire.CONTEXT_GAP, wait.end_reason)
-    return StallKind(state, culprit.comm, meanwhile or "")
+        culprit_state = state_of(wait.end_state, wire.CONTEXT_GAP, wait.end_reason)
+    return StallKind(state, culprit.comm, culprit_state or "")
 
 
 def _measurement(kind: StallKind, time_ns: int) -> Measurement:

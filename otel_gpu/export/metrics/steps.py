@@ -1,4 +1,4 @@
-"""Steps of threads, as a histogram of all and spans of those that were slow."""
+"""Steps of threads: a histogram of all, and spans of slow ones."""
 
 import math
 from bisect import bisect_left
@@ -30,7 +30,7 @@ class _Totals:
 
 
 class StepHistograms:
-    """The steps of one process, by their kind and by who says that there are steps."""
+    """The steps of one process, by kind and by source."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], _Totals] = {}
@@ -47,7 +47,7 @@ class StepHistograms:
         totals.buckets[bucket_of(duration_ns, layout)] += 1
 
     def measurements(self) -> Iterator[Measurement]:
-        """Yield what is measured of them."""
+        """Yield ``gpu.step.duration``."""
         for (kind, source), one in self._totals.items():
             attributes = ((semconv.GPU_STEP_KIND, kind), (semconv.GPU_STEP_SOURCE, source))
             counted = Aggregate(one.sum_ns, one.min_ns, one.max_ns, 0, tuple(one.buckets))
@@ -57,7 +57,9 @@ class StepHistograms:
 
 
 def bucket_of(duration_ns: int, layout: HistogramLayout) -> int:
-    """Return the bucket of a duration; beside a bound of an exponential layout it may be the next one."""
+    """
+    Return the bucket of a duration; near a bound of an exponential layout it can be the next one.
+    """
     if layout.bounds is not None:
         return min(bisect_left(layout.bounds, duration_ns), wire.MAX_BUCKETS - 1)
     per_doubling = 2.0**layout.scale

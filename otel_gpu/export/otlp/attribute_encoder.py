@@ -1,9 +1,9 @@
 """
-Attributes as OTLP's wire bytes.
+Attributes in OTLP's wire format.
 
-Protobuf in short: a message is a run of fields, each a tag, then its value. A tag is
-``number << 3 | type``; type 0 is a varint, 1 eight bytes, 2 a length and that many
-bytes. The messages of this module, with the tags that they need:
+A protobuf message is a sequence of fields: a tag, then a value. A tag is ``number << 3 | type``;
+type 0 is a varint, 1 eight bytes, 2 a length and that many bytes. The messages of this module, with
+their tags:
 
     KeyValue      0a key, 12 AnyValue
     AnyValue      0a string, 10 bool, 18 int, 21 double, 2a ArrayValue,
@@ -11,12 +11,11 @@ bytes. The messages of this module, with the tags that they need:
     ArrayValue    0a AnyValue …
     KeyValueList  0a KeyValue …
 
-A field at its default is left out, except inside AnyValue, where the tag says which
-kind it is. Negative integers are the ten bytes of their two's complement.
+A field at its default is omitted, except inside AnyValue, where the tag gives the type. Negative
+integers are the ten bytes of their two's complement.
 
-Most attributes of a stream of spans are the same few, so finished bytes are kept by
-key and value. ``True == 1 == 1.0`` in Python and not in OTLP: there is one store per
-type.
+Most spans share the same few attributes, so encoded bytes are cached by key and value. ``True == 1
+== 1.0`` in Python but not in OTLP, hence one cache per type.
 """
 
 import logging
@@ -38,7 +37,7 @@ _pack_double = Struct("<d").pack
 
 
 def varint(value: int) -> bytes:
-    """Return a number that is not negative, seven bits to a byte, lowest first."""
+    """Return a non-negative number, seven bits to a byte, lowest first."""
     if value < _SMALL_COUNT:
         return _SMALL[value]
     return _long_varint(value)
@@ -58,23 +57,25 @@ _SMALL = tuple(_long_varint(number) for number in range(_SMALL_COUNT))
 
 
 def field(tag: bytes, body: bytes) -> bytes:
-    """Return a field that has a length: a string, bytes or a message."""
+    """Return a length-delimited field: a string, bytes or a message."""
     return tag + varint(len(body)) + body
 
 
 def text_field(tag: bytes, text: str) -> bytes:
-    """Return a string field; empty when the text is, as the default is left out."""
+    """Return a string field, or nothing for an empty text: defaults are omitted."""
     return field(tag, _utf8(text)) if text else b""
 
 
 def _utf8(text: str) -> bytes:
-    # Half a surrogate pair becomes a question mark: a receiver refuses the whole request for
-    # one string that is not UTF-8.
+    # Half a surrogate pair becomes a question mark: a receiver refuses the whole request for one
+    # string that is not UTF-8.
     return text.encode("utf-8", "replace")
 
 
 class AttributeEncoder:
-    """Encodes attributes as repeated ``KeyValue`` fields, with their tag in a message around them."""
+    """
+    Encodes attributes as repeated ``KeyValue`` fields, each with the tag of its parent message.
+    """
 
     def __init__(self, tag: bytes) -> None:
         self._tag = tag
@@ -88,11 +89,11 @@ class AttributeEncoder:
 
     def encode(self, pairs: Iterable[tuple[str, Any]]) -> bytes:
         """
-        Return the fields, one after another.
+        Return the fields, concatenated.
 
-        Attributes that many spans share keep their bytes with them: to look at a stack's text
-        costs more than to encode a whole span. A value that OTLP has no form for is left out
-        with a warning, as the standard encoder does.
+        Shared attributes keep their bytes, since hashing a stack's text costs more than encoding a
+        whole span. A value that OTLP cannot hold is omitted with a warning, as in the standard
+        encoder.
         """
         if type(pairs) is SharedAttributes:
             if (data := pairs.wire.get(self._tag)) is None:
@@ -102,7 +103,7 @@ class AttributeEncoder:
         find_string, find_int = self._strings.get, self._ints.get
         for pair in pairs:
             kind = type(pair[1])
-            # Nearly all are of these two.
+            # Nearly all are of these two types.
             if kind is str:
                 data = find_string(pair)
             elif kind is int:
@@ -122,7 +123,7 @@ class AttributeEncoder:
         if cache is not None:
             is_full = len(cache) >= _MAX_CACHED
             if cache is self._strings:
-                # Most are short, and a stack is not.
+                # Most strings are short; stacks are not.
                 is_full = is_full or self._string_bytes > _MAX_STRING_BYTES
                 self._string_bytes = len(data) + (0 if is_full else self._string_bytes)
             if is_full:
@@ -142,7 +143,7 @@ class AttributeEncoder:
         identity = (key, value, *map(type, value))
         try:
             data = self._tuples.get(identity)
-        except TypeError:  # it holds something that has no hash
+        except TypeError:  # an item that cannot be hashed
             return self._encode_pair(key, value)
         if data is None:
             data = self._encode_pair(key, value)

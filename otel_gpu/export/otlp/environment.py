@@ -1,4 +1,4 @@
-"""What the ``OTEL_*`` variables of the agent's environment say."""
+"""The ``OTEL_*`` variables of the agent's environment."""
 
 import logging
 import math
@@ -18,7 +18,9 @@ _warned_timeouts: set[str] = set()
 
 
 def setting(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
-    """Return the first variable that is set and its value, else the last name and nothing."""
+    """
+    Return name and value of the first variable that is set, else the last name and an empty text.
+    """
     for name in names:
         # The specification: an empty one counts as not set.
         if value := environ.get(name, "").strip():
@@ -29,7 +31,7 @@ def setting(environ: Mapping[str, str], *names: str) -> tuple[str, str]:
 def choose(
     environ: Mapping[str, str], *names: str, choices: Sequence[str], default: str = ""
 ) -> str:
-    """Return the value of the first variable that is set, in lower case; refuse what is no choice."""
+    """Return the value of the first set variable, in lower case; ConfigError: a bad choice."""
     name, value = setting(environ, *names)
     value = value.lower() or default
     if value not in choices:
@@ -39,7 +41,7 @@ def choose(
 
 
 def read_number(environ: Mapping[str, str], *names: str, default: float) -> float:
-    """Return the number in the first variable that is set; refuse what is not above 0."""
+    """Return the number in the first variable that is set; ConfigError: it is not above 0."""
     name, text = setting(environ, *names)
     try:
         value = float(text or default)
@@ -52,18 +54,17 @@ def read_number(environ: Mapping[str, str], *names: str, default: float) -> floa
 
 
 def is_true(environ: Mapping[str, str], name: str) -> bool:
-    """Say whether a variable is ``true``, in any case; nothing else is."""
+    """Return whether a variable is ``true``, in any case; no other value counts."""
     return setting(environ, name)[1].lower() == "true"
 
 
 @contextmanager
 def standing_in(environ: Mapping[str, str]) -> Iterator[None]:
     """
-    Let ``environ`` be the process's environment for a moment.
+    Make ``environ`` the process's environment inside the context.
 
-    The SDK and its exporters read their variables from there and nowhere else. Some
-    stumble over empty ones, which count as not set, so those are left out; and the
-    gRPC exporters do not know that no compression can be asked for.
+    The SDK and its exporters read their variables only from there. Some fail on empty ones, which
+    count as not set, so those are omitted; and the gRPC exporters reject a compression of ``none``.
     """
     saved = dict(os.environ)
     wanted = {n: text for n, text in environ.items() if text.strip() or not n.startswith("OTEL_")}
@@ -89,8 +90,8 @@ def exporter_names(
     """
     Return the exporters that ``OTEL_<SIGNAL>_EXPORTER`` names.
 
-    Without it: OTLP when an endpoint is set, else none. None at all when the SDK is disabled.
-    ConfigError: a name is not one of the ``choices``, where there are any.
+    Default: OTLP when an endpoint is set, else none. None when the SDK is disabled. ConfigError: a
+    name is not one of the ``choices``, if there are any.
     """
     if is_true(environ, otel.OTEL_SDK_DISABLED):
         return ()
@@ -109,7 +110,9 @@ def exporter_names(
 
 
 def otlp_endpoint(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
-    """Return the variable that names the endpoint of a signal, and the endpoint or nothing."""
+    """
+    Return name and value of the variable that sets a signal's endpoint; an empty value: none does.
+    """
     return setting(environ, *_names(signal, "ENDPOINT"))
 
 
@@ -119,9 +122,9 @@ def _names(signal: str, what: str) -> tuple[str, str]:
 
 def as_of_traces(environ: Mapping[str, str], signal: str, path: str) -> dict[str, str]:
     """
-    Return the environment in which the exporter of traces does what was set for another signal.
+    Return an environment in which the trace exporter uses another signal's settings.
 
-    ``path`` is where that signal goes below an HTTP endpoint of all signals.
+    ``path`` is the signal's path below an HTTP endpoint of all signals.
     """
     ours, traces = (f"OTEL_EXPORTER_OTLP_{name}_" for name in (signal, "TRACES"))
     found = {name: text for name, text in environ.items() if not name.startswith(traces)}
@@ -137,7 +140,9 @@ def as_of_traces(environ: Mapping[str, str], signal: str, path: str) -> dict[str
 
 
 def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
-    """Return the protocol, and check what the exporters do not; ConfigError: it cannot work."""
+    """
+    Return the protocol, after the checks that the exporters lack; ConfigError: it cannot work.
+    """
     known = ("grpc", "http/protobuf")
     protocol = choose(environ, *_names(signal, "PROTOCOL"), choices=known, default="grpc")
     name, endpoint = otlp_endpoint(environ, signal)
@@ -151,14 +156,14 @@ def otlp_protocol(environ: Mapping[str, str], signal: str) -> str:
 
 
 def otlp_compression(environ: Mapping[str, str], signal: str) -> str:
-    """Return ``none``, ``gzip`` or ``deflate``; refuse what the protocol does not have."""
+    """Return ``none``, ``gzip`` or ``deflate``; ConfigError: the protocol lacks it."""
     more = () if otlp_protocol(environ, signal) == "grpc" else ("deflate",)
     known = ("none", "gzip", *more)
     return choose(environ, *_names(signal, "COMPRESSION"), choices=known, default="none")
 
 
 def otlp_timeout_s(environ: Mapping[str, str], signal: str) -> float:
-    """Return how long one request may take; the specification's default is 10 s."""
+    """Return the timeout of one request in seconds; the specification's default is 10 s."""
     names = _names(signal, "TIMEOUT")
     timeout_s = read_number(environ, *names, default=10.0)
     name, text = setting(environ, *names)

@@ -1,10 +1,10 @@
 """
-The standard OTLP exporters, with our encoder in place of theirs.
+The standard OTLP exporters with our encoder.
 
-They keep all that operators set for them: endpoints, headers, TLS, compression, timeouts,
-retries. What is added looks at the answers: the exporters say only that a batch failed, and
-whether it is worth another try depends on why. It sits where a request leaves (gRPC's stub,
-HTTP's transport), on attributes that are not public; tests with a real receiver stand guard.
+They keep all that operators set: endpoints, headers, TLS, compression, timeouts, retries. We also
+read the answers: the exporters report only that a batch failed, and whether to retry depends on
+why. That happens where a request leaves (gRPC's stub, HTTP's transport), on private attributes;
+tests with a real receiver notice when those change.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ from otel_gpu.lean_imports import import_grpc
 
 
 def otlp_transport(environ: Mapping[str, str], signal: Signal = SPANS) -> Transport:
-    """Return what ``OTEL_EXPORTER_OTLP_*`` describes; ConfigError: a value that cannot work."""
+    """Return the transport that ``OTEL_EXPORTER_OTLP_*`` describes; ConfigError: a bad value."""
     protocol = otlp_protocol(environ, signal.name)
     compression = otlp_compression(environ, signal.name)
     if signal not in (SPANS, LOGS):
-        # There is no standard exporter of it: that of spans is as good, by other variables.
+        # This signal has no standard exporter: that of spans does the same, by other variables.
         version = signal.service.split(".")[1]
         environ = as_of_traces(environ, signal.name, f"{version}/{signal.name.lower()}")
     try:
         with standing_in(environ):
-            # Each costs tens of milliseconds to import, and one is enough.
+            # Each takes tens of milliseconds to import, and one is enough.
             if protocol == "http/protobuf":
                 from otel_gpu.export.otlp.http import HttpTransport  # noqa: PLC0415
 

@@ -1,9 +1,8 @@
 """
 OTLP as text: one request as JSON on each line of a file.
 
-This is the format of OpenTelemetry's file exporter. OTLP/JSON differs from protobuf's
-own JSON in two places: ids are in hexadecimal instead of base64, and enumerations are
-numbers.
+This is the format of OpenTelemetry's file exporter. OTLP/JSON differs from protobuf's own JSON in
+two places: ids are in hexadecimal instead of base64, and enumerations are numbers.
 """
 
 import base64
@@ -42,7 +41,7 @@ class OtlpFile:
             self._file = sys.stdout.buffer
             return
         try:
-            # What processes did is not for everyone on the host to read.
+            # Only the user can read it: it shows what processes did.
             is_kept = path != os.devnull
             place = safe_files.replace_own(Path(path)) if is_kept else os.open(path, os.O_WRONLY)
             self._file = os.fdopen(place, "wb")
@@ -57,7 +56,7 @@ class OtlpFile:
                 self._file.close()
 
     def write(self, request: Message) -> None:
-        """Write a request as one line, which is handed to the system at once."""
+        """Write a request as one line and flush it."""
         line = otlp_json(request).encode() + b"\n"
         with self._lock:
             if self._file.closed:
@@ -76,17 +75,17 @@ class FileTransport:
         self._signal = signal
 
     def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
-        """Write a batch as one line; OSError: the disk is full, or who reads is gone."""
+        """Write a batch as one line; OSError: the disk is full, or the reader is gone."""
         self._file.write(self._signal.request.FromString(self._signal.join(batch)))
         return Delivery(SendOutcome.DELIVERED)
 
     def close(self) -> None:
-        """Do nothing: the file belongs to who opened it."""
+        """Do nothing: the file's owner closes it."""
 
 
 def otlp_json(request: Message) -> str:
     """Return a request as one line of OTLP/JSON."""
-    # Most captures write no file, and need not pay for what makes JSON of messages.
+    # Most captures write no file, so the import is here.
     from google.protobuf.json_format import MessageToDict  # noqa: PLC0415
 
     document = MessageToDict(request, use_integers_for_enums=True)
@@ -94,7 +93,7 @@ def otlp_json(request: Message) -> str:
 
 
 def _with_hex_ids(value: Any) -> Any:  # noqa: ANN401 -- any JSON
-    # Attributes cannot be mistaken for ids: theirs are values of "key", never keys.
+    # Attributes are never mistaken for ids: their keys are values of "key".
     if isinstance(value, dict):
         return {
             key: base64.b64decode(item).hex() if key in _ID_KEYS else _with_hex_ids(item)

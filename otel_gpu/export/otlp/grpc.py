@@ -16,17 +16,19 @@ from otel_gpu.export.otlp.signals import LOGS, Signal
 
 
 class _RequestTooLargeError(Exception):
-    """The receiver will not take a request of this size, however often it is sent."""
+    """The receiver refuses a request of this size on every retry."""
 
 
 class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
-    """The standard exporter of a signal, as its own stub: that one would parse our bytes."""
+    """
+    The standard exporter of a signal and its own stub: the standard stub would parse our bytes.
+    """
 
     def __init__(self, signal: Signal, *, compressed: bool = True) -> None:
         self._of = signal
         self._rejected = 0
         self._code: grpc.StatusCode | None = None
-        # The standard exporter does not know "none" as a value of its variable.
+        # The standard exporter does not accept "none" in its variable.
         compression = None if compressed else grpc.Compression.NoCompression
         super().__init__(compression=compression)  # type: ignore[call-arg]  # it gives the others
         self.place = f"the {self._of.items} endpoint {self._endpoint}"
@@ -54,7 +56,7 @@ class _Transport(OTLPExporterMixin[Any, Any, Any, Any]):
             response = self._call(*args, **kwargs)
         except grpc.RpcError as error:
             self._code = error.code()
-            # Servers say so with codes that mean "try again" otherwise.
+            # Servers report this with codes that otherwise mean "try again".
             details = str(error.details()).lower()
             if "larger than max" in details or "too large" in details:
                 raise _RequestTooLargeError from error
@@ -87,5 +89,5 @@ class _LogTransport(_Transport, OTLPLogExporter):
 
 
 def open_transport(signal: Signal, *, compressed: bool) -> Transport:
-    """Return what sends a signal; if not ``compressed``, then plain, whatever the environment says."""
+    """Return a signal's transport; not ``compressed``: plain, whatever the environment asks for."""
     return (_LogTransport if signal is LOGS else _SpanTransport)(signal, compressed=compressed)

@@ -17,9 +17,9 @@ from otel_gpu.export.otlp.sender import Delivery, SendOutcome
 from otel_gpu.export.otlp.signals import LOGS, Signal
 
 MAX_ANSWER_BYTES: Final = 1 << 20
-"""Of a receiver's answer; one that is longer says nothing."""
+"""Of a receiver's answer; a longer one is discarded."""
 
-# As the specification has it; None: there was no answer.
+# By the specification; None: there was no answer.
 _RETRYABLE = (None, 429, 502, 503, 504)
 
 
@@ -49,7 +49,7 @@ class HttpTransport:
             if not result.success:
                 operation.error = result.error
         status = result.status_code
-        # One that sends elsewhere has not taken it, and the standard exporter does not follow it.
+        # A redirect delivers nothing, and the standard exporter does not follow it.
         if result.error is None and status is not None and status < HTTPStatus.MULTIPLE_CHOICES:
             return Delivery(SendOutcome.DELIVERED, self._rejected)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
@@ -71,7 +71,10 @@ class HttpTransport:
 
 
 def bound_answers(exporter: Any) -> None:  # noqa: ANN401 -- any of the standard ones
-    """Let a standard exporter read an answer of a bounded size: it would read an endless one whole."""
+    """
+    Bound the size of the answers that a standard exporter reads: it would read an endless one
+    whole.
+    """
     exporter._client._transport._session.hooks["response"].append(_cut_answer)  # noqa: SLF001
 
 
@@ -79,11 +82,11 @@ def _cut_answer(response: Any, **_: Any) -> None:  # noqa: ANN401 -- of requests
     content = bytearray()
     try:
         while len(content) <= MAX_ANSWER_BYTES and (
-            piece := response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
+            chunk := response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
         ):
-            content += piece
+            content += chunk
     except HTTPError as error:
-        # As requests itself says it.
+        # As requests itself raises it.
         raise AnswerError(error) from error
     if len(content) > MAX_ANSWER_BYTES:
         content.clear()

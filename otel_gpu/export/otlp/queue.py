@@ -1,9 +1,9 @@
 """
-What waits to be sent: bounded by bytes, and every span accounted for.
+The send queue: bounded by bytes, with every span accounted for.
 
-When there is no room the oldest spans go of the user, and of its program, that has most bytes
-here, so that a flood costs those who make it. Whoever looks at a backend wants to know what
-happens now, and after an outage the newest spans are those whose neighbours still come.
+When it is full, the oldest spans of the user and program with most bytes are dropped, so that a
+flood costs the one that makes it. After an outage the newest spans are the useful ones: the rest of
+their traces still comes.
 """
 
 from collections import Counter, deque
@@ -18,19 +18,20 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export.spans.finished import Origin
 from otel_gpu.limits.caches import CACHES
 
-# Who has most is looked for again after such a part of that is gone.
+# The program with most bytes is determined anew after such a part of them is dropped.
 _PARTS = 8
-# All programs that wait are looked at to make room, so of many programs more is dropped at a time.
+# Dropping ranks all programs in the queue, so with many programs more is dropped at a time.
 _PROGRAMS_PER_SPAN = 16
-# A program's names are kept as long as a span of it waits, and take so many times what they add to a batch.
+# A program's names are kept while one of its spans waits. They take this many times the bytes that
+# they add to a batch.
 _NAMES_BYTES = 5
 
-# A program by its bytes, the most first; the number decides between those with as many.
+# Bytes (negative, so that the most come first), a number that breaks ties, the program.
 _Ranked: TypeAlias = tuple[int, int, Program | None]
 
 
 class QueuedItem(NamedTuple):
-    """What waits: the bytes of a span or log record, or a ``FinishedSpan`` as it is."""
+    """One item of the queue: the bytes of a span or log record, or a ``FinishedSpan``."""
 
     origin: Origin
     size_bytes: int
@@ -40,14 +41,14 @@ class QueuedItem(NamedTuple):
 @dataclass(kw_only=True, eq=False)
 class SpanQueue:
     """
-    First in, first out, within a number of bytes; not safe between threads.
+    A FIFO queue bounded by bytes; not safe between threads.
 
-    A batch that was taken still counts in ``size_bytes`` until it is settled. ``header_size`` is
-    what the first span of an origin adds to a batch, in bytes, and ``overhead_bytes`` what memory
-    a waiting span takes beside its content. The names of programs count, too. One span alone may be
-    larger than a batch.
+    A batch that was taken counts in ``size_bytes`` until it is settled. ``header_size`` returns the
+    bytes that the first span of an origin adds to a batch; ``overhead_bytes`` is the memory of a
+    waiting span besides its content. Names of programs count, too. A single span can be larger than
+    a batch.
 
-    ``cut`` counts the spans of each program that made room while others had spans here, too.
+    ``cut`` counts each program's spans that were dropped while other programs had spans here.
     """
 
     limit_bytes: int
@@ -57,12 +58,13 @@ class SpanQueue:
     overhead_bytes: int = 0
     size_bytes: int = field(default=0, init=False)
     cut: CutPrograms = field(default_factory=CutPrograms, init=False)
-    # Whose turn it is. The turns of spans that were dropped stay: the first ones of their program.
+    # The order of programs. Turns of dropped spans stay until they are skipped: the first of their
+    # program.
     _turns: deque[Program | None] = field(default_factory=deque, init=False)
     _missed_turns: Counter[Program | None] = field(default_factory=Counter, init=False)
     _missed: int = field(default=0, init=False)
     _waiting: dict[Program | None, deque[QueuedItem]] = field(default_factory=dict, init=False)
-    # With what was taken and is not settled, and with the names.
+    # Includes batches that are not settled, and the names.
     _bytes: Counter[Program | None] = field(default_factory=Counter, init=False)
     _names_bytes: dict[Program | None, int] = field(default_factory=dict, init=False)
     _waiting_bytes: int = field(default=0, init=False)
@@ -76,11 +78,11 @@ class SpanQueue:
         return self._count
 
     def has_batch(self) -> bool:
-        """Say whether a whole batch waits."""
+        """Return whether a whole batch waits."""
         return self._count >= self.batch_spans or self._waiting_bytes >= self.batch_bytes
 
     def put(self, *arrived: QueuedItem) -> int:
-        """Append spans; return how many were dropped to make room, of them or before them."""
+        """Append spans; return how many old or new ones were dropped because the queue was full."""
         for process, group in groupby(arrived, _process_of):
             pending = list(group)
             size_bytes = _size_of(pending)
@@ -95,7 +97,7 @@ class SpanQueue:
             self._waiting_bytes += size_bytes
             self._bytes[process] += held_bytes
             self.size_bytes += held_bytes
-        return self._make_room() if self.size_bytes > self.limit_bytes else 0
+        return self._drop_excess() if self.size_bytes > self.limit_bytes else 0
 
     def take(self) -> list[QueuedItem]:
         """Take the oldest spans that fit into a batch."""
@@ -122,7 +124,7 @@ class SpanQueue:
         return batch
 
     def settle(self, batch: Sequence[QueuedItem]) -> None:
-        """Forget spans that were taken."""
+        """Release a batch that was taken."""
         for process, group in groupby(batch, _process_of):
             pending = list(group)
             held_bytes = _size_of(pending) + len(pending) * self.overhead_bytes
@@ -134,7 +136,7 @@ class SpanQueue:
             self.size_bytes -= held_bytes
 
     def put_back(self, batch: list[QueuedItem]) -> None:
-        """Let a taken batch wait again, before all others; its room was kept."""
+        """Return a taken batch to the front of the queue; its bytes were still counted."""
         self._forget_missed_turns()
         for pending in reversed(batch):
             process = pending.origin.process
@@ -144,7 +146,7 @@ class SpanQueue:
         self._waiting_bytes += _size_of(batch)
 
     def clear(self) -> int:
-        """Drop all that waits; return how many spans that were."""
+        """Drop all that waits; return the number of spans."""
         count = self._count
         for waiting in self._waiting.values():
             self.settle(waiting)
@@ -154,11 +156,11 @@ class SpanQueue:
         return count
 
     def halve_batches(self, batch: Iterable[QueuedItem]) -> None:
-        """Make later batches half as large as one that a receiver found too large."""
+        """Halve the size of later batches, after a receiver found this one too large."""
         self.batch_bytes = max(1, _size_of(batch) // 2)
 
     def grow_batches(self) -> None:
-        """Let batches that were halved grow back a little, after one that arrived."""
+        """Let batches that were halved grow back a little, after a delivery."""
         if self.batch_bytes < self._most_batch_bytes:
             larger_bytes = self.batch_bytes + self.batch_bytes // 8 + 1
             self.batch_bytes = min(larger_bytes, self._most_batch_bytes)
@@ -174,7 +176,7 @@ class SpanQueue:
             if not self._waiting.get(process, True):
                 del self._waiting[process]
 
-    def _make_room(self) -> int:
+    def _drop_excess(self) -> int:
         before = self._count
         enough = before - len(self._waiting) // _PROGRAMS_PER_SPAN
         users, programs = self._rank()
@@ -198,7 +200,10 @@ class SpanQueue:
         return before - self._count
 
     def _rank(self) -> tuple[Counter[str], dict[str, list[_Ranked]]]:
-        """Return how many bytes each user has here, and a heap of its programs that wait, the largest first."""
+        """
+        Returns bytes by user, and for each user a heap of its programs that wait, the largest
+        first.
+        """
         users: Counter[str] = Counter()
         programs: dict[str, list[_Ranked]] = {}
         for process, held_bytes in self._bytes.items():
@@ -211,7 +216,7 @@ class SpanQueue:
         return users, programs
 
     def _drop_oldest(self, process: Program | None) -> int:
-        """Drop some of the oldest spans of a program, one at least; return how many."""
+        """Drops at least one of the program's oldest spans; returns how many."""
         waiting = self._waiting[process]
         most = len(waiting) // _PARTS + 1
         dropped: list[QueuedItem] = []

@@ -1,17 +1,16 @@
 """
-Senders: take finished spans off the pipeline's hands and get them to an exporter.
+Senders: hand finished spans to an exporter without making the pipeline wait.
 
-Some facts about dead endpoints
--------------------------------
+Some facts about dead endpoints -------------------------------
 
-The standard exporters retry for themselves: a refused connection costs a batch six to
-seven seconds, and then the batch is lost. With a batch every 200 ms that is a thread
-which never catches up and loses all but a few batches, slowly.
+The standard exporters retry by themselves: a refused connection costs a batch six to seven seconds,
+and then the batch is lost. With a batch every 200 ms that thread never catches up and loses nearly
+all batches, slowly.
 
-So a failed batch opens a circuit: nothing is sent for a while (1 s, doubling to 30 s),
-spans wait in the bounded queue and the oldest are dropped of who has most there, counted as
-``endpoint_down``. Then one batch goes out as a probe. If it arrives, the circuit
-closes and all that waits follows.
+So a failed batch opens a circuit: nothing is sent for a while (1 s, doubling to 30 s), spans wait
+in the bounded queue, and the oldest spans of the largest program are dropped and counted as
+``endpoint_down``. Then one batch goes out as a probe. If it arrives, the circuit closes and all
+that waits follows.
 """
 
 import logging
@@ -31,11 +30,11 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 30.0
-# How long a stopped exporter may take to let go of its thread.
+# How long a stopped exporter can take to end its thread.
 _GRACE_S = 0.5
 
-# Spans that are taken in at a time.
-_ARRIVALS = 128
+# Spans that are moved into the queue at a time.
+_MAX_ARRIVED = 128
 
 _Item = TypeVar("_Item")
 
@@ -44,7 +43,7 @@ SHUTDOWN = "shutdown"
 
 
 class SendOutcome(Enum):
-    """What became of a batch, as the reason for which it was dropped."""
+    """The outcome of a batch; the value is the reason under which it is dropped."""
 
     DELIVERED = ""
     UNAVAILABLE = "endpoint_down"
@@ -62,20 +61,20 @@ class Delivery(NamedTuple):
 
 
 class Transport(Protocol):
-    """Delivers batches to a ``place``; ``close`` may end the wait of a ``deliver`` under way."""
+    """Delivers batches to a ``place``; ``close`` can end a ``deliver`` that waits."""
 
     place: str
 
     def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
-        """Send a batch and say what became of it; OSError: what it writes to is full or gone."""
+        """Send a batch and return the outcome; OSError: the target is full or gone."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Where the accepted spans went: they are exported, dropped by reason, or pending."""
+    """Counts of accepted spans: each is exported, dropped (by reason) or pending."""
 
     accepted: int = 0
     exported: int = 0
@@ -89,10 +88,10 @@ class Counts:
 
 class Sender(Generic[_Item]):
     """
-    Delivers spans or log records, as ``encode`` makes them, on the caller's thread as batches fill.
+    Sends spans or log records, encoded by ``encode``, on the caller's thread when a batch is full.
 
-    The same spans make the same batches: for files and replays. The caller waits rather than
-    lose a span. When the endpoint is down, spans are dropped until it may be tried again.
+    The same spans make the same batches, for files and replays. The caller waits rather than lose a
+    span. While the endpoint is down, spans are dropped until the next try.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Sender(Generic[_Item]):
             self._send_one()
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Deliver what is left, and end; False: some was not in time, and dropped and counted."""
+        """Deliver what is left and end; False: some of it was late, and was dropped and counted."""
         deadline_s = time.monotonic() + timeout_s
         dropped = self._counts.dropped.total()
         while self._queue and time.monotonic() <= deadline_s:
@@ -123,12 +122,12 @@ class Sender(Generic[_Item]):
         return self._counts.dropped.total() == dropped
 
     def counts(self) -> Counts:
-        """Say where the accepted items went until now."""
+        """Return the counts so far."""
         counts = self._counts
         return Counts(counts.accepted, counts.exported, Counter(counts.dropped))
 
     def take_cut(self) -> Counter[Program | None]:
-        """Return how many items each program had dropped for others since it was asked before."""
+        """Return how many items each program lost to make space for others, since the last call."""
         return self._queue.cut.take()
 
     def _send_one(self) -> None:
@@ -166,7 +165,7 @@ class Sender(Generic[_Item]):
 
 
 class BackgroundSender(Sender[_Item]):
-    """Sends from a thread of its own, an item at the latest ``flush_interval_s`` after it came."""
+    """Sends from its own thread, each item at the latest ``flush_interval_s`` after it came."""
 
     def __init__(
         self,
@@ -193,9 +192,9 @@ class BackgroundSender(Sender[_Item]):
     def put(self, item: _Item) -> None:
         """Accept a span or a log record; never waits for the network."""
         self._arrived.append(self._encode(item))
-        # The lock costs more than all else here, so it is taken for many spans at once. What
-        # the thread takes in by itself when it wakes up need not be taken in here.
-        if self._idle or self._closing or len(self._arrived) >= _ARRIVALS:
+        # The lock is the most expensive part here, so it is taken once for many spans. What the
+        # thread moves by itself when it wakes up need not be moved here.
+        if self._idle or self._closing or len(self._arrived) >= _MAX_ARRIVED:
             with self._changed:
                 self._take_in()
 
@@ -217,19 +216,19 @@ class BackgroundSender(Sender[_Item]):
             return self._counts.dropped.total() == dropped
 
     def counts(self) -> Counts:
-        """Say where the accepted items went until now."""
+        """Return the counts so far."""
         with self._changed:
             self._take_in()
             return super().counts()
 
     def take_cut(self) -> Counter[Program | None]:
-        """Return how many items each program had dropped for others since it was asked before."""
+        """Return how many items each program lost to make space for others, since the last call."""
         with self._changed:
             self._take_in()
             return super().take_cut()
 
     def _take_in(self) -> None:
-        # From the left, one by one: more may arrive meanwhile.
+        # From the left, one by one: other threads append at the same time.
         arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
         if not arrived:
             return
@@ -269,11 +268,11 @@ class BackgroundSender(Sender[_Item]):
                 self._settle(batch, delivery)
 
     def _next_batch(self) -> list[QueuedItem]:
-        """Wait for a batch that is due; empty when it is time to end."""
+        """Waits for a batch that is due; empty: time to end."""
         with self._changed:
             while True:
-                # First it is said that somebody has to wake this thread up, and then looked
-                # whether there is anything: what arrives in between is seen by one or the other.
+                # Announce the sleep first, then check for arrivals: what arrives in between is seen
+                # by one of the two threads.
                 self._idle = True
                 self._take_in()
                 wait_s = self._wait_s()
@@ -287,7 +286,7 @@ class BackgroundSender(Sender[_Item]):
             return batch
 
     def _wait_s(self) -> float | None:
-        # How long there is nothing to do; None: until something changes.
+        # Seconds without anything to do; None: until something changes.
         if self._closing:
             return 0.0
         if not self._queue:

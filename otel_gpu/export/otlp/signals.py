@@ -1,4 +1,4 @@
-"""The kinds of telemetry that are sent: how their items become requests."""
+"""Signals: how each kind of telemetry becomes requests."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ class Signal(NamedTuple):
     One kind of telemetry.
 
     Attributes:
-        name: In the names of its variables.
-        items: What operators call one of its items.
-        service: The gRPC service, without what is common to all.
-        request: What a batch is sent as.
-        response: What a receiver answers.
-        rejected: Which field of the answer counts items that the receiver did not want.
-        open_encoder: Returns a function that makes bytes of items.
-        join: Makes a request of such bytes.
+        name: Its part of the names of environment variables.
+        items: The operators' word for one item.
+        service: The gRPC service, without the common prefix.
+        request: The message of a batch.
+        response: The message of a receiver's answer.
+        rejected: The field of the answer that counts rejected items.
+        open_encoder: Returns a function that encodes an item.
+        join: Joins encoded items into a request.
         most_items: Items of one request. Some receivers handle a request as one unit of work.
     """
 
@@ -38,7 +38,7 @@ class Signal(NamedTuple):
     most_items: int = 8192
 
     def count_rejected(self, response: Any) -> int:  # noqa: ANN401 -- generated code
-        """Return how many items of a batch a receiver that took it did not want; never below 0."""
+        """Return how many items of an accepted batch the receiver rejected; never below 0."""
         return max(0, int(getattr(response.partial_success, self.rejected)))
 
 

@@ -1,4 +1,4 @@
-"""Where finished spans go: each exporter has a sender of its own, so that none costs another."""
+"""The sinks of a signal: one sender for each exporter, so that none slows another."""
 
 import logging
 import sys
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 _ENTRY_POINTS = "opentelemetry_traces_exporter"
 # A QueuedItem, its place in the queue and its turn, and the header of its bytes object.
 _WAITING_SPAN_BYTES = 144
-# Memory that a span takes up which is not kept as bytes, roughly.
+# Memory of a span that is not kept as bytes, roughly.
 _READABLE_SPAN_BYTES = 1024
 
 _new_tuple = tuple.__new__
@@ -39,11 +39,11 @@ class ReadableTransport:
         self.place = f"the exporter {type(exporter).__name__}"
 
     def deliver(self, batch: Sequence[QueuedItem]) -> Delivery:
-        """Export a batch; the exporter's word is final, as with the SDK's processors."""
+        """Export a batch, without retries, as the SDK's processors do."""
         try:
             result = self._exporter.export([readable(pending.content) for pending in batch])
         except Exception:
-            # Not our code: it must not end the thread that feeds it.
+            # Third-party code: it must not end our thread.
             _logger.exception("a span exporter failed")
             return Delivery(SendOutcome.REJECTED)
         is_delivered = result is SpanExportResult.SUCCESS
@@ -63,8 +63,9 @@ def open_senders(
     live: bool,
     faults: Faults | None = None,
 ) -> list[Sender[Any]]:
-    """Open a sender to each exporter of a signal, and the file; ConfigError: it cannot work."""
-    # All are opened before any gets a thread, so that a wrong one leaves none behind.
+    """Open a sender for each exporter of a signal and for the file; ConfigError: a bad setting."""
+    # All transports are opened before the first thread starts, so that a bad one leaves no thread
+    # behind.
     choices = () if signal is SPANS else ("otlp", "none")
     transports = [
         otlp_transport(environ, signal)

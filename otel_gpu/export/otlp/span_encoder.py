@@ -1,10 +1,9 @@
 """
-Spans and log records as OTLP's wire bytes, without the protobuf objects in between.
+Spans and log records in OTLP's wire format, without protobuf objects in between.
 
-The standard encoder makes a Python object of every attribute and costs 30 to 45 µs a
-span. This one joins byte strings of which most are made once. Its output is the same,
-byte for byte, and a property test holds it to that. How protobuf looks on the wire is
-described in ``attributes.py``; the tags here:
+The standard encoder makes a Python object of every attribute and takes 30 to 45 µs a span. This one
+joins byte strings that are mostly cached. A property test checks that its output is the same, byte
+for byte. ``attribute_encoder`` describes protobuf's wire format; the tags here:
 
     request        0a ResourceSpans
     ResourceSpans  0a Resource, 12 ScopeSpans, 1a schema URL
@@ -36,18 +35,18 @@ from otel_gpu.limits.caches import remembered
 # Severities, by their numbers in OTLP.
 INFO, WARN, ERROR = 9, 13, 17
 
-# Resources and scopes: one of a process is several kilobytes, and is needed while it lives.
+# Of Resources and scopes. A process's Resource is several kilobytes, needed while it lives.
 _MAX_HEADERS = 256
-# Bit 8: it is known whether the parent is remote, and it is not.
+# Bit 8: whether the parent is remote is known, and it is not.
 _LOCAL_FLAGS = b"\x00\x01\x00\x00"
 _SPAN_FLAGS = b"\x85\x01"
 _LINK_FLAGS = b"\x35"
-# Most spans end after their attributes: what could follow, and what does.
+# Most spans end after their attributes: the fields that can follow, and their usual bytes.
 _PLAIN, _LOGS = map(FinishedSpan._fields.index, ("status_code", "logs"))
 _NOTHING_ELSE = (STATUS_UNSET, "", (), (), 0, 0, 0)
 _PLAIN_END = b"\x7a\x00" + _SPAN_FLAGS + _LOCAL_FLAGS
-# Of log records. The body is there and null, as the standard encoder has it: events are
-# attributes. The flags: sampled, as its span is.
+# Of log records. The body is null, as in the standard encoder: events are attributes. The flags:
+# sampled, as its span is.
 _SEVERITIES_AND_BODY = {
     number: b"\x10" + varint(number) + text_field(b"\x1a", name) + b"\x2a\x00"
     for number, name in ((INFO, "INFO"), (WARN, "WARN"), (ERROR, "ERROR"))
@@ -59,7 +58,7 @@ _pack_time = Struct("<Q").pack
 
 
 class SpanEncoder:
-    """Encodes spans, remembering what repeats; not safe to share between threads."""
+    """Encodes spans with caches; not safe between threads."""
 
     def __init__(self) -> None:
         self._span_attributes = AttributeEncoder(b"\x4a")
@@ -133,7 +132,7 @@ def _status(code: int, message: str) -> bytes:
 
 
 class SpanLog(NamedTuple):
-    """A log record, where it comes from, and the ids of the span that it belongs to, if to any."""
+    """A log record, its origin, and the ids of its span, empty without one."""
 
     origin: Origin
     trace_id: bytes
@@ -143,7 +142,7 @@ class SpanLog(NamedTuple):
 
 
 class LogEncoder:
-    """Encodes log records, remembering what repeats; not safe to share between threads."""
+    """Encodes log records with caches; not safe between threads."""
 
     def __init__(self) -> None:
         self._attributes = AttributeEncoder(b"\x32")
@@ -158,7 +157,7 @@ class LogEncoder:
             self._attributes.encode(log.attributes),
             _count(b"\x38", log.dropped_attributes),
             span,
-            # A replay gives the same bytes each time, so no clock is asked.
+            # A replay gives the same bytes each time, so no clock is read.
             _time(b"\x59", log.unix_ns),
             text_field(b"\x62", log.name),
         ]
@@ -166,7 +165,7 @@ class LogEncoder:
 
 
 def encode_request(batch: Iterable[QueuedItem]) -> bytes:
-    """Return spans or log records, encoded, as a request: under their Resources and scopes."""
+    """Return a request of encoded spans or log records, grouped by Resource and scope."""
     by_origin: dict[Origin, list[bytes]] = {}
     for origin, _, data in batch:
         group = by_origin.get(origin)
@@ -177,7 +176,7 @@ def encode_request(batch: Iterable[QueuedItem]) -> bytes:
     for origin, group in by_origin.items():
         by_scope = by_resource.setdefault(origin.resource, {})
         by_scope.setdefault(origin.scope, []).extend(group)
-    # Joined once, in the end: a request is megabytes.
+    # Joined once, at the end: a request is megabytes.
     request: list[bytes] = []
     for resource, by_scope in by_resource.items():
         head, tail = _resource(resource)

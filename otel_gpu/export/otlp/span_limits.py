@@ -1,8 +1,8 @@
 """
-The limits that OpenTelemetry sets to spans, and the sampler.
+OpenTelemetry's span limits, and its sampler.
 
-The SDK applies both inside its tracer. Our spans never pass one, so they are applied
-here, by the same environment variables and with the same defaults.
+The SDK applies both inside its tracer. Our spans never pass one, so they are applied here, with the
+same environment variables and defaults.
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ _RATIO_SAMPLERS = {
     "traceidratio": sampling.TraceIdRatioBased,
     "parentbased_traceidratio": sampling.ParentBasedTraceIdRatio,
 }
-# Attributes, events and links of our own spans: with the usual limits there is nothing to look at.
+# Attributes, events and links of one of our spans: with the usual limits there is nothing to check.
 _MOST_OF_OURS = 64
-# Traces whose decision is remembered; a trace is a burst of calls, so few are open.
+# Traces with a remembered decision; a trace is a burst of calls, so few are open.
 _MAX_DECISIONS = 4096
 
 _Item = TypeVar("_Item", SpanEvent, SpanLink)
@@ -45,10 +45,11 @@ _Item = TypeVar("_Item", SpanEvent, SpanLink)
 
 class SpanSizeLimits:
     """
-    Cuts spans to the configured size, attributes from the end; what it cut is counted in the span.
+    Cuts spans to the configured size, attributes from the end, and counts the cut in the span.
 
-    ``value_length`` is the longest text of an attribute, and ``log_value_length`` of one of a log
-    record; None: any. ``may_cut``: a call's or a thread's span can be too large; others always can.
+    ``value_length`` is the longest text of a span attribute, ``log_value_length`` that of a log
+    attribute; None: any. ``may_cut``: a call's or a thread's span can be too large; others always
+    can.
     """
 
     def __init__(self, limits: SpanLimits, of_logs: LogRecordLimits | None = None) -> None:
@@ -71,7 +72,7 @@ class SpanSizeLimits:
             raise ConfigError(str(error), hint="give a number, or unset the variable") from error
 
     def apply(self, span: FinishedSpan) -> FinishedSpan:
-        """Return the span within the limits; the same one if it is already."""
+        """Return the span within the limits; the same object if nothing is cut."""
         limits = self._limits
         if not self.may_cut and len(span.events) + len(span.links) < _MOST_OF_OURS:
             return span
@@ -88,7 +89,7 @@ class SpanSizeLimits:
         )
 
     def apply_to_log(self, log: SpanEvent) -> SpanEvent:
-        """Return the log record within the count; texts are made to fit where they are made."""
+        """Return the log record within the count limit; texts are shortened where they are made."""
         count = self._of_logs.max_log_record_attributes
         if count is None or len(log.attributes) <= count:
             return log
@@ -122,8 +123,8 @@ class TraceSampler:
     """
     Asks the configured sampler once per trace, unless it ``takes_all``.
 
-    Ratio samplers look at the trace id alone, so every span of a trace is decided alike,
-    whichever comes first.
+    Ratio samplers use the trace id alone, so all spans of a trace get the same decision, whichever
+    comes first.
     """
 
     def __init__(self, sampler: sampling.Sampler) -> None:
@@ -134,7 +135,7 @@ class TraceSampler:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> "TraceSampler":
-        """Read ``OTEL_TRACES_SAMPLER`` and its argument; ConfigError: they make no sampler."""
+        """Read ``OTEL_TRACES_SAMPLER`` and its argument; ConfigError: a bad value."""
         known = (*_SAMPLERS, *_RATIO_SAMPLERS)
         name = choose(environ, OTEL_TRACES_SAMPLER, choices=known, default="parentbased_always_on")
         if name in _SAMPLERS:
@@ -148,25 +149,25 @@ class TraceSampler:
             ) from error
 
     def learn(self, context: ThreadContext | Range) -> None:
-        """Do as the application decided for a trace of its own, if the sampler goes by parents."""
-        # Publishers of the first drafts write no flags; who decides against a trace today says at
-        # least that its id is random.
+        """Follow the application's decision for its own trace, if the sampler is parent-based."""
+        # Publishers of the first drafts write no flags. One that decides against a trace today
+        # still sets the flag of a random id.
         if not self._goes_by_parents or not context.trace_flags:
             return
         is_sampled = bool(context.trace_flags & TraceFlags.SAMPLED)
-        # Nothing has to be remembered as long as all are.
+        # Nothing has to be remembered while all are sampled.
         if is_sampled and self.takes_all:
             return
         self.takes_all = False
         self._remember(context.trace_id, is_sampled)
 
     def wants_trace(self, trace_id: bytes, name: str) -> bool:
-        """Say whether a trace is to be exported, by one of its spans."""
+        """Return whether the trace of a span is sampled."""
         if self.takes_all:
             return True
         decision = self._decisions.get(trace_id)
         if decision is None:
-            # No sampler that can be chosen looks at anything else.
+            # No sampler that can be configured uses anything else.
             result = self._sampler.should_sample(None, int.from_bytes(trace_id), name)
             decision = result.decision is sampling.Decision.RECORD_AND_SAMPLE
             self._remember(trace_id, decision)

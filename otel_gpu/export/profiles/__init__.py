@@ -1,1 +1,1 @@
-"""Samples as profiles of OTLP."""
+"""CPU samples as OTLP profiles."""

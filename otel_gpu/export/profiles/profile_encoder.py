@@ -1,12 +1,12 @@
 """
-Samples as OTLP profiles: requests of the signal that is in development, ``v1development``.
+CPU samples as OTLP profiles: requests of the signal that is in development, ``v1development``.
 
-A request has one dictionary, to which its profiles refer by number: texts, functions,
-locations, stacks, links to spans, attributes. Number 0 means nothing, in each of its tables.
-Here every profile is a request of its own, so that one that is refused takes no other with it.
+A request has one dictionary, to which its profiles refer by index: texts, functions, locations,
+stacks, links to spans, attributes. Index 0 is empty in each of its tables. Here every profile is
+its own request, so that a refused one takes no other with it.
 
-The layout may still change between versions of ``opentelemetry-proto``, under the same name.
-Nothing but this module knows it, and it is not imported unless profiles are wanted.
+The layout can still change between versions of ``opentelemetry-proto``, under the same name. Only
+this module depends on it, and it is imported only if profiles are exported.
 """
 
 from typing import NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from otel_gpu.wire.frames import CUT, KERNEL, Frame
 
 _SAMPLE_TYPE = ("cpu", "nanoseconds")
 _PROFILE_TAG, _DICTIONARY_TAG = b"\x12", b"\x12"
-# At most so many bytes: an item of a table, beside its text or list; a number in a list; a
+# Upper bounds in bytes: an item of a table, without its text or list; a number in a list; a
 # sample's value and its time.
 _ITEM_BYTES = 64
 _NUMBER_BYTES = 5
@@ -36,7 +36,7 @@ _Key = TypeVar("_Key")
 
 
 class EncodedProfile(NamedTuple):
-    """A profile as the bytes of a request."""
+    """A profile, encoded as a request."""
 
     origin: Origin
     data: bytes
@@ -46,8 +46,8 @@ class ProcessSample(NamedTuple):
     """
     A sample of one process.
 
-    ``weight_ns`` is the time on CPUs that it stands for, and ``functions`` the kernel's, innermost
-    first. The ids are of the span in which it was taken; empty: of none that is known.
+    ``weight_ns`` is the CPU time that it represents, and ``functions`` are the kernel's, innermost
+    first. The ids are those of the span in which it was taken; empty: none is known.
     """
 
     unix_ns: int
@@ -62,9 +62,9 @@ class ProcessSample(NamedTuple):
 
 class ProfileEncoder:
     """
-    Makes one profile; equal stacks of one thread in one span are one sample with many values.
+    Encodes one profile; equal stacks of one thread in one span are one sample with many values.
 
-    ``size_bytes`` is at least as much as what ``encode`` will return.
+    ``size_bytes`` is an upper bound of the size that ``encode`` returns.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -90,7 +90,7 @@ class ProfileEncoder:
         self._type = [self._text(text) for text in _SAMPLE_TYPE]
 
     def add(self, taken: ProcessSample) -> None:
-        """Take a sample in."""
+        """Add a sample."""
         key = self._stack(taken), self._attributes_of(taken), self._link(taken)
         values = self._samples.get(key)
         if values is None:
@@ -100,7 +100,7 @@ class ProfileEncoder:
         self.size_bytes += _VALUE_BYTES
 
     def encode(self, profile_id: bytes) -> EncodedProfile:
-        """Return the profile, with an id of 16 bytes that no other one has."""
+        """Return the profile; ``profile_id`` has 16 bytes and is unique."""
         times = [unix_ns for values in self._samples.values() for unix_ns, _ in values]
         profile = otlp.Profile(
             sample_type=otlp.ValueType(type_strindex=self._type[0], unit_strindex=self._type[1]),
@@ -118,7 +118,7 @@ class ProfileEncoder:
                 values=[weight_ns for _, weight_ns in values],
             )
         data = field(_PROFILE_TAG, profile.SerializeToString())
-        # What is around a profile has the tags of what is around a span.
+        # The messages around a profile have the same tags as those around a span.
         around = encode_request([QueuedItem(self._origin, len(data), data)])
         dictionary = field(_DICTIONARY_TAG, self._dictionary.SerializeToString())
         return EncodedProfile(self._origin, around + dictionary)
@@ -218,7 +218,7 @@ PROFILES = Signal(
     service.ExportProfilesServiceRequest,
     service.ExportProfilesServiceResponse,
     "rejected_profiles",
-    # What is encoded above is a whole request.
+    # ``ProfileEncoder`` encodes a whole request.
     open_encoder=lambda: lambda profile: profile.data,
     join=lambda batch: b"".join(pending.content for pending in batch),
     most_items=1,

@@ -1,7 +1,7 @@
 """
-Profiles: samples of one process, gathered until they are worth a request.
+Profiles: CPU samples of one process, collected into requests.
 
-Time is that of the stream, so a replay of a recording makes the profiles of the capture again.
+Times are those of the stream, so a replay of a recording makes the same profiles as the capture.
 """
 
 from collections.abc import Callable
@@ -21,18 +21,18 @@ from otel_gpu.export.spans.finished import Origin
 
 # Of all processes together; at the usual rate those of minutes.
 _MOST_SAMPLES = 65_536
-# Of one sample: what a value can be.
+# The largest value of a sample.
 _MOST_WEIGHT_NS = (1 << 63) - 1
-# How long a sample waits for the end of the call or gap that it was taken in.
+# How long a sample waits for the end of its call or gap.
 _SETTLE_NS = 1_000_000_000
 
 
 class Profiles:
     """
-    Makes a profile of each process every ``interval_ns``, and hands it to ``put``.
+    Makes a profile of each process every ``interval_ns``, and passes it to ``put``.
 
-    A sample is linked to the CUDA call or the gap that it was taken in, if the span of that was
-    exported by then. A profile that would take more than ``most_bytes`` is several.
+    A sample links to its CUDA call or gap, if the span of that has been exported by then. A profile
+    that would exceed ``most_bytes`` is split.
     """
 
     observes = frozenset({SampleActivity, GapActivity, ExitActivity, CountersActivity})
@@ -60,7 +60,7 @@ class Profiles:
         self._due_unix_ns = 0
 
     def observe(self, activity: Activity) -> None:
-        """Take an activity in, after its own span was sent."""
+        """Process an activity, after its own span was sent."""
         if isinstance(activity, SampleActivity):
             self._add(activity)
         elif isinstance(activity, GapActivity):
@@ -68,14 +68,14 @@ class Profiles:
         elif isinstance(activity, ExitActivity):
             self._make(activity.process)
         elif isinstance(activity, CountersActivity):
-            self._look_at_clock(activity.unix_ns)
+            self._advance(activity.unix_ns)
 
     def flush(self) -> None:
-        """Make profiles of all that was gathered."""
+        """Make profiles of all collected samples."""
         for process in tuple(self._taken):
             self._make(process)
 
-    def _look_at_clock(self, unix_ns: int) -> None:
+    def _advance(self, unix_ns: int) -> None:
         if unix_ns < self._due_unix_ns:
             return
         if self._due_unix_ns:
@@ -95,7 +95,7 @@ class Profiles:
             self.flush()
 
     def _link(self, gap: GapActivity) -> None:
-        # What was taken in a gap comes before the end of the gap, and is found at the end.
+        # Samples of a gap come before the end of the gap, so they are matched at its end.
         taken = self._taken.get(gap.process, [])
         for position in range(len(taken) - 1, -1, -1):
             sample = taken[position]
@@ -119,12 +119,12 @@ class Profiles:
             is_linked = sample.span_id and self._is_exported(sample.span_id)
             encoder.add(sample if is_linked else sample._replace(span_id=b""))
             if encoder.size_bytes >= self._most_bytes:
-                self._hand_on(process, encoder)
+                self._finish(process, encoder)
                 encoder = None
         if encoder is not None:
-            self._hand_on(process, encoder)
+            self._finish(process, encoder)
 
-    def _hand_on(self, process: Program, encoder: ProfileEncoder) -> None:
+    def _finish(self, process: Program, encoder: ProfileEncoder) -> None:
         self._made += 1
         name = f"{process.pid}/{process.program_ktime_ns}/{self._made}".encode()
         self._put(encoder.encode(blake2b(self._seed + name, digest_size=16).digest()))

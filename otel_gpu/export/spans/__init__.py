@@ -1,1 +1,1 @@
-"""Spans from activities, causal chains and traces of devices."""
+"""Spans from activities, causal chains and device traces."""

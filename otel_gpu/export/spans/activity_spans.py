@@ -1,20 +1,17 @@
 """
 Spans from activities.
 
-Attributes are left out where they would say nothing: a size of 0, the default stream, a
-device that was not observed.
+Attributes without information are omitted: a size of 0, the default stream, an unknown device.
 
-Some facts about calls that do not return
------------------------------------------
+Some facts about calls that do not return -----------------------------------------
 
-A span is exported when it ends, and a hung call never ends: the one call that an
-operator must see would be the one that is missing. So a call that stays open is
-reported by a child, ``gpu.cuda.call.open``, from the call's start to the moment when
-it was looked at. The parent's id is known before the parent exists (``enrich/ids.py``), and
-the picture completes itself when the call returns after all.
+A span is exported when it ends, and a hung call never ends: the call that an operator must see
+would be the one that is missing. So an open call is reported by a child span,
+``gpu.cuda.call.open``, from the call's start to the check that saw it. The parent's id is known
+before the parent exists (``enrich/ids.py``), so the trace becomes complete if the call returns.
 
-The agent looks every second or so. A call that hangs for a day would make 86400 spans,
-so only the looks at which its age has doubled are reported: 17 for the day.
+The agent checks about once a second. A call that hangs for a day would make 86400 spans, so a call
+is reported only when its age has doubled: 17 times for the day.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,7 +70,7 @@ _OF_GAP = (
     semconv.OTEL_GPU_GAP_VOLUNTARY_SWITCHES,
     semconv.OTEL_GPU_GAP_INVOLUNTARY_SWITCHES,
 )
-# Those of CUDA's are in the scope of most.
+# CUDA's layers have the scope of most spans.
 _SCOPES = {wire.LAYER_NCCL: semconv.SCOPE_NCCL, wire.LAYER_VERBS: semconv.SCOPE_VERBS}
 _NO_DIMENSIONS = (0, 0, 0)
 _OF_APPLICATION = (semconv.OTEL_GPU_PARENT_SOURCE, "thread_context")
@@ -82,7 +79,7 @@ _MAX_CACHED = 4096
 # About a kilobyte each.
 _MAX_REPEATED = 2048
 _STREAM = CudaCall._fields.index("stream")
-# From ``status_code`` to ``logs``, of nearly all spans.
+# The fields from ``status_code`` to ``logs``, as nearly all spans have them.
 _NOTHING_MORE = tuple(FinishedSpan._field_defaults.values())[:-1]
 _new_tuple = tuple.__new__
 
@@ -94,10 +91,10 @@ class SpanBuilder:
         self._limits = limits
         self._stacks = stacks
         self._origins = origins
-        # Of the process of the latest call.
+        # The origin of the latest call's program.
         self._process: Program | None = None
         self._origin: Origin
-        # Attributes of calls, and what they depend on.
+        # Attributes of calls, by all that they depend on.
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
         self._steps = ThreadSteps()
         # Ages at which open calls are reported next, by the call's span id.
@@ -126,11 +123,12 @@ class SpanBuilder:
         return spans
 
     def _call(self, activity: CallActivity) -> tuple[FinishedSpan, ...]:
-        # Taken apart at once: to ask for each field by its name takes longer than all else here.
+        # Unpacked at once: access to each field by name takes longer than the rest of this
+        # function.
         process, event, api, start_unix_ns, end_unix_ns, device, stack, kernel, *ids = activity
         more: tuple[Any, ...] = _NOTHING_MORE
         is_nccl = api.layer == wire.LAYER_NCCL
-        # Collectives have numbers, so they do not repeat.
+        # Collectives are numbered, so they do not repeat.
         if event.blocked_ns or event.run_queue_ns or event.status or stack is not None or is_nccl:
             written = self._stacks.of(stack, end_unix_ns)
             attributes = self._describe_call(activity, written.pairs)
@@ -140,8 +138,8 @@ class SpanBuilder:
                 message = f"{api.name} returned {error_name(api.layer, event.status)}"
             more = (code, message, written.events, (), 0, 0, 0, written.logs)
         else:
-            # A call repeats: a program makes the same few calls from the same few threads. What
-            # is left to say lies in the event from ``stream`` on, but for what is named here.
+            # A program makes the same few calls from the same few threads. All fields that the
+            # attributes depend on are in the event from ``stream`` on, except those named here.
             # From the second time on the attributes are one object.
             has_parent = bool(ids[2])
             key = (device, event.tid, event.size_bytes, kernel, has_parent, event[_STREAM:])
@@ -233,7 +231,7 @@ class SpanBuilder:
 
     def _step(self, activity: StepActivity) -> tuple[FinishedSpan, ...]:
         slow = self._steps.observe(activity)
-        # The program's own span of it is the program's to send.
+        # The program sends its own span of the step.
         if slow is None or activity.event.span_id:
             return ()
         return self._span(activity, semconv.SCOPE_CUDA, semconv.SPAN_SLOW_STEP, describe_slow(slow))
@@ -278,13 +276,13 @@ class SpanBuilder:
         event = activity.event
         origin = self._origins.of(activity.process)[semconv.SCOPE_SCHED]
         trace_id, parent_id = activity.trace_id, activity.parent_span_id
-        # Where it has a call or a gap around it, that is the parent.
+        # Inside a call or a gap, that is the parent.
         inside = event.call_start_ktime_ns or event.root_start_ktime_ns
         source = (_OF_APPLICATION,) if parent_id and not inside else ()
         runnable_unix_ns = activity.runnable_unix_ns
         if runnable_unix_ns > activity.start_unix_ns:
             name = semconv.SPAN_BLOCKED
-            # It is from when the thread left the CPU.
+            # The stack is from the time when the thread left the CPU.
             stack = self._stacks.of(activity.stack, activity.start_unix_ns)
             pairs = descriptions.describe_blocked(activity, stack.pairs) + source
             times = (activity.start_unix_ns, runnable_unix_ns)

@@ -1,8 +1,8 @@
 """
 Causal chains and incidents as spans.
 
-A chain is a child of the span that shows its effect, over the same time, so whoever opens
-one slow call finds the reasons below it:
+A chain is a child span of its effect, over the same time, so the reasons of a slow call are
+below it:
 
     cudaStreamSynchronize         |=====================|
       sched.blocked               |=========|
@@ -12,14 +12,14 @@ one slow call finds the reasons below it:
           sched.run_queue_wait              |===========|    link: the same wait above
         gpu.cause.lock            |=========|                culprit: who held the lock
           sched.blocked           |=========|
-          gpu.cause.run_queue       |====|                   what kept the holder from going on
+          gpu.cause.run_queue       |====|                   what delayed the holder
 
-A cause lasts from the first to the last of the intervals that it was measured in, or as
-long as the effect where its total is known and not every interval; what it took is in
-``otel_gpu.cause.time``, which is less where there is something else between them.
-The intervals have the names that they have in their own thread's trace, and the scope
-``otel_gpu.causal``: whoever counts stalls by spans leaves that scope out, and whoever
-looks at one trace has the stalls of all the threads in it.
+A cause lasts from the first to the last of its intervals, or as long as the effect where only
+its total is known. ``otel_gpu.cause.time`` is less than that if there are other causes in
+between.
+The intervals have the same names as in their own thread's trace, and the scope
+``otel_gpu.causal``. A count of stalls by spans has to exclude that scope; a single trace
+contains the stalls of all its threads.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,25 +57,25 @@ _SPAN_OF_EVIDENCE = {
     "blocked": semconv.SPAN_CAUSE_BLOCKED,
     "run_queue": semconv.SPAN_CAUSE_RUN_QUEUE_WAIT,
 }
-# A chain is read by people: what has no room in it is counted in it.
+# People read a chain: causes beyond these bounds are only counted.
 _MAX_SPANS = 64
 _MAX_LINKS = 16
 _MAX_DEPTH = 8
 _HZ_PER_MHZ = 1_000_000
 _MAX_ADVICE = 16
 _MAX_LINES = 5
-# One incident can be thousands of calls; OpenTelemetry's default limit of links.
+# One incident can be thousands of calls; this is OpenTelemetry's default limit of links.
 _MAX_INCIDENT_LINKS = 128
 _MAX_WAITS_OF_EXAMPLE = 8
 
-# What is said of where in the program a thread was.
+# Attributes of a stack's code location.
 DescribePlace = Callable[[CallStack | None], Attributes]
-# The spans to link to for an interval and the one who is to blame for it.
+# Spans to link to, for an interval and its culprit.
 FindSpans = Callable[[Evidence, Culprit | None], Sequence[SpanReference]]
 
 
 def chain_reference(chain: Chain) -> SpanReference:
-    """Return where a chain's span is, or will be."""
+    """Return the ids of a chain's span, exported or not."""
     trace_id, span_id = chain.effect.trace_id, chain.effect.span_id
     return SpanReference(trace_id, ids.chain_span_id(chain.id, trace_id, span_id))
 
@@ -83,7 +83,7 @@ def chain_reference(chain: Chain) -> SpanReference:
 def chain_spans(
     chain: Chain, origin: Origin, find_spans: FindSpans, describe_place: DescribePlace
 ) -> tuple[FinishedSpan, ...]:
-    """Return the spans of a chain: its own first, then its causes in their order."""
+    """Return the spans of a chain: its own first, then its causes in order."""
     return _ChainSpans(chain, origin, find_spans, describe_place).build()
 
 
@@ -129,7 +129,7 @@ class _ChainSpans:
             (semconv.OTEL_GPU_SEVERITY, chain.severity),
             (semconv.OTEL_GPU_EXCESS_TIME, effect.excess_ns / 1e9),
         ]
-        # Where a collective hangs and no call does, it is what that does.
+        # Without a call that hangs with it, a hung collective's name is not a call.
         if effect.api and effect.kind != EffectKind.HUNG_COLLECTIVE:
             is_gap = effect.kind in (EffectKind.SLOW_GAP, EffectKind.USUAL_GAP)
             name = semconv.OTEL_GPU_GAP_NEXT_API if is_gap else semconv.GPU_CUDA_API
@@ -152,7 +152,7 @@ class _ChainSpans:
     def _causes(
         self, causes: Sequence[Cause], parent_id: bytes, path: tuple[int, ...], end_unix_ns: int
     ) -> tuple[list[SpanEvent], tuple[SpanLink, ...]]:
-        # Adds the spans of causes, and returns what their parent says about them.
+        # Adds the spans of causes; returns events and links of their parent.
         events: list[SpanEvent] = []
         links: list[SpanLink] = []
         for number, cause in enumerate(causes):
@@ -170,7 +170,7 @@ class _ChainSpans:
         start_unix_ns = min(evidence.start_unix_ns for evidence in cause.evidence)
         end_unix_ns = max(map(self._end_of, cause.evidence))
         name = semconv.SPAN_CAUSE_PREFIX + cause.kind
-        # It keeps its place before all that lies below it.
+        # It stands before all that lies below it.
         place = len(self._spans)
         own, times = (span_id, parent_id), (start_unix_ns, end_unix_ns)
         self._spans.append(self._span(own, name, times, [], ()))
@@ -194,10 +194,10 @@ class _ChainSpans:
         lines = cause.lines
         place = self._describe_place(lines.first.stack) if lines.first else ()
         if not place:
-            # None is known, or none is to be told.
+            # No line is known, or stacks are off.
             return
         if cause.kind in OWN_TIME:
-            # Of other causes, their intervals say where the thread was.
+            # For other causes, their intervals have the code location.
             pairs.extend(place)
         described = (
             f"{stack_text.describe_place(line.stack.place)}: {lines.share_of(line):.0%}"
@@ -217,7 +217,7 @@ class _ChainSpans:
         path: tuple[int, ...],
     ) -> None:
         name = _SPAN_OF_EVIDENCE.get(evidence.kind)
-        # A call or a fork is linked, and not repeated.
+        # A call or a fork is linked, not repeated.
         if name is None or len(self._spans) >= _MAX_SPANS:
             self._dropped += name is not None
             return
@@ -233,7 +233,7 @@ class _ChainSpans:
         self._spans.append(self._span(own, name, times, pairs, links))
 
     def _end_of(self, evidence: Evidence) -> int:
-        # What another thread did can go on after the effect, and is no cause then.
+        # Another thread's activity can continue after the effect; that part does not count.
         latest_unix_ns = max(evidence.start_unix_ns, self._end_unix_ns)
         return min(evidence.end_unix_ns, latest_unix_ns)
 
@@ -242,7 +242,7 @@ class _ChainSpans:
         return tuple(
             SpanLink(*reference, attributes=((semconv.OTEL_GPU_CAUSE_KIND, cause.kind),))
             for reference in self._find_spans(evidence, culprit)
-            # The effect is above, not behind a link.
+            # The effect is the parent; a link adds nothing.
             if reference.span_id != self._chain.effect.span_id
         )[:_MAX_LINKS]
 
@@ -266,13 +266,12 @@ def incident_span(
     """
     Return the span of an incident.
 
-    ``chains`` are those of its chains that have spans, and where; ``examples`` those of its examples
-    whose call or gap has one, and ``find_spans`` finds those of the waits in them.
+    ``chains`` are its chains that have spans, with their references; ``examples`` those of its
+    examples whose call or gap has a span; ``find_spans`` finds the spans of waits in them.
 
-    Its status stays unset. An incident is about time: the calls in it did what they were
-    asked to do. An error status would count towards the error rate of the service, and
-    alarms on that would fire for work that succeeded. ``otel_gpu.severity`` is what to
-    raise an alarm on.
+    The status stays unset. An incident is about time, and its calls did what they were asked to do.
+    An error status would count towards the error rate of the service and raise alarms about work
+    that succeeded. Alarms belong on ``otel_gpu.severity``.
     """
     trace_id, span_id = ids.incident_ids(seed, incident.id)
     pairs: Pairs = [
@@ -285,13 +284,13 @@ def incident_span(
     leading = incident.causes[0] if incident.causes else None
     _add_leading(pairs, leading)
     if incident.chronic and leading is not None:
-        # No chain has to tell where that is.
+        # Without chains, this is the only code location.
         pairs.extend(describe_place(stack_of_cause(leading)))
     if leading is not None and leading.resource is not None:
         add_resource(pairs, leading.resource)
     if incident.advice:
         pairs.append((semconv.OTEL_GPU_ADVICE, incident.advice[:_MAX_ADVICE]))
-    # Those that cost most are worth a click: the worst of each trace, then the others.
+    # The most expensive ones first: the worst of each trace, then the others.
     worst = sorted(chains, key=lambda pair: -pair[0].effect.excess_ns)
     first = {reference.trace_id: reference for _, reference in reversed(worst)}
     worst.sort(key=lambda pair: first[pair[1].trace_id] != pair[1])
@@ -308,7 +307,7 @@ def incident_span(
 
 
 def _example_links(chain: Chain, incident: Incident, find_spans: FindSpans) -> Iterator[SpanLink]:
-    # Its call or gap, its causal chain, and the longest waits in it that are of the incident's cause.
+    # Its call or gap, its causal chain, and the longest waits in it that have the incident's cause.
     effect = chain.effect
     pairs = ((semconv.OTEL_GPU_EFFECT_KIND, effect.kind),)
     yield SpanLink(effect.trace_id, effect.span_id, pairs)
@@ -332,7 +331,7 @@ def _describe_cause(cause: Cause) -> Pairs:
         (semconv.OTEL_GPU_CAUSE_TIME, cause.time_ns / 1e9),
         (semconv.OTEL_GPU_CAUSE_SHARE, cause.share),
     ]
-    # Of several none is more to blame than the others: what is waited for names them all.
+    # With several culprits, the resource's name covers all of them.
     if cause.culprit is not None and not cause.others:
         add_culprit(pairs, *cause.culprit)
     if cause.trouble is not None:

@@ -1,4 +1,4 @@
-"""What the attributes of spans say of calls, devices, waits and threads."""
+"""Attributes of spans that describe calls, devices, waits and threads."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ from otel_gpu.wire.probe_table import Api
 
 _MAX_FUNCTIONS = 16
 OUT_OF_MEMORY = "out_of_memory"
-"""The type of the error, whoever gave up."""
+"""The type of the error, whichever allocator failed."""
 _INT64_LIMIT = 1 << 63
 _WAKER = (semconv.OTEL_GPU_WAKER_PID, semconv.OTEL_GPU_WAKER_TID, semconv.OTEL_GPU_WAKER_COMM)
 
@@ -33,7 +33,7 @@ _WITH_PORT = frozenset({"tcp", "udp"})
 
 
 def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
-    """Return what a thread waited for; ``stack`` is what is said of where it was."""
+    """Return what a thread waited for; ``stack`` has the attributes of its stack."""
     event = activity.event
     pairs: Pairs = list(switch_attributes(event.switch_type))
     waker = (event.waker_pid, event.waker_tid, event.waker_comm) if event.waker_tid else None
@@ -46,7 +46,7 @@ def describe_blocked(activity: StallActivity, stack: Attributes) -> Attributes:
 
 
 def describe_collective(call: CudaCall) -> Iterator[tuple[str, int | str]]:
-    """Yield what a call of NCCL asks for, and of which communicator."""
+    """Yield the operation that an NCCL call requests, and its communicator."""
     if call.address:
         yield semconv.GPU_NCCL_COMM, f"{call.address:016x}"
     asked = asked_by(call.grid, call.block)
@@ -76,7 +76,7 @@ def describe_run_queue_wait(event: Stall) -> Attributes:
 
 
 def describe_failure(event: OutOfMemory, api: Api | None, stack: Attributes) -> Attributes:
-    """Return what was asked for and what there was; ``stack`` is what is said of where it was."""
+    """Return the requested size and the memory state; ``stack`` has the attributes of the stack."""
     pairs: Pairs = [(semconv.ERROR_TYPE, OUT_OF_MEMORY)]
     if api is not None:
         pairs.append((semconv.GPU_CUDA_API, api.name))
@@ -97,7 +97,7 @@ def describe_failure(event: OutOfMemory, api: Api | None, stack: Attributes) -> 
 
 
 def add_resource(pairs: Pairs, resource: Resource) -> None:
-    """Say what a wait was for."""
+    """Add the resource that a thread waited for."""
     kind, name = resource.kind, resource.name
     pairs.append((semconv.OTEL_GPU_RESOURCE_KIND, kind))
     if resource.is_remote:
@@ -124,7 +124,7 @@ def add_resource(pairs: Pairs, resource: Resource) -> None:
 def add_wait(
     pairs: Pairs, reason: str, functions: tuple[str, ...], waker: tuple[int, int, str] | None
 ) -> None:
-    """Add what a thread waited for, where in the kernel, and who (pid, tid, name) woke it."""
+    """Add the reason of a wait, its kernel functions, and the waker (pid, tid, name)."""
     if reason:
         pairs.append((semconv.OTEL_GPU_STALL_REASON, reason))
     if functions:
@@ -134,7 +134,7 @@ def add_wait(
 
 
 def add_culprit(pairs: Pairs, pid: int, tid: int, comm: str) -> None:
-    """Add who had the CPU, or held what a thread waited for."""
+    """Add the thread that had the CPU, or held what another one waited for."""
     pairs.append((semconv.OTEL_GPU_CULPRIT_PID, pid))
     pairs.append((semconv.OTEL_GPU_CULPRIT_TID, tid))
     if comm:
@@ -144,7 +144,7 @@ def add_culprit(pairs: Pairs, pid: int, tid: int, comm: str) -> None:
 def add_account(
     pairs: Pairs, event: CudaCall | Gap | OpenCall, names: tuple[str, str, str, str]
 ) -> None:
-    """Add how long a thread was off the CPU and how often it left it, as far as it did."""
+    """Add how long and how often a thread was off the CPU; zeros are omitted."""
     blocked, run_queue, voluntary, involuntary = names
     if event.blocked_ns:
         pairs.append((blocked, event.blocked_ns / 1e9))
@@ -159,7 +159,7 @@ def add_account(
 
 
 def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int | None = None) -> None:
-    """Add the thread, and its CPU where that is known."""
+    """Add the thread, and its CPU if known."""
     pairs.append((semconv.OTEL_GPU_THREAD_TID, tid))
     if comm:
         pairs.append((semconv.THREAD_NAME, comm))
@@ -168,5 +168,5 @@ def add_thread(pairs: Pairs, tid: int, comm: str, cpu: int | None = None) -> Non
 
 
 def signed(value: int) -> int:
-    """Return an unsigned number as OTLP's signed one: with the top bit set it keeps its bits."""
+    """Return an unsigned number as OTLP's signed one with the same bits."""
     return value if value < _INT64_LIMIT else value - 2 * _INT64_LIMIT

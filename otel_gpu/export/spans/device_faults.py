@@ -1,4 +1,4 @@
-"""Errors of devices, as spans of whose work it was and as log records of all."""
+"""Device errors: spans of the processes that had work there, log records of all."""
 
 from otel_gpu.enrich.activities import DeviceFaultActivity
 from otel_gpu.explain.chains import Severity
@@ -10,11 +10,11 @@ from otel_gpu.export.spans.finished import STATUS_ERROR, Attributes, FinishedSpa
 from otel_gpu.formatting.printable import printable
 
 SEVERITIES = {Severity.HIGH: ERROR, Severity.MEDIUM: WARN, Severity.LOW: INFO}
-"""Of log records, by how bad the error is."""
+"""Severities of log records, by the error's severity."""
 
 
 def fault_span(activity: DeviceFaultActivity, origin: Origin) -> FinishedSpan:
-    """Return the span of an error, at the moment when it was read."""
+    """Return the span of an error, at the time when the log line was read."""
     xid = activity.event.xid
     return FinishedSpan(
         origin,
@@ -45,7 +45,7 @@ def fault_log(activity: DeviceFaultActivity, uuid: str) -> SpanEvent:
 
 
 def describe_device_fault(activity: DeviceFaultActivity) -> Attributes:
-    """Return what is said of an error; of a process that is not watched its pid and name as well."""
+    """Return the attributes of an error; for an unwatched process they include pid and name."""
     event = activity.event
     meaning = meaning_of(event.xid)
     pairs: Pairs = [

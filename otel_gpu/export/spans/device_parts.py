@@ -1,8 +1,8 @@
 """
-What of a run becomes spans: all that is long, within a bound that holds however long the file is.
+The parts of a run that become spans: the long ones, up to a limit independent of the file's length.
 
-A part belongs to the step that it begins in, and not to the one that launched it, so that none begins
-outside of its step; a gap belongs to the step that has its middle.
+A part belongs to the step in which it begins, not to the one that launched it, so that no part
+begins outside its step; a gap belongs to the step that contains its middle.
 """
 
 from bisect import bisect_right
@@ -19,15 +19,15 @@ from otel_gpu.wire.device_activity import HostWork
 
 NO_STEP: Final = -1
 LONG: Final = 0.01
-"""Of a step: shorter gaps are in metrics only, and shorter phases nowhere."""
+"""Share of a step: shorter gaps are only in metrics, and shorter phases nowhere."""
 MOST_WORK: Final = 10
-"""Of a step; of a run without steps ten times as much."""
+"""Activities of a step; a run without steps has ten times as many."""
 
 _STEPS_OF_RUN = 10
 
 
 class StepPart(NamedTuple):
-    """Something in a step; ``row`` is its number in the table that it is of."""
+    """A part of a step; ``row`` is its index in its table."""
 
     step: int
     start_ns: int
@@ -37,15 +37,15 @@ class StepPart(NamedTuple):
 
 class StepParts(NamedTuple):
     """
-    What becomes spans below that of the run.
+    The parts of a run that become spans.
 
     Attributes:
-        steps: Numbers of steps, in order.
-        phases: Rows of the host: the outermost long stretches that the program names, except steps.
-        gaps: Numbers of gaps.
+        steps: Indices of steps, in order.
+        phases: Rows of the host: the program's outermost long ranges, except steps.
+        gaps: Indices of gaps.
         work: Rows of activities.
-        idle_ns: Of each step, what it was idle for; of all of its gaps.
-        left_out: How many of each there are beside these.
+        idle_ns: Idle time of each step by cause, of all its gaps.
+        left_out: Counts of the parts without a span, by type.
     """
 
     steps: list[int]
@@ -57,14 +57,14 @@ class StepParts(NamedTuple):
 
 
 def choose_parts(use: DeviceUse, most: int) -> StepParts:
-    """Choose at most so many, the longest of each kind."""
+    """Choose at most ``most`` parts, the longest of each type."""
     finder = _Finder(use, most // 2)
-    room = most - len(finder.kept)
-    phases = _longest(finder.phases(), room // 4)
-    room -= len(phases)
+    remaining = most - len(finder.kept)
+    phases = _longest(finder.phases(), remaining // 4)
+    remaining -= len(phases)
     work = list(finder.work())
-    gaps = _longest(finder.gaps(), max(room - len(work), room // 2))
-    work = _longest(work, room - len(gaps))
+    gaps = _longest(finder.gaps(), max(remaining - len(work), remaining // 2))
+    work = _longest(work, remaining - len(gaps))
     left_out = {
         "steps": len(use.steps) - len(finder.kept),
         "phases": finder.named - len(phases),
@@ -85,7 +85,7 @@ class _Finder:
         steps = use.steps
         self._starts_ns = [step.start_ns for step in steps]
         usual_ns = median(step.duration_ns for step in steps) if steps else use.phases.window_ns
-        # By step; the last one is of what lies in none.
+        # By step; the last one is for parts outside all steps.
         self._long_ns = [*(step.duration_ns * LONG for step in steps), usual_ns * LONG]
         longest = nlargest(most_steps, range(len(steps)), key=lambda at: steps[at].duration_ns)
         self.kept = sorted(longest)
@@ -94,7 +94,7 @@ class _Finder:
         self.named = 0
 
     def phases(self) -> Iterator[StepPart]:
-        """Yield the outermost stretches of each thread; of one that holds steps, what is in them."""
+        """The outermost ranges of each thread; of a range that contains steps, its inner ranges."""
         trace, steps = self._use.trace, self._use.steps
         host, reached_ns = trace.host, dict[int, int]()
         of_steps = {step.name for step in steps}
@@ -117,7 +117,7 @@ class _Finder:
                     yield StepPart(step, start_ns, end_ns - start_ns, row)
 
     def gaps(self) -> Iterator[StepPart]:
-        """Yield the gaps that are long for their step, and add up all of them."""
+        """The gaps that are long for their step; also adds up all gaps."""
         use = self._use
         if not use.knows_idle:
             return
@@ -129,11 +129,11 @@ class _Finder:
                 yield StepPart(step, gap.start_ns, gap.duration_ns, number)
 
     def work(self) -> Iterator[StepPart]:
-        """Yield the longest activities of each step."""
+        """The longest activities of each step."""
         use, activities = self._use, self._use.trace.activities
         most = MOST_WORK if use.steps else MOST_WORK * _STEPS_OF_RUN
         starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
-        # They are in order of their starts.
+        # Rows are in order of their starts.
         by_step = groupby(use.timeline.rows, lambda row: self._step_at(starts_ns[row]))
         for step, rows in by_step:
             if step in self._parents:

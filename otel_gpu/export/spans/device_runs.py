@@ -1,4 +1,4 @@
-"""Imported traces as telemetry: the spans of each run, and what is measured of it."""
+"""Imported traces as telemetry: the spans and measurements of each run."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,11 +14,11 @@ from otel_gpu.export.spans.finished import FinishedSpan, Origin
 
 class DeviceRun:
     """
-    What one process recorded of its devices, examined.
+    The device trace of one process, examined.
 
     Attributes:
-        process: Who recorded it; its image begins with the first activity of a device.
-        end_unix_ns: When the last one ended.
+        process: The process that recorded it; its start is that of the first device activity.
+        end_unix_ns: The end of the last device activity.
     """
 
     def __init__(self, activity: DeviceTraceActivity, seed: bytes, service_name: str) -> None:
@@ -32,7 +32,7 @@ class DeviceRun:
         self.end_unix_ns = max(start_unix_ns, trace.base_unix_ns + max(ends, default=0))
 
     def spans(self, origin_of: Callable[[Program], Origin]) -> Iterator[FinishedSpan]:
-        """Yield the spans, at most ``MAX_SPANS`` of all processes of the file together."""
+        """Yield the spans, at most ``MAX_SPANS`` for all processes of the file together."""
         if not self._uses:
             return
         most = max(1, MAX_SPANS // self._uses[0].trace.processes)
@@ -42,6 +42,6 @@ class DeviceRun:
             yield from run_spans(use, origin, self._seed, most // len(uses))
 
     def measurements(self, bounds_ns: Sequence[int]) -> Iterator[Measurement]:
-        """Yield what is measured of it; ``bounds_ns`` are of the buckets of durations."""
+        """Yield measurements of the run; ``bounds_ns`` are the bounds of duration buckets."""
         for use in self._uses:
             yield from measure_run(use, device_pairs(use), bounds_ns)

@@ -1,14 +1,14 @@
 """
-What a process did with one device as a trace: the run, its steps, and in each what took long.
+A process's work on one device as a trace: the run, its steps, and the long parts of each.
 
     gpu.run            |===================================|
       gpu.step         |================|
-        gpu.phase      |=====|                what the program names, on the host
+        gpu.phase      |=====|                a named range of the program, on the host
         gpu.idle             |====|           with its cause
         gpu.kernel                |=====|     also gpu.copy, gpu.fill, gpu.graph
       gpu.step                          |==================|
 
-Times are those of the file.
+Times are the file's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ from otel_gpu.state.traces.kernel_kinds import copy_way
 from otel_gpu.wire.device_activity import Work
 
 MAX_SPANS: Final = 2_000
-"""Of a file, however many processes and devices it is of."""
+"""Of a file, with all its processes and devices."""
 
 _NS_PER_SECOND = 1_000_000_000
 _LAST_UNIX_NS = (1 << 63) - 1
@@ -58,19 +58,19 @@ _LEFT_OUT: Mapping[str, str] = {
 
 def run_spans(use: DeviceUse, origin: Origin, seed: bytes, most: int) -> Iterator[FinishedSpan]:
     """
-    Yield the spans of what a process did with one device, parents first.
+    Yield the spans of a process's work on one device, parents first.
 
     Args:
-        use: Which process and device.
-        origin: Of all of the spans.
+        use: Process and device.
+        origin: Of all spans.
         seed: ``ids.capture_seed`` of the import.
-        most: How many spans there may be, at least one.
+        most: The limit of spans, at least one.
     """
     return _RunSpans(use, origin, seed, most).build()
 
 
 def device_pairs(use: DeviceUse) -> Attributes:
-    """Return what tells a device from others; what is not known is left out."""
+    """Return the attributes that identify a device; unknown ones are omitted."""
     if use.device < 0:
         return ()
     return device_attributes(DeviceIdentity(use.device, None, use.model.name or None))
@@ -117,7 +117,7 @@ class _RunSpans:
         pairs += [(name, left_out[what]) for what, name in _LEFT_OUT.items() if left_out[what]]
         start_ns, end_ns = use.start_ns, use.start_ns + use.phases.window_ns
         if use.steps:
-            # The host begins before its device, and may end after it.
+            # The host begins before its device, and can end after it.
             start_ns = min(start_ns, use.steps[0].start_ns)
             end_ns = max(end_ns, use.steps[-1].end_ns)
         whole = (start_ns, end_ns)
@@ -147,7 +147,7 @@ class _RunSpans:
         self, own_id: bytes, parent_id: bytes, name: str, times_ns: tuple[int, int], pairs: Pairs
     ) -> FinishedSpan:
         base_ns = self._use.trace.base_unix_ns
-        # A file may say any time.
+        # A file can contain any time.
         start_unix_ns, end_unix_ns = (min(max(0, base_ns + at), _LAST_UNIX_NS) for at in times_ns)
         return FinishedSpan(
             self._origin,
@@ -171,7 +171,7 @@ class _RunSpans:
         pairs: Pairs = [(name, time_ns / _NS_PER_SECOND) for name, time_ns in times_ns.items()]
         if self._use.is_reliable and idle_ns:
             cause = max(idle_ns, key=lambda one: idle_ns[one])
-            # Before the first activity of a device, nothing says what it waited for.
+            # Before the first activity of a device, the cause of its idle time is unknown.
             if idle_ns[cause] >= phases.idle_ns - sum(idle_ns.values()):
                 pairs.append((semconv.OTEL_GPU_IDLE_CAUSE, str(cause)))
         return pairs
@@ -187,12 +187,12 @@ class _RunSpans:
         if not self._use.is_reliable:
             return []
         place = place_of(self._use.trace, self._use.every_gap[number])
-        said = {
+        texts = {
             semconv.OTEL_GPU_IDLE_CAUSE: str(place.cause),
             semconv.OTEL_GPU_HOST_OPERATION: place.name,
             semconv.OTEL_GPU_HOST_FUNCTION: place.python,
         }
-        return [(name, text) for name, text in said.items() if text]
+        return [(name, text) for name, text in texts.items() if text]
 
     def _describe_work(self, work: Work, row: int) -> Pairs:
         trace, activities = self._use.trace, self._use.trace.activities

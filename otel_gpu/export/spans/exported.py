@@ -1,8 +1,8 @@
 """
-Which spans were exported lately, so that links lead somewhere.
+The spans that were exported lately, so that links lead somewhere.
 
-A link needs the id of the trace too, which a cause does not name, and a link to a span that
-was never exported would be a dead end in every backend.
+A link needs the trace id, which a cause does not have, and a link to a span that was never exported
+would be a dead end in every backend.
 """
 
 from collections import OrderedDict, deque
@@ -12,11 +12,11 @@ from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export.spans.finished import FinishedSpan
 from otel_gpu.limits.caches import CACHES
 
-# Of one generation; there are two. A chain is made seconds after what it is about, and
-# together they cover those at the highest rate of spans, in about 12 MB.
+# Of one generation; there are two. A chain is made seconds after its effect. Two generations cover
+# those seconds at the highest rate of spans, in about 12 MB.
 _MAX_SPANS = 32_768
 _SPAN_BYTES = 190
-# Where spans are fewer a generation ends with its time, but never with less than this.
+# With fewer spans a generation ends after this time, but never with less than this.
 _ENOUGH_SPANS = 2_048
 _LONG_NS = 5_000_000_000
 _MAX_CHAINS = 16_384
@@ -26,13 +26,13 @@ _MAX_OF_CULPRIT = 4
 
 
 class SpanReference(NamedTuple):
-    """What a link needs to know of a span."""
+    """The ids that a link needs."""
 
     trace_id: bytes
     span_id: bytes
 
 
-# Start and end in Unix nanoseconds, trace id, span id: plain, since every span makes one.
+# Start and end in Unix nanoseconds, trace id, span id: a plain tuple, since every span makes one.
 _Interval = tuple[int, int, bytes, bytes]
 
 
@@ -82,7 +82,7 @@ class ExportedSpans:
             spans.append((start_unix_ns, end_unix_ns, trace_id, span_id))
 
     def add_chain(self, span_id: bytes) -> None:
-        """Remember that a causal chain is there, by the id of its span."""
+        """Remember the id of a causal chain's span."""
         self._chains[span_id] = None
         if len(self._chains) > _MAX_CHAINS:
             self._chains.popitem(last=False)
@@ -102,11 +102,11 @@ class ExportedSpans:
         return span_id in self._traces or span_id in self._older_traces
 
     def has_chain(self, span_id: bytes) -> bool:
-        """Say whether this is the id of a causal chain that was exported."""
+        """Return whether a causal chain with this id was exported."""
         return span_id in self._chains
 
     def find(self, evidence: Evidence, culprit: Culprit | None) -> list[SpanReference]:
-        """Return the spans that evidence was seen in, and the latest of a culprit meanwhile."""
+        """Return the spans of evidence, and the culprit's latest spans that overlap it."""
         found = []
         span_id = evidence.span_id
         if trace_id := self._traces.get(span_id) or self._older_traces.get(span_id):

@@ -1,9 +1,9 @@
 """
-The span as we keep it until it is sent.
+The span as it is kept until it is sent.
 
-The SDK's own span costs about 19 µs to make and 3.7 kB to keep. This one is a tuple,
-made when the activity is seen and never changed; exporters of others get it as the
-``ReadableSpan`` that they know.
+The SDK's own span takes about 19 µs to make and 3.7 kB to keep. This one is a tuple, made when the
+activity is seen and never changed; third-party exporters get it as the ``ReadableSpan`` that they
+know.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
 class SharedAttributes(tuple[tuple[str, AttributeValue], ...]):  # noqa: SLOT001 -- it has one
-    """Attributes that many spans share; ``wire`` is what encoders made of them, by tag."""
+    """Attributes that many spans share; ``wire`` caches their encodings, by tag."""
 
     wire: dict[bytes, bytes]
 
     def __new__(cls, pairs: Attributes) -> Self:
-        """Share some attributes from now on."""
+        """Copy attributes into an object that keeps encodings."""
         shared = super().__new__(cls, pairs)
         shared.wire = {}
         return shared
@@ -45,9 +45,9 @@ STATUS_ERROR = 2
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """
-    Where spans come from, which travel under one header; compared by identity.
+    Origin of spans that share one header; compared by identity.
 
-    ``process`` is the program that they are of; None: the agent, or not known.
+    ``process`` is their program; None: the agent, or not known.
     """
 
     resource: Resource
@@ -56,7 +56,7 @@ class Origin:
 
 
 class SpanEvent(NamedTuple):
-    """A moment inside a span."""
+    """An event inside a span."""
 
     name: str
     unix_ns: int
@@ -75,11 +75,11 @@ class SpanLink(NamedTuple):
 
 class FinishedSpan(NamedTuple):
     """
-    A span that will not change any more; its kind is always INTERNAL.
+    A span that does not change any more; its kind is always INTERNAL.
 
-    ``parent_span_id`` is empty for a root, and ``dropped_…`` is how many a span limit took away.
-    ``logs`` leave as log records beside the span, and are no part of it. ``tid`` is of the thread
-    that it is about; 0: of none.
+    ``parent_span_id`` is empty for a root, and ``dropped_…`` counts items removed by span limits.
+    ``logs`` are exported as log records beside the span. ``tid`` is the thread that it is about; 0:
+    none.
     """
 
     origin: Origin
@@ -102,7 +102,7 @@ class FinishedSpan(NamedTuple):
 
 
 def readable(span: FinishedSpan) -> ReadableSpan:
-    """Return the same span in the SDK's form, for exporters that are not ours."""
+    """Return the same span as the SDK's type, for third-party exporters."""
     parent = span.parent_span_id
     events = [Event(event.name, _bounded(event), event.unix_ns) for event in span.events]
     links = [Link(_context(link.trace_id, link.span_id), _bounded(link)) for link in span.links]

@@ -1,4 +1,4 @@
-"""Activities from finished spans: their clock is Unix time, and what they leave out is 0."""
+"""Activities from finished spans: their clock is Unix time, and missing values are 0."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ _API_BY_NAME: Mapping[str, Api] = {api.name: api for api in APIS}
 _SWITCHES = {name: number for number, name in semconv.PROCESS_CONTEXT_SWITCH_TYPE_VALUES.items()}
 _SLOW_CHOICES = frozenset({"slow", "stalled"})
 _NS_PER_SECOND = 1_000_000_000
-# By the field of an event: the attribute that says it.
+# By the field of an event: its attribute.
 _INTEGERS = {
     "tid": semconv.OTEL_GPU_THREAD_TID,
     "culprit_pid": semconv.OTEL_GPU_CULPRIT_PID,
@@ -37,7 +37,7 @@ _Event = TypeVar("_Event", CudaCall, Gap, Stall)
 
 
 def call_of(span: ReadableSpan) -> CallActivity:
-    """Return the call that a span is of."""
+    """Return the call of a span."""
     api = _api_of(span, semconv.GPU_CUDA_API)
     event = _event(
         CudaCall,
@@ -52,7 +52,7 @@ def call_of(span: ReadableSpan) -> CallActivity:
 
 
 def gap_of(span: ReadableSpan) -> GapActivity:
-    """Return the gap between two calls that a span is of."""
+    """Return the gap of a span."""
     blocked_ns = _nanoseconds(span, semconv.OTEL_GPU_GAP_BLOCKED_TIME)
     run_queue_ns = _nanoseconds(span, semconv.OTEL_GPU_GAP_RUN_QUEUE_TIME)
     event = _event(Gap, span, blocked_ns=blocked_ns, run_queue_ns=run_queue_ns)
@@ -64,7 +64,9 @@ def gap_of(span: ReadableSpan) -> GapActivity:
 
 
 def stall_of(span: ReadableSpan) -> StallActivity:
-    """Return the stall that a ``sched.blocked`` or a ``sched.run_queue_wait`` is a half of."""
+    """
+    Return the stall of a ``sched.blocked`` or ``sched.run_queue_wait`` span, which is half of it.
+    """
     attributes = attributes_of(span)
     is_waiting = span.name == semconv.SPAN_RUN_QUEUE_WAIT
     switch = str(attributes.get(semconv.PROCESS_CONTEXT_SWITCH_TYPE))
@@ -93,8 +95,8 @@ def stall_of(span: ReadableSpan) -> StallActivity:
 
 
 def knows_states(span: ReadableSpan) -> bool:
-    """Say whether what no stall covers was time on a CPU."""
-    # otel_gpu leaves a total of 0 out; in spans of others no totals mean that none were measured.
+    """Return whether time without a stall was time on a CPU."""
+    # otel_gpu omits a total of 0; in other tools' spans no totals mean that none were measured.
     is_ours = scope_name(span) == semconv.SCOPE_CUDA
     return is_ours or semconv.OTEL_GPU_CALL_BLOCKED_TIME in attributes_of(span)
 
@@ -112,7 +114,7 @@ def _process_of(span: ReadableSpan) -> Program:
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, Any]:
-    """Return a span's attributes; none at all are an empty mapping."""
+    """Return a span's attributes; without any, an empty mapping."""
     return span.attributes or {}
 
 

@@ -1,8 +1,8 @@
 """
-Chains from finished spans: what a slow call's own children say about its time.
+Chains from finished spans: a slow call, explained by its child spans.
 
-Spans know less than activities do: only what became a child of the call, and nothing of
-what the thread that ended a wait did meanwhile. What they do not say stays unexplained.
+Spans contain less than activities: only the call's children, and nothing about what the thread that
+ended a wait did before. The rest stays unexplained.
 """
 
 from collections import OrderedDict, deque
@@ -32,7 +32,7 @@ from otel_gpu.export.spans.span_activities import (
     stall_of,
 )
 
-# Of one kind of call: enough for a median, and it follows a workload that changes.
+# Of one kind of call: enough for a median that follows a changing workload.
 _MAX_DURATIONS = 128
 _MAX_SERIES = 1024
 
@@ -47,7 +47,7 @@ class Medians:
         self._series: OrderedDict[_SeriesKey, deque[int]] = OrderedDict()
 
     def take(self, span: ReadableSpan) -> int | None:
-        """Return what is usual for calls like this one, and count it in; None: too few to say."""
+        """Return the usual duration of calls like this one, and add it; None: too few calls."""
         attributes = attributes_of(span)
         key = (
             span.resource.attributes.get(SERVICE_INSTANCE_ID),
@@ -60,7 +60,7 @@ class Medians:
         if len(self._series) > _MAX_SERIES:
             self._series.popitem(last=False)
         duration_ns = _duration_of(span)
-        # A median is only asked for where something may be slow.
+        # A median is only needed where the call can be slow.
         may_be_slow = duration_ns > self._settings.slow_floor_ns
         enough = len(durations) >= self._settings.minimum_calls
         usual_ns = median_low(durations) if may_be_slow and enough else None
@@ -69,7 +69,7 @@ class Medians:
 
 
 class _Usual(NamedTuple):
-    """What is usual for one call, as ``explain`` asks for it."""
+    """The usual duration of one call, as ``explain`` reads it."""
 
     usual_ns: int | None
 
@@ -83,7 +83,7 @@ class _Usual(NamedTuple):
 def chain_of(
     call: ReadableSpan, stalls: Sequence[ReadableSpan], usual_ns: int | None, settings: Settings
 ) -> Chain | None:
-    """Return why a call or gap was slow, from the stalls in it; None: it was not."""
+    """Return why a call or gap was slow, from the stalls in it; None: it was not slow."""
     has_failed = call.status.status_code is StatusCode.ERROR
     if not has_failed and _duration_of(call) <= settings.slow_floor_ns:
         return None
@@ -93,7 +93,7 @@ def chain_of(
     if judged is None:
         return None
     effect, subject = judged
-    # Nothing is known of other threads, so no waker can be followed.
+    # Other threads are unknown, so no waker can be followed.
     timeline = EventTimeline(settings)
     finder = Causes(timeline, Quotas(timeline), replace(settings, max_depth=0))
     finder.knows_states = knows_states(call)

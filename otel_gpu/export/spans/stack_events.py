@@ -1,10 +1,9 @@
 """
-What telemetry says of a stack, made once for each stack that is met again and again.
+Telemetry of stacks, built once for each stack.
 
-On the span: its id, and where in the program it was. Its text goes where
-``stacks.mode`` says: into a span event, an attribute of the span, a log record, or
-nowhere. The same objects come back for the same stack, so that encoders need not look at
-them twice.
+The span has the stack's id and code location. ``stacks.mode`` decides where the text goes: into a
+span event, a span attribute, a log record, or nowhere. The same stack returns the same objects, so
+that encoders can cache them.
 """
 
 from typing import NamedTuple
@@ -20,13 +19,13 @@ ATTRIBUTE = "attribute"
 LOG = "log"
 NONE = "none"
 
-# Characters of all texts that are kept, and what an entry takes up beside its text.
+# Characters of all cached texts, and the size of an entry beside its text.
 _MAX_KEPT = 8 << 20
 _ENTRY_CHARACTERS = 1024
 
 
 class StackTelemetry(NamedTuple):
-    """What goes with a span: in its attributes, as its events, and as log records beside it."""
+    """A stack's part of a span: attributes, events, and log records beside it."""
 
     pairs: Attributes = ()
     events: tuple[SpanEvent, ...] = ()
@@ -42,21 +41,24 @@ class _Entry(NamedTuple):
 
 
 NO_STACK = StackTelemetry()
-"""Of a span that says nothing of a stack."""
+"""The telemetry of a span without a stack."""
 
 
 class Stacks:
-    """Says of stacks what telemetry holds: ``stacks.mode``, and at most how many characters."""
+    """
+    Builds and caches the telemetry of stacks: ``mode`` is ``stacks.mode``, ``limit`` a number of
+    characters.
+    """
 
     def __init__(self, mode: str, limit: int | None) -> None:
         self._mode = mode
         self._limit = MAX_CHARACTERS if limit is None else min(limit, MAX_CHARACTERS)
-        # The longest unused first.
+        # The least recently used first.
         self._entries: dict[int, _Entry] = {}
         self._characters = 0
 
     def of(self, stack: CallStack | None, unix_ns: int) -> StackTelemetry:
-        """Return what goes with a span, from where the program was and when."""
+        """Return a stack's telemetry at a time."""
         if stack is None or self._mode == NONE:
             return NO_STACK
         entry = self._entry(stack)
@@ -69,14 +71,14 @@ class Stacks:
         return StackTelemetry(entry.pairs, (), (log,))
 
     def place(self, stack: CallStack | None) -> Attributes:
-        """Return the attributes that name a stack, and no text."""
+        """Return the attributes that identify a stack, without its text."""
         if stack is None or self._mode == NONE:
             return ()
         return self._entry(stack).place
 
     def _entry(self, stack: CallStack) -> _Entry:
         entry = self._entries.pop(stack.id, None)
-        # An id of a forged recording may come to stand for another stack.
+        # In a forged recording an id can become another stack's.
         if entry is not None and entry.stack is stack:
             self._entries[stack.id] = entry
             return entry

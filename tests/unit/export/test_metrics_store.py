@@ -799,7 +799,7 @@ class Totals:
     """What a store adds up as it goes, beside what it holds."""
 
     def __init__(self, store):
-        kept = store._images
+        kept = store._programs
         images = dict(kept.items())
         ended = [key for key, image in images.items() if image.end_unix_ns is not None]
         self.kept = (kept.size, kept._ended_size, store._final_series, set(kept.ended))
@@ -847,8 +847,8 @@ def test_what_is_added_up_is_what_is_held(steps):
         totals = Totals(sink.store)
         assert totals.kept == totals.held
         if what in ("read", "tick"):
-            assert sink.store._images.size <= 12
-            assert sink.store._images._ended_size <= 6
+            assert sink.store._programs.size <= 12
+            assert sink.store._programs._ended_size <= 6
 
 
 def test_a_sink_of_cumulative_points_keeps_no_values():
