@@ -173,7 +173,7 @@ def attached(programs: Programs) -> Iterator[None]:
 def publishing(programs: Programs, pid: int) -> Iterator[None]:
     """Look for a context in the threads of a process for a while, at what leads to other memory."""
     (program_ktime_ns,) = (
-        image for one, image in programs.processes.images().items() if one == pid
+        ktime_ns for one, ktime_ns in programs.processes.programs().items() if one == pid
     )
     programs.contexts.set(pid, wire.THREAD_CONTEXT_PLACE.pack(program_ktime_ns, 0, 0))
     try:

@@ -1,7 +1,7 @@
 """
 Reads both rings in the order in which things happened.
 
-What processes do (forks, execs, ends) comes through a ring of its own: nothing of an image may
+What processes do (forks, execs, ends) comes through a ring of its own: nothing of a program may
 come before what names it, or after its end.
 """
 
@@ -16,10 +16,10 @@ from otel_gpu.capture.processes.watchlist import Watchlist
 from otel_gpu.capture.record_completion import RecordCompletion
 from otel_gpu.capture.record_headers import header_of
 from otel_gpu.faults import Faults
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 
-_OLD_IMAGE = wire.EXEC_RECORD.offset_of("old_program_ktime_ns")
+_OLD_PROGRAM = wire.EXEC_RECORD.offset_of("old_program_ktime_ns")
 
 
 class Lifecycle:
@@ -34,7 +34,7 @@ class Lifecycle:
         completion: Completes the other records.
         faults: Counts errors; one costs what it is about.
         ending: Says whether records are still read.
-        note_ended: Is called with the images that ended, before what came after is read.
+        note_ended: Is called with the programs that ended, before what came after is read.
 
     Attributes:
         had_records: Whether processes did anything by the last reading.
@@ -50,7 +50,7 @@ class Lifecycle:
         faults: Faults,
         ending: Ending,
         *,
-        note_ended: Callable[[Iterable[Image]], None],
+        note_ended: Callable[[Iterable[ProcessKey]], None],
     ) -> None:
         self._programs = programs
         self._user_stacks = user_stacks
@@ -85,21 +85,21 @@ class Lifecycle:
                 let_all_go_on(lifecycle)
                 raise
 
-    def last_readings(self, images: Collection[Image]) -> Iterator[bytes]:
-        """Yield all that will ever be read of images that ended."""
-        if images:
+    def last_readings(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield all that will ever be read of programs that ended."""
+        if ended:
             with self._faults.at("last_aggregates"):
-                yield from self._snapshots.last_aggregates(images)
+                yield from self._snapshots.last_aggregates(ended)
             with self._faults.at("last_times"):
-                yield from self._snapshots.last_times(images)
+                yield from self._snapshots.last_times(ended)
             with self._faults.at("shares"):
-                self._programs.shares.end(images)
+                self._programs.shares.end(ended)
             with self._faults.at("last_memory"):
-                yield from self._snapshots.last_memory(images)
+                yield from self._snapshots.last_memory(ended)
             with self._faults.at("last_communicators"):
-                yield from self._snapshots.last_communicators(images)
+                yield from self._snapshots.last_communicators(ended)
             with self._faults.at("last_steps"):
-                yield from self._snapshots.steps.last(images)
+                yield from self._snapshots.steps.last(ended)
 
     def _handle(self, lifecycle: Sequence[bytes], until: int) -> Iterator[bytes]:
         if self._ending.is_over:
@@ -107,7 +107,7 @@ class Lifecycle:
             lifecycle = ()
         headers = [header_of(record) for record in lifecycle]
         replaced = {
-            (header.pid, _old_image_of(record))
+            (header.pid, _replaced_program(record))
             for header, record in zip(headers, lifecycle, strict=True)
             if header.kind == wire.RECORD_EXEC
         }
@@ -117,7 +117,7 @@ class Lifecycle:
             if header.kind == wire.RECORD_EXIT
         }
         self._note_ended(ended)
-        # An image's last series come before its end, but after all that names it.
+        # A program's last series come before its end, but after all that names it.
         yield from self.last_readings(replaced)
         exits = []
         for number, (header, record) in enumerate(zip(headers, lifecycle, strict=True)):
@@ -145,7 +145,7 @@ class Lifecycle:
             return
         yield from self.last_readings(ended)
         yield from exits
-        # Last: what an image said before its end, such as a step, is about one that is known.
+        # Last: what a program said before its end, such as a step, is about one that is known.
         for pid, program_ktime_ns in ended:
             with self._faults.at("after_exit"):
                 self._watchlist.forget(pid, program_ktime_ns)
@@ -156,5 +156,5 @@ class Lifecycle:
         self._ending.unread += len(lifecycle)
 
 
-def _old_image_of(record: bytes) -> int:
-    return int.from_bytes(record[_OLD_IMAGE : _OLD_IMAGE + 8], "little")
+def _replaced_program(record: bytes) -> int:
+    return int.from_bytes(record[_OLD_PROGRAM : _OLD_PROGRAM + 8], "little")

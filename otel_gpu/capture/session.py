@@ -43,7 +43,7 @@ from otel_gpu.faults import Faults
 from otel_gpu.formatting.units import count_of
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.procfs import kernel_clock, process_memory, reader
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
 from otel_gpu.wire.histogram_layout import layout_description
@@ -113,14 +113,14 @@ class Session:
         self._status = status
         self._faults = faults or Faults()
         self._user_stacks = UserStacks(
-            programs.processes.image,
+            programs.processes.program_ktime_ns,
             trusts=self._trusts_python,
             cannot_know=self._cannot_know_python,
             lose_python=lambda: programs.lose(wire.COUNTER_LOST_PYTHON),
             work=programs.file_work,
         )
         self._snapshots = Snapshots(
-            programs, config, self._user_stacks, lambda: self._watchlist.images
+            programs, config, self._user_stacks, lambda: self._watchlist.programs
         )
         self._missed_starts = MissedStarts(programs.lose)
         self._ending = Ending()
@@ -138,7 +138,7 @@ class Session:
             ending=self._ending,
         )
         self._on_cpu = OnCpuSampling(programs, config)
-        self._host_metrics = HostMetrics(config, lambda: self._watchlist.images)
+        self._host_metrics = HostMetrics(config, lambda: self._watchlist.programs)
         completion = RecordCompletion(
             programs, self._user_stacks, self._snapshots, self._watchlist, self._faults
         )
@@ -346,22 +346,22 @@ class Session:
             self._programs.unread.add_file(late.pid, late.uid, _MEMORY_MAP, late.reason)
         return iter(())
 
-    def _trusts_python(self, image: Image) -> bool | None:
-        return self._watchlist.trusts_python(image)
+    def _trusts_python(self, program: ProcessKey) -> bool | None:
+        return self._watchlist.trusts_python(program)
 
-    def _cannot_know_python(self, image: Image) -> bool:
-        return self._watchlist.cannot_know_python(image)
+    def _cannot_know_python(self, program: ProcessKey) -> bool:
+        return self._watchlist.cannot_know_python(program)
 
     def _adjust_sampling(self) -> None:
         with self._faults.at("on_cpu"):
-            self._on_cpu.adjust(is_watching=bool(self._watchlist.images))
+            self._on_cpu.adjust(is_watching=bool(self._watchlist.programs))
 
     def _adjust_blocks(self) -> Iterator[bytes]:
         windows = self._watchlist.block_windows
-        for images in windows.adjust(self._watchlist.images):
+        for programs in windows.adjust(self._watchlist.programs):
             # What came from the last window comes first.
             yield from self._snapshots.memory()
-            yield from self._snapshots.forget_holders(images)
+            yield from self._snapshots.forget_holders(programs)
 
     @contextlib.contextmanager
     def _poller(self) -> Iterator[select.epoll]:
@@ -378,7 +378,7 @@ class Session:
             return True
         if self._command:
             return self._command.poll() is not None
-        return bool(self._pids) and not any(pid in self._watchlist.images for pid in self._pids)
+        return bool(self._pids) and not any(pid in self._watchlist.programs for pid in self._pids)
 
     def _end(self) -> Iterator[bytes]:
         with self._faults.at("stacks"):
@@ -487,7 +487,7 @@ class Session:
         )
 
     def _look(self) -> Iterator[bytes]:
-        yield from self._early_calls.run(self._watchlist.images)
+        yield from self._early_calls.run(self._watchlist.programs)
 
     def _pieces(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:
         """

@@ -17,7 +17,7 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.mappings import MAPPING_BYTES, ElfFiles, Mapping, Mappings
 from otel_gpu.stacks.read_budget import FileWork
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.probe_symbols import layer_of_library
 
 # Records wait in the ring for half a second at most, and longer only where much is lost anyway; an end wakes the agent up.
@@ -121,9 +121,9 @@ class MappedPrograms:
     def __init__(self, current: Callable[[int], int], work: FileWork | None = None) -> None:
         self._current = current
         self._files = ElfFiles(work=work)
-        self._images: OrderedDict[Image, MappedProgram] = OrderedDict()
-        self._parents: Recent[Image, MappedProgram] = Recent(MAX_REMEMBERED)
-        self._ended_s: OrderedDict[Image, float] = OrderedDict()
+        self._images: OrderedDict[ProcessKey, MappedProgram] = OrderedDict()
+        self._parents: Recent[ProcessKey, MappedProgram] = Recent(MAX_REMEMBERED)
+        self._ended_s: OrderedDict[ProcessKey, float] = OrderedDict()
         CACHES.register(
             "mappings",
             self,
@@ -148,7 +148,7 @@ class MappedPrograms:
         for _ in range(min(count, len(self._images))):
             self._drop(next(iter(self._images)))
 
-    def get(self, image: Image) -> MappedProgram:
+    def get(self, image: ProcessKey) -> MappedProgram:
         """Return what is known of an image."""
         known = self._images.get(image)
         if known is None:
@@ -158,7 +158,7 @@ class MappedPrograms:
         self._images.move_to_end(image)
         return known
 
-    def learn(self, image: Image, files: Sequence[MappedFile]) -> None:
+    def learn(self, image: ProcessKey, files: Sequence[MappedFile]) -> None:
         """Take what a process maps now, and open all of it, as it may end at any moment."""
         is_new = image not in self._images
         known = self.get(image)
@@ -178,12 +178,12 @@ class MappedPrograms:
             if image not in self._ended_s:
                 known.ask_if_due(now_s)
 
-    def hurry(self, image: Image) -> None:
+    def hurry(self, image: ProcessKey) -> None:
         """An image has just loaded a library that was not looked at."""
         if image in self._images:
             self._images[image].ask_from(time.monotonic())
 
-    def inherit(self, parent: Image, child: Image) -> None:
+    def inherit(self, parent: ProcessKey, child: ProcessKey) -> None:
         """
         A process was forked.
 
@@ -194,7 +194,7 @@ class MappedPrograms:
         if known is not None:
             self._parents[child] = known
 
-    def end(self, image: Image) -> None:
+    def end(self, image: ProcessKey) -> None:
         """The process has ended, or runs another program now."""
         self._ended_s.setdefault(image, time.monotonic())
         if len(self._ended_s) > MAX_REMEMBERED:
@@ -206,7 +206,7 @@ class MappedPrograms:
             if current.get(image[0]) != image[1]:
                 self.end(image)
 
-    def drop_ended(self, now_s: float | None = None) -> list[Image]:
+    def drop_ended(self, now_s: float | None = None) -> list[ProcessKey]:
         """Forget images that ended a while ago, and return them."""
         now_s = time.monotonic() if now_s is None else now_s
         due = itertools.takewhile(
@@ -223,7 +223,7 @@ class MappedPrograms:
             self._drop(next(iter(self._images)))
         self._files.close()
 
-    def _meet(self, image: Image) -> MappedProgram:
+    def _meet(self, image: ProcessKey) -> MappedProgram:
         pid, program_ktime_ns = image
         parent = self._parents.pop(image, None)
         mappings = self._open(pid, parent)
@@ -239,7 +239,7 @@ class MappedPrograms:
     def _open(self, pid: int, parent: MappedProgram | None) -> Mappings:
         return parent.mappings.inherit(pid) if parent else Mappings(pid, self._files)
 
-    def _drop(self, image: Image) -> None:
+    def _drop(self, image: ProcessKey) -> None:
         self._parents.pop(image, None)
         self._ended_s.pop(image, None)
         known = self._images.pop(image, None)

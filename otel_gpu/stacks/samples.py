@@ -23,8 +23,8 @@ _USER_ADDRESSES: Final = range(0x1000, 1 << 56)
 SMALLEST_SAMPLE_BYTES: Final = _FIXED.size
 """No sample is shorter."""
 
-Image = tuple[int, int]
-"""pid and program_ktime_ns of a process image."""
+ProcessKey = tuple[int, int]
+"""pid and ``program_ktime_ns`` of a program."""
 
 
 class Sample:
@@ -48,7 +48,7 @@ class Sample:
         if kind != wire.RECORD_SAMPLE:
             raise ValueError("not a sample")
         self.token: int = token
-        self.image: Image = (pid, program_ktime_ns)
+        self.image: ProcessKey = (pid, program_ktime_ns)
         self.tid: int = tid
         self.registers = Registers._make(_REGISTERS(values))
         self.python_status: int = status

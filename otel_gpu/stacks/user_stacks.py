@@ -20,7 +20,7 @@ from otel_gpu.stacks.programs import MappedPrograms
 from otel_gpu.stacks.python.code_objects import CodeObjects
 from otel_gpu.stacks.read_budget import FileWork
 from otel_gpu.stacks.resolver import NO_API, NOTHING, OpenFrames, Resolved, Resolver
-from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, Image, Sample
+from otel_gpu.stacks.samples import SMALLEST_SAMPLE_BYTES, ProcessKey, Sample
 from otel_gpu.stacks.symbols.kernel_names import LaunchedKernels
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.stacks.unwind.unwinder import Unwinder
@@ -89,9 +89,9 @@ class UserStacks:
         current: Callable[[int], int],
         unwinder: Unwinder | None = None,
         symbols: Symbols | None = None,
-        trusts: Callable[[Image], bool | None] = lambda _: True,
+        trusts: Callable[[ProcessKey], bool | None] = lambda _: True,
         lose_python: Callable[[], None] = lambda: None,
-        cannot_know: Callable[[Image], bool] = lambda _: False,
+        cannot_know: Callable[[ProcessKey], bool] = lambda _: False,
         work: FileWork | None = None,
     ) -> None:
         self.processes = MappedPrograms(current, work)
@@ -264,7 +264,7 @@ class UserStacks:
         return (record,) if position is None else (_with_stack(record, position, 0),)
 
     def resolve_open(
-        self, sample: bytes, image: Image, tid: int, start_ktime_ns: int
+        self, sample: bytes, image: ProcessKey, tid: int, start_ktime_ns: int
     ) -> tuple[int, Sequence[bytes]]:
         """
         Return the stack of a call that has not returned, and what has to be sent before it.

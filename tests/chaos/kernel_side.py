@@ -135,10 +135,10 @@ class NoPreloadedPrograms:
         """It has none."""
         return False
 
-    def ask(self, image):
+    def ask(self, program):
         """Nothing is shown."""
 
-    def images(self):
+    def keys(self):
         """Of nobody."""
         return set()
 
@@ -146,7 +146,7 @@ class NoPreloadedPrograms:
         """Nothing of anybody is refused."""
         return set()
 
-    def close(self, images=None):
+    def close(self, programs=None):
         """There is nothing to close."""
 
     def set_thresholds(self, thresholds):
@@ -173,7 +173,7 @@ class NoShares:
     def give_back(self, kind, uid, entries=1):
         """It was charged to nobody."""
 
-    def end(self, images):
+    def end(self, programs):
         """They held nothing."""
 
     def recount(self, living, threads):
@@ -295,10 +295,10 @@ class KernelSide:
     def watch_threads(self, pid, program_ktime_ns, flags):
         return
 
-    def image(self, pid):
+    def program_ktime_ns(self, pid):
         return self._alive.get(pid, 0)
 
-    def images(self):
+    def programs(self):
         return dict(self._alive)
 
     def forget(self, pid):
@@ -316,7 +316,7 @@ class KernelSide:
     def lose(self, counter):
         """What is lost is of no account here."""
 
-    def read_aggregates(self, _images=None):
+    def read_aggregates(self, _programs=None):
         yield from list(self._series.items())
 
     def forget_aggregate(self, key):
@@ -325,7 +325,7 @@ class KernelSide:
     def book_passing(self):
         return
 
-    def read_times(self, _images=None):
+    def read_times(self, _programs=None):
         yield from ()
 
     def forget_times(self, key):

@@ -93,7 +93,7 @@ PLACES = {
     "tests.chaos.kernel_side:KernelSide.open_threads": {"open_calls"},
     "tests.chaos.kernel_side:KernelSide.read_ticks": {"on_cpu"},
     "tests.chaos.kernel_side:KernelSide.set_threshold": {"thresholds"},
-    "tests.chaos.kernel_side:KernelSide.images": {"discovery", "sweep"},
+    "tests.chaos.kernel_side:KernelSide.programs": {"discovery", "sweep"},
     "tests.chaos.kernel_side:KernelSide.threads": {"sweep"},
     "otel_gpu.capture.processes.stale_entries:StaleEntries.free_memory": {"sweep"},
     "tests.chaos.kernel_side:KernelSide.mark_known": {"after_exec"},

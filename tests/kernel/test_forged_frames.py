@@ -85,7 +85,9 @@ class Forged:
     def sample(self, layout: InterpreterLayout = LAYOUT, runtime: int | None = None) -> Sample:
         """Return the sample of a call when this is the interpreter."""
         observed = self._observed
-        program_ktime_ns = observed.capture.programs.processes.image(observed.subject.pid)
+        program_ktime_ns = observed.capture.programs.processes.program_ktime_ns(
+            observed.subject.pid
+        )
         observed.capture.set_interpreter(
             observed.subject,
             program_ktime_ns,

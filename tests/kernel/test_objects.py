@@ -120,7 +120,7 @@ def test_a_map_is_read_in_batches(programs: Programs) -> None:
     for number in range(1201):
         processes.update(number.to_bytes(4, "little"), wire.PROCESS.build(program_ktime_ns=number))
 
-    images = programs.processes.images()
+    images = programs.processes.programs()
 
     assert images == {number: number for number in range(1201)}
 
@@ -157,7 +157,7 @@ def test_only_new_keeps_what_is_there(programs: Programs) -> None:
 
     assert processes.update(key, wire.PROCESS.build(program_ktime_ns=1), only_new=True)
     assert not processes.update(key, wire.PROCESS.build(program_ktime_ns=2), only_new=True)
-    assert programs.processes.image(7) == 1
+    assert programs.processes.program_ktime_ns(7) == 1
 
 
 @pytest.mark.skipif(

@@ -16,6 +16,7 @@ from otel_gpu.capture.probes.refusals import Refusals
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
 from otel_gpu.limits.shares import EntryOwner
+from otel_gpu.stacks.samples import ProcessKey
 
 ENDS_WITH_PROGRAMS: Final = (wire.SHARE_SERIES, wire.SHARE_TIMES, wire.SHARE_FOLDED_TIMES)
 """Shares of the maps whose entries are freed at once when their program has ended."""
@@ -55,8 +56,6 @@ _COMM: Final = wire.ENDED_SHARES.fields.index("comm")
 _ENDED_UID: Final = wire.ENDED_SHARES.fields.index("uid")
 _PROCESS_UID: Final = wire.PROCESS.fields.index("uid")
 _PROCESS_HELD: Final = wire.PROCESS.fields.index("shares.held_0")
-
-Image = tuple[int, int]
 
 
 def share_bounds(config: Config) -> tuple[int, ...]:
@@ -117,14 +116,14 @@ class KernelShares:
         """Free entries that were charged to a user."""
         self._correct(uid, kind, -entries)
 
-    def end(self, images: Iterable[Image]) -> None:
+    def end(self, programs: Iterable[ProcessKey]) -> None:
         """Free what programs held that ended, as (pid, program_ktime_ns): their entries are freed."""
-        for pid, program_ktime_ns in images:
+        for pid, program_ktime_ns in programs:
             key = wire.PROGRAM_KEY.pack(program_ktime_ns, pid)
             if raw := self._ended.lookup(key):
                 self._end(key, raw)
 
-    def recount(self, living: Collection[Image], threads: Iterable[int]) -> None:
+    def recount(self, living: Collection[ProcessKey], threads: Iterable[int]) -> None:
         """
         Charge users with what their programs hold that live, and no other.
 

@@ -48,6 +48,7 @@ from otel_gpu.formatting.units import count_of
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import FileId
 from otel_gpu.stacks.read_budget import FileWork
+from otel_gpu.stacks.samples import ProcessKey
 
 ENTER_CALL = "enter_call"
 EXIT_CALL = "exit_call"
@@ -96,7 +97,7 @@ _TICKS = (
 )
 _PID = struct.Struct("<I")
 # The first fields of the keys of allocations and captures: program_ktime_ns, ..., pid.
-_MEMORY_IMAGE = struct.Struct("<QQI")
+_MEMORY_KEY_HEAD = struct.Struct("<QQI")
 
 _logger = logging.getLogger(__name__)
 
@@ -288,7 +289,7 @@ class Programs:
         """Count something that the agent itself could not use."""
         self._lost[counter] += 1
 
-    def memory(self) -> list[tuple[tuple[int, int], BpfMap, bytes]]:
+    def memory(self) -> list[tuple[ProcessKey, BpfMap, bytes]]:
         """
         Return whose every allocation, block, capture or communicator is that was not freed.
 
@@ -298,7 +299,7 @@ class Programs:
         maps = (self._allocations, self._captures, *self.blocks.maps, *self.communicators.maps)
         for bpf_map in maps:
             for key, _ in bpf_map.entries():
-                program_ktime_ns, _, pid = _MEMORY_IMAGE.unpack_from(key)
+                program_ktime_ns, _, pid = _MEMORY_KEY_HEAD.unpack_from(key)
                 found.append(((pid, program_ktime_ns), bpf_map, key))
         return found
 
@@ -315,14 +316,14 @@ class Programs:
                 known.delete(key)
 
     def read_aggregates(
-        self, images: Collection[tuple[int, int]] | None = None
+        self, programs: Collection[ProcessKey] | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """
         Yield every series as (key, value), whoever counted it.
 
-        What programs counted themselves is read for these images only, as (pid, program_ktime_ns).
+        What programs counted themselves is read for these programs only, as (pid, program_ktime_ns).
         """
-        counted_by_preload = self.preloaded.read(images)
+        counted_by_preload = self.preloaded.read(programs)
         if not counted_by_preload:
             yield from self._aggregates.entries()
             return
@@ -333,7 +334,7 @@ class Programs:
         yield from counted_by_preload.items()
 
     def forget_aggregate(self, key: bytes) -> None:
-        """Free a series of a process image that ended."""
+        """Free a series of a program that ended."""
         self._aggregates.delete(key)
 
     def book_passing(self) -> None:
@@ -348,21 +349,21 @@ class Programs:
         self._booked_ktime_ns = begun_ktime_ns, kernel_clock.ktime_ns()
 
     def read_times(
-        self, images: Collection[tuple[int, int]] | None = None
+        self, programs: Collection[ProcessKey] | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """
         Yield every entry of the time account as (key, value).
 
-        What programs know of it themselves is read for these images only, as (pid, program_ktime_ns).
+        What programs know of it themselves is read for these programs only, as (pid, program_ktime_ns).
         """
         entries = itertools.chain.from_iterable(times.entries() for times in self._times)
-        if not self.preloaded.images():
+        if not self.preloaded.keys():
             return entries
         # Each once: an entry that moves meanwhile comes twice.
-        return self.preloaded.divide_times(dict(entries).items(), self._booked_ktime_ns, images)
+        return self.preloaded.divide_times(dict(entries).items(), self._booked_ktime_ns, programs)
 
     def forget_times(self, key: bytes) -> None:
-        """Free an entry of a process image that ended."""
+        """Free an entry of a program that ended."""
         for times in self._times:
             times.delete(key)
 
@@ -440,7 +441,7 @@ class Programs:
                 calls = list(wire.OPEN_CALL.all_named(thread["calls"]))
                 calls = calls[: min(thread["depth"], wire.MAX_DEPTH)]
                 if calls and thread["preload_slot"]:
-                    image = (thread["pid"], thread["program_ktime_ns"])
-                    calls = self.preloaded.still_open(image, thread["preload_slot"], calls)
+                    program = (thread["pid"], thread["program_ktime_ns"])
+                    calls = self.preloaded.still_open(program, thread["preload_slot"], calls)
                 if calls:
                     yield thread, calls

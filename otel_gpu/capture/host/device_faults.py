@@ -16,6 +16,7 @@ from otel_gpu.capture.host.nvml import NvmlDevices
 from otel_gpu.config import Config
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import json_record
 
 KERNEL_LOG: Final = "kernel_log"
@@ -26,17 +27,16 @@ _MAX_KINDS = 256
 # A device may say the same thousands of times a second.
 _REPEAT_S = 1.0
 
-Image = tuple[int, int]
 _Kind = tuple[int, str, int]
 
 
 def open_devices(
-    config: Config, images: Callable[[], Mapping[int, int]]
+    config: Config, watched: Callable[[], Mapping[int, int]]
 ) -> tuple[NvmlDevices, "DeviceFaults"]:
     """Open the sources of what devices say: their figures, which are not read yet, and their errors."""
     log = KernelLog(config.devices.kernel_log if config.devices.enabled else "")
     nvml = NvmlDevices(config.devices.interval_s, wants_xids=not log.is_open)
-    return nvml, DeviceFaults(log, nvml, images, knows_pids=is_in_initial_pid_namespace())
+    return nvml, DeviceFaults(log, nvml, watched, knows_pids=is_in_initial_pid_namespace())
 
 
 class DeviceFaults:
@@ -46,7 +46,7 @@ class DeviceFaults:
     Args:
         log: The kernel's log.
         nvml: What is asked where the log cannot be read.
-        images: ``program_ktime_ns`` by pid of every process that is watched.
+        watched: ``program_ktime_ns`` by pid of every process that is watched.
         knows_pids: Whether the driver's pids are the agent's: it is in the initial pid namespace.
         clock: A monotonic clock in seconds.
     """
@@ -55,14 +55,14 @@ class DeviceFaults:
         self,
         log: KernelLog,
         nvml: NvmlDevices,
-        images: Callable[[], Mapping[int, int]],
+        watched: Callable[[], Mapping[int, int]],
         *,
         knows_pids: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._nvml = nvml
-        self._images = images
+        self._watched = watched
         self._knows_pids = knows_pids
         self._clock = clock
         # A process may be gone by the time its fault is read.
@@ -76,9 +76,9 @@ class DeviceFaults:
         """What was lost, by reason."""
         return {"kernel_log_overrun": self._log.overrun}
 
-    def note_ended(self, images: Iterable[Image]) -> None:
-        """Take in which images ended, before anything of what came after is read."""
-        for pid, program_ktime_ns in images:
+    def note_ended(self, watched: Iterable[ProcessKey]) -> None:
+        """Take in which programs ended, before anything of what came after is read."""
+        for pid, program_ktime_ns in watched:
             self._ended[pid] = program_ktime_ns
 
     def read(self, *, is_last: bool = False) -> Iterator[bytes]:
@@ -107,16 +107,16 @@ class DeviceFaults:
 
     def _tell(self, told_by: str, xid: Xid, times: int, now_s: float) -> bytes:
         self._told_s[xid[:3]] = now_s
-        pid, program_ktime_ns = self._find_image(xid.pid)
+        pid, program_ktime_ns = self._find_program(xid.pid)
         body = {"told_by": told_by, "times": times, **xid._asdict()}
         ktime_ns = kernel_clock.ktime_ns()
         return json_record(
             wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, program_ktime_ns=program_ktime_ns
         )
 
-    def _find_image(self, pid: int) -> Image:
+    def _find_program(self, pid: int) -> ProcessKey:
         if not pid or not self._knows_pids:
             return 0, 0
-        images = self._images()
-        program_ktime_ns = images[pid] if pid in images else self._ended.get(pid, 0)
+        watched = self._watched()
+        program_ktime_ns = watched[pid] if pid in watched else self._ended.get(pid, 0)
         return (pid, program_ktime_ns) if program_ktime_ns else (0, 0)

@@ -17,17 +17,17 @@ class HostMetrics:
 
     Args:
         config: Says which of them are read, and how often.
-        images: ``program_ktime_ns`` by pid of every process that is watched.
+        watched: ``program_ktime_ns`` by pid of every process that is watched.
 
     Attributes:
         faults: What the driver says of devices.
     """
 
-    def __init__(self, config: Config, images: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(self, config: Config, watched: Callable[[], Mapping[int, int]]) -> None:
         self._config = config
-        self._images = images
+        self._watched = watched
         self._pressure = PressureReader()
-        self._devices, self.faults = open_devices(config, images)
+        self._devices, self.faults = open_devices(config, watched)
         self._fabric = FabricReader(config.fabric.interval_s, config.fabric.root)
 
     def start(self) -> None:
@@ -45,7 +45,7 @@ class HostMetrics:
 
     def pressure(self) -> Iterator[bytes]:
         """Yield the load of the host and of the watched cgroups."""
-        info = self._pressure.read(list(self._images()))
+        info = self._pressure.read(list(self._watched()))
         yield json_record(wire.RECORD_PRESSURE, kernel_clock.ktime_ns(), info)
 
     def devices(self) -> Iterator[bytes]:

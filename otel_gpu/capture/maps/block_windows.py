@@ -16,10 +16,10 @@ from otel_gpu.capture.maps.blocks import BlockMaps
 from otel_gpu.capture.probes.attachments import Attachments
 from otel_gpu.config import Config
 from otel_gpu.procfs.mapped_files import FileId
+from otel_gpu.stacks.samples import ProcessKey
 
 MAX_PAUSE_S = 30.0
 
-Image = tuple[int, int]
 _ALLOCATIONS, _FREES = map(wire.MEMORY_TOTALS.fields.index, ("allocations", "frees"))
 
 
@@ -52,18 +52,18 @@ class BlockWindows:
         self._limit = config.memory.blocks_per_second
         self._clock = clock
         self._windows: dict[FileId, _Window] = {}
-        self._reports: dict[Image, int] = {}
+        self._reports: dict[ProcessKey, int] = {}
         self.counts = {"pauses": 0, "paused_ms": 0}
 
-    def adjust(self, images: Mapping[int, int]) -> Iterator[Collection[Image]]:
+    def adjust(self, watched: Mapping[int, int]) -> Iterator[Collection[ProcessKey]]:
         """
         Close the windows that have seen too many reports, and open those that are due.
 
         Args:
-            images: ``program_ktime_ns`` by pid of every process that is watched.
+            watched: ``program_ktime_ns`` by pid of every process that is watched.
 
         Yields:
-            The images of which nothing is known from before a window, as (pid, program_ktime_ns). It
+            The programs of which nothing is known from before a window, as (pid, program_ktime_ns). It
             opens when the next one is asked for.
         """
         now_s = self._clock()
@@ -76,7 +76,7 @@ class BlockWindows:
             if window.resumes_s is None:
                 self._close(file, window, max((made.get(pid, 0) for pid in pids), default=0), now_s)
             elif now_s >= window.resumes_s:
-                yield [(pid, images[pid]) for pid in pids if pid in images]
+                yield [(pid, watched[pid]) for pid in pids if pid in watched]
                 self.counts["paused_ms"] += round(1_000 * (now_s - window.began_s))
                 self._windows[file] = _Window(now_s)
                 self._attachments.see_reports(file)
@@ -94,13 +94,13 @@ class BlockWindows:
     def _count_reports(self) -> dict[int, int]:
         # Since the last time, by pid.
         made: dict[int, int] = {}
-        reports: dict[Image, int] = {}
+        reports: dict[ProcessKey, int] = {}
         for key, value in self._blocks.read_totals():
             program_ktime_ns, pid, _ = wire.DEVICE_KEY.unpack(key)
             totals = wire.MEMORY_TOTALS.unpack(value)
-            image = (pid, program_ktime_ns)
-            reports[image] = reports.get(image, 0) + totals[_ALLOCATIONS] + totals[_FREES]
-        for image, count in reports.items():
-            made[image[0]] = made.get(image[0], 0) + count - self._reports.get(image, 0)
+            program = (pid, program_ktime_ns)
+            reports[program] = reports.get(program, 0) + totals[_ALLOCATIONS] + totals[_FREES]
+        for program, count in reports.items():
+            made[program[0]] = made.get(program[0], 0) + count - self._reports.get(program, 0)
         self._reports = reports
         return made

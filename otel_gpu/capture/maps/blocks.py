@@ -15,6 +15,7 @@ from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.bpf.settings import block_mode
 from otel_gpu.config import Config
 from otel_gpu.errors import MapFullError
+from otel_gpu.stacks.samples import ProcessKey
 
 STACK_OF_ONE: Final = 1 << wire.STACK_OF_ONE_BIT
 """In the key of a stack: it is of one block alone."""
@@ -48,7 +49,7 @@ class BlockMaps:
 
     Attributes:
         are_followed: Whether anything is wanted of them.
-        maps: What an ended image may leave behind. Keys begin with image, address and pid.
+        maps: What an ended program may leave behind. Keys begin with program, address and pid.
     """
 
     def __init__(self, bpf: BpfObject, config: Config) -> None:
@@ -65,9 +66,9 @@ class BlockMaps:
 
     def read_totals(self) -> Iterator[tuple[bytes, bytes]]:
         """
-        Yield each device of each image that a framework reported on, as ``MEMORY_TOTALS``.
+        Yield each device of each program that a framework reported on, as ``MEMORY_TOTALS``.
 
-        All are 0 where only what an image inherited was reported.
+        All are 0 where only what a program inherited was reported.
         """
         for key, read in self._devices.entries():
             # It may be read in the middle of a report.
@@ -76,7 +77,7 @@ class BlockMaps:
             yield key, value[_TOTALS]
 
     def forget_totals(self, key: bytes) -> None:
-        """Free a device of an image that ended."""
+        """Free a device of a program that ended."""
         self._devices.delete(key)
         self._unread.delete(key)
 
@@ -86,19 +87,19 @@ class BlockMaps:
             yield key, value[_HOLDER]
 
     def forget_holder(self, key: bytes) -> None:
-        """Free a holder of an image that ended, or that will hold nothing any more."""
+        """Free a holder of a program that ended, or that will hold nothing any more."""
         self._holders.delete(key)
 
-    def forget_blocks(self, images: Collection[tuple[int, int]]) -> None:
-        """Forget all blocks of images, as (pid, program_ktime_ns)."""
+    def forget_blocks(self, programs: Collection[ProcessKey]) -> None:
+        """Forget all blocks of programs, as (pid, program_ktime_ns)."""
         for key, _ in list(self._blocks.entries()):
             program_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
-            if (pid, program_ktime_ns) in images:
+            if (pid, program_ktime_ns) in programs:
                 self._blocks.delete(key)
 
-    def break_chain(self, image: tuple[int, int], stack: int) -> None:
-        """Say that a key made of frame pointers, of an image as (pid, program_ktime_ns), is of several stacks."""
-        pid, program_ktime_ns = image
+    def break_chain(self, program: ProcessKey, stack: int) -> None:
+        """Say that a key made of frame pointers, of a program as (pid, program_ktime_ns), is of several stacks."""
+        pid, program_ktime_ns = program
         try:
             self._broken_chains.update(
                 _CHAIN.pack(program_ktime_ns, stack, pid), (1).to_bytes(4, "little")
@@ -106,30 +107,30 @@ class BlockMaps:
         except MapFullError:
             return
 
-    def read_map(self, image: tuple[int, int], device: int, ktime_ns: int) -> dict[str, Any] | None:
+    def read_map(self, program: ProcessKey, device: int, ktime_ns: int) -> dict[str, Any] | None:
         """
         Return what was where on a device when a request failed, as RECORD_MEMORY_MAP has it.
 
         Args:
-            image: The process image that asked, as (pid, program_ktime_ns).
+            program: The program that asked, as (pid, program_ktime_ns).
             device: As the process sees it.
             ktime_ns: When that was.
 
         Returns:
             None: there was another failure before that, and nobody read the map meanwhile.
         """
-        pid, program_ktime_ns = image
+        pid, program_ktime_ns = program
         key = wire.DEVICE_KEY.pack(program_ktime_ns, pid, max(device, 0))
         if self._unread.lookup(key) != ktime_ns.to_bytes(8, "little"):
             return None
         blocks: dict[int, tuple[int, int]] = {}
-        segments = self._segments(image, device, ktime_ns)
+        segments = self._segments(program, device, ktime_ns)
         # What is freed meanwhile is among the freed before it is gone from the others.
         for bpf_map in (self._blocks, self._freed):
             for raw_key, raw in bpf_map.entries():
                 owner, address, owner_pid, kind = wire.BLOCK_KEY.unpack(raw_key)
                 size_bytes, _, stack, since_ktime_ns, at, _ = wire.BLOCK.unpack(raw)
-                if (owner_pid, owner) != image or since_ktime_ns > ktime_ns:
+                if (owner_pid, owner) != program or since_ktime_ns > ktime_ns:
                     continue
                 if max(at, 0) == max(device, 0):
                     if kind == wire.MEMORY_SEGMENT:
@@ -141,13 +142,13 @@ class BlockMaps:
         self._unread.delete(key)
         return self._describe(device, segments, blocks)
 
-    def _segments(self, image: tuple[int, int], device: int, ktime_ns: int) -> dict[int, int]:
+    def _segments(self, program: ProcessKey, device: int, ktime_ns: int) -> dict[int, int]:
         segments: dict[int, int] = {}
         mappings: dict[int, tuple[int, int]] = {}
         physical: dict[int, int] = {}
         for raw_key, raw in self._allocations.entries():
             owner, address, pid, layer = wire.ALLOCATION_KEY.unpack(raw_key)
-            if (pid, owner) != image:
+            if (pid, owner) != program:
                 continue
             size_bytes, of, at, _, since_ktime_ns = wire.ALLOCATION.unpack(raw)
             if layer == wire.MEMORY_PHYSICAL:

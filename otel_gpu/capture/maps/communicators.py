@@ -28,7 +28,7 @@ class CommunicatorMaps:
     The kernel side's maps of communicators.
 
     Attributes:
-        maps: What an ended image may leave behind. Keys begin with image, an address and pid.
+        maps: What an ended program may leave behind. Keys begin with program, an address and pid.
     """
 
     def __init__(self, bpf: BpfObject) -> None:
@@ -41,13 +41,13 @@ class CommunicatorMaps:
         )
 
     def read(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each communicator of each image, as ``COMMUNICATOR``."""
+        """Yield each communicator of each program, as ``COMMUNICATOR``."""
         for key, value in self._communicators.entries():
             if value[_MADE] != _NOT_MADE:
                 yield key, value[_COMMUNICATOR]
 
     def forget(self, key: bytes) -> None:
-        """Free one of an image that ended, or that was destroyed."""
+        """Free one of a program that ended, or that was destroyed."""
         self._communicators.delete(key)
 
 

@@ -11,20 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from otel_gpu import wire
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import Entry
 
 # A process with fewer entries keeps all of them: who had which pid is told of it.
 _ENOUGH = 256
 _FIELDS = wire.TIMES_KEY.fields
-_PID, _IMAGE, _IS_FOLDED = (
+_PID, _PROCESS_KEY, _IS_FOLDED = (
     _FIELDS.index(name) for name in ("pid", "program_ktime_ns", "is_folded")
 )
 _WHO, _WHO_TID, _END, _END_TID = (
     _FIELDS.index(name) for name in ("who_pid", "who_tid", "end_pid", "end_tid")
 )
 _NOTHING = bytes(wire.TIMES.size)
-
-Image = tuple[int, int]
 
 
 class EndedWaits:
@@ -41,27 +40,29 @@ class EndedWaits:
     ) -> None:
         self._drop = drop
         self._lives = lives or (lambda pid: Path(f"/proc/{pid}").exists())
-        self._sums: dict[Image, dict[bytes, tuple[int, int, int]]] = {}
+        self._sums: dict[ProcessKey, dict[bytes, tuple[int, int, int]]] = {}
         # Values at the time before: what changed since then is not over.
         self._before: dict[bytes, bytes] = {}
 
-    def fold(self, latest: Mapping[bytes, bytes], excepted: Iterable[Image] = ()) -> list[Entry]:
+    def fold(
+        self, latest: Mapping[bytes, bytes], excepted: Iterable[ProcessKey] = ()
+    ) -> list[Entry]:
         """Return what becomes of entries: those that are gone have nothing, the sums have all."""
-        by_image: dict[Image, list[bytes]] = {}
+        by_program: dict[ProcessKey, list[bytes]] = {}
         for key in latest:
             fields = wire.TIMES_KEY.unpack(key)
-            by_image.setdefault((fields[_PID], fields[_IMAGE]), []).append(key)
-        for image in self._sums.keys() - by_image.keys():
-            del self._sums[image]
+            by_program.setdefault((fields[_PID], fields[_PROCESS_KEY]), []).append(key)
+        for program in self._sums.keys() - by_program.keys():
+            del self._sums[program]
         before, self._before = self._before, {}
         known: dict[int, bool] = {0: False}
         changed: dict[bytes, bytes] = {}
-        for image, keys in by_image.items():
-            if len(keys) <= _ENOUGH or image in excepted:
+        for program, keys in by_program.items():
+            if len(keys) <= _ENOUGH or program in excepted:
                 continue
             for key in keys:
                 if before.get(key) == latest[key] and self._is_over(key, known):
-                    self._add(image, key, latest[key], changed)
+                    self._add(program, key, latest[key], changed)
                 else:
                     self._before[key] = latest[key]
         return list(changed.items())
@@ -73,14 +74,16 @@ class EndedWaits:
             known[pid] = self._lives(pid)
         return pids != {0} and not any(known[pid] for pid in pids)
 
-    def _add(self, image: Image, key: bytes, value: bytes, changed: dict[bytes, bytes]) -> None:
+    def _add(
+        self, program: ProcessKey, key: bytes, value: bytes, changed: dict[bytes, bytes]
+    ) -> None:
         time_ns, count, ended_ns, who, end = wire.TIMES.unpack(value)
         fields = list(wire.TIMES_KEY.unpack(key))
         for pid, tid, name in ((_WHO, _WHO_TID, who), (_END, _END_TID, end)):
             fields[pid], fields[tid] = _number(name) if fields[pid] else 0, 0
         fields[_IS_FOLDED] = wire.FOLDED_BY_NAME
         folded = wire.TIMES_KEY.pack(*fields)
-        sums = self._sums.setdefault(image, {})
+        sums = self._sums.setdefault(program, {})
         known = sums.get(folded, (0, 0, 0))
         sums[folded] = (known[0] + time_ns, known[1] + count, known[2] + ended_ns)
         changed[key] = _NOTHING

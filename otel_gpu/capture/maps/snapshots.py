@@ -18,6 +18,7 @@ from otel_gpu.config import Config
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.process_log import PROCESS_LOG
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import (
     MAX_COMMUNICATORS_PER_RECORD,
@@ -33,14 +34,14 @@ from otel_gpu.wire.agent_records import (
 from otel_gpu.wire.histogram_layout import duration_bounds_ns
 
 # The first fields of the keys of series and times: program_ktime_ns, pid.
-_IMAGE = struct.Struct("<QI")
+_PROCESS_KEY = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
 # Of those of holders and communicators: program_ktime_ns, stack or handle, pid.
-_HOLDER_IMAGE = struct.Struct("<QQI")
+_HOLDER_KEY = struct.Struct("<QQI")
 # Readings in a row in which open waits are not booked, where the lifecycle ring is never empty.
 _MOST_PUT_OFF = 3
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
@@ -53,13 +54,13 @@ class _Reading:
         self,
         read: Callable[[], Iterator[Entry]],
         free: Callable[[bytes], None],
-        image: Callable[[bytes], tuple[int, int]],
-        read_of: Callable[[Collection[tuple[int, int]]], Iterator[Entry]] | None = None,
+        key_of: Callable[[bytes], ProcessKey],
+        read_of: Callable[[Collection[ProcessKey]], Iterator[Entry]] | None = None,
     ) -> None:
         self._read = read
         self._read_of = read_of or (lambda _: read())
         self._free = free
-        self._image = image
+        self._process_key = key_of
         self.latest: dict[bytes, bytes] = {}
         # Of the entries that were returned last, those that are not new, as they were before.
         self.before: dict[bytes, bytes] = {}
@@ -71,13 +72,13 @@ class _Reading:
         self.latest.update(changed)
         return changed
 
-    def images(self) -> set[tuple[int, int]]:
-        """Return the images, as (pid, program_ktime_ns), that had entries when last read."""
-        return {self._image(key) for key in self.latest}
+    def keys(self) -> set[ProcessKey]:
+        """Return the programs, as (pid, program_ktime_ns), that had entries when last read."""
+        return {self._process_key(key) for key in self.latest}
 
-    def last(self, ended: Collection[tuple[int, int]]) -> list[Entry]:
-        """Return the entries of images that ended, as (pid, program_ktime_ns), and free them."""
-        last = [entry for entry in self._read_of(ended) if self._image(entry[0]) in ended]
+    def last(self, ended: Collection[ProcessKey]) -> list[Entry]:
+        """Return the entries of programs that ended, as (pid, program_ktime_ns), and free them."""
+        last = [entry for entry in self._read_of(ended) if self._process_key(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
             if key in self.latest:
@@ -115,17 +116,20 @@ class Snapshots:
         self._floor_ns = round(config.spans.slow_floor_us * 1_000)
         self._open_limit_ns = round(config.capture.open_call_limit_s * 1_000_000_000)
         self._series = _Reading(
-            programs.read_aggregates, programs.forget_aggregate, _image, programs.read_aggregates
+            programs.read_aggregates,
+            programs.forget_aggregate,
+            _process_key,
+            programs.read_aggregates,
         )
         self._times = _Reading(
-            programs.read_times, programs.forget_times, _image, programs.read_times
+            programs.read_times, programs.forget_times, _process_key, programs.read_times
         )
         self._ended_waits = EndedWaits(self._times.drop)
         blocks = programs.blocks
-        self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _image)
-        self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_image)
+        self._memory = _Reading(blocks.read_totals, blocks.forget_totals, _process_key)
+        self._holders = _Reading(blocks.read_holders, blocks.forget_holder, _holder_key)
         ranks = programs.communicators
-        self._communicators = _Reading(ranks.read, ranks.forget, _holder_image)
+        self._communicators = _Reading(ranks.read, ranks.forget, _holder_key)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self._counters: tuple[int, ...] = ()
         # How often in a row open waits were not booked.
@@ -137,7 +141,7 @@ class Snapshots:
         self.resources = ResourceMaps(programs, watched)
         self.culprits = UnwatchedBlockers(watched)
         rhythms = (programs.rhythms, programs.preloaded.rhythms)
-        self.steps = FoundSteps(rhythms, programs.processes.image, lose=self._lose_steps)
+        self.steps = FoundSteps(rhythms, programs.processes.program_ktime_ns, lose=self._lose_steps)
 
     def _lose_steps(self, pid: int, uid: int) -> None:
         self._programs.lose(wire.COUNTER_RHYTHMS_WITHHELD)
@@ -149,8 +153,8 @@ class Snapshots:
         changed = self._series.changed()
         yield from aggregates_records(kernel_clock.ktime_ns(), changed)
 
-    def last_aggregates(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the series of images that ended, as (pid, program_ktime_ns), and free them."""
+    def last_aggregates(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield the series of programs that ended, as (pid, program_ktime_ns), and free them."""
         yield from aggregates_records(kernel_clock.ktime_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
@@ -166,12 +170,12 @@ class Snapshots:
     def fold_ended_waits(self) -> Iterator[bytes]:
         """Yield what becomes of entries of the time account that are about who ended."""
         # What programs divide themselves is no entry of the kernel's.
-        folded = self._ended_waits.fold(self._times.latest, self._programs.preloaded.images())
+        folded = self._ended_waits.fold(self._times.latest, self._programs.preloaded.keys())
         if folded:
             yield times_record(kernel_clock.ktime_ns(), folded)
 
-    def last_times(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the time account of images that ended, and free it, with what they counted themselves."""
+    def last_times(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield the time account of programs that ended, and free it, with what they counted themselves."""
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.last(ended))
         self._programs.preloaded.close(ended)
 
@@ -179,8 +183,8 @@ class Snapshots:
         """Yield what changed of the memory that frameworks hand out, and of who holds it."""
         yield from self._pack_memory(self._memory.changed(), self._holders.changed())
 
-    def last_memory(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the memory of images that ended, and free its entries."""
+    def last_memory(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield the memory of programs that ended, and free its entries."""
         totals = self._memory.last(ended)
         yield from self._pack_memory(totals, self._holders.last(ended))
         # The map may be large, and most programs have nothing in it.
@@ -196,10 +200,10 @@ class Snapshots:
             if is_over(key, holder):
                 self._holders.drop(key)
 
-    def forget_holders(self, images: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield that nobody holds anything in these images, as what is known of it is old."""
-        gone = self._holders.last(images)
-        self._programs.blocks.forget_blocks(images)
+    def forget_holders(self, programs: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield that nobody holds anything in these programs, as what is known of it is old."""
+        gone = self._holders.last(programs)
+        self._programs.blocks.forget_blocks(programs)
         nothing = bytes(wire.HOLDER.size)
         entries = [(key, nothing) for key, _ in gone]
         yield from memory_records(wire.RECORD_HOLDERS, kernel_clock.ktime_ns(), entries)
@@ -212,8 +216,8 @@ class Snapshots:
             if is_ended(communicator):
                 self._communicators.drop(key)
 
-    def last_communicators(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the communicators of images that ended, and free them."""
+    def last_communicators(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield the communicators of programs that ended, and free them."""
         yield from _communicators_records(self._communicators.last(ended))
 
     def memory_map(self, record: bytes) -> Iterator[bytes]:
@@ -228,14 +232,14 @@ class Snapshots:
                 wire.RECORD_MEMORY_MAP, ktime_ns, info, pid=pid, program_ktime_ns=program_ktime_ns
             )
 
-    def last_of_others(self, living: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield and free what is left of images that are not among those that live."""
+    def last_of_others(self, living: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield and free what is left of programs that are not among those that live."""
         readings = (
             *(self._series, self._times, self._memory, self._holders),
             self._communicators,
         )
-        found = set().union(*(reading.images() for reading in readings))
-        ended = (found | self._programs.preloaded.images()) - set(living)
+        found = set().union(*(reading.keys() for reading in readings))
+        ended = (found | self._programs.preloaded.keys()) - set(living)
         if ended:
             yield from self.last_aggregates(ended)
             yield from self.last_times(ended)
@@ -322,13 +326,13 @@ def _ended_ns(times: bytes) -> int:
     return ended_ns
 
 
-def _holder_image(key: bytes) -> tuple[int, int]:
-    program_ktime_ns, _, pid = _HOLDER_IMAGE.unpack_from(key)
+def _holder_key(key: bytes) -> ProcessKey:
+    program_ktime_ns, _, pid = _HOLDER_KEY.unpack_from(key)
     return pid, program_ktime_ns
 
 
-def _image(key: bytes) -> tuple[int, int]:
-    program_ktime_ns, pid = _IMAGE.unpack_from(key)
+def _process_key(key: bytes) -> ProcessKey:
+    program_ktime_ns, pid = _PROCESS_KEY.unpack_from(key)
     return pid, program_ktime_ns
 
 

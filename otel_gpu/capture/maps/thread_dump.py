@@ -82,7 +82,8 @@ class ThreadDumps:
         """Look at all of these once; those that are gone are left out."""
         found: list[ThreadDump] = []
         keys = {
-            wire.LOOK_KEY.pack(*key): image.to_bytes(8, "little") for key, image in whom.items()
+            wire.LOOK_KEY.pack(*key): program_ktime_ns.to_bytes(8, "little")
+            for key, program_ktime_ns in whom.items()
         }
         waiting = list(keys)
         while waiting:

@@ -26,7 +26,7 @@ _CONTEXTS = {wire.CONTEXT_GAP: _GAP, wire.CONTEXT_CALL: _CALL, wire.CONTEXT_SYNC
 
 
 class PreloadTimes:
-    """The account of one process image, whose time on a CPU is divided anew each time it is read."""
+    """The account of one program, whose time on a CPU is divided anew each time it is read."""
 
     def __init__(self, before: PreloadReading | None) -> None:
         self._before = {} if before is None else spent(before, 0)
@@ -36,10 +36,10 @@ class PreloadTimes:
         self, entries: Iterable[Entry], reading: PreloadReading, booked_ktime_ns: tuple[int, int]
     ) -> list[Entry]:
         """
-        Return the account of the image, as the kernel side would have seen it.
+        Return the account of the program, as the kernel side would have seen it.
 
         Args:
-            entries: What the kernel side has of the image.
+            entries: What the kernel side has of the program.
             reading: Its shared memory.
             booked_ktime_ns: Between which moments the account was booked, one thread after another.
         """

@@ -14,7 +14,7 @@ from otel_gpu.capture.preload.shared_memory import (
     read_header,
     read_memory,
 )
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
@@ -34,12 +34,12 @@ Value = tuple[int, ...]
 
 class PreloadedProgram:
     """
-    The memory of one process image.
+    The memory of one program.
 
     Args:
         fd: The memory, open to read and write; this object closes it.
         address: Where the process has it.
-        image: Whose it is.
+        program: Whose it is.
         uid: Its user.
 
     Attributes:
@@ -51,17 +51,17 @@ class PreloadedProgram:
         PreloadError: It is none that we can read.
     """
 
-    def __init__(self, fd: int, address: int, image: Image, uid: int) -> None:
+    def __init__(self, fd: int, address: int, process: ProcessKey, uid: int) -> None:
         self.fd = fd
         self.uid = uid
         self._address = address
-        self._image = image
+        self._process = process
         self._names: dict[bytes, bytes] = {}
         self._values: dict[bytes, Value] = {}
         self._before: dict[bytes, Value] = {}
         self._lost = (0,) * wire.PRELOAD_LOSSES
         self._latest: PreloadReading | None = None
-        if read_header(self._pread)["start_ktime_ns"] < image[1] - _BEGINNING_NS:
+        if read_header(self._pread)["start_ktime_ns"] < process[1] - _BEGINNING_NS:
             self._latest = read_memory(self._pread)
             self._before = {
                 key: wire.AGGREGATE.unpack(value) for key, value in self._latest.series.items()
@@ -120,7 +120,7 @@ class PreloadedProgram:
         self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int], *, is_new: bool
     ) -> list[Entry]:
         """
-        Return the account of this image; see ``PreloadTimes``.
+        Return the account of this program; see ``PreloadTimes``.
 
         ``is_new`` says to read for that where threads are; else they are where they were when that was
         read last.
@@ -161,7 +161,7 @@ class PreloadedProgram:
 
     def _name_of(self, key: bytes) -> bytes:
         if key not in self._names:
-            pid, program_ktime_ns = self._image
+            pid, program_ktime_ns = self._process
             fields = wire.PRELOAD_KEY.named(key)
             name = wire.AGGREGATE_KEY.build(program_ktime_ns=program_ktime_ns, pid=pid, **fields)
             self._names[key] = name

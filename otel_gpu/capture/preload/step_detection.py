@@ -17,7 +17,7 @@ from otel_gpu.limits.work_budget import WorkBudget
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
 from otel_gpu.procfs.process_facts import read_ids
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 
 _NO_CALLS: Final = CallSequence((), (), (), {})
 _ROUNDS_MADE = wire.PRELOAD_RHYTHM.offset_of("rounds_made")
@@ -27,11 +27,11 @@ _COUNT_BYTES = 8
 
 
 class _Memory:
-    """The rhythms of one process image; without a descriptor (-1), there is nothing in them."""
+    """The rhythms of one program; without a descriptor (-1), there is nothing in them."""
 
-    def __init__(self, fd: int, image: Image, uid: int, first: int) -> None:
+    def __init__(self, fd: int, program: ProcessKey, uid: int, first: int) -> None:
         self.fd = fd
-        self.image = image
+        self.program = program
         self.uid = uid
         self.is_left = False
         self.indices = range(first, first + wire.PRELOAD_RHYTHMS)
@@ -48,7 +48,7 @@ class _Memory:
         if own_tid not in self.tids:
             if len(self.tids) >= wire.PRELOAD_SLOTS:
                 self.tids.clear()
-            self.tids[own_tid] = _find_tid(self.image[0], own_tid, self._own_pid())
+            self.tids[own_tid] = _find_tid(self.program[0], own_tid, self._own_pid())
         return self.tids[own_tid]
 
     def read(self, offset: int, size_bytes: int) -> bytes:
@@ -81,21 +81,21 @@ class PreloadRhythms(PeriodMemory):
     def __init__(self, lost: list[int], budget: WorkBudget) -> None:
         self._lost = lost
         self._budget = budget
-        self._memories: dict[Image, _Memory] = {}
+        self._memories: dict[ProcessKey, _Memory] = {}
         self._by_index: dict[int, _Memory] = {}
         self._first = count(wire.MAX_RHYTHMS, wire.PRELOAD_RHYTHMS)
 
-    def add(self, image: Image, fd: int, uid: int) -> None:
+    def add(self, program: ProcessKey, fd: int, uid: int) -> None:
         """
         Read those of another program, from now on; the descriptor is the caller's.
 
         Raises:
             OSError: It cannot be read or written.
         """
-        if image in self._memories:
-            self._drop(image)
-        memory = _Memory(os.dup(fd), image, uid, next(self._first))
-        self._memories[image] = memory
+        if program in self._memories:
+            self._drop(program)
+        memory = _Memory(os.dup(fd), program, uid, next(self._first))
+        self._memories[program] = memory
         self._by_index |= dict.fromkeys(memory.indices, memory)
         # What an agent before us has left there.
         for index in memory.indices:
@@ -104,28 +104,28 @@ class PreloadRhythms(PeriodMemory):
                 self._give(index, 1)
                 memory.rounds_read[index] = self._rounds_made(index)
 
-    def leave(self, image: Image, *, is_readable: bool = True) -> None:
+    def leave(self, program: ProcessKey, *, is_readable: bool = True) -> None:
         """Release a program's rhythms as soon as its threads returned them, or its memory at once."""
-        if image in self._memories:
-            self._memories[image].is_left = True
+        if program in self._memories:
+            self._memories[program].is_left = True
             if not is_readable:
-                self._memories[image].close()
+                self._memories[program].close()
 
     def close(self) -> None:
         """Let go of all."""
-        for image in list(self._memories):
-            self._drop(image)
+        for program in list(self._memories):
+            self._drop(program)
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield those that threads have, as (index, ``struct rhythm``)."""
-        for image, memory in list(self._memories.items()):
-            if not (memory.is_left or self._budget.allows(image, memory.uid)):
+        for program, memory in list(self._memories.items()):
+            if not (memory.is_left or self._budget.allows(program, memory.uid)):
                 continue
-            with self._budget.paying(image, memory.uid):
+            with self._budget.paying(program, memory.uid):
                 rhythms = list(self._rhythms_of(memory))
             yield from rhythms
             if memory.is_left and not rhythms:
-                self._drop(image)
+                self._drop(program)
 
     def _rhythms_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
         if memory.fd < 0:
@@ -150,7 +150,7 @@ class PreloadRhythms(PeriodMemory):
         """Return ``struct rhythm``, as it is now, of the thread as the kernel side would name it."""
         memory = self._by_index[index]
         fields = super().rhythm(index)
-        pid, program_ktime_ns = memory.image
+        pid, program_ktime_ns = memory.program
         last_ktime_ns = min(fields["last_return_ktime_ns"], kernel_clock.ktime_ns())
         return fields | {
             "pid": pid,
@@ -163,16 +163,16 @@ class PreloadRhythms(PeriodMemory):
     def calls(self, index: int) -> CallSequence:
         """Return the calls that are kept; none, if they cannot have been made."""
         calls = super().calls(index)
-        starts_ns = [self._by_index[index].image[1], *calls.starts_ns]
+        starts_ns = [self._by_index[index].program[1], *calls.starts_ns]
         returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), kernel_clock.ktime_ns()]
         return calls if all(map(le, starts_ns, returns_ns)) else _NO_CALLS
 
     def rounds(self, index: int, *, is_last: bool = False) -> Sequence[Round]:
         """Return the rounds since they were last asked for; with the one that the thread ended after."""
         memory = self._by_index[index]
-        if not (is_last or self._budget.allows(memory.image, memory.uid)):
+        if not (is_last or self._budget.allows(memory.program, memory.uid)):
             return ()
-        with self._budget.paying(memory.image, memory.uid):
+        with self._budget.paying(memory.program, memory.uid):
             return self._rounds(index, memory, is_last=is_last)
 
     def _rounds(self, index: int, memory: _Memory, *, is_last: bool) -> Sequence[Round]:
@@ -186,7 +186,7 @@ class PreloadRhythms(PeriodMemory):
         withheld = max(0, made - read - len(found))
         if is_last:
             found += self._last_round(index)
-        begun_ktime_ns, now_ktime_ns = memory.image[1], kernel_clock.ktime_ns()
+        begun_ktime_ns, now_ktime_ns = memory.program[1], kernel_clock.ktime_ns()
         sound = [
             one
             for one in found
@@ -211,8 +211,8 @@ class PreloadRhythms(PeriodMemory):
     def _rounds_made(self, index: int) -> int:
         return int.from_bytes(self._read(index, _ROUNDS_MADE, _COUNT_BYTES), "little")
 
-    def _drop(self, image: Image) -> None:
-        memory = self._memories.pop(image)
+    def _drop(self, program: ProcessKey) -> None:
+        memory = self._memories.pop(program)
         for index in memory.indices:
             del self._by_index[index]
         memory.close()

@@ -55,7 +55,7 @@ class EarlyCalls:
     def __init__(self, looks: Callable[[], ThreadDumps | None], user_stacks: UserStacks) -> None:
         self._looks = looks
         self._user_stacks = user_stacks
-        self._images: dict[int, int] = {}
+        self._watched: dict[int, int] = {}
         self._due: dict[_Whom, _Due] = {}
         # Who was looked at, what was seen, and what of that nothing was made of yet.
         self._asked: dict[_Whom, _Due] = {}
@@ -66,7 +66,7 @@ class EarlyCalls:
 
     def expect(self, pid: int, program_ktime_ns: int) -> None:
         """A process is watched that has lived before: look at all of its threads."""
-        self._images[pid] = program_ktime_ns
+        self._watched[pid] = program_ktime_ns
         self._due[pid, WHOLE_PROCESS] = _Due(0, 0)
 
     @property
@@ -89,7 +89,7 @@ class EarlyCalls:
         elif self._due:
             self._asked = dict(self._choose(now_ktime_ns))
             self._due = {key: due for key, due in self._due.items() if key not in self._asked}
-            whom = {key: self._images[key[0]] for key in self._asked}
+            whom = {key: self._watched[key[0]] for key in self._asked}
             looks = self._open_looks(len(whom)) if whom else None
             self._taken.extend(looks.take(whom) if looks else ())
             seen = {(look.pid, look.tid) for look in self._taken}
@@ -112,18 +112,22 @@ class EarlyCalls:
         yield from whole[:1] or due[:_LOOKED_AT_A_TIME]
 
     def _forget_others(self, watched: Mapping[int, int]) -> None:
-        gone = {pid for pid, image in self._images.items() if watched.get(pid) != image}
+        gone = {
+            pid
+            for pid, program_ktime_ns in self._watched.items()
+            if watched.get(pid) != program_ktime_ns
+        }
         if gone:
             for kept in (self._due, self._starts):
                 for key in [key for key in kept if key[0] in gone]:
                     del kept[key]
             for pid in gone:
-                del self._images[pid]
+                del self._watched[pid]
 
     def _judge(self, look: ThreadDump, now_ktime_ns: int) -> Iterator[bytes]:
         key = (look.pid, look.tid)
         before = self._starts.pop(key, {})
-        if self._images.get(look.pid) != look.program_ktime_ns:
+        if self._watched.get(look.pid) != look.program_ktime_ns:
             return
         self.counts["looked_at"] += 1
         self.counts["look_unreadable"] += not look.sample

@@ -71,34 +71,34 @@ class ElfSymbols:
 
     def __init__(self, stream: BinaryIO, prefixes: tuple[bytes, ...] = _PREFIXES) -> None:
         self._prefixes = prefixes
-        image = ElfImage(os.dup(stream.fileno()))
-        self._image = image
+        elf = ElfImage(os.dup(stream.fileno()))
+        self._elf = elf
         # A mapping begins at a page, a segment may not.
         self.code_pages = {
             _page(segment.file_offset): _page(segment.address)
-            for segment in image.segments
+            for segment in elf.segments
             if segment.executable
         }
-        self.build_id = image.build_id
-        self.machine = image.machine
+        self.build_id = elf.build_id
+        self.machine = elf.machine
         self.addresses: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         self.functions: list[tuple[str, int]] = []
         for name in _TABLES:
-            section = image.section_header(name)
-            if section is not None and section.link < len(image.sections):
-                self._read_table(section, image.sections[section.link])
-        image.close()
+            section = elf.section_header(name)
+            if section is not None and section.link < len(elf.sections):
+                self._read_table(section, elf.sections[section.link])
+        elf.close()
 
     def starts_among(self, stream: BinaryIO, addresses: set[int]) -> set[int]:
         """Return at which of these addresses any symbol begins, whatever its name."""
-        image = ElfImage(os.dup(stream.fileno()))
+        elf = ElfImage(os.dup(stream.fileno()))
         found: set[int] = set()
-        with closing(image):
-            for table in filter(None, map(image.section_header, _TABLES)):
+        with closing(elf):
+            for table in filter(None, map(elf.section_header, _TABLES)):
                 end = table.file_offset + min(table.size_bytes, _MAX_TABLE_BYTES)
                 for begin in range(table.file_offset, end, _CHUNK_BYTES):
-                    data = image.read_file(begin, min(_CHUNK_BYTES, end - begin))
+                    data = elf.read_file(begin, min(_CHUNK_BYTES, end - begin))
                     rows = memoryview(data)[: len(data) - len(data) % _SYMBOL.size]
                     found.update(addresses.intersection(rows.cast("Q")[_VALUE::_ROW_NUMBERS]))
         return found
@@ -106,10 +106,10 @@ class ElfSymbols:
     def _read_table(self, table: Section, names: Section) -> None:
         if table.size_bytes > _MAX_TABLE_BYTES or names.size_bytes > _MAX_NAMES_BYTES:
             raise ValueError(f"its {table.name} is too large for a library")
-        if not self._image.is_on_disk(table.size_bytes + names.size_bytes):
+        if not self._elf.is_on_disk(table.size_bytes + names.size_bytes):
             raise ValueError(f"its {table.name} is missing from the disk: the file is sparse")
         found = sorted(self._find_rows(table, names))
-        versions = self._image.section_header(".gnu.version") if found else None
+        versions = self._elf.section_header(".gnu.version") if found else None
         later = []
         for number, name, row in found:
             if versions and table.name == ".dynsym" and self._is_hidden(versions, number):
@@ -128,7 +128,7 @@ class ElfSymbols:
         for begin in range(0, names.size_bytes, _WINDOW_BYTES):
             # A name that begins at the end of a window is in it as a whole.
             size = min(_WINDOW_BYTES + _MAX_NAME_BYTES, names.size_bytes - begin)
-            text = self._image.read_file(names.file_offset + begin, size)
+            text = self._elf.read_file(names.file_offset + begin, size)
             if not any(prefix in text for prefix in self._prefixes):
                 continue
             for number, row in self._rows(table):
@@ -146,7 +146,7 @@ class ElfSymbols:
         number = 0
         for begin in range(0, table.size_bytes, _CHUNK_BYTES):
             size = min(_CHUNK_BYTES, table.size_bytes - begin)
-            data = self._image.read_file(table.file_offset + begin, size)
+            data = self._elf.read_file(table.file_offset + begin, size)
             yield from enumerate(
                 _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size]), number
             )
@@ -157,7 +157,7 @@ class ElfSymbols:
         place = _VERSION_BYTES * number
         if place + _VERSION_BYTES > versions.size_bytes:
             return False
-        version = self._image.read_file(versions.file_offset + place, _VERSION_BYTES)
+        version = self._elf.read_file(versions.file_offset + place, _VERSION_BYTES)
         return bool(int.from_bytes(version, "little") & _HIDDEN_VERSION)
 
     def _add_symbol(self, text: bytes, row: tuple[int, ...]) -> None:
@@ -174,7 +174,7 @@ class ElfSymbols:
 
     def file_offset(self, address: int) -> int | None:
         """Return where in the file a virtual address is loaded from."""
-        return self._image.file_offset_of(address)
+        return self._elf.file_offset_of(address)
 
 
 def exported_functions(path: str) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from otel_gpu import wire
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.proc_files import process_name
+from otel_gpu.stacks.samples import ProcessKey
 
 MAX_NAMED = 32
 _MAX_REMEMBERED = 4096
@@ -48,7 +49,7 @@ class MissedStarts:
 
     def __init__(self, lose: Callable[[int], None]) -> None:
         self._lose = lose
-        self._known: Recent[tuple[int, int], None] = Recent(_MAX_REMEMBERED)
+        self._known: Recent[ProcessKey, None] = Recent(_MAX_REMEMBERED)
         self._named: list[dict[str, Any]] = []
         self._doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)
         self._old_doubts: Recent[int, _Doubt] = Recent(_MAX_REMEMBERED)

@@ -1,5 +1,5 @@
 """
-Introducing process images: RECORD_PROCESS, as soon as there is time for it.
+Introducing programs: RECORD_PROCESS, as soon as there is time for it.
 
 Reading /proc takes a good part of a millisecond a process, so a storm of forks and
 execs waits its turn. Whoever is gone by then is known by what its parent said.
@@ -14,6 +14,7 @@ from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
 from otel_gpu.procfs.reader import is_late
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import json_record
 
 _AT_A_TIME = 25
@@ -24,7 +25,7 @@ MAX_WAITING = 8192
 
 class ProcessDiscovery:
     """
-    Process images, as (pid, program_ktime_ns), that nobody has been told about yet.
+    Programs, as (pid, program_ktime_ns), that nobody has been told about yet.
 
     ``environment`` is the value of the option ``capture.environment``.
     """
@@ -32,22 +33,22 @@ class ProcessDiscovery:
     def __init__(self, processes: WatchedProcesses, environment: str = "all") -> None:
         self._processes = processes
         self._environment = environment
-        self._waiting: dict[tuple[int, int], None] = {}
-        self._incomplete: dict[tuple[int, int], None] = {}
+        self._waiting: dict[ProcessKey, None] = {}
+        self._incomplete: dict[ProcessKey, None] = {}
 
     def put_off(self, pid: int, program_ktime_ns: int) -> None:
-        """Introduce an image later; of too many, the one that waits longest is not."""
+        """Introduce a program later; of too many, the one that waits longest is not."""
         self._waiting[pid, program_ktime_ns] = None
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
 
     def give_up(self, pid: int, program_ktime_ns: int) -> None:
-        """Never mind: the image ended, or was replaced."""
+        """Never mind: the program ended, or was replaced."""
         self._waiting.pop((pid, program_ktime_ns), None)
         self._incomplete.pop((pid, program_ktime_ns), None)
 
     def make(self, pid: int, program_ktime_ns: int) -> Iterator[bytes]:
-        """Introduce an image now, or later if it could keep us waiting; nothing comes of one that is gone."""
+        """Introduce a program now, or later if it could keep us waiting; nothing comes of one that is gone."""
         if is_locked(pid):
             self.put_off(pid, program_ktime_ns)
             return
@@ -56,7 +57,7 @@ class ProcessDiscovery:
         # as long as nobody has waited for it. By then, another may have its pid.
         if (
             facts is not None
-            and self._processes.image(pid) in (program_ktime_ns, 0)
+            and self._processes.program_ktime_ns(pid) in (program_ktime_ns, 0)
             and began_by(facts, program_ktime_ns)
         ):
             yield json_record(
@@ -71,21 +72,21 @@ class ProcessDiscovery:
 
     def retry(self) -> None:
         """Introduce those again of which not all could be read, and that may be asked again."""
-        for image in [image for image in self._incomplete if not is_late(image[0])]:
-            del self._incomplete[image]
-            self.put_off(*image)
+        for program in [program for program in self._incomplete if not is_late(program[0])]:
+            del self._incomplete[program]
+            self.put_off(*program)
 
     @property
     def is_pending(self) -> bool:
-        """Whether images wait for their facts."""
+        """Whether programs wait for their facts."""
         return bool(self._waiting)
 
     def make_some(self) -> Iterator[bytes]:
         """Introduce some of those that wait, the longest waiting first."""
         until_s = time.monotonic() + _AT_A_TIME_S
         for _ in range(min(_AT_A_TIME, len(self._waiting))):
-            image = next(iter(self._waiting))
-            del self._waiting[image]
-            yield from self.make(*image)
+            program = next(iter(self._waiting))
+            del self._waiting[program]
+            yield from self.make(*program)
             if time.monotonic() >= until_s:
                 return

@@ -25,7 +25,7 @@ from otel_gpu.procfs.process_root import ServedError
 from otel_gpu.stacks.python.interpreter_memory import check
 from otel_gpu.stacks.python.layouts import OFFSETS_BYTES, UNKNOWN, InterpreterLayout, layout_of
 from otel_gpu.stacks.read_budget import FileWork, NotReadError
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 
 # With its version, if the name has it: "t" is free-threaded, "d" is for debugging.
 _HOLDS_INTERPRETER = re.compile(r"^(?:libpython(3[^/]*)\.so[^/]*|python(3?(?:\.\d+)?)[td]*)$")
@@ -124,7 +124,7 @@ class Interpreters:
         self._clock = clock
         self._true: set[FileId] = set()
         # Whether their frames were trusted, and whether they could not be known.
-        self._forgotten: Recent[Image, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
+        self._forgotten: Recent[ProcessKey, tuple[bool, bool]] = Recent(_MAX_FORGOTTEN)
         self._places: dict[FileId, _Place | None] = {}
         self._known: dict[int, _Interpreter] = {}
         self._news: dict[str, int] = {}
@@ -153,23 +153,23 @@ class Interpreters:
             self._push(pid, known)
         self._settle(pid, known)
 
-    def trusts(self, image: Image) -> bool | None:
-        """Say whether the frames of an image are what they seem to be; None: look again later."""
-        pid, program_ktime_ns = image
+    def trusts(self, process: ProcessKey) -> bool | None:
+        """Say whether the frames of a program are what they seem to be; None: look again later."""
+        pid, program_ktime_ns = process
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
-            return self._forgotten.get(image, (False, False))[0]
+            return self._forgotten.get(process, (False, False))[0]
         if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
             self._settle(pid, known)
             known = self._known[pid]
         return not known.reason if known.is_settled else None
 
-    def is_unusable(self, image: Image) -> bool:
-        """Say whether an image has an interpreter whose frames cannot be known, for a reason that was found."""
-        pid, program_ktime_ns = image
+    def is_unusable(self, process: ProcessKey) -> bool:
+        """Say whether a program has an interpreter whose frames cannot be known, for a reason that was found."""
+        pid, program_ktime_ns = process
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
-            return self._forgotten.get(image, (False, False))[1]
+            return self._forgotten.get(process, (False, False))[1]
         return known.is_settled and bool(known.reason)
 
     def examine_again(self) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.procfs.mapped_files import all_pids, thread_ids
 from otel_gpu.procfs.process_facts import start_ktime_ns
-
-Image = tuple[int, int]
+from otel_gpu.stacks.samples import ProcessKey
 
 
 class StaleEntries:
@@ -26,18 +25,18 @@ class StaleEntries:
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
-        self._missing: set[Image] = set()
+        self._missing: set[ProcessKey] = set()
         # Who had memory when it was last looked at, and was no more.
-        self._gone: set[Image] = set()
+        self._gone: set[ProcessKey] = set()
 
-    def ended(self, images: Mapping[int, int]) -> set[Image]:
+    def ended(self, programs: Mapping[int, int]) -> set[ProcessKey]:
         """
-        Return the images, as (pid, program_ktime_ns), whose end or exec nobody reported.
+        Return the programs, as (pid, program_ktime_ns), whose end or exec nobody reported.
 
         Args:
-            images: The images that are believed to live: ``program_ktime_ns`` by pid.
+            programs: The programs that are believed to live: ``program_ktime_ns`` by pid.
         """
-        watched = self._programs.processes.images()
+        watched = self._programs.processes.programs()
         # In this order: a process that begins in between must not be taken for one that is gone.
         for pid in watched.keys() - set(all_pids()):
             self._programs.processes.forget(pid)
@@ -48,7 +47,7 @@ class StaleEntries:
             if started_ktime_ns is not None and started_ktime_ns > program_ktime_ns:
                 self._programs.processes.forget(pid)
                 del watched[pid]
-        missing = {image for image in images.items() if watched.get(image[0]) != image[1]}
+        missing = {program for program in programs.items() if watched.get(program[0]) != program[1]}
         # The record of an end may be in the ring still; by the next time it was read.
         ended = missing & self._missing
         self._missing = missing - ended
@@ -57,7 +56,7 @@ class StaleEntries:
     def free_threads(self) -> None:
         """Free the threads that ended, or whose process is not watched any more."""
         threads = self._programs.processes.threads()
-        watched = self._programs.processes.images()
+        watched = self._programs.processes.programs()
         living: dict[int, set[int]] = {}
         for tid, pid in threads:
             if pid not in living:
@@ -66,12 +65,14 @@ class StaleEntries:
                 self._programs.processes.forget_thread(tid)
 
     def free_memory(self) -> None:
-        """Free the allocations and captures of streams that images which ended left behind."""
+        """Free the allocations and captures of streams that programs which ended left behind."""
         memory = self._programs.memory()
-        gone = {image for image, *_ in memory} - set(self._programs.processes.images().items())
+        gone = {program for program, *_ in memory} - set(
+            self._programs.processes.programs().items()
+        )
         # What was where, a record in the ring may ask for still; by the next time it was read.
         ended = gone & self._gone
         self._gone = gone - ended
-        for image, bpf_map, key in memory:
-            if image in ended:
+        for program, bpf_map, key in memory:
+            if program in ended:
                 bpf_map.delete(key)

@@ -117,15 +117,15 @@ class ThreadContexts:
 
 def _find_slot(mapped: MappedFile, work: FileWork) -> ThreadLocalSlot | None:
     try:
-        image = ElfImage(work.open(mapped))
+        elf = ElfImage(work.open(mapped))
     except ServedError:
         raise  # Its number may be that of another file soon.
     except (OSError, ValueError):
         return None
     try:
-        return find_slot(image, SYMBOL)
+        return find_slot(elf, SYMBOL)
     finally:
-        image.close()
+        elf.close()
 
 
 def _read_place(slot: ThreadLocalSlot, mapped: MappedFile) -> tuple[int, int] | None:

@@ -71,28 +71,28 @@ class ThreadLocal(NamedTuple):
     offset: int
 
 
-def find_slot(image: ElfImage, name: bytes) -> ThreadLocalSlot | None:
+def find_slot(elf: ElfImage, name: bytes) -> ThreadLocalSlot | None:
     """Return what leads to a thread-local symbol of a file; None: it has none, or none that is used."""
-    symbol = find_symbol(image, name)
-    kinds = _RELOCATIONS.get(image.machine)
+    symbol = find_symbol(elf, name)
+    kinds = _RELOCATIONS.get(elf.machine)
     if symbol is None or kinds is None:
         return None
     pages = {
         one.file_offset & ~_PAGE_MASK: one.address & ~_PAGE_MASK
-        for one in image.segments
+        for one in elf.segments
         if one.executable
     }
-    for address, information, addend in _relocations(image):
+    for address, information, addend in _relocations(elf):
         named, kind = information >> 32, information & 0xFFFFFFFF
         if kind not in kinds:
             continue
         kind = kinds.index(kind)
         # Of numbers, the second one is written by the linker.
         is_pair = kind == MODULE
-        offset = int.from_bytes(image.read(address + 8, 8), "little") if is_pair else addend
+        offset = int.from_bytes(elf.read(address + 8, 8), "little") if is_pair else addend
         if named == symbol.number if named else offset == symbol.offset:
             return ThreadLocalSlot(kind, address, pages)
-    distance = _fixed_distance(image, symbol)
+    distance = _fixed_distance(elf, symbol)
     return None if distance is None else ThreadLocalSlot(FIXED, distance, pages)
 
 
@@ -129,16 +129,16 @@ def place_of(
     return (module, offset) if 0 < module < _MAX_MODULES else None
 
 
-def find_symbol(image: ElfImage, name: bytes) -> ThreadLocal | None:
+def find_symbol(elf: ElfImage, name: bytes) -> ThreadLocal | None:
     """Return a thread-local symbol that a file exports, or a static program has; None: it has none."""
-    if _is_static(image):
-        return _find_unhashed(image, name)
-    symbols = image.section_header(".dynsym")
-    if symbols is None or symbols.link >= len(image.sections):
+    if _is_static(elf):
+        return _find_unhashed(elf, name)
+    symbols = elf.section_header(".dynsym")
+    if symbols is None or symbols.link >= len(elf.sections):
         return None
-    names = image.sections[symbols.link]
-    for number in _numbers(image, name):
-        if found := _thread_local(image, symbols, names, number, name):
+    names = elf.sections[symbols.link]
+    for number in _numbers(elf, name):
+        if found := _thread_local(elf, symbols, names, number, name):
             return found
     return None
 
@@ -160,94 +160,94 @@ def old_hash(name: bytes) -> int:
     return value
 
 
-def _relocations(image: ElfImage) -> Iterator[tuple[int, int, int]]:
+def _relocations(elf: ElfImage) -> Iterator[tuple[int, int, int]]:
     for name in (".rela.dyn", ".rela.plt"):
-        section = image.section_header(name)
+        section = elf.section_header(name)
         if section is not None and section.size_bytes <= _MAX_TABLE_BYTES:
-            data = image.read_file(section.file_offset, section.size_bytes)
+            data = elf.read_file(section.file_offset, section.size_bytes)
             yield from _RELOCATION.iter_unpack(data[: len(data) - len(data) % _RELOCATION.size])
 
 
-def _fixed_distance(image: ElfImage, symbol: ThreadLocal) -> int | None:
+def _fixed_distance(elf: ElfImage, symbol: ThreadLocal) -> int | None:
     # As linkers compute it: before the thread pointer, or behind what it points to.
-    storage = image.thread_storage
+    storage = elf.thread_storage
     if storage is None or symbol.offset > storage.memory_bytes:
         return None
     mask = max(storage.alignment, 1) - 1
-    if image.machine == _AARCH64:
+    if elf.machine == _AARCH64:
         head = _AARCH64_HEAD_BYTES
         return symbol.offset + head + ((storage.address - head) & mask)
     end = -storage.address - storage.memory_bytes
     return symbol.offset - storage.memory_bytes - (end & mask)
 
 
-def _numbers(image: ElfImage, name: bytes) -> Iterator[int]:
+def _numbers(elf: ElfImage, name: bytes) -> Iterator[int]:
     """Yield the symbols that may have a name, by the one or the other table of hashes."""
-    table = image.section_header(".gnu.hash")
+    table = elf.section_header(".gnu.hash")
     if table is not None:
-        yield from _gnu_chain(image, table.file_offset, gnu_hash(name))
+        yield from _gnu_chain(elf, table.file_offset, gnu_hash(name))
         return
-    table = image.section_header(".hash")
+    table = elf.section_header(".hash")
     if table is None:
         return
-    header = image.read_file(table.file_offset, _OLD_HASH_HEADER.size)
+    header = elf.read_file(table.file_offset, _OLD_HASH_HEADER.size)
     buckets = int.from_bytes(header[:4], "little")
     if not buckets:
         return
     at = table.file_offset + _OLD_HASH_HEADER.size
-    number = _number(image, at + 4 * (old_hash(name) % buckets), 4)
+    number = _number(elf, at + 4 * (old_hash(name) % buckets), 4)
     for _ in range(_MAX_CHAIN):
         if not number:
             return
         yield number
-        number = _number(image, at + 4 * (buckets + number), 4)
+        number = _number(elf, at + 4 * (buckets + number), 4)
 
 
-def _gnu_chain(image: ElfImage, at: int, value: int) -> Iterator[int]:
-    header = image.read_file(at, _HASH_HEADER.size)
+def _gnu_chain(elf: ElfImage, at: int, value: int) -> Iterator[int]:
+    header = elf.read_file(at, _HASH_HEADER.size)
     if len(header) < _HASH_HEADER.size:
         return
     buckets, first, filters, shift = _HASH_HEADER.unpack(header)
     if not buckets or not filters:
         return
     at += _HASH_HEADER.size
-    word = _number(image, at + 8 * ((value // 64) % filters), 8)
+    word = _number(elf, at + 8 * ((value // 64) % filters), 8)
     wanted = 1 << value % 64 | 1 << (value >> shift) % 64
     if word & wanted != wanted:
         return
     at += 8 * filters
-    first_of_chain = _number(image, at + 4 * (value % buckets), 4)
+    first_of_chain = _number(elf, at + 4 * (value % buckets), 4)
     at += 4 * buckets
     end = first_of_chain + (_MAX_CHAIN if first_of_chain >= first else 0)
     for number in range(first_of_chain, end):
-        entry = _number(image, at + 4 * (number - first), 4)
+        entry = _number(elf, at + 4 * (number - first), 4)
         if (entry | 1) == (value | 1):
             yield number
         if entry & 1:
             return
 
 
-def _is_static(image: ElfImage) -> bool:
+def _is_static(elf: ElfImage) -> bool:
     # One that can be loaded anywhere says that it is a program: a library asks for no linker either.
-    if image.section_header(".interp") is not None:
+    if elf.section_header(".interp") is not None:
         return False
-    entries = image.section(".dynamic")
+    entries = elf.section(".dynamic")
     whole = _TWO_WORDS.iter_unpack(entries[: len(entries) - len(entries) % _TWO_WORDS.size])
     return not entries or any(tag == _FLAGS and value & _PROGRAM for tag, value in whole)
 
 
-def _find_unhashed(image: ElfImage, name: bytes) -> ThreadLocal | None:
+def _find_unhashed(elf: ElfImage, name: bytes) -> ThreadLocal | None:
     # It has this table as long as nobody strips it.
-    symbols = image.section_header(".symtab")
-    if symbols is None or image.thread_storage is None or symbols.link >= len(image.sections):
+    symbols = elf.section_header(".symtab")
+    if symbols is None or elf.thread_storage is None or symbols.link >= len(elf.sections):
         return None
-    names = image.sections[symbols.link]
+    names = elf.sections[symbols.link]
     if max(names.size_bytes, symbols.size_bytes) > _MAX_TABLE_BYTES:
         return None
-    at = image.read_file(names.file_offset, names.size_bytes).find(b"\0" + name + b"\0") + 1
+    at = elf.read_file(names.file_offset, names.size_bytes).find(b"\0" + name + b"\0") + 1
     if not at:
         return None
-    data = image.read_file(symbols.file_offset, symbols.size_bytes)
+    data = elf.read_file(symbols.file_offset, symbols.size_bytes)
     entries = _SYMBOL.iter_unpack(data[: len(data) - len(data) % _SYMBOL.size])
     for number, (named, information, _, _, offset, _) in enumerate(entries):
         if named == at and information & 0xF == _THREAD_LOCAL:
@@ -256,16 +256,16 @@ def _find_unhashed(image: ElfImage, name: bytes) -> ThreadLocal | None:
 
 
 def _thread_local(
-    image: ElfImage, symbols: Section, names: Section, number: int, name: bytes
+    elf: ElfImage, symbols: Section, names: Section, number: int, name: bytes
 ) -> ThreadLocal | None:
-    entry = image.read_file(symbols.file_offset + number * _SYMBOL.size, _SYMBOL.size)
+    entry = elf.read_file(symbols.file_offset + number * _SYMBOL.size, _SYMBOL.size)
     if len(entry) < _SYMBOL.size:
         return None
     at, information, _, section, offset, _ = _SYMBOL.unpack(entry)
-    text = image.read_file(names.file_offset + at, len(name) + 1)
+    text = elf.read_file(names.file_offset + at, len(name) + 1)
     is_it = text == name + b"\0" and information & 0xF == _THREAD_LOCAL and section
     return ThreadLocal(number, offset) if is_it else None
 
 
-def _number(image: ElfImage, file_offset: int, size_bytes: int) -> int:
-    return int.from_bytes(image.read_file(file_offset, size_bytes), "little")
+def _number(elf: ElfImage, file_offset: int, size_bytes: int) -> int:
+    return int.from_bytes(elf.read_file(file_offset, size_bytes), "little")

@@ -50,7 +50,7 @@ class WatchedProcesses:
             there is no room for it, which is counted.
         """
         holder = EntryOwner(pid, real_uid(pid))
-        program_ktime_ns = self.image(pid)
+        program_ktime_ns = self.program_ktime_ns(pid)
         is_new = not program_ktime_ns
         if is_new:
             program_ktime_ns = kernel_clock.ktime_ns()
@@ -58,7 +58,7 @@ class WatchedProcesses:
                 program_ktime_ns=program_ktime_ns, flags=flags, uid=holder.uid
             )
             is_new = self._add_process(holder, process)
-            if not is_new and not (program_ktime_ns := self.image(pid)):
+            if not is_new and not (program_ktime_ns := self.program_ktime_ns(pid)):
                 self._lost[wire.COUNTER_LOST_PROCESSES_FULL] += 1
                 return 0
         lives = self.watch_threads(pid, program_ktime_ns, flags)
@@ -92,7 +92,7 @@ class WatchedProcesses:
         self._shares.give_back(wire.SHARE_THREADS, holder.uid, unused)
         ended = {tid for tid in tids if is_exiting(pid, tid)}
         # Those of a process that has become another program meanwhile are met at their calls.
-        is_same = self.image(pid) == program_ktime_ns
+        is_same = self.program_ktime_ns(pid) == program_ktime_ns
         for tid in added & ended if is_same else added:
             self.forget_thread(tid)
         return len(ended) < len(tids)
@@ -115,17 +115,17 @@ class WatchedProcesses:
             self._lost[wire.COUNTER_LOST_THREADS_FULL] += 1
             return False
 
-    def image(self, pid: int) -> int:
+    def program_ktime_ns(self, pid: int) -> int:
         """Return the ``program_ktime_ns`` of a watched process; 0: it is not watched."""
         value = self._processes.lookup(_PID.pack(pid))
         return int(wire.PROCESS.unpack(value)[0]) if value else 0
 
-    def images(self) -> dict[int, int]:
+    def programs(self) -> dict[int, int]:
         """Return ``program_ktime_ns`` by pid of every watched process."""
         found: dict[int, int] = {}
         for _, keys, values in self._processes.read_batches():
-            images = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
-            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), images, strict=True))
+            starts = (fields[0] for fields in wire.PROCESS.iter_unpack(values))
+            found.update(zip((pid for (pid,) in _PID.iter_unpack(keys)), starts, strict=True))
         return found
 
     def threads(self) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from otel_gpu.capture.probes.early_calls import EarlyCalls
 from otel_gpu.capture.probes.missed_starts import MissedStart, MissedStarts
 from otel_gpu.capture.processes.discovery import ProcessDiscovery
 from otel_gpu.capture.processes.interpreters import Interpreters
-from otel_gpu.capture.processes.stale_entries import Image, StaleEntries
+from otel_gpu.capture.processes.stale_entries import StaleEntries
 from otel_gpu.capture.processes.stopped_processes import Hold
 from otel_gpu.capture.processes.thread_contexts import ThreadContexts
 from otel_gpu.capture.record_headers import header_of
@@ -48,13 +48,14 @@ from otel_gpu.procfs.mapped_files import (
 from otel_gpu.procfs.process_facts import start_ktime_ns
 from otel_gpu.procfs.reader import is_late
 from otel_gpu.stacks.read_budget import NotReadError
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import json_record
 
 # In the header of a record, one after the other.
-_IMAGE_AND_PID = struct.Struct("<QI")
-_IMAGE_START = wire.RECORD_HEADER.offset_of("program_ktime_ns")
-_IMAGE_BYTES = slice(_IMAGE_START, _IMAGE_START + _IMAGE_AND_PID.size)
+_PROGRAM_AND_PID = struct.Struct("<QI")
+_PROGRAM_START = wire.RECORD_HEADER.offset_of("program_ktime_ns")
+_PROGRAM_BYTES = slice(_PROGRAM_START, _PROGRAM_START + _PROGRAM_AND_PID.size)
 _NEWCOMERS_AT_A_TIME = 25
 # When a process was started is known to a tick.
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -63,7 +64,7 @@ _MAX_NEWCOMERS = 4096
 
 class Watchlist:
     """
-    The watched process images of one capture.
+    The watched programs of one capture.
 
     Args:
         programs: The loaded programs.
@@ -117,21 +118,21 @@ class Watchlist:
         self._thread_contexts = ThreadContexts(programs.contexts, work)
         self._introductions = ProcessDiscovery(programs.processes, config.capture.environment)
         self._leftovers = StaleEntries(programs)
-        self._images: dict[int, int] = {}
+        self._watched: dict[int, int] = {}
         self._scanned: set[int] = set()
-        # How many ticks have met an image.
-        self._ticks: Recent[Image, int] = Recent(_MAX_NEWCOMERS)
+        # How many ticks have met a program.
+        self._ticks: Recent[ProcessKey, int] = Recent(_MAX_NEWCOMERS)
         # Watched, and not looked at yet.
         self._lived_before: set[int] = set()
         # What they map could not be read in time.
         self._unlisted: set[int] = set()
         # Found by the kernel side, and not looked at yet.
-        self._newcomers: dict[Image, None] = {}
+        self._newcomers: dict[ProcessKey, None] = {}
 
     @property
-    def images(self) -> Mapping[int, int]:
+    def programs(self) -> Mapping[int, int]:
         """``program_ktime_ns`` by pid of every process that is watched."""
-        return self._images
+        return self._watched
 
     @property
     def unknown_interpreters(self) -> Mapping[str, int]:
@@ -145,16 +146,16 @@ class Watchlist:
 
     def cuda_users(self) -> list[int]:
         """Return the watched processes that use CUDA, and live."""
-        users = self._attachments.cuda_users() & self._images.keys()
+        users = self._attachments.cuda_users() & self._watched.keys()
         return sorted(filter(program_path, users))
 
-    def trusts_python(self, image: Image) -> bool | None:
+    def trusts_python(self, program: ProcessKey) -> bool | None:
         """Say whether frames of Python are what they seem to be; None: that is not known yet."""
-        return self._interpreters.trusts(image)
+        return self._interpreters.trusts(program)
 
-    def cannot_know_python(self, image: Image) -> bool:
-        """Say whether the frames of Python of an image cannot be known, for a reason that was found."""
-        return self._interpreters.is_unusable(image)
+    def cannot_know_python(self, program: ProcessKey) -> bool:
+        """Say whether the frames of Python of a program cannot be known, for a reason that was found."""
+        return self._interpreters.is_unusable(program)
 
     def add_command(self, pid: int) -> Iterator[bytes]:
         """Watch what the user runs through us; it and its children stop while they get probes."""
@@ -162,11 +163,11 @@ class Watchlist:
         # The child maps what we map: the dynamic linker that it will most likely use.
         yield from self._probes(pid)
         # What is known of it before its exec is what is known of the agent: nothing.
-        self._images[pid] = self._programs.processes.watch(pid, self._flags)
+        self._watched[pid] = self._programs.processes.watch(pid, self._flags)
 
     def add_tree(self, pid: int) -> Iterator[bytes]:
         """Watch a process and its descendants."""
-        if pid in self._images or not Path(f"/proc/{pid}").exists():
+        if pid in self._watched or not Path(f"/proc/{pid}").exists():
             return
         yield from self._watch(pid)
         yield from self._probes(pid)
@@ -177,7 +178,7 @@ class Watchlist:
         """Take in a RECORD_FORK."""
         fields = wire.FORK_RECORD.named(record)
         child_pid, program_ktime_ns = fields["child_pid"], fields["child_program_ktime_ns"]
-        self._images[child_pid] = program_ktime_ns
+        self._watched[child_pid] = program_ktime_ns
         self._attachments.inherit(fields["pid"], child_pid)
         self._interpreters.inherit(fields["pid"], child_pid, program_ktime_ns)
         self._thread_contexts.inherit(fields["pid"], child_pid, program_ktime_ns)
@@ -193,7 +194,7 @@ class Watchlist:
         pid = fields["pid"]
         with _hold(fields) as hold:
             self._introductions.give_up(pid, fields["old_program_ktime_ns"])
-            self._images[pid] = fields["program_ktime_ns"]
+            self._watched[pid] = fields["program_ktime_ns"]
             self._attachments.forget(pid)
             self._interpreters.forget(pid)
             self._thread_contexts.forget(pid)
@@ -222,17 +223,17 @@ class Watchlist:
         # for that.
         is_other = is_verbs_library(path) or is_marks_library(path) or "/fd/" in path
         wants = not is_other or self._attachments.uses_cuda(pid)
-        if self._watch_all and pid not in self._images and wants:
+        if self._watch_all and pid not in self._watched and wants:
             yield from self._watch(pid)
             yield from self._probes(pid)
 
     def after_preload(self, record: bytes) -> Iterator[bytes]:
         """Take in a RECORD_PRELOAD, and let the process go on if it stands still."""
         fields = wire.PRELOAD_RECORD.named(record)
-        image = pid, program_ktime_ns = fields["pid"], fields["program_ktime_ns"]
+        program = pid, program_ktime_ns = fields["pid"], fields["program_ktime_ns"]
         with _hold(fields) as hold:
             self._add_newcomer(pid, program_ktime_ns)
-            is_open = self._programs.preloaded.open(image, fields["memory"])
+            is_open = self._programs.preloaded.open(program, fields["memory"])
             # The preload library counts no call, or not all of them any more.
             if not is_open or not fields["memory"]:
                 note = self._standing_still(fields, hold) if hold.stopped else self._in_doubt
@@ -244,13 +245,13 @@ class Watchlist:
 
         It is looked at with its first sample, and ever more seldom from then on.
         """
-        program_ktime_ns, pid = _IMAGE_AND_PID.unpack_from(record, _IMAGE_START)
+        program_ktime_ns, pid = _PROGRAM_AND_PID.unpack_from(record, _PROGRAM_START)
         seen = self._ticks.get((pid, program_ktime_ns), 0) + 1
         self._ticks[pid, program_ktime_ns] = seen
         is_seldom = seen & (seen - 1) == 0
         if (
             is_seldom
-            and self._images.get(pid) == program_ktime_ns
+            and self._watched.get(pid) == program_ktime_ns
             and pid not in self._interpreters
         ):
             yield from self._probes(pid)
@@ -264,12 +265,12 @@ class Watchlist:
         return ()
 
     def forget(self, pid: int, program_ktime_ns: int) -> None:
-        """Let go of an image that ended."""
+        """Let go of a program that ended."""
         self._introductions.give_up(pid, program_ktime_ns)
         self._user_stacks.processes.end((pid, program_ktime_ns))
         # Another process may have the number already.
-        if self._images.get(pid, program_ktime_ns) == program_ktime_ns:
-            self._images.pop(pid, None)
+        if self._watched.get(pid, program_ktime_ns) == program_ktime_ns:
+            self._watched.pop(pid, None)
             self._scanned.discard(pid)
             self._unlisted.discard(pid)
             self._attachments.forget(pid)
@@ -285,24 +286,24 @@ class Watchlist:
         if not self._watch_all:
             yield from records
             return
-        images = set()
+        starts = set()
         for record in records:
-            images.add(record[_IMAGE_BYTES])
+            starts.add(record[_PROGRAM_BYTES])
             yield record
-        for raw in images:
-            program_ktime_ns, pid = _IMAGE_AND_PID.unpack(raw)
+        for raw in starts:
+            program_ktime_ns, pid = _PROGRAM_AND_PID.unpack(raw)
             self._add_newcomer(pid, program_ktime_ns)
 
     def describe_some(self) -> Iterator[bytes]:
         """Look at some of those that the kernel side found, and introduce some that wait."""
         for _ in range(min(_NEWCOMERS_AT_A_TIME, len(self._newcomers))):
-            pid, program_ktime_ns = image = next(iter(self._newcomers))
-            del self._newcomers[image]
-            if self._images.get(pid) == program_ktime_ns:
+            pid, program_ktime_ns = program = next(iter(self._newcomers))
+            del self._newcomers[program]
+            if self._watched.get(pid) == program_ktime_ns:
                 continue
             # Whoever ended or became another program meanwhile is looked at no more.
-            if self._programs.processes.image(pid) == program_ktime_ns:
-                self._images[pid] = program_ktime_ns
+            if self._programs.processes.program_ktime_ns(pid) == program_ktime_ns:
+                self._watched[pid] = program_ktime_ns
                 self._programs.processes.watch_threads(pid, program_ktime_ns, self._flags)
                 self._introductions.put_off(pid, program_ktime_ns)
                 yield from self._probes(pid)
@@ -312,7 +313,7 @@ class Watchlist:
         """Look for processes to watch, and let go of files that nobody maps any more."""
         if self._cgroup:
             with contextlib.suppress(OSError):
-                for pid in set(cgroup_pids(self._cgroup)) - self._images.keys():
+                for pid in set(cgroup_pids(self._cgroup)) - self._watched.keys():
                     yield from self.add_tree(pid)
                     if self._begun_ktime_ns and self._attachments.uses_cuda(pid):
                         self._miss(pid, MissedStart.FOUND_LATE)
@@ -324,13 +325,13 @@ class Watchlist:
                 yield from self._probes(pid)
             self._scanned = pids
             # Those that made calls of which no record came, and those found by their library.
-            for pid, program_ktime_ns in self._programs.processes.images().items():
+            for pid, program_ktime_ns in self._programs.processes.programs().items():
                 self._add_newcomer(pid, program_ktime_ns)
-            for pid in self._attachments.cuda_users() - self._images.keys():
+            for pid in self._attachments.cuda_users() - self._watched.keys():
                 yield from self._watch(pid)
                 yield from self._probes(pid)
         for pid, program_ktime_ns in self._programs.preloaded.take_refused():
-            if self._images.get(pid) == program_ktime_ns:
+            if self._watched.get(pid) == program_ktime_ns:
                 yield from self._probes(pid)
         yield from self._ask_again()
         self._attachments.detach_unused()
@@ -359,30 +360,30 @@ class Watchlist:
 
     def rescan(self) -> Iterator[bytes]:
         """Place probes in whatever came in without the dynamic linker's help."""
-        for pid in all_pids() if self._watch_all else list(self._images):
+        for pid in all_pids() if self._watch_all else list(self._watched):
             yield from self._probes(pid)
 
-    def find_ended(self) -> set[Image]:
-        """Return the images, as (pid, program_ktime_ns), that ended without a record of it."""
-        return self._leftovers.ended(self._images)
+    def find_ended(self) -> set[ProcessKey]:
+        """Return the programs, as (pid, program_ktime_ns), that ended without a record of it."""
+        return self._leftovers.ended(self._watched)
 
-    def free_stale_entries(self) -> set[Image]:
-        """Free what ended images left in the kernel's maps, and return those that live."""
+    def free_stale_entries(self) -> set[ProcessKey]:
+        """Free what ended programs left in the kernel's maps, and return those that live."""
         self._leftovers.free_threads()
         self._leftovers.free_memory()
-        watched = self._programs.processes.images()
+        watched = self._programs.processes.programs()
         self._user_stacks.end_others(watched)
-        return {*watched.items(), *self._images.items()}
+        return {*watched.items(), *self._watched.items()}
 
     def _add_newcomer(self, pid: int, program_ktime_ns: int) -> None:
         # Whoever finds no room is found by the next discovery.
-        if self._images.get(pid) != program_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
+        if self._watched.get(pid) != program_ktime_ns and len(self._newcomers) < _MAX_NEWCOMERS:
             self._newcomers[pid, program_ktime_ns] = None
 
     def _watch(self, pid: int) -> Iterator[bytes]:
         program_ktime_ns = self._programs.processes.watch(pid, self._flags)
         if program_ktime_ns:
-            self._images[pid] = program_ktime_ns
+            self._watched[pid] = program_ktime_ns
             self._lived_before.add(pid)
             yield from self._introductions.make(pid, program_ktime_ns)
 
@@ -434,10 +435,10 @@ class Watchlist:
         if started_ktime_ns is not None and arrival.probed_ktime_ns > max(
             started_ktime_ns + _TICK_NS, self._begun_ktime_ns
         ):
-            self._missed_starts.doubt(pid, self._images.get(pid, 0), path)
+            self._missed_starts.doubt(pid, self._watched.get(pid, 0), path)
 
     def _miss(self, pid: int, reason: MissedStart, file: str = "") -> None:
-        self._missed_starts.add(pid, self._images.get(pid, 0), reason, file=file)
+        self._missed_starts.add(pid, self._watched.get(pid, 0), reason, file=file)
 
     def _probes(
         self, pid: int, note: Callable[[NewLibrary], None] | None = None
@@ -463,15 +464,15 @@ class Watchlist:
         # Its interpreter and its stacks only once it is watched: who begins to watch a process
         # whose libraries were seen already asks again. The files are listed once for all three, as
         # a process may stand still meanwhile.
-        image = (pid, self._images.get(pid, 0))
+        program = (pid, self._watched.get(pid, 0))
         try:
             with self._programs.file_work.listing(pid):
                 mapped = list(mapped_files(pid))
-                is_preloaded = self._programs.preloaded.is_preloaded(image, mapped)
-                if pid in self._images:
-                    is_preloaded = is_preloaded and self._programs.preloaded.examine(image)
-                    self._interpreters.examine(pid, self._images[pid], mapped)
-                    self._thread_contexts.examine(pid, self._images[pid], mapped)
+                is_preloaded = self._programs.preloaded.is_preloaded(program, mapped)
+                if pid in self._watched:
+                    is_preloaded = is_preloaded and self._programs.preloaded.examine(program)
+                    self._interpreters.examine(pid, self._watched[pid], mapped)
+                    self._thread_contexts.examine(pid, self._watched[pid], mapped)
         except NotReadError:
             return
         if is_late(pid):
@@ -484,15 +485,15 @@ class Watchlist:
         found = list(examine(is_preloaded=is_preloaded))
         # Its library may only now have turned out to carry no probe.
         if is_preloaded and not self._programs.preloaded.has_library(mapped):
-            self._programs.preloaded.refuse(image)
+            self._programs.preloaded.refuse(program)
             found += examine()
         for info in found:
             yield json_record(wire.RECORD_PROBES, kernel_clock.ktime_ns(), info, pid=pid)
-        self._programs.preloaded.ask(image)
-        if self._wants_stacks and pid in self._images and self._attachments.uses_cuda(pid):
-            self._user_stacks.processes.learn((pid, self._images[pid]), mapped)
+        self._programs.preloaded.ask(program)
+        if self._wants_stacks and pid in self._watched and self._attachments.uses_cuda(pid):
+            self._user_stacks.processes.learn((pid, self._watched[pid]), mapped)
             if lived_before and self._early_calls:
-                self._early_calls.expect(pid, self._images[pid])
+                self._early_calls.expect(pid, self._watched[pid])
         self._lived_before.discard(pid)
 
 

@@ -22,6 +22,7 @@ from otel_gpu.capture.steps.period_search import Reason, find_period
 from otel_gpu.limits.work_budget import Share, WorkBudget
 from otel_gpu.procfs.proc_files import read_file
 from otel_gpu.procfs.users import user_of
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import step_record
 
 _LEAST_CALLS: Final = 32
@@ -81,7 +82,7 @@ class _Thread:
         return self.pid, self.tid, self.program_ktime_ns
 
     @property
-    def image(self) -> tuple[int, int]:
+    def program(self) -> ProcessKey:
         return self.pid, self.program_ktime_ns
 
 
@@ -109,7 +110,7 @@ class FoundSteps:
         self._budget = WorkBudget(*_SEARCHES, clock=clock)
         self._is_ending = False
         self._threads: dict[int, _Thread] = {}
-        self._telling: set[tuple[int, int]] = set()
+        self._telling: set[ProcessKey] = set()
         self._ended: Counter[str] = Counter()
         # Their last rounds can come after their end, with the next reading of the ring: that may be
         # after the next one of the maps.
@@ -139,7 +140,7 @@ class FoundSteps:
         who = fields["pid"], fields["tid"], fields["program_ktime_ns"]
         if thread is None or thread.who != who:
             thread = self._just_ended.get(who) or self._ended_before.get(who)
-        if thread is None or thread.image in self._telling:
+        if thread is None or thread.program in self._telling:
             return
         step = _Step(fields["start_ktime_ns"], fields["ktime_ns"], fields["comm"])
         if thread.early is not None:
@@ -162,14 +163,16 @@ class FoundSteps:
             if not is_busy and self._is_due(thread, rhythm):
                 is_busy = self._search(index, thread, rhythm["kept"])
             self._adjust(index, thread, rhythm)
-        self._telling = {image for image in self._telling if self._watched(image[0]) == image[1]}
+        self._telling = {
+            program for program in self._telling if self._watched(program[0]) == program[1]
+        }
         for maps in self._memories:
             maps.share_areas([at for at in self._threads if self._wants_area(at, maps)])
 
-    def last(self, ended: Collection[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the last steps of images, as (pid, program_ktime_ns), that have ended."""
+    def last(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
+        """Yield the last steps of programs, as (pid, program_ktime_ns), that have ended."""
         for index, thread, _ in self._taken():
-            if thread.image in ended:
+            if thread.program in ended:
                 yield from self._end(index, thread)
 
     def _taken(self) -> Iterator[tuple[int, _Thread, Mapping[str, Any]]]:
@@ -202,7 +205,7 @@ class FoundSteps:
         self, index: int, thread: _Thread, *, is_last: bool = False
     ) -> Iterator[bytes]:
         rounds = thread.maps.rounds(index, is_last=is_last)
-        if not rounds or thread.image in self._telling:
+        if not rounds or thread.program in self._telling:
             return
         thread.comm = _comm_of(thread) or thread.comm
         steps = [_Step(*one, thread.comm) for one in rounds]
@@ -229,21 +232,21 @@ class FoundSteps:
     def _search(self, index: int, thread: _Thread, kept: int) -> bool:
         """Look for the rhythm of a thread, if that is in its share; say whether it was."""
         uid = user_of(thread.pid).uid
-        if not self._budget.allows(thread.image, uid):
+        if not self._budget.allows(thread.program, uid):
             if not thread.is_withheld:
                 thread.is_withheld = True
                 self._lose(thread.pid, uid)
             return False
         if self._is_ending and kept > _LAST_CALLS:
             return False
-        with self._budget.paying(thread.image, uid):
+        with self._budget.paying(thread.program, uid):
             self._search_period(index, thread)
         return True
 
     def _search_period(self, index: int, thread: _Thread) -> None:
         calls = thread.maps.calls(index)
         thread.tried = len(calls.symbols)
-        if thread.image in self._telling:
+        if thread.program in self._telling:
             return
         found = find_period(calls)
         if isinstance(found, Reason):
@@ -271,14 +274,14 @@ class FoundSteps:
         """Whether another thread of the process makes these steps: they can take several."""
         return any(
             other.rhythm
-            and other.image == thread.image
+            and other.program == thread.program
             and abs(other.period_ns - thread.period_ns) <= _SAME_PERIOD * thread.period_ns
             for other in self._threads.values()
         )
 
     def _settle(self, index: int, thread: _Thread, last_ktime_ns: int = 0) -> Iterator[bytes]:
         """Yield the steps that were made before the kernel side knew the rhythm."""
-        if thread.rhythm is None or thread.early is None or thread.image in self._telling:
+        if thread.rhythm is None or thread.early is None or thread.program in self._telling:
             return
         early, thread.early = thread.early, None
         comm = thread.comm or _comm_of(thread)
@@ -293,7 +296,7 @@ class FoundSteps:
     def _adjust(self, index: int, thread: _Thread, rhythm: Mapping[str, Any]) -> None:
         """Keep no calls that nobody looks at, and look again for what was not found or is gone."""
         made, kept = rhythm["made"], rhythm["kept"]
-        if thread.image in self._telling:
+        if thread.program in self._telling:
             if thread.state is not DetectionState.TOLD:
                 self._rest(index, thread, DetectionState.TOLD)
         elif thread.is_resting:

@@ -15,7 +15,7 @@ from otel_gpu import wire
 from otel_gpu.limits.caches import CACHES
 from otel_gpu.stacks.python.interpreter_memory import ENCODINGS
 from otel_gpu.stacks.python.line_tables import LineTable, decode
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.frames import CONTROLS, PYTHON, Frame
 
 # A record is cut behind its line table, or later.
@@ -46,8 +46,8 @@ class CodeObjects:
     def __init__(self, limit: int = 50_000, limit_bytes: int = 24 << 20) -> None:
         self._limit = limit
         self._limit_bytes = limit_bytes
-        self._codes: OrderedDict[tuple[Image, int], _Code] = OrderedDict()
-        self._by_image: dict[Image, set[int]] = {}
+        self._codes: OrderedDict[tuple[ProcessKey, int], _Code] = OrderedDict()
+        self._by_image: dict[ProcessKey, set[int]] = {}
         self._by_content: dict[bytes, _Code] = {}
         self._used_bytes = 0
         self.rejected = 0
@@ -61,7 +61,7 @@ class CodeObjects:
         )
 
     @property
-    def images(self) -> Collection[Image]:
+    def images(self) -> Collection[ProcessKey]:
         """The process images that have code objects here."""
         return self._by_image.keys()
 
@@ -85,7 +85,7 @@ class CodeObjects:
         self._used_bytes += _ENTRY_BYTES
         self._trim()
 
-    def frame(self, image: Image, code: int, offset: int) -> Frame:
+    def frame(self, image: ProcessKey, code: int, offset: int) -> Frame:
         """
         Return the frame of an instruction, without function and line if its code is not known.
 
@@ -106,12 +106,12 @@ class CodeObjects:
             self._trim()
         return frame
 
-    def forget(self, image: Image) -> None:
+    def forget(self, image: ProcessKey) -> None:
         """A process image is gone."""
         for name in list(self._by_image.get(image, ())):
             self._remove(image, name)
 
-    def _remove(self, image: Image, name: int) -> None:
+    def _remove(self, image: ProcessKey, name: int) -> None:
         code = self._codes.pop((image, name))
         names = self._by_image[image]
         names.discard(name)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.limits.recent import Recent
 from otel_gpu.stacks.programs import MappedPrograms
-from otel_gpu.stacks.samples import Image
+from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.stacks.symbols.native_names import Symbols
 from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.probe_table import API_BY_NUMBER
@@ -42,8 +42,8 @@ class LaunchedKernels:
         self._processes = processes
         self._symbols = symbols
         # By image and handle, and of those that were launched until when to leave them alone.
-        self._handles: Recent[tuple[Image, int], _Handle] = Recent(_MAX_KERNELS)
-        self._asked: Recent[tuple[Image, int], int] = Recent(_MAX_KERNELS)
+        self._handles: Recent[tuple[ProcessKey, int], _Handle] = Recent(_MAX_KERNELS)
+        self._asked: Recent[tuple[ProcessKey, int], int] = Recent(_MAX_KERNELS)
 
     def take(self, record: bytes) -> None:
         """Take a HANDLE record."""
@@ -73,7 +73,7 @@ class LaunchedKernels:
         )
         return (record,)
 
-    def _find(self, image: Image, function: int) -> str:
+    def _find(self, image: ProcessKey, function: int) -> str:
         for _ in range(_MAX_STEPS):
             handle = self._handles.use((image, function))
             if handle is None:

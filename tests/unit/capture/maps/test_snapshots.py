@@ -73,10 +73,10 @@ class PreloadedPrograms:
 
     rhythms = None
 
-    def images(self):
+    def keys(self):
         return set()
 
-    def close(self, images):
+    def close(self, programs):
         pass
 
     def set_thresholds(self, thresholds):
@@ -88,12 +88,12 @@ class Programs:
 
     preloaded = PreloadedPrograms()
 
-    def __init__(self, *images, calls=1):
+    def __init__(self, *keys, calls=1):
         self.blocks, self.communicators, self.rhythms = Blocks(), Communicators(), None
-        self.aggregates = dict(entry(image, calls) for image in images)
+        self.aggregates = dict(entry(key, calls) for key in keys)
         self.times = dict(
             times_entry(program_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)
-            for pid, ktime_ns in images
+            for pid, ktime_ns in keys
         )
         self.thresholds = {}
         self.processes = self.shares = self.lifecycle = self
@@ -101,13 +101,13 @@ class Programs:
         self.booked = 0
         self.ended = set()
 
-    def end(self, images):
-        self.ended |= set(images)
+    def end(self, programs):
+        self.ended |= set(programs)
 
-    def image(self, pid):
+    def program_ktime_ns(self, pid):
         return 0
 
-    def read_aggregates(self, _images=None):
+    def read_aggregates(self, _programs=None):
         return iter(self.aggregates.items())
 
     def forget_aggregate(self, key):
@@ -117,7 +117,7 @@ class Programs:
         """No time passes."""
         self.booked += 1
 
-    def read_times(self, _images=None):
+    def read_times(self, _programs=None):
         return iter(self.times.items())
 
     def forget_times(self, key):

@@ -103,7 +103,7 @@ def test_what_is_counted_until_the_end_is_read_when_the_process_is_gone(preloade
     assert preloaded.read([(1, 2)]) == {}
     preloaded.close([IMAGE])
     assert preloaded.read() == {}
-    assert preloaded.images() == set()
+    assert preloaded.keys() == set()
 
 
 def test_what_was_counted_before_the_process_was_watched_is_left_out(preloaded, lost):
@@ -184,7 +184,7 @@ def test_what_is_no_memory_of_ours_is_left_to_probes(preloaded, bpf, caplog, sha
     preloaded.examine(IMAGE)
 
     assert open_files(os.getpid()) == before
-    assert preloaded.images() == set()
+    assert preloaded.keys() == set()
     (said,) = bpf.map("preloaded").values()
     assert int.from_bytes(said, "little") == BEGUN_KTIME_NS | 1 << wire.PRELOAD_REFUSED_BIT
     assert preloaded.lost["preload_unread"] == len(caplog.messages) > 0
@@ -194,7 +194,7 @@ def test_a_library_that_cannot_count_is_left_to_probes(preloaded, caplog):
     """Probes do, and nothing is lost."""
     assert not preloaded.open(IMAGE, 0)
 
-    assert preloaded.images() == set()
+    assert preloaded.keys() == set()
     assert not preloaded.lost
     assert not caplog.messages
 
@@ -330,5 +330,5 @@ def test_some_nonsense_costs_no_more_than_itself(preloaded):
     preloaded.open(IMAGE, shared.address)
 
     assert count(preloaded.read()) == 7
-    assert preloaded.images() == {IMAGE}
+    assert preloaded.keys() == {IMAGE}
     assert preloaded.lost == {"preload_rejected": 16}

@@ -16,11 +16,11 @@ OWN = os.getpid()
 class Processes:
     """The map of watched processes."""
 
-    def __init__(self, **images):
-        self.images = images
+    def __init__(self, **watched):
+        self.watched = watched
 
-    def image(self, pid):
-        return self.images.get(str(pid), 0)
+    def program_ktime_ns(self, pid):
+        return self.watched.get(str(pid), 0)
 
 
 def introduced(records):

@@ -20,7 +20,7 @@ class Programs:
         self.followed = dict(threads)
         self.allocated = dict(allocations)
 
-    def images(self):
+    def programs(self):
         return dict(self.watched)
 
     def forget(self, pid):
@@ -33,7 +33,7 @@ class Programs:
         del self.followed[tid]
 
     def memory(self):
-        return [(image, self, key) for key, image in self.allocated.items()]
+        return [(program, self, key) for key, program in self.allocated.items()]
 
     def delete(self, key):
         del self.allocated[key]

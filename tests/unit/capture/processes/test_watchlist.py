@@ -30,7 +30,7 @@ class Programs:
         self.blocks = self.contexts = self.refusals = None
         self.file_work = FileWork()
 
-    def image(self, pid):
+    def program_ktime_ns(self, pid):
         return self.watched.get(pid, 0)
 
     def watch_threads(self, pid, program_ktime_ns, flags):
@@ -42,7 +42,7 @@ def make():
     def make(images, *, watch_all=True):
         faults = Faults()
         programs = Programs(images)
-        stacks = UserStacks(programs.processes.image)
+        stacks = UserStacks(programs.processes.program_ktime_ns)
         config = load(None, {}, {})
         watchlist = Watchlist(programs, config, stacks, faults, cgroup=None, watch_all=watch_all)
         # What this program maps is to stay without probes.
@@ -70,7 +70,7 @@ def test_whoever_makes_a_call_is_introduced_at_once(make):
     list(watchlist.notice([call(OWN), call(OWN)]))
 
     assert introduced(watchlist.describe_some()) == [OWN]
-    assert watchlist.images == {OWN: NOW_KTIME_NS}
+    assert watchlist.programs == {OWN: NOW_KTIME_NS}
     list(watchlist.notice([call(OWN)]))
     assert introduced(watchlist.describe_some()) == []
     assert programs.followed == [OWN]
@@ -83,7 +83,7 @@ def test_whoever_ended_or_runs_another_program_by_then_is_not_looked_at(make, pr
     list(watchlist.notice([call(OWN)]))
 
     assert introduced(watchlist.describe_some()) == []
-    assert watchlist.images == {}
+    assert watchlist.programs == {}
     assert programs.followed == []
 
 
@@ -95,10 +95,10 @@ def test_in_a_storm_only_some_are_looked_at_in_a_turn(make):
     list(watchlist.notice([call(pid) for pid in pids]))
 
     turns = 0
-    while len(watchlist.images) < len(pids):
-        before = len(watchlist.images)
+    while len(watchlist.programs) < len(pids):
+        before = len(watchlist.programs)
         list(watchlist.describe_some())
-        assert 0 < len(watchlist.images) - before <= 25
+        assert 0 < len(watchlist.programs) - before <= 25
         turns += 1
     assert turns == 4
     assert sorted(programs.followed) == list(pids)
@@ -117,7 +117,7 @@ def test_who_works_is_looked_at_ever_more_seldom(make, monkeypatch):
     """A program that uses no CUDA may run Python, which it maps after it has begun."""
     _, watchlist = make({OWN: NOW_KTIME_NS})
     looked = []
-    watchlist._images[OWN] = NOW_KTIME_NS
+    watchlist._watched[OWN] = NOW_KTIME_NS
     monkeypatch.setattr(
         watchlist, "_place_probes", lambda pid, _note: looked.append(pid) or iter(())
     )

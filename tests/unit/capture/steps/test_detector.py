@@ -347,7 +347,7 @@ def test_calls_without_a_rhythm_have_a_share_of_the_time_and_keep_no_other_from_
     look = steps._search_period
 
     def look_long(index, thread):
-        clock.now_s += 4.0 if thread.image == IMAGE else 0.0
+        clock.now_s += 4.0 if thread.program == IMAGE else 0.0
         look(index, thread)
 
     monkeypatch.setattr(steps, "_search_period", look_long)
