@@ -70,8 +70,8 @@ AVOIDED_NAMES = frozenset(
         *("room", "ways", "wishes", "slot", "slots"),
     }
 )
-# What other projects call so: a container's image, functions of CPython, `__slots__`.
-KNOWN_NAMES = frozenset({"__slots__", "elf_image"})
+# What other projects call so: a container's image, functions of CPython, slots of a class.
+KNOWN_NAMES = frozenset({"__slots__", "slots", "elf_image"})
 # Packages whose docstrings and comments, and whose names, are not plain yet. Both lists only shrink.
 PENDING_TEXTS = frozenset(
     {
@@ -81,7 +81,6 @@ PENDING_TEXTS = frozenset(
             "demo",
             "enrich",
             "explain",
-            "export",
             "files",
             "formatting",
             "importers",
@@ -100,7 +99,7 @@ PENDING_TEXTS = frozenset(
         "",
     }
 )
-PENDING_NAMES = PENDING_TEXTS - {"files"}
+PENDING_NAMES = PENDING_TEXTS - {"files"} | {"export"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 
