@@ -44,7 +44,7 @@ are counted once. An *lru* map evicts. What does not fit into any other map is c
 _CACHES: Final = """\
 ## Caches of the agent
 
-*At most* is the bound of a `Recent` or of a function that remembers results, in entries; for other caches, the limits that their class
+*At most* is the bound of a `Recent` or `Fifo` or of a function that remembers results, in entries; for other caches, the limits that their class
 uses. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
 *shrinks* evicts a quarter of its entries, until the sum fits (`limits/caches.py`).
 
@@ -61,6 +61,7 @@ _MAP_TYPES: Final = {
     9: "lru hash",
     27: "ring buffer",
 }
+_MAPPINGS: Final = ("Recent", "Fifo")
 _SIZES: Final = ("ring_buffer_bytes", "max_threads", "max_processes", "max_series", "max_times")
 
 
@@ -143,7 +144,7 @@ class _Cache(NamedTuple):
 def _cache_rows() -> Iterator[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        is_one = any(word in text for word in ("Recent(", "CACHES.", "@remembered"))
+        is_one = any(word in text for word in ("Recent(", "Fifo(", "CACHES.", "@remembered"))
         if is_one and path.parent.name != "limits":
             module = path.relative_to(PACKAGE)
             for cache in _Module(module, ast.parse(text)).caches():
@@ -157,7 +158,7 @@ class _Module:
     """
     The caches that a module makes.
 
-    Those are what ``CACHES`` registers, each ``Recent``, and functions that are ``remembered``.
+    Those are what ``CACHES`` registers, each ``Recent`` or ``Fifo``, and functions that are ``remembered``.
     """
 
     def __init__(self, path: Path, tree: ast.Module) -> None:
@@ -183,10 +184,15 @@ class _Module:
         for function in (one for one in node.body if isinstance(one, ast.FunctionDef)):
             defaults = self._defaults(function)
             for one in ast.walk(function):
-                if isinstance(one, ast.AnnAssign) and _called(one.value) == "Recent":
-                    most = cast("ast.Call", one.value).args[0]
-                    made.append(ast.unparse(most))
-                    bounds[cast("ast.Attribute", one.target).attr] = self._value(most, defaults)
+                if isinstance(one, ast.AnnAssign | ast.Assign) and _called(one.value) in _MAPPINGS:
+                    call = cast("ast.Call", one.value)
+                    made.append(ast.unparse(call.args[0]))
+                    target = one.target if isinstance(one, ast.AnnAssign) else one.targets[-1]
+                    attribute = ast.unparse(target).removeprefix("self.")
+                    bounds[attribute] = self._value(call.args[0], defaults)
+                    for word in call.keywords:
+                        if word.arg == "cache":
+                            registered[attribute] = str(self._value(word.value)), True
                 elif isinstance(one, ast.Call):
                     registered |= self._registered(one)
         for attribute in dict.fromkeys([*bounds, *registered]):
@@ -198,12 +204,10 @@ class _Module:
         """Return the name of what a call registers and whether it shrinks, by its attribute."""
         if not ast.unparse(call.func).startswith("CACHES.register"):
             return {}
-        name, method = str(self._value(call.args[0])), _called(call)
-        if method == "register_recent":
-            return {cast("ast.Attribute", one).attr: (name, True) for one in call.args[1:]}
+        name = str(self._value(call.args[0]))
         attribute = str(self._value(call.args[2])) if call.args[2:] else ""
         shrinks = {"release"} & {word.arg for word in call.keywords}
-        return {attribute: (name, method == "register_ordered" or bool(shrinks))}
+        return {attribute: (name, bool(shrinks))}
 
     def _limits(self, node: ast.ClassDef, others: Collection[str]) -> str:
         """Return the limits that a class uses but for other caches: constants, settings and arguments."""
@@ -237,7 +241,8 @@ class _Module:
     def _value(self, node: ast.expr, more: Mapping[str, Any] | None = None) -> int | str:
         """Return the value of an expression of constants, or the name of a parameter."""
         try:
-            value: int | str = eval(ast.unparse(node), {**self._names, **(more or {})})  # noqa: S307
+            names = {"settings": Settings(), **self._names, **(more or {})}
+            value: int | str = eval(ast.unparse(node), names)  # noqa: S307
         except NameError:
             return f"`{ast.unparse(node)}`"
         return value

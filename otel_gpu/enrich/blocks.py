@@ -1,12 +1,12 @@
 """Blocks of device memory: where each key of a stack was, and requests that wait for their map."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.stack_table import StackTable
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.wire.blocks import (
     BlockStack,
     Holder,
@@ -30,15 +30,13 @@ class BlockStacks:
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
-        self._known: OrderedDict[tuple[ProcessKey, int], CallStack] = OrderedDict()
+        self._known: Fifo[tuple[ProcessKey, int], CallStack] = Fifo(MAX_BLOCK_STACKS)
 
     def learn(self, event: BlockStack) -> None:
         """Remember where a key was, if that is known."""
         stack = self._stacks.find(event.user_stack)
         if stack is not None:
             self._known[(event.pid, event.program_ktime_ns), event.stack] = stack
-            if len(self._known) > MAX_BLOCK_STACKS:
-                self._known.popitem(last=False)
 
     def find(self, program: ProcessKey, key: int) -> CallStack | None:
         """Return where a key was; None: that is not known."""

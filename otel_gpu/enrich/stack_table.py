@@ -8,7 +8,6 @@ needed.
 """
 
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.identity.libraries import is_standard_library, layer_of
 from otel_gpu.enrich.waits.user_reasons import UserRule, find_user_rules
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 from otel_gpu.wire.symbol_records import UserStack
 
@@ -42,7 +42,7 @@ class StackTable:
     """The stacks of one capture, the latest named of them; equal frames are kept once."""
 
     def __init__(self) -> None:
-        self._stacks: OrderedDict[int, _Known] = OrderedDict()
+        self._stacks: Recent[int, _Known] = Recent(MAX_STACKS)
         self._frames: dict[Frame, Frame] = {}
         self._characters = 0
         # An agent tells a stack once, for as long as it takes this for remembered: none is released.
@@ -58,15 +58,11 @@ class StackTable:
             event.stack, frames, event.complete, event.native, event.python, find_place(frames)
         )
         self._stacks[event.stack] = _Known(stack, find_user_rules(frames))
-        self._stacks.move_to_end(event.stack)
-        while len(self._stacks) > MAX_STACKS:
-            self._stacks.popitem(last=False)
         if self._characters > _MAX_CHARACTERS:
             # Frames of stacks that are gone are counted as well, until now.
             self._count_again()
             while self._characters > _MAX_CHARACTERS * 3 // 4:
-                for _ in range(len(self._stacks) // 2 + 1):
-                    self._stacks.popitem(last=False)
+                self._stacks.release(len(self._stacks) // 2 + 1)
                 self._count_again()
 
     def find(self, stack_id: int) -> CallStack | None:
@@ -86,12 +82,7 @@ class StackTable:
         self._characters = 0
 
     def _find(self, stack_id: int) -> _Known | None:
-        if not stack_id:
-            return None
-        known = self._stacks.get(stack_id)
-        if known is not None:
-            self._stacks.move_to_end(stack_id)
-        return known
+        return self._stacks.use(stack_id) if stack_id else None
 
     def _intern(self, frame: Frame) -> Frame:
         known = self._frames.get(frame)

@@ -117,8 +117,7 @@ class TimeAccounts:
         self._resources = resources
         self._accounts: dict[ProcessKey, _Account] = {}
         self._size = 0
-        self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS)
-        CACHES.register_recent("waits", self._known_waits)
+        self._known_waits: Recent[Wait, Wait] = Recent(_MAX_WAITS, cache="waits")
         CACHES.register("time_accounts", self, "_accounts", size_bytes="_size_bytes")
 
     @property

@@ -6,7 +6,6 @@ program. Results that failed do not count, devices are not distinguished.
 """
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.enrich.percentiles import percentile_ns
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
 from otel_gpu.explain.settings import Settings
+from otel_gpu.limits.recent import Recent
 from otel_gpu.state.capture_state import CaptureState
 from otel_gpu.state.differences import grown
 from otel_gpu.wire.readings import Aggregate
@@ -78,7 +78,7 @@ class Baselines:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.ledger = CaptureState(metrics=_METRICS, max_series=settings.max_series)
-        self._programs: OrderedDict[ProcessKey, _Program] = OrderedDict()
+        self._programs: Recent[ProcessKey, _Program] = Recent(settings.max_processes)
         # The first reading that had calls of an API.
         self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 
@@ -172,13 +172,9 @@ class Baselines:
         self._counted_unix_ns.pop(program, None)
 
     def _learn(self, key: ProcessKey) -> _Program:
-        program = self._programs.get(key)
-        if program is not None:
-            self._programs.move_to_end(key)
-            return program
-        if len(self._programs) >= self._settings.max_processes:
-            self._programs.popitem(last=False)
-        program = self._programs[key] = _Program()
+        program = self._programs.use(key)
+        if program is None:
+            program = self._programs[key] = _Program()
         return program
 
     def _successes(self, program: ProcessKey) -> Iterator[Series]:

@@ -9,13 +9,13 @@ capture kept.
 
 import heapq
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
-from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 
 WITHHELD_RATE = "rate"
 WITHHELD_TRACE = "trace_full"
@@ -65,10 +65,11 @@ class ChainBudget:
         self._seconds: dict[int, list[_Entry]] = {}
         self._settled = 0
         self.due_unix_ns = 0
-        self._traces: OrderedDict[bytes, int] = OrderedDict()
+        self._traces: Recent[bytes, int] = Recent(
+            _MAX_TRACES, cache="chains_of_traces", entry_bytes=200
+        )
         self._number = 0
         self.cut = CutPrograms()
-        CACHES.register_ordered("chains_of_traces", self, "_traces", entry_bytes=200)
 
     def add(self, chain: Chain) -> Iterator[Decision]:
         """Take a chain in; yield what is decided by that."""
@@ -78,9 +79,7 @@ class ChainBudget:
         entries = self._seconds.setdefault(second, [])
         self._number += 1
         heapq.heappush(entries, _Entry(chain.is_failure, effect.excess_ns, -self._number, chain))
-        self._traces[effect.trace_id] = self._traces.pop(effect.trace_id, 0) + 1
-        if len(self._traces) > _MAX_TRACES:
-            self._traces.popitem(last=False)
+        self._traces[effect.trace_id] = self._traces.get(effect.trace_id, 0) + 1
         if any(effect.trace_id) and self._traces[effect.trace_id] > CHAINS_PER_TRACE:
             of_trace = (
                 entry for entry in entries if entry.chain.effect.trace_id == effect.trace_id

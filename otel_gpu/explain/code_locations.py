@@ -97,7 +97,7 @@ class CodeLocations:
         self._older: _Processes = OrderedDict()
         self._size = 0
         # By thread, when its latest gap ended, and how long it worked in it.
-        self._gaps: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        self._gaps: Recent[tuple[int, int], tuple[int, int]] = Recent(max_processes)
         # By thread, for how long it waited for a CPU.
         self._queues: Recent[tuple[int, int], dict[Queued, int]] = Recent(max_processes)
         # A stretch meets the stacks of the one before again.
@@ -118,9 +118,6 @@ class CodeLocations:
             case GapActivity(event=gap):
                 work_ns = gap.end_ktime_ns - gap.start_ktime_ns - gap.blocked_ns - gap.run_queue_ns
                 self._gaps[gap.pid, gap.tid] = gap.end_ktime_ns, work_ns
-                self._gaps.move_to_end((gap.pid, gap.tid))
-                if len(self._gaps) > self._max_processes:
-                    self._gaps.popitem(last=False)
             case _:
                 pass
 

@@ -16,7 +16,6 @@ from otel_gpu.explain.chains import Cause, CauseKind, Chain, EffectKind
 from otel_gpu.explain.effects import Candidate
 from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.rules import ALLOCATOR_FAMILIES
-from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.window import Window
 from otel_gpu.wire.events import OpenCall
@@ -64,9 +63,8 @@ class Examples:
 
     def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
         self._explain = explain
-        self._programs: Recent[ProcessKey, _OfProgram] = Recent(max_processes)
+        self._programs: Recent[ProcessKey, _OfProgram] = Recent(max_processes, cache="examples")
         self.window = Window()
-        CACHES.register_recent("examples", self._programs)
 
     def consider(self, candidate: Candidate) -> None:
         """Take in a call or gap that is no effect."""

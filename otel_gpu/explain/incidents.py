@@ -7,7 +7,7 @@ the two relate is in ``chronic.py``.
 """
 
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +39,7 @@ from otel_gpu.explain.severity import (
     lost_to_host_ns,
 )
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Fifo
 
 _MAX_CAUSES = 32
 _KILLED = str(EffectKind.KILLED_CALL)
@@ -108,7 +109,7 @@ class Incidents:
         self._closed: list[Incident] = []
         self._fresh: list[Incident] = []
         # They are not added before they return or the stream ends: they still grow.
-        self._hung: OrderedDict[OpenKey, Chain] = OrderedDict()
+        self._hung: Fifo[OpenKey, Chain] = Fifo(settings.max_incidents, evict=self._count_hung)
         self._claims = AttributedTimes(settings.max_processes)
         self.given_up: Counter[str] = Counter()
         CACHES.register("incidents", self, "_open")
@@ -174,9 +175,9 @@ class Incidents:
     def add_hung(self, key: OpenKey, chain: Chain) -> None:
         """Take in how long a call hangs by now; replaces what was known of it."""
         self._hung[key] = chain
-        if len(self._hung) > self._settings.max_incidents:
-            self._hung.popitem(last=False)
-            self.given_up["hung_calls"] += 1
+
+    def _count_hung(self, _: OpenKey, __: Chain) -> None:
+        self.given_up["hung_calls"] += 1
 
     @property
     def hung(self) -> Collection[OpenKey]:

@@ -5,7 +5,7 @@ Times are ktime: stalls, calls and forks of all processes share that clock.
 """
 
 from bisect import bisect_left
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from typing import Generic, TypeVar
 
 from otel_gpu import wire
@@ -13,6 +13,7 @@ from otel_gpu.enrich.activities import CallActivity, ForkActivity, StallActivity
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.explain.settings import Settings
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Fifo, Recent
 from otel_gpu.state.reading_history import ReadingHistory
 from otel_gpu.wire.events import CudaCall, Stall
 
@@ -195,16 +196,15 @@ class EventTimeline:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
         limits = (settings.max_intervals, settings.max_thread_intervals)
         self._stalls: _Tracks[StallActivity] = _Tracks(*limits)
         self._calls: _Tracks[CallActivity] = _Tracks(*limits)
         # The latest of all, and of each process.
         self._forks: deque[ForkActivity] = deque()
         self._forks_of: dict[int, deque[ForkActivity]] = {}
-        self._run_queues: OrderedDict[int, ReadingHistory[int]] = OrderedDict()
+        self._run_queues: Fifo[int, ReadingHistory[int]] = Fifo(settings.max_processes)
         # With the pid of their parent; 0 if that is not known.
-        self._watched: OrderedDict[int, int] = OrderedDict()
+        self._watched: Recent[int, int] = Recent(settings.max_processes)
         # Most activities are of the process of the one before.
         self._latest: Program | None = None
         self.unix_offset_ns = 0
@@ -221,9 +221,6 @@ class EventTimeline:
 
     def _know(self, pid: int, parent_pid: int) -> None:
         self._watched[pid] = parent_pid
-        self._watched.move_to_end(pid)
-        if len(self._watched) > self._settings.max_processes:
-            self._watched.popitem(last=False)
 
     def is_watched(self, pid: int) -> bool:
         """Say whether the stalls of a process would be known."""
@@ -310,8 +307,6 @@ class EventTimeline:
             self._run_queues.setdefault(pid, ReadingHistory(_MAX_READINGS)).add(
                 activity.unix_ns, time_ns
             )
-            if len(self._run_queues) > self._settings.max_processes:
-                self._run_queues.popitem(last=False)
 
     def unseen_run_queue_ns(self, thread: Thread, start_unix_ns: int, window_ns: int) -> int:
         """

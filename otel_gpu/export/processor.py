@@ -27,7 +27,6 @@ where they went before.
 # themselves.
 
 import threading
-from collections import OrderedDict
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor
@@ -44,6 +43,7 @@ from otel_gpu.export.spans.exported import SpanReference
 from otel_gpu.export.spans.finished import Origin, readable
 from otel_gpu.export.spans.span_activities import attributes_of, ids_of, scope_name
 from otel_gpu.export.spans.span_chains import Medians, chain_of
+from otel_gpu.limits.recent import Fifo, Recent
 
 _STALLS = frozenset({semconv.SPAN_BLOCKED, semconv.SPAN_RUN_QUEUE_WAIT})
 # Calls with stalls that have not ended.
@@ -78,8 +78,10 @@ class CausalChainProcessor(SpanProcessor):
         self._lock = threading.Lock()
         self._medians = Medians(self._settings)
         # Stalls by the call around them, and calls that have started.
-        self._stalls: OrderedDict[_Key, list[ReadableSpan]] = OrderedDict()
-        self._open: OrderedDict[_Key, None] = OrderedDict()
+        self._stalls: Recent[_Key, list[ReadableSpan]] = Recent(
+            _MAX_OPEN, evict=self._count_given_up
+        )
+        self._open: Fifo[_Key, None] = Fifo(_MAX_OPEN)
         self.given_up = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:  # noqa: ARG002 - as in the SDK
@@ -89,8 +91,6 @@ class CausalChainProcessor(SpanProcessor):
         context = span.get_span_context()
         with self._lock:
             self._open[context.trace_id, context.span_id] = None
-            if len(self._open) > _MAX_OPEN:
-                self._open.popitem(last=False)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Keep a stall for its call; explain a call that ended."""
@@ -116,17 +116,18 @@ class CausalChainProcessor(SpanProcessor):
         return self._destination.force_flush(timeout_millis)
 
     def _keep(self, key: _Key, stalls: list[ReadableSpan]) -> None:
-        kept = self._stalls.setdefault(key, [])
-        self._stalls.move_to_end(key)
+        kept = self._stalls.use(key)
+        if kept is None:
+            kept = self._stalls[key] = []
         kept.extend(stalls)
         if len(kept) > _MAX_STALLS_OF_CALL:
             # The short ones explain least.
             kept.sort(key=lambda span: (span.start_time or 0) - (span.end_time or 0))
             self.given_up += len(kept) - _MAX_STALLS_OF_CALL
             del kept[_MAX_STALLS_OF_CALL:]
-        if len(self._stalls) > _MAX_OPEN:
-            _, oldest = self._stalls.popitem(last=False)
-            self.given_up += len(oldest)
+
+    def _count_given_up(self, _: _Key, stalls: list[ReadableSpan]) -> None:
+        self.given_up += len(stalls)
 
     def _explain(self, call: ReadableSpan, key: _Key) -> list[ReadableSpan]:
         with self._lock:

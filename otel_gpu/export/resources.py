@@ -22,7 +22,7 @@ from otel_gpu.enrich.activities import CaptureActivity
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.export import semconv
 from otel_gpu.export.spans.finished import Origin
-from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Fifo
 
 _logger = logging.getLogger(__name__)
 
@@ -65,15 +65,12 @@ class _ByProgram(Generic[_Made]):
 
     def __init__(self, make: Callable[[Program], _Made]) -> None:
         self._make = make
-        self._kept: dict[Program, _Made] = {}
-        CACHES.register_ordered("resources", self, "_kept")
+        self._kept: Fifo[Program, _Made] = Fifo(_MAX_CACHED, cache="resources")
 
     def of(self, program: Program) -> _Made:
         """Return a program's value."""
         made = self._kept.get(program)
         if made is None:
-            if len(self._kept) >= _MAX_CACHED:
-                del self._kept[next(iter(self._kept))]
             made = self._kept[program] = self._make(program)
         return made
 

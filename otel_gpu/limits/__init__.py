@@ -1,1 +1,1 @@
-"""What keeps the agent small and fair: bounded caches, and shares of a bound for each program and user."""
+"""Bounds on what the agent holds and does: bounded caches, and shares for each program and user."""

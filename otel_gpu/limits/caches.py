@@ -1,9 +1,9 @@
 """
-Caches: what is kept to be looked up again, and one bound for all of it.
+One memory bound for all caches of the agent.
 
-Each cache has a bound of its own, and the sum of these is far more than an agent should take. So a
-cache registers here under a name: how many entries it has, and how it lets go of the oldest. Now and
-then their sizes are estimated, and where the sum is too large, the largest caches become smaller.
+Each cache has a bound of its own, and the sum of these bounds is far more than an agent should take.
+So a cache registers here under a name, with a function that evicts its oldest entries. The sizes are
+estimated regularly. While the sum is too large, the largest cache evicts a quarter of its entries.
 """
 
 import math
@@ -17,8 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import ref
 
-from otel_gpu.limits.recent import Recent
-
 if TYPE_CHECKING:
     from functools import _lru_cache_wrapper
 
@@ -27,19 +25,18 @@ _Result = TypeVar("_Result")
 _Type = TypeVar("_Type", bound=type)
 
 _SAMPLED = 8
-# To get far into a large collection takes time.
+# Iterating far into a large collection takes time.
 _MOST_STEP = 512
-# Of one entry. What it refers to beyond that is rather shared with others.
+# Objects counted for one entry. What it refers to beyond that is probably shared with others.
 _MOST_OBJECTS = 1_024
 _PLAIN = (str, bytes, bytearray, int, float, bool, type(None))
 _PRUNED_EVERY = 64
-# A few entries are looked at again where there are so many more or less of them, and every so many times.
+# Entries are measured again when their number changed by more than this, and at every 16th request.
 _SAME_COUNT = 0.125
 _FEW = 8
-_LOOKED_AT_EVERY = 16
-# Of an agent at rest, what is held is looked at that often.
+_MEASURED_EVERY = 16
+# Between two measurements of an agent at rest.
 _AT_REST_S = 20.0
-# At a time a cache lets go of so much of what it has.
 _RELEASED_SHARE = 0.25
 
 
@@ -47,13 +44,13 @@ _shared: set[type] = set()
 
 
 def shared(kind: _Type) -> _Type:
-    """Mark a class whose objects many entries refer to: they are in the size of none."""
+    """Exclude objects of a class from the sizes of entries, as many entries refer to one object."""
     _shared.add(kind)
     return kind
 
 
 class Held(NamedTuple):
-    """What caches of one name hold; ``size_bytes`` is estimated from a few entries."""
+    """Entries of all caches of one name; ``size_bytes`` is estimated from a few of them."""
 
     entries: int
     size_bytes: int
@@ -68,8 +65,8 @@ class _Cache:
     size_bytes: str
     entry_bytes: int
     least: int
-    # When its entries were looked at: how many there were, how large they were, and how often it was asked since.
-    looked_at: tuple[int, int, int] = (0, 0, 0)
+    # Of the last measurement: the entries, their size, and how many requests it has answered.
+    measured: tuple[int, int, int] = (0, 0, 0)
 
     def held(self) -> Held:
         owner = self.owner()
@@ -80,14 +77,14 @@ class _Cache:
         if self.size_bytes or self.entry_bytes:
             known_bytes = getattr(owner, self.size_bytes) if self.size_bytes else 0
             return Held(count, known_bytes + self.entry_bytes * count)
-        counted, counted_bytes, asked = self.looked_at
+        counted, counted_bytes, asked = self.measured
         if (
-            asked >= _LOOKED_AT_EVERY
+            asked >= _MEASURED_EVERY
             or abs(count - counted) > max(_FEW, _SAME_COUNT * counted)
             or (count and not counted)
         ):
             counted, counted_bytes, asked = count, estimated_bytes(entries), 0
-        self.looked_at = counted, counted_bytes, asked + 1
+        self.measured = counted, counted_bytes, asked + 1
         return Held(count, counted_bytes * count // max(1, counted))
 
 
@@ -99,8 +96,8 @@ class Caches:
         clock: A monotonic clock in seconds.
 
     Attributes:
-        held: What each held when it was last looked at.
-        released: How many entries each had to let go of.
+        held: Entries and size by name, at the last measurement.
+        released: Entries evicted because all caches together were too large, by name.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,16 +119,18 @@ class Caches:
         least: int = 0,
     ) -> None:
         """
-        Count a cache, for as long as its owner lives.
+        Count a cache for as long as its owner lives.
 
         Args:
-            name: What it is called in telemetry; several may have one name.
-            owner: Whose it is; has to allow weak references.
-            attribute: Where the owner has the entries; empty: it is a collection itself.
-            release: Lets go of so many of the oldest entries; without it, only its own bound holds.
-            size_bytes: Where the owner has their size, if it knows that.
-            entry_bytes: What each entry takes, or takes beside that; 0 of both: a few are looked at.
-            least: Entries that stay, however much all hold.
+            name: Its name in telemetry; several caches can share one.
+            owner: The object that has the entries; must allow weak references.
+            attribute: The owner's attribute with the entries; empty: the owner is a collection.
+            release: Evicts the given number of oldest entries; without it, only the cache's own
+                bound holds.
+            size_bytes: The owner's attribute with the size, if it knows its size.
+            entry_bytes: Bytes of each entry, added to ``size_bytes``; 0 without ``size_bytes``: a
+                few entries are measured.
+            least: Entries that are never evicted.
         """
         if len(self._caches) % _PRUNED_EVERY == 0:
             self._prune()
@@ -139,28 +138,13 @@ class Caches:
             _Cache(*(name, ref(owner), attribute, release, size_bytes, entry_bytes, least))
         )
 
-    def register_recent(self, name: str, *caches: Recent[Any, Any]) -> None:
-        """Count mappings that know which of their entries are the oldest."""
-        for cache in caches:
-            self.register(name, cache, release=Recent.release)
-
-    def register_ordered(
-        self, name: str, owner: object, attribute: str, *, entry_bytes: int = 0
-    ) -> None:
-        """Count a mapping whose oldest entries come first."""
-
-        def release(owner: object, count: int) -> None:
-            entries = getattr(owner, attribute)
-            for key in list(islice(entries, count)):
-                del entries[key]
-
-        self.register(name, owner, attribute, release=release, entry_bytes=entry_bytes)
-
     def keep_within(self, most_bytes: int, *, is_at_rest: bool = False) -> None:
         """
-        Estimate what all hold, and have the largest release entries while that is too much.
+        Estimate the size of all caches, and evict from the largest while the sum is too large.
 
-        Where nearly nothing is put into them, they are looked at a few times a minute only.
+        Args:
+            most_bytes: The bound for all caches together.
+            is_at_rest: Nearly nothing is added at present: measure a few times a minute only.
         """
         now_s = self._clock()
         if is_at_rest and now_s < self._due_s:
@@ -183,7 +167,7 @@ class Caches:
         self.held = held
 
     def figures(self) -> dict[str, dict[str, int]]:
-        """Return by name what each holds, and what each had to release, for the agent's status."""
+        """Return entries, bytes and evicted entries by name, for the agent's status."""
         return {
             "cache_entries": {name: held.entries for name, held in self.held.items()},
             "cache_bytes": {name: held.size_bytes for name, held in self.held.items()},
@@ -208,11 +192,11 @@ class Caches:
 
 
 CACHES = Caches()
-"""Those of this process."""
+"""The caches of this process."""
 
 
 class _Remembered:
-    # The results of a function. They go all at once.
+    # The results of a function. ``lru_cache`` can only evict all at once.
     def __init__(self, function: "_lru_cache_wrapper[Any]") -> None:
         self._function = function
 
@@ -230,12 +214,12 @@ def remembered(
     name: str, most: int, entry_bytes: int
 ) -> Callable[[Callable[..., _Result]], "_lru_cache_wrapper[_Result]"]:
     """
-    Have a function remember its latest results, as ``lru_cache`` does, in a cache that is counted.
+    Decorate a function with ``lru_cache``, and register its results with ``CACHES``.
 
     Args:
-        name: Of the cache; several functions may have one.
+        name: Of the cache; several functions can share one.
         most: Results that are kept.
-        entry_bytes: What one takes with its arguments, about.
+        entry_bytes: Approximate size of one result and its arguments.
     """
 
     def remember(function: Callable[..., _Result]) -> "_lru_cache_wrapper[_Result]":
@@ -248,14 +232,14 @@ def remembered(
 
 
 def estimated_bytes(entries: Collection[object]) -> int:
-    """Return about how large a collection is with all that only it refers to, by a few entries."""
+    """Estimate the size of a collection and of what only it refers to, from a few entries."""
     count = len(entries)
     if not count:
         return sys.getsizeof(entries)
     pairs: Iterable[object] = entries.items() if isinstance(entries, Mapping) else entries
     step = max(1, min(count // _SAMPLED, _MOST_STEP))
     sampled = list(islice(pairs, 0, step * _SAMPLED, step))
-    # What several of them refer to is counted once.
+    # Objects that several of them refer to are counted once.
     seen: set[int] = set()
     size_bytes = sum(_deep_bytes(one, seen) for one in sampled)
     return sys.getsizeof(entries) + size_bytes * count // len(sampled)
@@ -284,5 +268,5 @@ def _parts(one: object) -> Iterable[object]:
     attributes: Mapping[str, object] | None = getattr(one, "__dict__", None)
     if attributes is not None:
         return list(attributes.values())
-    slots = getattr(type(one), "__slots__", ())
-    return [getattr(one, slot, None) for slot in ((slots,) if isinstance(slots, str) else slots)]
+    names = getattr(type(one), "__slots__", ())
+    return [getattr(one, name, None) for name in ((names,) if isinstance(names, str) else names)]

@@ -1,53 +1,98 @@
-"""What was used last, in bounded memory."""
+"""Mappings of bounded size, which evict by use or by age."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
+
+from otel_gpu.limits.caches import CACHES
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
+# Half as expensive as super(), and these mappings are on hot paths.
+_set = OrderedDict.__setitem__
 
-class Recent(OrderedDict[_Key, _Value]):
+
+class Fifo(OrderedDict[_Key, _Value]):
     """
-    A mapping of so many entries; of one too many, the entry that was not used for longest goes.
+    A mapping of at most ``limit`` entries; one too many evicts the entry that was added first.
 
-    To set an entry is a use, and so is ``use``; all other ways to read it are not. The order is
-    that of use.
+    Setting an existing key keeps its position.
 
-        >>> squares = Recent(2)
-        >>> squares[1], squares[2] = 1, 4
-        >>> squares.use(1)
-        1
-        >>> squares[3] = 9
-        >>> list(squares)
-        [1, 3]
+    Args:
+        limit: Most entries.
+        cache: Register it with ``CACHES`` under this name, so that it shrinks when memory is short.
+        entry_bytes: Size of one entry, as for ``Caches.register``.
+        evict: Called with the key and value of each entry that ``limit`` or memory evicts, after
+            it was removed: to count it, or to free what belongs to it.
+
+    >>> squares = Fifo(2)
+    >>> squares[1], squares[2], squares[1], squares[3] = 1, 4, 1, 9
+    >>> list(squares)
+    [2, 3]
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        *,
+        cache: str = "",
+        entry_bytes: int = 0,
+        evict: Callable[[_Key, _Value], object] | None = None,
+    ) -> None:
         super().__init__()
         self.limit = limit
+        self._evict = evict
+        if cache:
+            CACHES.register(cache, self, release=Fifo.release, entry_bytes=entry_bytes)
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
-        super().__setitem__(key, value)
+        _set(self, key, value)
+        if len(self) > self.limit:
+            evicted = self.popitem(last=False)
+            if self._evict is not None:
+                self._evict(*evicted)
+
+    def release(self, count: int) -> None:
+        """Evict the first ``count`` entries."""
+        for _ in range(min(count, len(self))):
+            evicted = self.popitem(last=False)
+            if self._evict is not None:
+                self._evict(*evicted)
+
+    @property
+    def oldest(self) -> _Key:
+        """The key that is evicted next; ``StopIteration`` if there is none."""
+        return next(iter(self))
+
+
+class Recent(Fifo[_Key, _Value]):
+    """
+    A mapping of at most ``limit`` entries; one too many evicts the least recently used entry.
+
+    Setting an entry and ``use`` are uses; other ways to read it are not.
+
+    >>> squares = Recent(2)
+    >>> squares[1], squares[2] = 1, 4
+    >>> squares.use(1)
+    1
+    >>> squares[3] = 9
+    >>> list(squares)
+    [1, 3]
+    """
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        _set(self, key, value)
         self.move_to_end(key)
         if len(self) > self.limit:
-            self.popitem(last=False)
+            evicted = self.popitem(last=False)
+            if self._evict is not None:
+                self._evict(*evicted)
 
     def use(self, key: _Key) -> _Value | None:
-        """Return what is under a key; None: nothing."""
+        """Return the value of a key, or None."""
         try:
             self.move_to_end(key)
         except KeyError:
             return None
         return self[key]
-
-    def release(self, count: int) -> None:
-        """Let go of so many of the entries that were not used for longest."""
-        for _ in range(min(count, len(self))):
-            self.popitem(last=False)
-
-    @property
-    def oldest(self) -> _Key:
-        """The entry that was not used for longest, of at least one."""
-        return next(iter(self))

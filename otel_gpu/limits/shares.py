@@ -1,12 +1,12 @@
 """
-Shares of a bound that all programs of a host have together.
+Shares of a bound that all programs of a host have in common.
 
-A program can hold as many entries as are free, and all programs of one user ``USER_SHARE`` times as
-many as are free. These limits fall while the entries fill up, so a single program ends at half of the
-bound, a single user at three quarters, and each further user finds a quarter of what was free before
-it came. Nothing has to be taken away again for a late comer. Switches divide packet buffers in the
-same way (Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998); so does
-``bpf/core/shares.bpf.h`` for what the kernel side holds.
+One program can hold as many entries as are free, and all programs of one user ``USER_SHARE`` times
+that. These limits fall while the entries fill up. So one program ends at half of the bound, one user
+at three quarters, and each further user finds a quarter of what was free before it started. No entry
+has to be revoked for a user that comes later. Switches divide packet buffers in the same way
+(Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998), and so does
+``bpf/core/shares.bpf.h`` for the maps of the kernel side.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ class EntryOwner(NamedTuple):
 
 class Shares:
     """
-    Who holds how many entries of one bound.
+    The entries that each program and each user holds of one bound.
 
     Args:
         bound: Most entries of all programs together.
@@ -36,7 +36,7 @@ class Shares:
         self._of_users: Counter[int] = Counter()
 
     def take(self, holder: EntryOwner) -> bool:
-        """Charge one entry to a program; False: it, or its user, has its share already."""
+        """Charge one entry to a program; False: the program or its user has its whole share."""
         if (
             self._of_programs[holder] >= self._free
             or self._of_users[holder.uid] >= USER_SHARE * self._free
@@ -47,12 +47,12 @@ class Shares:
         self._of_users[holder.uid] += 1
         return True
 
-    def give_back(self, holder: EntryOwner) -> None:
+    def release(self, holder: EntryOwner) -> None:
         """Free one entry that was charged to a program."""
         self._free += 1
         self._of_programs[holder] -= 1
         self._of_users[holder.uid] -= 1
-        # An entry of each that ever held something would be a bound of its own.
+        # Counters of zero would accumulate: one for each program that ever held an entry.
         if self._of_programs[holder] <= 0:
             del self._of_programs[holder]
         if self._of_users[holder.uid] <= 0:
@@ -60,6 +60,6 @@ class Shares:
 
 
 def of_user(user: str | int) -> str:
-    """Say whose a process is in texts, by the name or number of its user; empty or no number: not known."""
+    """Return "of user NAME" for a text; an empty name or an invalid number is an unknown user."""
     is_known = bool(user) if isinstance(user, str) else 0 <= user < UNKNOWN_USER
     return f"of user {user}" if is_known else "of a user that is not known"

@@ -1,9 +1,9 @@
 """
-Work that watched processes can cause: a share for each process, for each user and in all.
+Budgets of work that watched processes cause: one for each process, for each user and in total.
 
-What a process maps, or shares with us, is as large and as costly to read as it likes. So whether
-such work is done is decided before, and what it took is paid afterwards: one piece of work can exceed
-its share by what that piece takes, which its own bounds limit, and not by more.
+A process decides how large and how costly its mappings are to read. So the budget is checked before
+such work, and its cost is charged afterwards. One task can exceed the budget by its own cost, which
+its own bounds limit, and by no more.
 """
 
 import time
@@ -19,7 +19,7 @@ _Holder = TypeVar("_Holder", bound=Hashable)
 
 
 class Share(NamedTuple):
-    """What may be spent at once, and how much of that comes back in each second."""
+    """A token bucket: its capacity, and its refill per second."""
 
     at_once: float
     per_second: float
@@ -45,13 +45,13 @@ class _Account:
 
 class WorkBudget:
     """
-    Keeps what was spent, in seconds of the clock, in bytes, or in whatever unit all three shares have.
+    What was spent: seconds, bytes, or another unit that all three shares have in common.
 
     Args:
         process: The share of each process.
-        user: That of all processes of a user.
-        total: That of all users.
-        clock: A monotonic clock in seconds, by which shares come back.
+        user: The share of all processes of a user.
+        total: The share of all users.
+        clock: A monotonic clock in seconds, which refills the shares.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class WorkBudget:
         self._users: Recent[int, _Account] = Recent(_MAX_ACCOUNTS)
 
     def allows(self, process: Hashable, uid: int) -> bool:
-        """Say whether anything is left of all three shares."""
+        """Whether something is left of all three shares."""
         now_s = self._clock()
         return min(self._total.left(now_s), *self.left(process, uid)) > 0
 
     def left(self, process: Hashable, uid: int) -> tuple[float, float]:
-        """Return what is left of the share of a user, and of that of one of its processes."""
+        """Return what is left for a user and for one of its processes; negative: overspent."""
         now_s = self._clock()
         of_process, of_user = self._accounts(process, uid)
         return of_user.left(now_s), of_process.left(now_s)
 
     def pay(self, process: Hashable, uid: int, amount: float) -> None:
-        """Take what work for a process took from all three shares."""
+        """Charge work for a process to all three shares."""
         now_s = self._clock()
         for account in (self._total, *self._accounts(process, uid)):
             account.pay(amount, now_s)
 
     @contextmanager
     def paying(self, process: Hashable, uid: int) -> Iterator[None]:
-        """Take the seconds that pass inside, however that ends."""
+        """Charge the seconds that pass inside, also if it raises."""
         begun_s = self._clock()
         try:
             yield

@@ -6,13 +6,13 @@ report is made once for a window of a capture, and kept while the capture is the
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from otel_gpu.errors import OtelGpuError, StoreError
+from otel_gpu.limits.recent import Recent
 from otel_gpu.mcp.arguments import Question
 from otel_gpu.recorder.queries import Answer, QueryLimits
 from otel_gpu.recorder.reader import StoreReader
@@ -75,7 +75,7 @@ class ServedCapture:
         self._make_collector = make_collector
         self._make_side = make_side
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[object, ...], ServedDocument] = OrderedDict()
+        self._kept: Recent[tuple[object, ...], ServedDocument] = Recent(_KEPT)
 
     def study(self, asked: Question) -> ServedDocument:
         """Return the document of a window."""
@@ -85,12 +85,10 @@ class ServedCapture:
             with closing(self._open_source(self.path)) as source:
                 window, notes = self._narrow(source, self._named(source, asked))
                 key = (state, window, frozenset(asked.pids))
-                if key not in self._kept:
-                    self._kept[key] = self._study(source, window, asked.pids, notes)
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return self._kept[key]
+                document = self._kept.use(key)
+                if document is None:
+                    document = self._kept[key] = self._study(source, window, asked.pids, notes)
+            return document
 
     def resolve(self, asked: Question) -> Window:
         """Return the window that a question names."""

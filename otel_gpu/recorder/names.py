@@ -23,6 +23,7 @@ from otel_gpu.enrich.identity.identities import (
 )
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
+from otel_gpu.limits.recent import Recent
 from otel_gpu.recorder.batch import PendingRows
 from otel_gpu.recorder.processes import End, Processes, Referred, StoredProcess
 from otel_gpu.recorder.rows.resource_text import resource_text
@@ -86,7 +87,11 @@ class StoredNames:
         self.pending = PendingRows(MAX_PENDING_BYTES, lost)
         self.processes = self._no_processes()
         # The numbers of devices, stacks and waits; what no chunk referred to for longest comes first.
-        self._known: dict[str, dict[Hashable, int]] = {"devices": {}, "stacks": {}, "waits": {}}
+        self._known: dict[str, Recent[Hashable, int]] = {
+            "devices": Recent(MAX_NAMES),
+            "stacks": Recent(MAX_NAMES),
+            "waits": Recent(MAX_TIMES),
+        }
         processes, devices = _Numbers(self._process), _Numbers(self._device)
         stacks, self._program_stacks = _Numbers(self._stack), _Numbers(self._program_stack)
         kernels = _Numbers(self._kernel)
@@ -204,9 +209,9 @@ class StoredNames:
 
     def _refer(self, table: str, key: Hashable, *columns: object) -> int:
         known = self._known[table]
-        number = known[key] = known.pop(key, 0) or self._number(table)
-        if len(known) > (MAX_TIMES if table == "waits" else MAX_NAMES):
-            del known[next(iter(known))]
+        number = known.use(key)
+        if number is None:
+            number = known[key] = self._number(table)
         self.keep(table, number, self.chunk, *columns)
         return number
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
 from otel_gpu.wire.readings import SeriesKey
 
@@ -62,7 +63,7 @@ class Processes(Accounts[StoredProcess]):
     def __init__(self, next_number: Callable[[], int]) -> None:
         super().__init__(self._open, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._remember)
         self._next_number = next_number
-        self._gone: dict[ProcessKey, tuple[int, End]] = {}
+        self._gone: Fifo[ProcessKey, tuple[int, End]] = Fifo(MAX_NUMBERS)
 
     def _open(self, image: Program) -> StoredProcess:
         gone = self._gone.pop(key_of(image), None)
@@ -74,5 +75,3 @@ class Processes(Accounts[StoredProcess]):
     def _remember(self, process: StoredProcess, has_ended: bool) -> None:  # noqa: ARG002 -- as called
         process.is_followed = False
         self._gone[key_of(process.process)] = (process.number, process.end)
-        if len(self._gone) > MAX_NUMBERS:
-            del self._gone[next(iter(self._gone))]

@@ -32,6 +32,7 @@ from otel_gpu.explain.memory.allocator_churn import KINDS as CHURN_KINDS
 from otel_gpu.explain.memory.out_of_memory import ANYBODY, MAX_FAILURES
 from otel_gpu.explain.nccl.stragglers import find_stragglers
 from otel_gpu.formatting.printable import printable
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.report.call_counts import api_rows, balances, event_time_rows, off_cpu_rows
 from otel_gpu.report.chains import ChainRows
 from otel_gpu.report.devices.builder import DeviceRows
@@ -113,7 +114,7 @@ class Collector:
         self._chains = ChainRows()
         self._images: dict[ProcessKey, Program] = {}
         # In the order in which another program took their place.
-        self._replaced: dict[ProcessKey, None] = {}
+        self._replaced: Fifo[ProcessKey, None] = Fifo(MAX_REPLACED)
         self._deaths: dict[ProcessKey, str] = {}
         self._failed_symbols: dict[str, int] = {}
         self._memory: dict[int, MemorySnapshot] = {}
@@ -283,8 +284,6 @@ class Collector:
             self._deaths[key_of(process)] = signal_name(signal_number)
         if is_replaced:
             self._replaced[key_of(process)] = None
-            if len(self._replaced) > MAX_REPLACED:
-                del self._replaced[next(iter(self._replaced))]
         if not self._pids or process.pid not in self._pids:
             self._crowd.end(process, is_replaced=is_replaced, named=self._images.keys())
 

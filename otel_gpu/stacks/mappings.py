@@ -13,11 +13,12 @@ that this one became.
 import contextlib
 import os
 from bisect import bisect_right
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import MAX_MAPS_BYTES, FileId, MappedFile, executable_mappings
 from otel_gpu.procfs.proc_files import close_file
 from otel_gpu.procfs.reader import LateError, open_maps, read_maps
@@ -64,10 +65,11 @@ class ElfFiles:
     """
 
     def __init__(self, limit: int = _MAX_IMAGES, work: FileWork | None = None) -> None:
-        self._limit = limit
         self.work = work or FileWork()
         # A file that was opened and not yet looked into is a bare descriptor.
-        self._files: OrderedDict[FileId, ElfImage | int] = OrderedDict()
+        self._files: Recent[FileId, ElfImage | int] = Recent(
+            limit, evict=lambda _, file: _close(file)
+        )
         self._users: Counter[FileId] = Counter()
         self._vdso: ElfImage | None = None
         self._vdso_bytes = -1
@@ -77,7 +79,7 @@ class ElfFiles:
     def hold(self, mapped: MappedFile) -> None:
         """Count a process that maps a file, and open that, to be read when the process is gone."""
         self._users[mapped.file] += 1
-        if len(self._files) < self._limit and mapped.file not in self._files:
+        if len(self._files) < self._files.limit and mapped.file not in self._files:
             with (
                 contextlib.suppress(OSError, NotReadError),
                 self.work.reading(mapped.pid, mapped.path),
@@ -102,14 +104,11 @@ class ElfFiles:
         except (OSError, ValueError):
             return None
         self._files[mapped.file] = image
-        while len(self._files) > self._limit:
-            _close(self._files.popitem(last=False)[1])
         return image
 
     def use(self, file: FileId) -> None:
         """Remember that a file was needed just now."""
-        if file in self._files:
-            self._files.move_to_end(file)
+        self._files.use(file)
 
     def vdso(self, size_bytes: int) -> ElfImage | None:
         """Return the kernel's own library; one of another length than ours is another one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from otel_gpu.limits.caches import CACHES
-from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.recent import Fifo, Recent
 from otel_gpu.procfs.mapped_files import MappedFile
 from otel_gpu.stacks.mappings import MAPPING_BYTES, ElfFiles, Mapping, Mappings
 from otel_gpu.stacks.read_budget import FileWork
@@ -123,7 +123,9 @@ class MappedPrograms:
         self._files = ElfFiles(work=work)
         self._images: OrderedDict[ProcessKey, MappedProgram] = OrderedDict()
         self._parents: Recent[ProcessKey, MappedProgram] = Recent(MAX_REMEMBERED)
-        self._ended_s: OrderedDict[ProcessKey, float] = OrderedDict()
+        self._ended_s: Fifo[ProcessKey, float] = Fifo(
+            MAX_REMEMBERED, evict=lambda image, _: self._drop(image)
+        )
         CACHES.register(
             "mappings",
             self,
@@ -197,8 +199,6 @@ class MappedPrograms:
     def end(self, image: ProcessKey) -> None:
         """The process has ended, or runs another program now."""
         self._ended_s.setdefault(image, time.monotonic())
-        if len(self._ended_s) > MAX_REMEMBERED:
-            self._drop(next(iter(self._ended_s)))
 
     def end_others(self, current: abc.Mapping[int, int]) -> None:
         """End all images but the current ones: ``program_ktime_ns`` of each watched pid."""

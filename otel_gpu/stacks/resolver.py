@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_gpu import wire
-from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs.mapped_files import is_c_library, is_cuda_library, is_preload_library
 from otel_gpu.stacks import mappings
@@ -106,17 +105,18 @@ class Resolver:
         self._tails = CachedSuffixes()
         # Functions and tails with until when they are believed.
         self._functions: Recent[tuple[int, int], tuple[_Shared[Frame], float]] = Recent(
-            _MAX_FUNCTIONS
+            _MAX_FUNCTIONS, cache="stack_frames"
         )
-        self._frames: Recent[Frame, _Shared[Frame]] = Recent(_MAX_FUNCTIONS)
-        self._python: Recent[tuple[Hashable, ...], _Shared[PythonStack]] = Recent(_MAX_PYTHON)
-        self._pythons: Recent[PythonStack, _Shared[PythonStack]] = Recent(_MAX_PYTHON)
-        self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT)
+        self._frames: Recent[Frame, _Shared[Frame]] = Recent(_MAX_FUNCTIONS, cache="stack_frames")
+        self._python: Recent[tuple[Hashable, ...], _Shared[PythonStack]] = Recent(
+            _MAX_PYTHON, cache="stack_frames"
+        )
+        self._pythons: Recent[PythonStack, _Shared[PythonStack]] = Recent(
+            _MAX_PYTHON, cache="stack_frames"
+        )
+        self._merged: Recent[tuple[Hashable, ...], int] = Recent(MAX_SENT, cache="stacks")
         # By id.
-        self._sent: Recent[int, Resolved] = Recent(MAX_SENT)
-        CACHES.register_recent("stack_frames", self._functions, self._frames)
-        CACHES.register_recent("stack_frames", self._python, self._pythons)
-        CACHES.register_recent("stacks", self._merged, self._sent)
+        self._sent: Recent[int, Resolved] = Recent(MAX_SENT, cache="stacks")
 
     def resolve(self, sample: Sample, api: int, ktime_ns: int) -> Resolved:
         """

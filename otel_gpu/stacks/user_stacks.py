@@ -110,7 +110,7 @@ class UserStacks:
         self._samples: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._sample_bytes = 0
         self._newest_token = 0
-        self._named: Recent[tuple[int, int], Resolved] = Recent(_MAX_NAMED)
+        self._named: Recent[tuple[int, int], Resolved] = Recent(_MAX_NAMED, cache="named_waits")
         self._counts: dict[str, int] = dict.fromkeys(_COUNTS, 0)
         CACHES.register(
             "stack_samples",
@@ -120,7 +120,6 @@ class UserStacks:
             size_bytes="_sample_bytes",
             entry_bytes=_SAMPLE_OVERHEAD_BYTES,
         )
-        CACHES.register_recent("named_waits", self._named)
 
     @property
     def counts(self) -> Mapping[str, int]:

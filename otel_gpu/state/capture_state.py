@@ -34,6 +34,7 @@ from otel_gpu.enrich.activities import (
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.percentiles import known_middles
 from otel_gpu.enrich.thread_times import ThreadTime
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.differences import (
     aggregate_with,
     moved_by_name,
@@ -138,7 +139,7 @@ class CaptureState:
             most_ended=most if max_ended is None else max_ended,
             give_up=self._give_up,
         )
-        self._early: dict[ProcessKey, None] = {}
+        self._early: Fifo[ProcessKey, None] = Fifo(_MAX_EARLY)
         self._begin: dict[ProcessKey, Account] | None = {} if window.start_unix_ns is None else None
         # Of the capture that is read: its begin, the latest reading of each kind, and the latest
         # two of the series; the begin stands for the reading before the first.
@@ -318,8 +319,6 @@ class CaptureState:
             self.accounts.end(program)
             return
         self._early[program] = None
-        if len(self._early) > _MAX_EARLY:
-            del self._early[next(iter(self._early))]
 
     def _account(self, process: Program) -> Account:
         account = self.accounts.find(process)

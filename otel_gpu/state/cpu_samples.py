@@ -5,7 +5,7 @@ Time is in the account, and exact. Samples say only which lines it went to.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -13,7 +13,6 @@ from otel_gpu import wire
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.identity.identities import CallStack, ProcessKey
 from otel_gpu.enrich.known_work import find_work
-from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.code_lines import NOWHERE, CodeLines, KnownStack, LineSums, Where, merge
 
@@ -40,8 +39,7 @@ class KnownStacks:
     """The work of stacks, each looked at once; bounded."""
 
     def __init__(self) -> None:
-        self._known: Recent[int, KnownStack] = Recent(_MOST_STACKS)
-        CACHES.register_recent("known_stacks", self._known)
+        self._known: Recent[int, KnownStack] = Recent(_MOST_STACKS, cache="known_stacks")
 
     def find(self, stack: CallStack | None) -> KnownStack:
         """Return what is known of a stack; None is one that was lost."""
@@ -196,9 +194,8 @@ class SampleSums:
     """
 
     def __init__(self, most: int = MAX_THREADS, stacks: KnownStacks | None = None) -> None:
-        self._most = most
         self._stacks = stacks or KnownStacks()
-        self._threads: OrderedDict[tuple[int, int, int], LineSums] = OrderedDict()
+        self._threads: Recent[tuple[int, int, int], LineSums] = Recent(most, evict=self._evict)
         self._by_pid: dict[int, dict[tuple[int, int, int], LineSums]] = {}
         self.left_out = 0
 
@@ -206,16 +203,10 @@ class SampleSums:
         """Take in a sample."""
         event = activity.event
         key = event.pid, event.tid, event.context
-        sums = self._threads.get(key)
+        sums = self._threads.use(key)
         if sums is None:
             sums = self._threads[key] = LineSums()
             self._by_pid.setdefault(event.pid, {})[key] = sums
-            if len(self._threads) > self._most:
-                oldest, given_up = next(iter(self._threads.items()))
-                self.left_out += given_up.samples
-                self._drop(oldest)
-        else:
-            self._threads.move_to_end(key)
         sums.add(self._stacks.find(activity.stack), 1, event.weight_ns)
 
     def of(
@@ -232,10 +223,14 @@ class SampleSums:
     def forget(self, pid: int) -> None:
         """Let go of a process that ended."""
         for key in tuple(self._by_pid.get(pid, ())):
-            self._drop(key)
+            del self._threads[key]
+            self._forget_thread(key)
 
-    def _drop(self, key: tuple[int, int, int]) -> None:
-        del self._threads[key]
+    def _evict(self, key: tuple[int, int, int], sums: LineSums) -> None:
+        self.left_out += sums.samples
+        self._forget_thread(key)
+
+    def _forget_thread(self, key: tuple[int, int, int]) -> None:
         of_pid = self._by_pid[key[0]]
         del of_pid[key]
         if not of_pid:

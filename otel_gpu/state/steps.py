@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.enrich.marks import StepActivity
-from otel_gpu.limits.caches import CACHES
 from otel_gpu.limits.recent import Recent
 from otel_gpu.state.window import Window
 
@@ -118,8 +117,9 @@ class ThreadSteps:
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
         self._window = window
-        self._series: Recent[tuple[ProcessKey, int, int, int, str], StepSeries] = Recent(MAX_SERIES)
-        CACHES.register_recent("step_series", self._series)
+        self._series: Recent[tuple[ProcessKey, int, int, int, str], StepSeries] = Recent(
+            MAX_SERIES, cache="step_series"
+        )
         self._telling: Recent[tuple[ProcessKey, int], None] = Recent(MAX_SERIES)
 
     def observe(self, activity: StepActivity) -> SlowStep | None:

@@ -1,12 +1,11 @@
 """Who somebody is that figures name by a pid and a tid only."""
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 from otel_gpu.enrich.activities import Activity, WhoActivity
 from otel_gpu.enrich.identity.identities import Culprit, Program, Who
 from otel_gpu.enrich.identity.unwatched_processes import who_of
-from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Recent
 
 MAX_NAMES = 8_192
 """Processes and threads that are remembered, those that were named last."""
@@ -16,11 +15,9 @@ class ThreadNames:
     """Watches activities; bounded."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[tuple[int, int], Who] = OrderedDict()
+        self._names: Recent[tuple[int, int], Who] = Recent(MAX_NAMES, cache="process_names")
         # By pid, of processes that are not watched.
-        self._ran: OrderedDict[int, str] = OrderedDict()
-        CACHES.register_ordered("process_names", self, "_names")
-        CACHES.register_ordered("process_names", self, "_ran", entry_bytes=150)
+        self._ran: Recent[int, str] = Recent(MAX_NAMES, cache="process_names", entry_bytes=150)
 
     def observe(self, activity: Activity) -> None:
         """Take one activity."""
@@ -29,9 +26,6 @@ class ThreadNames:
             self._learn(who)
             if not who.tid and who.comm:
                 self._ran[who.pid] = who.comm
-                self._ran.move_to_end(who.pid)
-                if len(self._ran) > MAX_NAMES:
-                    self._ran.popitem(last=False)
 
     def learn_programs(self, programs: Iterable[Program]) -> None:
         """Take in watched processes."""
@@ -62,6 +56,3 @@ class ThreadNames:
 
     def _learn(self, who: Who) -> None:
         self._names[who.pid, who.tid] = who
-        self._names.move_to_end((who.pid, who.tid))
-        if len(self._names) > MAX_NAMES:
-            self._names.popitem(last=False)

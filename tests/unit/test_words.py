@@ -87,7 +87,6 @@ PENDING_TEXTS = frozenset(
         ),
         *(
             "instrumentation",
-            "limits",
             "mcp",
             "procfs",
             "recorder",

@@ -1,12 +1,12 @@
 """What threads waited for, as RECORD_RESOURCE: files, devices, sockets and pipes, once each."""
 
 import stat
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.programs import Programs
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mounts import find_mount, is_remote
 from otel_gpu.procfs.sockets import (
@@ -39,7 +39,7 @@ class ResourceMaps:
         self._programs = programs
         self._holders = SocketHolders(watched)
         # By id, with how many retransmits of a connection were told.
-        self._told: OrderedDict[int, int] = OrderedDict()
+        self._told: Recent[int, int] = Recent(MAX_TOLD)
 
     def tell(self, resource: int) -> Iterator[bytes]:
         """Yield what a resource is, when it is met for the first time; 0 is none."""
@@ -66,8 +66,6 @@ class ResourceMaps:
             return
         is_counted = fields["identity.is_remote"] and fields["identity.socket_type"] == _STREAM
         self._told[resource] = retransmits if is_counted else -1
-        if len(self._told) > MAX_TOLD:
-            self._told.popitem(last=False)
         body = {"resource": resource, **self._describe(fields)}
         yield json_record(
             wire.RECORD_RESOURCE,

@@ -8,11 +8,11 @@ gone by then.
 
 import heapq
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from otel_gpu import wire
+from otel_gpu.limits.recent import Recent
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.process_facts import program_of, read_unwatched_process
 from otel_gpu.wire.agent_records import json_record
@@ -49,9 +49,9 @@ class UnwatchedBlockers:
         self._watched = watched
         self._clock = clock
         # The time that they took; of too many, the one that comes up least is forgotten.
-        self._times_ns: OrderedDict[int, int] = OrderedDict()
+        self._times_ns: Recent[int, int] = Recent(_MAX_WAITING)
         self._due: dict[int, int] = {}
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known: Recent[int, _Known] = Recent(_MAX_KNOWN)
 
     def note(self, pid: int, time_ns: int) -> None:
         """Take in that a process took some time from a watched one; 0 is nobody."""
@@ -71,8 +71,6 @@ class UnwatchedBlockers:
             self._due[pid] = total_ns
             return
         self._times_ns[pid] = total_ns
-        if len(self._times_ns) > _MAX_WAITING:
-            self._times_ns.popitem(last=False)
 
     @property
     def is_pending(self) -> bool:
@@ -98,9 +96,6 @@ class UnwatchedBlockers:
                 yield json_record(wire.RECORD_CULPRIT, kernel_clock.ktime_ns(), facts, pid=pid)
 
     def _forget_old(self, now_s: float) -> None:
-        # Who was looked up that long ago is told again anyway.
-        while self._known:
-            oldest = next(iter(self._known.values()))
-            if len(self._known) <= _MAX_KNOWN and now_s - oldest.looked_s < _TELL_INTERVAL_S:
-                break
-            self._known.popitem(last=False)
+        # A process that was looked up that long ago is reported again anyway.
+        while self._known and now_s - self._known[self._known.oldest].looked_s >= _TELL_INTERVAL_S:
+            self._known.release(1)

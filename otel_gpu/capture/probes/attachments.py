@@ -386,7 +386,7 @@ class Attachments:
         self._drop(key)
 
     def _drop(self, key: FileId) -> None:
-        self._shares.give_back(self._files.pop(key).holder)
+        self._shares.release(self._files.pop(key).holder)
 
     def _leave_to_preloaded(self, file: _File, now_s: float) -> None:
         if not (file.hot and file.hot_links) or file.users - file.preloaded_users:
@@ -414,14 +414,14 @@ class Attachments:
         try:
             stream = self._open(mapped, root)
             if stream is None:
-                self._shares.give_back(file.holder)
+                self._shares.release(file.holder)
                 return (), MissedStart.UNREADABLE
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
                 said = tuple(self._attach(mapped, stream, file, is_preloaded=is_preloaded))
         except NotReadError:  # It may be read for another process, or later.
             if mapped.file not in self._files:
-                self._shares.give_back(file.holder)
+                self._shares.release(file.holder)
             return (), MissedStart.NOT_READ
         if self._note_late(mapped, file):
             file.probed_ktime_ns = 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from otel_gpu import wire
 from otel_gpu.capture.processes.watched_processes import WatchedProcesses
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.kernel_waits import is_locked
 from otel_gpu.procfs.process_facts import began_by, read_facts
@@ -33,14 +34,12 @@ class ProcessDiscovery:
     def __init__(self, processes: WatchedProcesses, environment: str = "all") -> None:
         self._processes = processes
         self._environment = environment
-        self._waiting: dict[ProcessKey, None] = {}
+        self._waiting: Fifo[ProcessKey, None] = Fifo(MAX_WAITING)
         self._incomplete: dict[ProcessKey, None] = {}
 
     def put_off(self, pid: int, program_ktime_ns: int) -> None:
         """Introduce a program later; of too many, the one that waits longest is not."""
         self._waiting[pid, program_ktime_ns] = None
-        if len(self._waiting) > MAX_WAITING:
-            del self._waiting[next(iter(self._waiting))]
 
     def give_up(self, pid: int, program_ktime_ns: int) -> None:
         """Never mind: the program ended, or was replaced."""
@@ -85,8 +84,7 @@ class ProcessDiscovery:
         """Introduce some of those that wait, the longest waiting first."""
         until_s = time.monotonic() + _AT_A_TIME_S
         for _ in range(min(_AT_A_TIME, len(self._waiting))):
-            program = next(iter(self._waiting))
-            del self._waiting[program]
+            program, _ = self._waiting.popitem(last=False)
             yield from self.make(*program)
             if time.monotonic() >= until_s:
                 return

@@ -8,7 +8,7 @@ endpoint, or with --store, the capture is kept in a file that explain and query 
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +31,7 @@ from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.stack_text import describe_place
 from otel_gpu.faults import Faults, Isolated
+from otel_gpu.limits.recent import Recent
 from otel_gpu.limits.shares import EntryOwner
 from otel_gpu.procfs.users import user_number
 
@@ -124,17 +125,14 @@ class _HangLog:
     observes = frozenset({OpenCallActivity})
 
     def __init__(self) -> None:
-        self._said: OrderedDict[tuple[int, int, int, int], None] = OrderedDict()
+        self._said: Recent[tuple[int, int, int, int], None] = Recent(_MAX_SAID)
 
     def observe(self, activity: OpenCallActivity) -> None:
         event = activity.event
         name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
         is_new = name not in self._said
+        # Those that still hang are seen repeatedly; the others returned.
         self._said[name] = None
-        # Those that still hang are seen again and again; the others returned.
-        self._said.move_to_end(name)
-        if len(self._said) > _MAX_SAID:
-            self._said.popitem(last=False)
         if is_new:
             place = activity.stack.place if activity.stack else None
             _logger.warning(

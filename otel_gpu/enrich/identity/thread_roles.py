@@ -6,7 +6,6 @@ function that is not of what starts threads and processes says what one is for: 
 a queue, ``_worker_loop`` of a data loader.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from otel_gpu.enrich.identity import libraries
@@ -18,6 +17,7 @@ from otel_gpu.enrich.identity.libraries import (
     source_of,
 )
 from otel_gpu.enrich.identity.services import is_python
+from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.frames import CUT, NATIVE, PYTHON, Frame
 
 MAX_THREADS = 8192
@@ -36,13 +36,12 @@ class ThreadRoles:
     """The roles of threads, as (pid, tid), of which that was seen; bounded."""
 
     def __init__(self) -> None:
-        self._roles: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._roles: Recent[tuple[int, int], str] = Recent(MAX_THREADS)
 
     def learn(self, pid: int, tid: int, comm: str, process_comm: str, stack: CallStack) -> str:
         """Return the role of a thread when it is seen for the first time; else nothing."""
         thread = (pid, tid)
-        if thread in self._roles:
-            self._roles.move_to_end(thread)
+        if self._roles.use(thread):
             return ""
         # The first thread of a program is known by the program's name, but for an interpreter's.
         if comm != process_comm or (pid == tid and not is_python(comm)):
@@ -50,8 +49,6 @@ class ThreadRoles:
         role = find_role(stack)
         if role:
             self._roles[thread] = role
-            if len(self._roles) > MAX_THREADS:
-                self._roles.popitem(last=False)
         return role
 
     def forget(self, pid: int, tid: int) -> None:

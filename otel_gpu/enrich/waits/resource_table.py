@@ -1,11 +1,11 @@
 """What threads waited for, by the ids that records name it by."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from otel_gpu.enrich.identity.identities import Resource
 from otel_gpu.enrich.waits.reasons import WaitReason
+from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.symbol_records import ResourceSeen
 
 MAX_RESOURCES = 16_384
@@ -25,17 +25,14 @@ class ResourceTable:
 
     def __init__(self) -> None:
         self.version = 0
-        self._resources: OrderedDict[int, Resource] = OrderedDict()
+        self._resources: Recent[int, Resource] = Recent(MAX_RESOURCES)
 
     def learn(self, event: ResourceSeen) -> Resource:
         """Remember a resource, and return it: what it was first said to be, it stays."""
-        if event.resource not in self._resources:
-            self._resources[event.resource] = resource_of(event.info)
+        found = self._resources.use(event.resource)
+        if found is None:
+            found = self._resources[event.resource] = resource_of(event.info)
             self.version += 1
-        found = self._resources[event.resource]
-        self._resources.move_to_end(event.resource)
-        if len(self._resources) > MAX_RESOURCES:
-            self._resources.popitem(last=False)
         return found
 
     def find(self, resource: int) -> Resource | None:

@@ -1,6 +1,5 @@
 """Claims: what effects say that causes took, so that no chronic cause tells of it again."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
 from otel_gpu.explain.accounting.chronic import Chronic
 from otel_gpu.explain.chains import Cause, Effect
 from otel_gpu.explain.rules import REPEATED_KINDS
+from otel_gpu.limits.recent import Fifo
 
 _NS_PER_S = 1_000_000_000
 # Stretches are looked at every few seconds.
@@ -45,8 +45,7 @@ class AttributedTimes:
     """What effects say that causes took, by program and second; bounded."""
 
     def __init__(self, max_programs: int) -> None:
-        self._max_programs = max_programs
-        self._claims: OrderedDict[ProcessKey, dict[int, _Claims]] = OrderedDict()
+        self._claims: Fifo[ProcessKey, dict[int, _Claims]] = Fifo(max_programs)
 
     def add(self, effect: Effect, causes: Iterable[Cause]) -> None:
         """Take in the causes of an effect; each no more than the effect was too long."""
@@ -58,8 +57,6 @@ class AttributedTimes:
             claims[key] = claims.get(key, _NOTHING).plus(min(cause.time_ns, effect.excess_ns), 1)
         if len(seconds) > _MAX_SECONDS:
             del seconds[min(seconds)]
-        if len(self._claims) > self._max_programs:
-            self._claims.popitem(last=False)
 
     def take(self, process: Program, unix_ns: int) -> Mapping[tuple[str, int], AttributedTime]:
         """Return what effects of a program claim that ended by then, each once."""

@@ -7,7 +7,6 @@ chosen, by their stacks.
 """
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from otel_gpu.explain.chains import Cause, CauseKind, Evidence
 from otel_gpu.explain.memory.out_of_memory import is_of_allocator, place_of_stack
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.severity import HIGH
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.capture_state import Figures
 from otel_gpu.wire.frames import PYTHON, Frame
 
@@ -88,8 +88,8 @@ class AllocatorChurn:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._fresh: OrderedDict[ProcessKey, _Sorts] = OrderedDict()
-        self._all: OrderedDict[ProcessKey, _Sorts] = OrderedDict()
+        self._fresh: Fifo[ProcessKey, _Sorts] = Fifo(settings.max_processes)
+        self._all: Fifo[ProcessKey, _Sorts] = Fifo(settings.max_processes)
 
     def observe(self, activity: CallActivity, *, has_allocator: bool) -> None:
         """
@@ -108,8 +108,6 @@ class AllocatorChurn:
             sorts = sums.setdefault(key_of(activity.process), {})
             if key in sorts or len(sorts) < _MAX_LINES:
                 sorts.setdefault(key, _Sums(stack)).add(activity)
-            if len(sums) > self._settings.max_processes:
-                sums.popitem(last=False)
 
     def churn_of(self, program: ProcessKey) -> tuple[Churn, ...]:
         """Return what was chosen of all calls of a program, by reason and line."""

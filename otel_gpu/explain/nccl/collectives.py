@@ -31,6 +31,7 @@ from otel_gpu.explain.nccl.collective_names import (
 )
 from otel_gpu.explain.settings import Settings
 from otel_gpu.explain.timeline import EventTimeline
+from otel_gpu.limits.recent import Fifo, Recent
 from otel_gpu.state.nccl.communicators import CommunicatorStates
 from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
@@ -96,9 +97,9 @@ class Collectives:
         self._timeline = timeline
         self._settings = settings
         # Of ranks: calls that query events so far, and when there were more of them.
-        self._queries: dict[ProcessKey, tuple[int, int]] = {}
+        self._queries: Fifo[ProcessKey, tuple[int, int]] = Fifo(_MAX_ASKING)
         # When a call was last seen to hang.
-        self._hanging: dict[ProcessKey, int] = {}
+        self._hanging: Recent[ProcessKey, int] = Recent(_MAX_ASKING)
 
     def observe(self, activity: CommunicatorActivity) -> None:
         """Take in a reading of one rank."""
@@ -124,14 +125,11 @@ class Collectives:
                 self._queries[program] = count, activity.unix_ns
             else:
                 self._queries.setdefault(program, (count, 0))
-        _keep_latest(self._queries)
 
     def observe_open_call(self, activity: OpenCallActivity) -> None:
         """Take in that a call hangs."""
         program = key_of(activity.process)
-        self._hanging.pop(program, None)
         self._hanging[program] = activity.seen_unix_ns
-        _keep_latest(self._hanging)
 
     def delays(
         self, program: ProcessKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
@@ -259,8 +257,3 @@ class Collectives:
             member.stack_of(number),
         )
         return Hang(effect, start, now - start, group, member, number)
-
-
-def _keep_latest(known: dict[ProcessKey, tuple[int, int]] | dict[ProcessKey, int]) -> None:
-    while len(known) > _MAX_ASKING:
-        del known[next(iter(known))]

@@ -19,6 +19,7 @@ from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.export.spans.finished import Attributes as LogAttributes
 from otel_gpu.export.spans.finished import SpanEvent
+from otel_gpu.limits.recent import Recent
 from otel_gpu.wire.communicators import (
     DATATYPES,
     NO_REDUCTION,
@@ -159,7 +160,9 @@ class PendingCollectives:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_ns = round(limit_s * 1e9)
-        self._waiting: dict[tuple[ProcessKey, tuple[int, int]], CommunicatorActivity] = {}
+        self._waiting: Recent[tuple[ProcessKey, tuple[int, int]], CommunicatorActivity] = Recent(
+            _MAX_WAITING, evict=lambda key, _: self._reported.pop(key, None)
+        )
         # The latest number that was reported.
         self._reported: dict[tuple[ProcessKey, tuple[int, int]], int] = {}
         self._observers: dict[type, Callable[[Any], None]] = {
@@ -178,22 +181,17 @@ class PendingCollectives:
 
     def _read(self, activity: CommunicatorActivity) -> None:
         key = (key_of(activity.process), activity.handle)
-        self._waiting.pop(key, None)
         if activity.communicator.pending and not is_ended(activity.communicator):
             self._waiting[key] = activity
-            if len(self._waiting) > _MAX_WAITING:
-                self._forget(next(iter(self._waiting)))
         else:
+            self._waiting.pop(key, None)
             self._reported.pop(key, None)
 
     def _end(self, activity: ExitActivity) -> None:
         program = key_of(activity.process)
         for key in [key for key in self._waiting if key[0] == program]:
-            self._forget(key)
-
-    def _forget(self, key: tuple[ProcessKey, tuple[int, int]]) -> None:
-        del self._waiting[key]
-        self._reported.pop(key, None)
+            del self._waiting[key]
+            self._reported.pop(key, None)
 
     def _overdue(self, unix_ns: int) -> Iterator[tuple[Program, SpanEvent]]:
         for key, activity in self._waiting.items():

@@ -7,7 +7,7 @@ counted.
 """
 
 import threading
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from operator import attrgetter
@@ -38,6 +38,7 @@ from otel_gpu.export.metrics.points import Measurement, read_layouts
 from otel_gpu.export.metrics.snapshots import Agent, Snapshot
 from otel_gpu.export.resources import ProcessResources, agent_resource, capture_version
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.differences import without_waits
 from otel_gpu.state.time_accounting import Accounts
 
@@ -66,7 +67,7 @@ class MetricStore:
             self._open_program, most=2 * max_series, most_ended=max_series, give_up=self._evict
         )
         self._program_of_pid: dict[int, ProcessKey] = {}
-        self._released: OrderedDict[ProcessKey, None] = OrderedDict()
+        self._released: Fifo[ProcessKey, None] = Fifo(_MAX_RELEASED)
         self._ending: deque[ProcessKey] = deque()
         self._final_series = 0
         self._host = HostFigures()
@@ -347,8 +348,6 @@ class MetricStore:
         if self._program_of_pid.get(key[0]) == key:
             del self._program_of_pid[key[0]]
         self._released[key] = None
-        if len(self._released) > _MAX_RELEASED:
-            self._released.popitem(last=False)
 
     def _agent_snapshot(self, agent: Agent) -> Snapshot:
         measurements = self._host.measurements(self._dropped_series)

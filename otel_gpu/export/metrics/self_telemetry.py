@@ -1,6 +1,6 @@
 """Self-telemetry: otel_gpu's losses, limits, cost and failures."""
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +9,7 @@ from otel_gpu.enrich.activities import Activity, ProbesActivity
 from otel_gpu.export import semconv
 from otel_gpu.export.metrics.points import Attributes, Measurement
 from otel_gpu.export.semconv import Instrument
+from otel_gpu.limits.recent import Recent
 from otel_gpu.state.agent_health import AgentReadings
 
 _MAX_LIBRARIES = 256
@@ -75,7 +76,7 @@ class SelfTelemetry(AgentReadings):
         super().__init__()
         # Chains and incidents, by the value of their instrument's attribute.
         self.explained: Counter[tuple[Instrument, str, str]] = Counter()
-        self._libraries: OrderedDict[tuple[int, int, str], tuple[int, int, int]] = OrderedDict()
+        self._libraries: Recent[tuple[int, int, str], tuple[int, int, int]] = Recent(_MAX_LIBRARIES)
 
     def observe(self, activity: Activity) -> None:
         """Add newer figures."""
@@ -85,9 +86,6 @@ class SelfTelemetry(AgentReadings):
             key = (info.get("device", 0), info.get("inode", 0), info["library"])
             figures = (info.get("symbols", 0), info.get("preload", 0), info.get("exported", 0))
             self._libraries[key] = figures
-            self._libraries.move_to_end(key)
-            if len(self._libraries) > _MAX_LIBRARIES:
-                self._libraries.popitem(last=False)
 
     def measurements(self, dropped_series: Mapping[str, int]) -> Iterator[Measurement]:
         """Yield every figure, including zeros: a loss of 0 is information."""

@@ -22,6 +22,7 @@ from otel_gpu.export.spans.finished import (
     SpanEvent,
     SpanLink,
 )
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.wire.events import ThreadContext
 from otel_gpu.wire.marks import Range
 
@@ -131,7 +132,7 @@ class TraceSampler:
         self._sampler = sampler
         self._goes_by_parents = isinstance(sampler, sampling.ParentBased)
         self.takes_all = sampler in (sampling.ALWAYS_ON, sampling.DEFAULT_ON)
-        self._decisions: dict[bytes, bool] = {}
+        self._decisions: Fifo[bytes, bool] = Fifo(_MAX_DECISIONS)
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> "TraceSampler":
@@ -174,6 +175,4 @@ class TraceSampler:
         return decision
 
     def _remember(self, trace_id: bytes, is_sampled: bool) -> None:
-        if len(self._decisions) >= _MAX_DECISIONS:
-            del self._decisions[next(iter(self._decisions))]
         self._decisions[trace_id] = is_sampled

@@ -54,6 +54,7 @@ from otel_gpu.export.spans.finished import (
     SharedAttributes,
 )
 from otel_gpu.export.spans.stack_events import NO_STACK, Stacks, StackTelemetry
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.state.steps import ThreadSteps
 from otel_gpu.wire.events import CudaCall
 
@@ -98,7 +99,7 @@ class SpanBuilder:
         self._repeated: dict[tuple[Any, ...], Attributes] = {}
         self._steps = ThreadSteps()
         # Ages at which open calls are reported next, by the call's span id.
-        self._open_due_ns: dict[bytes, int] = {}
+        self._open_due_ns: Fifo[bytes, int] = Fifo(_MAX_CACHED)
         self._builders: dict[type, Callable[[Any], tuple[FinishedSpan, ...]]] = {
             CallActivity: self._call,
             GapActivity: self._gap,
@@ -194,8 +195,6 @@ class SpanBuilder:
         call_id = activity.parent_span_id
         if age_ns < self._open_due_ns.get(call_id, 0):
             return ()
-        if call_id not in self._open_due_ns and len(self._open_due_ns) >= _MAX_CACHED:
-            del self._open_due_ns[next(iter(self._open_due_ns))]
         self._open_due_ns[call_id] = 2 * age_ns
         pairs: Pairs = list(call_attributes(activity.api, wire.COPY_NONE, 0, activity.device))
         if event.began_before_capture:

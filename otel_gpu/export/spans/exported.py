@@ -5,12 +5,13 @@ A link needs the trace id, which a cause does not have, and a link to a span tha
 would be a dead end in every backend.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import NamedTuple
 
 from otel_gpu.explain.chains import Culprit, Evidence
 from otel_gpu.export.spans.finished import FinishedSpan
 from otel_gpu.limits.caches import CACHES
+from otel_gpu.limits.recent import Fifo, Recent
 
 # Of one generation; there are two. A chain is made seconds after its effect. Two generations cover
 # those seconds at the highest rate of spans, in about 12 MB.
@@ -43,9 +44,10 @@ class ExportedSpans:
         self._traces: dict[bytes, bytes] = {}
         self._older_traces: dict[bytes, bytes] = {}
         self._since_unix_ns = 0
-        self._chains: OrderedDict[bytes, None] = OrderedDict()
-        self._threads: OrderedDict[int, deque[_Interval]] = OrderedDict()
-        CACHES.register_ordered("exported_chains", self, "_chains", entry_bytes=130)
+        self._chains: Fifo[bytes, None] = Fifo(
+            _MAX_CHAINS, cache="exported_chains", entry_bytes=130
+        )
+        self._threads: Recent[int, deque[_Interval]] = Recent(_MAX_THREADS)
         CACHES.register(
             "exported_spans",
             self,
@@ -75,8 +77,6 @@ class ExportedSpans:
             spans = self._threads.get(tid)
             if spans is None:
                 spans = self._threads[tid] = deque(maxlen=_MAX_OF_THREAD)
-                if len(self._threads) > _MAX_THREADS:
-                    self._threads.popitem(last=False)
             else:
                 self._threads.move_to_end(tid)
             spans.append((start_unix_ns, end_unix_ns, trace_id, span_id))
@@ -84,8 +84,6 @@ class ExportedSpans:
     def add_chain(self, span_id: bytes) -> None:
         """Remember the id of a causal chain's span."""
         self._chains[span_id] = None
-        if len(self._chains) > _MAX_CHAINS:
-            self._chains.popitem(last=False)
 
     def _release_older(self, _: int) -> None:
         self._older_traces = {}

@@ -5,7 +5,7 @@ Spans contain less than activities: only the call's children, and nothing about 
 ended a wait did before. The rest stays unexplained.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median_low
@@ -31,6 +31,7 @@ from otel_gpu.export.spans.span_activities import (
     knows_states,
     stall_of,
 )
+from otel_gpu.limits.recent import Recent
 
 # Of one kind of call: enough for a median that follows a changing workload.
 _MAX_DURATIONS = 128
@@ -44,7 +45,7 @@ class Medians:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._series: OrderedDict[_SeriesKey, deque[int]] = OrderedDict()
+        self._series: Recent[_SeriesKey, deque[int]] = Recent(_MAX_SERIES)
 
     def take(self, span: ReadableSpan) -> int | None:
         """Return the usual duration of calls like this one, and add it; None: too few calls."""
@@ -55,10 +56,9 @@ class Medians:
             attributes.get(semconv.GPU_CUDA_API),
             attributes.get(semconv.CUDA_MEMCPY_KIND),
         )
-        durations = self._series.setdefault(key, deque(maxlen=_MAX_DURATIONS))
-        self._series.move_to_end(key)
-        if len(self._series) > _MAX_SERIES:
-            self._series.popitem(last=False)
+        durations = self._series.use(key)
+        if durations is None:
+            durations = self._series[key] = deque(maxlen=_MAX_DURATIONS)
         duration_ns = _duration_of(span)
         # A median is only needed where the call can be slow.
         may_be_slow = duration_ns > self._settings.slow_floor_ns

@@ -25,6 +25,7 @@ from otel_gpu.instrumentation.engines.inference_steps import (
     is_wanted,
 )
 from otel_gpu.instrumentation.published import publish_context, publish_identity, publish_span
+from otel_gpu.limits.recent import Fifo
 
 CARRIED: Final = "_otel_gpu_step"
 """Attribute of what the scheduler sends to its workers: the identity of the step."""
@@ -111,7 +112,7 @@ class _Core:
         self._began_ns = 0
         self._is_published = False
         self._is_carried = True
-        self._running: dict[int, tuple[object, int, InferenceStep]] = {}
+        self._running: Fifo[int, tuple[object, int, InferenceStep]] = Fifo(_MAX_RUNNING)
         schedule, update = scheduler.schedule, scheduler.update_from_output
         execute = executor.execute_model
         scheduler.schedule = functools.partial(self._schedule, schedule)
@@ -158,8 +159,6 @@ class _Core:
         step = self._steps.begin(self._number, self._began_ns)
         if step is None:
             return
-        if len(self._running) >= _MAX_RUNNING:
-            self._running.pop(next(iter(self._running)))
         # It is kept, or its number might become that of another one.
         self._running[id(output)] = output, self._number, step
         if self._is_published:

@@ -5,12 +5,14 @@ A reading holds the calls since the one before, and in a chunk the first one hol
 What all ranks stand at when a chunk ends is kept as well, so that a reader can begin at any chunk.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import CommunicatorActivity
+from otel_gpu.limits.recent import Recent
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED
@@ -36,7 +38,9 @@ class CommunicatorRows:
     def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
         self._lost = lost
-        self._known: OrderedDict[int, OrderedDict[_Handle, CommunicatorActivity]] = OrderedDict()
+        self._known: Recent[int, Recent[_Handle, CommunicatorActivity]] = Recent(
+            MAX_PROCESSES, evict=self._evict_process
+        )
         self._touched: set[int] = set()
         # Up to which number the calls of a rank are in rows of this chunk.
         self._written: dict[tuple[int, _Handle], int] = {}
@@ -55,20 +59,21 @@ class CommunicatorRows:
         figures, device = self._figures(activity, written), self._names.device(activity.device)
         row = (seq, process, device, unix_ns, *_handle(handle), *figures)
         batch.add("communicator_readings", row, unix_ns, len(figures[-1]))
-        known = self._known.setdefault(process, OrderedDict())
-        self._known.move_to_end(process)
+        known = self._known.use(process)
+        if known is None:
+            evict = partial(self._evict_rank, process)
+            known = self._known[process] = Recent(MAX_RANKS, evict=evict)
         known[handle] = activity
-        known.move_to_end(handle)
         self._written[process, handle] = activity.communicator.called
         self._touched.add(process)
-        if len(known) > MAX_RANKS:
-            given_up, _ = known.popitem(last=False)
-            self._written.pop((process, given_up), None)
-            self._lost[NOT_FOLLOWED] += 1
-        if len(self._known) > MAX_PROCESSES:
-            ended, handles = self._known.popitem(last=False)
-            for one in handles:
-                self._written.pop((ended, one), None)
+
+    def _evict_rank(self, process: int, handle: _Handle, _: CommunicatorActivity) -> None:
+        self._written.pop((process, handle), None)
+        self._lost[NOT_FOLLOWED] += 1
+
+    def _evict_process(self, process: int, ranks: Iterable[_Handle]) -> None:
+        for handle in ranks:
+            self._written.pop((process, handle), None)
 
     def end_chunk(self, chunk: int) -> None:
         """Keep what everything stands at that the chunk added to, and let the next say all calls."""
@@ -105,8 +110,8 @@ class RankReader:
 
     def __init__(self, directory: Dictionary) -> None:
         self._directory = directory
-        self._calls: OrderedDict[tuple[int, _Handle], list[tuple[QueuedCollective, int]]] = (
-            OrderedDict()
+        self._calls: Recent[tuple[int, _Handle], list[tuple[QueuedCollective, int]]] = Recent(
+            MAX_PROCESSES
         )
 
     def read(self, row: Row) -> CommunicatorActivity | None:
@@ -146,9 +151,6 @@ class RankReader:
         called = numbers[1]
         latest = [known[n] for n in sorted(known) if n <= called][-kept:]
         self._calls[name] = latest
-        self._calls.move_to_end(name)
-        if len(self._calls) > MAX_PROCESSES:
-            self._calls.popitem(last=False)
         recent = tuple(one for one, _ in latest)
         values = (identity, *numbers[1:], made, recent, title)
         stacks = tuple(self._directory.program_stack(one.stack or None) for one in recent)

@@ -5,13 +5,14 @@ A reading has a row of its own; its holders, which are those that changed, are i
 of them stand at when a chunk ends is kept as well, so that a reader can begin at any chunk.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.enrich.activities import BlocksActivity, OutOfMemoryActivity
 from otel_gpu.enrich.identity.identities import CallStack, Program
 from otel_gpu.enrich.ids import SpanIds
+from otel_gpu.limits.recent import Recent
 from otel_gpu.recorder.batch import RowBatch
 from otel_gpu.recorder.dictionary import Dictionary
 from otel_gpu.recorder.losses import NOT_FOLLOWED, TOO_LARGE
@@ -43,7 +44,7 @@ class HeldMemory:
     def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
         self._lost = lost
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known: Recent[int, _Known] = Recent(MAX_PROCESSES, evict=self._evict)
         self._touched: set[int] = set()
         self._count = 0
 
@@ -110,12 +111,14 @@ class HeldMemory:
         self._touched.clear()
 
     def _find(self, process: int) -> _Known:
-        known = self._known.setdefault(process, _Known({}, {}))
-        self._known.move_to_end(process)
+        known = self._known.use(process)
+        if known is None:
+            known = self._known[process] = _Known({}, {})
         self._touched.add(process)
-        if len(self._known) > MAX_PROCESSES:
-            self._count -= len(self._known.popitem(last=False)[1].holders)
         return known
+
+    def _evict(self, _: int, known: _Known) -> None:
+        self._count -= len(known.holders)
 
 
 def _map_text(info: Mapping[str, Any]) -> str | None:

@@ -1,11 +1,11 @@
 """Calls that have not returned: which hang right now."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from otel_gpu.enrich.activities import CallActivity, OpenCallActivity
 from otel_gpu.enrich.identity.identities import Program
+from otel_gpu.limits.recent import Fifo
 from otel_gpu.wire.frames import Frame
 
 MAX_OPEN = 4_096
@@ -43,7 +43,7 @@ class OpenCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: OrderedDict[_Key, tuple[OpenCallActivity, int]] = OrderedDict()
+        self._calls: Fifo[_Key, tuple[OpenCallActivity, int]] = Fifo(MAX_OPEN)
 
     def observe(self, activity: OpenCallActivity | CallActivity) -> None:
         """Take in that a call hangs, or that one has returned."""
@@ -55,8 +55,6 @@ class OpenCalls:
         age_ns = activity.seen_unix_ns - activity.start_unix_ns
         known = self._calls.get(key)
         self._calls[key] = activity, age_ns if known is None else known[1]
-        if len(self._calls) > MAX_OPEN:
-            self._calls.popitem(last=False)
 
     def forget(self, pid: int) -> None:
         """Take in that a process ended."""

@@ -48,11 +48,10 @@ class Symbols:
         self._demangler = demangler or Demangler()
         self._clock = clock
         self._work = work or FileWork(clock=clock)
-        self._names: Recent[Hashable, _Named] = Recent(_MAX_NAMES)
-        self._texts: Recent[str, str] = Recent(_MAX_TEXTS)
+        self._names: Recent[Hashable, _Named] = Recent(_MAX_NAMES, cache="symbol_names")
+        self._texts: Recent[str, str] = Recent(_MAX_TEXTS, cache="symbol_names")
         self._perf_maps: Recent[int, PerfMap] = Recent(_MAX_PERF_MAPS)
         self._tables: OrderedDict[Hashable, SymbolTable] = OrderedDict()
-        CACHES.register_recent("symbol_names", self._names, self._texts)
         CACHES.register("symbol_tables", self, "_tables")
         self.malformed = 0
 

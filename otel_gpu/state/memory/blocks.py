@@ -5,7 +5,7 @@ What the allocator says of itself is exact. Who holds it is known of the blocks 
 what is left has no place, and is said as such.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from otel_gpu.enrich.identity.identities import (
     Program,
     key_of,
 )
+from otel_gpu.limits.recent import Recent
 from otel_gpu.state.memory.code_locations import find_allocating_place
 from otel_gpu.state.memory.growth import Growths, Trend, full_in_s
 from otel_gpu.state.memory.snapshot import BEFORE_ATTACH, NOT_SAMPLED, LineHolding
@@ -299,7 +300,9 @@ class AllocatorState:
         self._read_unix_ns: int | None = None
         self._stacks = 0
         self._programs: Counter[ProcessKey] = Counter()
-        self._devices: OrderedDict[tuple[ProcessKey, int], DeviceBlocks] = OrderedDict()
+        self._devices: Recent[tuple[ProcessKey, int], DeviceBlocks] = Recent(
+            MAX_DEVICES, evict=self._evict
+        )
 
     def observe(self, activity: object) -> None:
         """Take one activity; those that say nothing of blocks are ignored."""
@@ -356,14 +359,13 @@ class AllocatorState:
 
     def _find(self, process: Program, number: int) -> DeviceBlocks:
         name = key_of(process), number
-        one = self._devices.get(name)
+        one = self._devices.use(name)
         if one is None:
-            one = self._devices[name] = DeviceBlocks(process, number)
             self._programs[name[0]] += 1
-            if len(self._devices) > MAX_DEVICES:
-                (program, _), oldest = self._devices.popitem(last=False)
-                self._stacks -= len(oldest)
-                self._programs[program] -= 1
-                self._programs += Counter()
-        self._devices.move_to_end(name)
+            one = self._devices[name] = DeviceBlocks(process, number)
         return one
+
+    def _evict(self, name: tuple[ProcessKey, int], oldest: DeviceBlocks) -> None:
+        self._stacks -= len(oldest)
+        self._programs[name[0]] -= 1
+        self._programs += Counter()

@@ -1,10 +1,10 @@
 """The communicators of NCCL on this host, and for whom their ranks wait."""
 
-from collections import OrderedDict
 from typing import Final
 
 from otel_gpu.enrich.activities import CommunicatorActivity
 from otel_gpu.enrich.identity.identities import ProcessKey, Program, key_of
+from otel_gpu.limits.recent import Recent
 from otel_gpu.state.nccl.rank_calls import Handle, Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.window import Window
@@ -31,8 +31,8 @@ class CommunicatorStates:
         self._window = window
         self._groups: dict[tuple[int, ProcessKey | None, Handle | None], RankGroup] = {}
         # In the order in which they were read.
-        self._members: OrderedDict[tuple[ProcessKey, Handle], tuple[RankGroup, Member]] = (
-            OrderedDict()
+        self._members: Recent[tuple[ProcessKey, Handle], tuple[RankGroup, Member]] = Recent(
+            MAX_MEMBERS, evict=self._evict
         )
         self._of: dict[ProcessKey, dict[Handle, None]] = {}
         self._programs: dict[int, ProcessKey] = {}
@@ -55,7 +55,7 @@ class CommunicatorStates:
         name = (program, activity.handle)
         found = self._members.get(name)
         if found is not None and found[0].id != activity.communicator.id:
-            self._remove(name)
+            self._detach(name, self._members.pop(name)[0])
             found = None
         if found is None:
             found = self._join(name, activity)
@@ -83,17 +83,17 @@ class CommunicatorStates:
         member = Member(activity.process, handle, activity.communicator)
         group.members[name] = member
         group.change()
-        found = self._members[name] = group, member
         self._of.setdefault(program, {})[handle] = None
         self._programs[program[0]] = program
-        if len(self._members) > MAX_MEMBERS:
-            self.left_out += 1
-            self._remove(next(iter(self._members)))
+        found = self._members[name] = group, member
         return found
 
-    def _remove(self, name: tuple[ProcessKey, Handle]) -> None:
+    def _evict(self, name: tuple[ProcessKey, Handle], rank: tuple[RankGroup, Member]) -> None:
+        self.left_out += 1
+        self._detach(name, rank[0])
+
+    def _detach(self, name: tuple[ProcessKey, Handle], group: RankGroup) -> None:
         program, handle = name
-        group, _ = self._members.pop(name)
         del group.members[name]
         group.change()
         if not group.members:

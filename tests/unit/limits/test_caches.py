@@ -1,11 +1,11 @@
-"""One bound for all caches: what is told of them, and who lets go of what."""
+"""One bound for all caches: their figures, and which of them evict what."""
 
 import gc
 import sys
 
 from otel_gpu.limits import caches as caches_module
 from otel_gpu.limits.caches import Caches, estimated_bytes, remembered, shared
-from otel_gpu.limits.recent import Recent
+from otel_gpu.limits.recent import Fifo, Recent
 
 
 class Owner:
@@ -34,7 +34,7 @@ def recent(count, size_bytes):
 def test_what_is_held_within_the_bound_stays():
     """Nothing is released where the sum is small enough, and figures say what there is."""
     caches, small, owner = Caches(), recent(97, 1000), Owner(11, 100)
-    caches.register_recent("small", small)
+    caches.register("small", small, release=Recent.release)
     caches.register("owned", owner, "kept", size_bytes="size_bytes", entry_bytes=13)
     caches.keep_within(1 << 20)
 
@@ -50,7 +50,7 @@ def test_at_rest_they_are_looked_at_a_few_times_a_minute():
     """What comes then is released later, and at once when there is much to do."""
     now_s = [1000.0]
     caches, one = Caches(lambda: now_s[0]), recent(3, 1000)
-    caches.register_recent("one", one)
+    caches.register("one", one, release=Recent.release)
     caches.keep_within(1, is_at_rest=True)
     held = [len(one)]
     for step_s in (19.0, 2.0, 1.0):
@@ -68,7 +68,7 @@ def test_what_has_to_stay_is_released_by_none():
     """Others become smaller in its place, and then nothing does."""
     caches, needed, other = Caches(), recent(1009, 10_000), recent(101, 10_000)
     caches.register("needed", needed, release=Recent.release, least=907)
-    caches.register_recent("other", other)
+    caches.register("other", other, release=Recent.release)
     caches.keep_within(1_000)
 
     assert (len(needed), len(other)) == (907, 0)
@@ -78,8 +78,8 @@ def test_what_has_to_stay_is_released_by_none():
 def test_the_largest_releases_its_oldest_first():
     """Only as much goes as has to, and of the cache that holds most."""
     caches, large, small = Caches(), recent(1009, 10_000), recent(101, 100)
-    caches.register_recent("large", large)
-    caches.register_recent("small", small)
+    caches.register("large", large, release=Recent.release)
+    caches.register("small", small, release=Recent.release)
     caches.keep_within(5_000_000)
 
     assert len(small) == 101
@@ -95,7 +95,7 @@ def test_a_cache_that_lets_go_of_nothing_ends_no_loop():
     stubborn.lets_go = False
     caches.register("fixed", fixed, "kept", size_bytes="size_bytes")
     caches.register("stubborn", stubborn, "kept", release=Owner.release, size_bytes="size_bytes")
-    caches.register_recent("other", other)
+    caches.register("other", other, release=Recent.release)
     caches.keep_within(1000)
 
     assert len(fixed.kept) == 7
@@ -106,10 +106,11 @@ def test_a_cache_that_lets_go_of_nothing_ends_no_loop():
 def test_caches_of_one_name_are_added_up_and_gone_ones_forgotten():
     """A cache counts for as long as its owner lives."""
     caches, one, other = Caches(), recent(3, 10), recent(5, 10)
-    caches.register_recent("same", one, other)
+    for cache in (one, other):
+        caches.register("same", cache, release=Recent.release)
     caches.keep_within(1 << 20)
     both = caches.held["same"].entries
-    del other
+    del cache, other
     gc.collect()
     caches.keep_within(1 << 20)
 
@@ -157,3 +158,31 @@ def test_what_a_function_remembers_is_counted_and_goes_at_once(monkeypatch):
     assert held == (97, 97_000)
     assert caches.held["squares"] == (0, 0)
     assert caches.released == {"squares": 97}
+
+
+def test_entries_that_the_limit_or_memory_evicts_are_reported_once():
+    """Each with its value; a removed entry is not evicted, and a set key keeps its place or moves."""
+    evicted = []
+    fifo, used = (kind(2, evict=lambda *entry: evicted.append(entry)) for kind in (Fifo, Recent))
+    for mapping in (fifo, used):
+        mapping.update(a=1, b=2)
+        mapping["a"] = 3
+        mapping["c"] = 4
+        mapping.pop("c")
+    used.release(5)
+
+    assert (list(fifo), list(used)) == (["b"], [])
+    assert evicted == [("a", 3), ("b", 2), ("a", 3)]
+
+
+def test_a_named_mapping_shrinks_with_the_caches(monkeypatch):
+    """It is registered where it is made, for as long as it lives."""
+    caches = Caches()
+    monkeypatch.setattr("otel_gpu.limits.recent.CACHES", caches)
+    fifo = Fifo(97, cache="numbers", entry_bytes=1_000)
+    fifo.update((number, number) for number in range(101))
+    caches.keep_within(50_000)
+
+    assert list(fifo) == list(range(101 - len(fifo), 101))
+    assert len(fifo) <= 50
+    assert caches.released == {"numbers": 97 - len(fifo)}

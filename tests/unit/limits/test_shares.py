@@ -35,6 +35,6 @@ def test_what_is_given_back_is_free_again():
     shares = Shares(BOUND)
     greedy, late = EntryOwner(1, 1000), EntryOwner(2, 1000)
     for _ in range(take_all(shares, greedy)):
-        shares.give_back(greedy)
+        shares.release(greedy)
 
     assert take_all(shares, late) == BOUND // 2
