@@ -1,8 +1,8 @@
 """
-The command line: the only module that picks exit codes.
+The command line. No other module sets exit codes.
 
-A verb's module is imported when it is asked for and not before, so that
-``otel-gpu --version`` costs no more than argparse.
+The module of a verb is imported only when the verb is used, so ``otel-gpu --version`` costs no more
+than argparse.
 """
 
 import argparse
@@ -38,31 +38,29 @@ _COMMAND = "What follows -- is the command to run, with its arguments."
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
 _ESCAPING = "otel_gpu.escaping"
-# Nearly all that a start makes lives until the end.
+# Nearly all objects of the start live until the end.
 _YOUNG_OBJECTS = 50_000
 
 _logger = logging.getLogger("otel_gpu")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what argparse would print."""
-
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 
-# They run for as long as the host does, and beside its work.
+# Verbs that run as long as the host does.
 _LASTING = frozenset({"run"})
 
 
 def import_verb(name: str) -> ModuleType:
-    """The module of a verb."""
+    """Import the module of a verb, which must be in ``commands.VERBS``."""
     module = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
     return importlib.import_module(f"{commands.__name__}.{module}")
 
 
 def program_parser() -> argparse.ArgumentParser:
-    """The parser for a command line without a verb; its help lists the verbs."""
+    """Return the parser of a command line without a verb; its help lists the verbs."""
     parser = _Parser(
         prog=PROGRAM,
         description="Count every CUDA call of unmodified programs with eBPF and export it as OTLP.",
@@ -78,7 +76,7 @@ def program_parser() -> argparse.ArgumentParser:
 
 
 def verb_parser(name: str, verb: ModuleType) -> argparse.ArgumentParser:
-    """The parser for what follows a verb."""
+    """Return the parser of the arguments after a verb."""
     parser = _Parser(
         prog=f"{PROGRAM} {name}",
         description=" ".join((verb.__doc__ or commands.VERBS[name]).split()),
@@ -110,13 +108,12 @@ def _destination(key: str) -> str:
 
 
 def program() -> int:
-    """Run ``main`` in a process that ends with it; the exit code."""
-    # To look for reference cycles, among what was imported, and at the end among all there is,
-    # takes a sixth of the time of a short program.
+    """Run ``main`` in a process that then ends; return the exit code."""
+    # Collecting reference cycles after imports and at the end takes a sixth of a short program's time.
     gc.set_threshold(_YOUNG_OBJECTS)
     start_isolated()
     fill_closed_descriptors()
-    _escape_what_cannot_be_encoded()
+    _escape_unencodable_text()
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(AGENT_NAME, encoding="ascii")
     code = main()
@@ -124,8 +121,8 @@ def program() -> int:
     return code
 
 
-def _escape_what_cannot_be_encoded() -> None:
-    # As JSON has it, which then stays JSON.
+def _escape_unencodable_text() -> None:
+    # Escapes as in JSON, so JSON output stays valid.
     def escape(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
@@ -138,7 +135,7 @@ def _escape_what_cannot_be_encoded() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code."""
+    """Run one verb and return its exit code. Errors are printed, not raised."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     handler = logging.StreamHandler()
     handler.setFormatter(_LogFormatter(f"{PROGRAM}: %(level)s: %(message)s"))
@@ -153,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader of the output closed it.
         return _EXIT_BROKEN_PIPE
     finally:
         _leave_broken_pipes()
@@ -162,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_broken_pipes() -> None:
-    # Python would complain once more when it flushes the streams at exit, and end with 120.
+    # At exit Python flushes the streams again, prints another error and ends with 120.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -226,7 +223,7 @@ class _LogFormatter(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
-        # A message is one line: a name in it begins no other.
+        # A message stays one line, whatever names it contains.
         record.message = printable(record.message)
         return super().formatMessage(record)
 
@@ -238,7 +235,7 @@ def _report(error: OtelGpuError) -> None:
     Output().note(f"error: {error}")
     if isinstance(error, BpfError) and error.log:
         lines = error.log.rstrip().splitlines()
-        # The verifier logs every step; its verdict is at the end.
+        # The verifier logs every step, and its verdict last.
         if len(lines) > _LOG_LINES and not _logger.isEnabledFor(logging.INFO):
             print(f"({len(lines) - _LOG_LINES} lines before these: -v)", file=sys.stderr)
             lines = lines[-_LOG_LINES:]

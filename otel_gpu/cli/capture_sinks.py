@@ -1,4 +1,4 @@
-"""Where a capture that is over goes: to an endpoint or a file, and into a store."""
+"""Sinks of a capture that has ended: an endpoint or a file, and a store."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from otel_gpu.recorder.writer import StoreWriter
 
 
 class CaptureSinks:
-    """What sees the activities of a capture that is sent, kept in a store, or both."""
+    """The export and the store of one capture. Either can be missing."""
 
     def __init__(self, config: Config, exports: Exports | None, store: StoreWriter | None) -> None:
         self._timeout_s = config.export.shutdown_timeout_s
@@ -24,25 +24,25 @@ class CaptureSinks:
         sinks: list[pipeline.Sink] = []
         sinks += [] if exports is None else [exports]
         sinks += [] if store is None else [store]
-        self._blame = pipeline.ExplainStage(config, *sinks)
-        self.observers: list[Observer] = [*sinks, self._blame] if sinks else []
+        self._explain = pipeline.ExplainStage(config, *sinks)
+        self.observers: list[Observer] = [*sinks, self._explain] if sinks else []
 
     def conclude_import(
         self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
     ) -> None:
-        """Keep what is to be known of an import, at its end."""
+        """Store the source, the notes and the rejected records of an import, at its end."""
         if self._store is not None:
             self._store.conclude_import(source, notes, rejected)
 
     def close(self, out: Output) -> bool:
-        """End all of them; False: not everything arrived, and the operator knows what."""
-        self._blame.close()
+        """Close all sinks. Return False if anything was lost; the losses are printed."""
+        self._explain.close()
         complete = True
         if self._exports is not None:
-            # Not flushed before: metrics would leave twice.
+            # A flush before would send metrics twice.
             complete = self._exports.shutdown(self._timeout_s)
             dropped = Counter(self._exports.dropped())
-            # Left out because the operator said so.
+            # The configuration leaves these out.
             del dropped[NOT_SAMPLED]
             if dropped:
                 out.note(f"spans that could not be exported: {list_counts(dropped)}")
@@ -58,7 +58,7 @@ class CaptureSinks:
 def open_sinks(
     config: Config, environ: Mapping[str, str] | None, store: Path | None
 ) -> Iterator[CaptureSinks]:
-    """Open an export with these variables, and a store; None: without it."""
+    """Open an export with the variables of ``environ``, and a store. None: leave that sink out."""
     with ExitStack() as stack:
         exports = None
         if environ is not None:
@@ -70,5 +70,5 @@ def open_sinks(
 
 
 def list_counts(counts: Mapping[str, int]) -> str:
-    """Return counts by reason, as a list."""
+    """Return counts above 0 by name, as ``name 1, other 2``."""
     return ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()) if count)

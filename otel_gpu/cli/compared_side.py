@@ -1,4 +1,4 @@
-"""One of the two that are compared, of whatever kind of file it is."""
+"""One side of a comparison, from any kind of file."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,7 +14,7 @@ MakeCollector = Callable[[Mapping[str, int], Window, Sequence[int]], Collector]
 
 
 def make_side(name: str, source: Source, window: Window, make_collector: MakeCollector) -> Side:
-    """Return the side that a window of a source is, under a name."""
+    """Return a window of a source as the side ``name`` of a comparison."""
     if source.has_traces:
         traces = _Traces()
         source.play(window, [traces])

@@ -1,7 +1,7 @@
 """
-The screen while a capture or a recording goes on: redrawn when it is time, and by keys.
+The screen of ``top``, redrawn at an interval and after keys.
 
-There is one thread, and whoever takes activities asks it to ``tick`` several times a second.
+It has no thread: the loop that reads activities calls ``tick`` several times a second.
 """
 
 import logging
@@ -26,11 +26,15 @@ _MAX_MESSAGES = 100
 
 
 class Display:
-    """Shows a board, and obeys keys; if it is not live, as plain text, one screen below the other."""
+    """
+    Draws a model and handles keys.
+
+    Where ``is_live`` is false, screens are plain text, one below the other.
+    """
 
     def __init__(
         self,
-        board: TopModel,
+        model: TopModel,
         console: Console,
         source: str,
         interval_s: float,
@@ -38,7 +42,7 @@ class Display:
         is_live: bool,
         takes_keys: bool,
     ) -> None:
-        self._board = board
+        self._model = model
         self._console = console
         self._source = source
         self._interval_s = interval_s
@@ -68,23 +72,23 @@ class Display:
         self._open.close()
 
     def quit(self) -> None:
-        """Show no more."""
+        """Set ``has_quit``; the loop then ends."""
         self.has_quit = True
 
     @property
     def is_paused(self) -> bool:
-        """Whether the operator holds the screen."""
+        """Whether the operator paused the screen."""
         return self._controls.is_paused
 
     def tick(self, wait_s: float = 0.0) -> None:
-        """Obey keys, waiting for one if asked to; draw if it is time."""
+        """Handle keys, waiting up to ``wait_s`` for one, and draw if a screen is due."""
         pressed: Sequence[str] = ()
         if self._keys is not None and self._live is not None:
             pressed = self._keys.read(wait_s)
         elif wait_s > 0:
             time.sleep(wait_s)
         for key in pressed:
-            self._obey(key)
+            self._handle(key)
         is_due = time.monotonic() >= self._due_s and not self.is_paused
         if is_due:
             self._due_s = time.monotonic() + self._interval_s
@@ -96,14 +100,14 @@ class Display:
             self.write()
 
     def write(self) -> None:
-        """Write what there is to see as plain text, below what was written."""
-        view = self._board.view()
+        """Append one screen as plain text."""
+        view = self._model.view()
         lines = draw_screen(view, Controls(), source=self._source, width=self._console.width)
         self._console.file.write("\n".join(line.plain for line in lines) + "\n\n")
         self._console.file.flush()
 
     def hold(self) -> None:
-        """Show that nothing follows, until the operator quits."""
+        """Show that the recording has ended, until the operator quits."""
         if self._keys is None or self._live is None:
             return
         self._controls = self._controls._replace(has_ended=True, is_paused=False)
@@ -116,13 +120,13 @@ class Display:
         if self._live is None:
             return
         if self._view is None:
-            self._view = self._board.view()
+            self._view = self._model.view()
         self._drawn_size = width, height = self._console.size
         controls = self._controls._replace(message=self._messages.latest)
         lines = draw_screen(self._view, controls, source=self._source, width=width, height=height)
         self._live.update(Group(*lines), refresh=True)
 
-    def _obey(self, key: str) -> None:
+    def _handle(self, key: str) -> None:
         controls = self._controls
         match key:
             case "q":
@@ -143,8 +147,7 @@ class Display:
 
 
 class _Messages(logging.Handler):
-    """Keeps what is logged from tearing the screen, and logs it afterwards."""
-
+    # Log lines would break the screen: they are kept, and logged after it.
     def __init__(self) -> None:
         super().__init__()
         self._kept: deque[logging.LogRecord] = deque(maxlen=_MAX_MESSAGES)

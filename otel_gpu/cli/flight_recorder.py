@@ -1,4 +1,4 @@
-"""The flight recorder of the verbs that write one, and where the others look for it."""
+"""The path of the flight recorder, when a capture writes one, and how it is opened."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from otel_gpu.recorder.losses import describe_losses
 if TYPE_CHECKING:
     from otel_gpu.recorder.writer import StoreWriter
 
-# Naming any of these, even as "none", is a choice of where telemetry goes.
+# Setting any of these, even to "none", chooses where telemetry goes.
 DESTINATIONS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
@@ -30,8 +30,8 @@ _logger = logging.getLogger(__name__)
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Return the file of the flight recorder: of a service, of the host, or of a user."""
-    # systemd names the folder of a service.
+    """Return the default file: that of the service, of root, or of a user."""
+    # systemd sets it to the folder of the service.
     if folder := environ.get("STATE_DIRECTORY", "").split(":")[0]:
         return Path(folder) / "store.db"
     if os.geteuid() == 0:
@@ -41,31 +41,31 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
 
 def store_path(config: Config) -> Path:
-    """Return the store that the configuration means."""
+    """Return the configured store, or the default one."""
     return Path(config.store.path) if config.store.path else default_path(os.environ)
 
 
 def has_destination(config: Config) -> bool:
-    """Say whether it was chosen where telemetry goes."""
+    """Return whether the configuration or the environment names a destination of telemetry."""
     return bool(config.export.otlp_file) or any(map(os.environ.get, DESTINATIONS))
 
 
 def limits_of(config: Config) -> StoreLimits:
-    """Return what a store may hold."""
+    """Return the configured limits of a store."""
     return StoreLimits(
         max_bytes=config.store.max_bytes, max_age_s=config.store.max_age_h * _S_PER_H
     )
 
 
 def wants_store(config: Config) -> bool:
-    """Say whether a capture is to have a flight recorder."""
+    """Return whether a capture writes a flight recorder."""
     if config.store.enabled == "auto":
         return config.store.path is not None or not has_destination(config)
     return config.store.enabled == "on"
 
 
 def telemetry_files(config: Config) -> Iterator[Path]:
-    """Yield the files that a capture keeps its telemetry in."""
+    """Yield the files into which a capture writes telemetry."""
     if config.export.otlp_file not in {None, "-"}:
         yield Path(config.export.otlp_file)
     if wants_store(config):
@@ -75,8 +75,8 @@ def telemetry_files(config: Config) -> Iterator[Path]:
 def open_store(
     path: Path, config: Config, *, live: bool, faults: Faults | None = None
 ) -> "StoreWriter":
-    """Open a store to write it; ``StoreError`` where that is not possible."""
-    # SQLite and the schema: for those who write a store.
+    """Open a store for writing; raise ``StoreError`` if that fails."""
+    # Imports SQLite and the schema.
     from otel_gpu.recorder.recorder import open_writer  # noqa: PLC0415
 
     return open_writer(path, limits_of(config), live=live, faults=faults)
@@ -84,7 +84,7 @@ def open_store(
 
 @contextmanager
 def live_store(config: Config, faults: Faults) -> Iterator["Isolated[StoreWriter] | None"]:
-    """Open the flight recorder of a capture, if it is to have one; a failure is only logged."""
+    """Open the flight recorder of a capture. None: none is wanted, or it failed, which is logged."""
     store = None
     if wants_store(config):
         try:

@@ -1,4 +1,4 @@
-"""A source that may also be a capture of another tool, recognized by its first bytes."""
+"""Sources that can also be captures of other tools, recognized by their first bytes."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -16,7 +16,7 @@ from otel_gpu.report.document import Window
 from otel_gpu.report.extent import CaptureExtent
 from otel_gpu.report.source import Observers, Source
 
-# Where a database says what program it is of.
+# The application id in the header of an SQLite file.
 _APPLICATION = slice(68, 72)
 _TRACES = frozenset({"torch-trace", "nsys"})
 _GZIP = b"\x1f\x8b"
@@ -32,23 +32,23 @@ class ImportSource(Source):
 
     @property
     def has_traces(self) -> bool:
-        """Whether it holds what devices did, and no calls of a capture."""
+        """Whether it has device activity and no captured calls."""
         return self.kind in _TRACES
 
     def about(self, window: Window) -> Window:
-        """Refuse a part of a trace, whose figures are of the whole."""
+        """Return the window; ``UsageError`` for a part of a trace, whose figures are totals."""
         if self.has_traces and window != Window():
             raise UsageError("--from and --to do not apply to a trace: leave them out")
         return window
 
     def extent(self) -> tuple[int, int]:
-        """Read it once for this."""
+        """Return the first and the last Unix time, after reading all of it."""
         extent = CaptureExtent()
         ImportSource(self._path, self.kind, self._config).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
-        """Hand all activities to the observers."""
+        """Pass all activities to the observers."""
         with open_capture(self.kind, self._path, self._config) as capture:
             pipeline.process_events(capture.events(), Enricher(), observers)
             self.notes += capture.tally.notes
@@ -56,14 +56,14 @@ class ImportSource(Source):
 
 
 def open_any(path: Path, config: Config) -> Source:
-    """Open a file, or a folder of traces, as what it is; a recording if it is nothing else."""
+    """Open a file, or a folder of traces, by its kind. An unknown kind is opened as a recording."""
     if kind := _kind_of(path):
         return ImportSource(path, kind, config)
     return open_source(path, config)
 
 
 def find_any(args: Namespace, config: Config, verb: str) -> Source:
-    """Open what the command line names, or else the store that ``run`` writes."""
+    """Open the named source, else the store that ``run`` writes; ``UsageError`` without either."""
     if args.recording is not None and args.store is None:
         return open_any(args.recording, config)
     if (source := find_source(args, config)) is None:

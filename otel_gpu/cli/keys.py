@@ -1,4 +1,4 @@
-"""Keys as they are pressed, from a terminal that is as it was when they end."""
+"""Single keys from a terminal, whose settings are restored afterwards."""
 
 import os
 import re
@@ -17,10 +17,10 @@ QUIT = "q"
 
 class Keys:
     """
-    Standard input, while it is a terminal that hands over each key at once.
+    Standard input as a terminal without line buffering and echo.
 
-    Ctrl-C goes on to interrupt. Ctrl-Z and Ctrl-Backslash do nothing: they would leave
-    the shell with a terminal that shows nothing of what is typed.
+    Ctrl-C still interrupts. Ctrl-Z and Ctrl-Backslash are disabled: they would leave the shell with a
+    terminal that does not echo.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Keys:
         termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
 
     def read(self, wait_s: float) -> list[str]:
-        """Return the keys pressed so far, or the first within a time; arrows as ``j`` and ``k``."""
+        """Return the keys pressed, waiting up to ``wait_s`` for the first. Arrows are ``j`` and ``k``."""
         if not any(select.select([self._fd], [], [], max(0.0, wait_s))):
             return []
         try:
@@ -56,8 +56,8 @@ class Keys:
 
 
 def has_keys() -> bool:
-    """Whether keys can be read: standard input is a terminal, and it is ours to read."""
+    """Return whether standard input is a terminal, with this process in its foreground."""
     try:
         return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):  # no terminal of ours, or none at all
+    except (OSError, ValueError, AttributeError):  # another session's terminal, or none
         return False

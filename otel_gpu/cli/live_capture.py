@@ -1,4 +1,4 @@
-"""What the verbs that capture live have in common: how a capture begins, and how it ends."""
+"""Start and end of a live capture, for all verbs that make one."""
 
 import faulthandler
 import logging
@@ -34,14 +34,14 @@ from otel_gpu.errors import OtelGpuError, RecordingError
 from otel_gpu.faults import Faults
 from otel_gpu.procfs.capabilities import effective_capabilities
 
-# Process images, files that they map, files with their symbols, and up to ten links for each file with
-# probes, each within bounds. Who could use them all up would keep others' files from being read.
+# Programs, mapped files, symbol files, and up to ten links for each file with probes; each is bounded.
+# A process that used up all of them would keep the files of others from being read.
 _OPEN_FILES = 65_536
 
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-# A terminal sends these to all that it runs.
+# A terminal sends these to all processes of its foreground.
 _OF_TERMINAL = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH})
-# They are about the agent itself: its errors and its own writes, its children, and when it may run.
+# These concern the agent itself: its errors and writes, its children, its stops.
 _OWN = frozenset(
     {
         *(signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),
@@ -61,7 +61,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class Started(NamedTuple):
-    """The user's command at its gate, and who watches over it; neither without a command."""
+    """The user's command, which waits to be executed, and its stop guard. None without a command."""
 
     command: Command | None
     guard: StopGuard | None
@@ -72,12 +72,12 @@ def start_command(
     args: Namespace, config: Config, written: Iterable[Path] = ()
 ) -> Iterator[Started]:
     """
-    Fork the user's command, if there is one, and hold it at its gate; then give up privileges.
+    Fork the user's command, if there is one, make it wait before its exec, then drop privileges.
 
-    To be called before anything else: a fork is cheapest, and safest, from a process with little
-    memory and one thread, and capabilities are of threads. ``written`` are files that will be
-    written, beside those that the command line names. Once the command runs, it outlives the agent's errors: what goes wrong
-    in the context is logged, and the context ends without it when the command has ended.
+    Call it first: a fork is cheapest and safest from a process with little memory and one thread,
+    and capabilities belong to threads. ``written`` are files to be written beside those of the
+    command line. Once the command runs, it outlives errors of the agent: an error in the context is
+    logged, and the context ends normally after the command.
     """
     with ExitStack() as stack:
         command = guard = None
@@ -93,10 +93,10 @@ def start_command(
             pass_on = _passing_on_to(command)
             stack.enter_context(signals_handled(pass_on, _PASSED_ON - _ENDING))
         elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # A shell has background commands of a script ignore it, and a capture has no other end.
+            # Background commands of a script ignore it, and nothing else ends a capture.
             stack.enter_context(signals_handled(numbers={signal.SIGINT}))
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # After the fork: the limit, and the nice value, are none of the command's.
+        # After the fork, so the limit and the nice value do not apply to the command.
         can_return = not config.capture.nice or allow_return()
         if config.capture.drop_privileges:
             needed = CAPTURE_CAPABILITIES | (COMMAND_CAPABILITIES if command else frozenset())
@@ -109,7 +109,7 @@ def start_command(
             if command is None or guard is None or not command.has_begun:
                 raise
             hint = getattr(error, "hint", "")
-            _logger.error(  # noqa: TRY400 -- a bug of ours has a traceback, and nothing else
+            _logger.error(  # noqa: TRY400 -- only a bug of ours has a traceback
                 "the capture failed, and the command goes on without it: %s: %s%s",
                 type(error).__name__,
                 error,
@@ -131,10 +131,10 @@ def _passing_on_to(command: Command) -> Handler:
 
 @contextmanager
 def load_programs(args: Namespace, config: Config, started: Started) -> Iterator[Programs]:
-    """Load the programs of the kernel side."""
-    # Not before the user's command was forked, whose limit it is not.
+    """Load the BPF programs."""
+    # After the fork of the command, which keeps its own limit.
     allow_open_files(_OPEN_FILES)
-    # A command is watched before it does anything, and so are its children.
+    # A command and its children are watched from their start.
     looks = bool(args.all or args.pid or args.cgroup)
     with Programs(config, watch_all=args.all, looks=looks) as programs:
         if started.guard:
@@ -155,10 +155,10 @@ def open_session(
     is_shown: bool = False,
 ) -> Iterator[Batches]:
     """
-    Begin to capture, and yield the batches of records; ``--record`` is seen to.
+    Start the capture and yield its batches of records, also writing them for ``--record``.
 
-    While the context is open, signals end the capture in good order. A service manager is
-    notified when the capture begins, and with each batch.
+    While the context is open, signals end the capture in order. A service manager is notified when
+    the capture begins, and with each batch.
     """
     targets = {"pids": args.pid, "cgroup": args.cgroup, "watch_all": args.all}
     session = Session(
@@ -175,12 +175,12 @@ def open_session(
         if args.record:
             writer = stack.enter_context(RecordingWriter(args.record))
             batches = _record(batches, writer, faults)
-        # With a command, a service manager is interested in the command.
+        # With a command, a service manager watches the command.
         if started.command is None:
             notifier = Notifier(os.environ)
             stack.callback(notifier.stop)
             if notifier.is_watched:
-                # The watchdog's SIGABRT leaves a word on where the agent hung.
+                # On the watchdog's SIGABRT, print where the agent hung.
                 faulthandler.enable()
             batches = _notify(batches, notifier, faults)
         stack.enter_context(_signals(session, started.command, config.export.shutdown_timeout_s))
@@ -196,7 +196,7 @@ def open_capture(
     *,
     is_shown: bool = False,
 ) -> Iterator[tuple[Started, Batches]]:
-    """Begin a capture that exports nothing: command, programs, session."""
+    """Start a capture that exports nothing: command, BPF programs, session."""
     with (
         start_command(args, config) as started,
         load_programs(args, config, started) as programs,
@@ -214,8 +214,8 @@ def open_capture(
 
 
 def exit_code_of(started: Started, faults: Faults) -> int:
-    """Return the command's exit code; without one, 0, or 1 if a part was switched off for its errors."""
-    # Once more, for who looks at the end first.
+    """Return the command's exit code. Without a command: 1 if errors switched off a part, else 0."""
+    # Repeated here for readers of the end of a log.
     if found := faults.summary():
         _logger.warning("errors inside the agent cost some of what was captured: %s", found)
     if started.command is not None:
@@ -225,7 +225,7 @@ def exit_code_of(started: Started, faults: Faults) -> int:
 
 def _notify(batches: Batches, notifier: Notifier, faults: Faults) -> Batches:
     for batch in batches:
-        notifier.turn(lambda: faults.summary() or CAPTURING)
+        notifier.notify(lambda: faults.summary() or CAPTURING)
         yield batch
 
 
@@ -236,24 +236,20 @@ def _record(batches: Batches, writer: RecordingWriter, faults: Faults) -> Batche
             if recording:
                 writer.write(batch)
         except RecordingError as error:
-            # A full disk ends the recording, not the capture.
+            # A full disk ends only the recording.
             recording = False
             _logger.warning("%s; the capture goes on without it", error)
-        except Exception as error:  # noqa: BLE001 -- nor does an error of ours
+        except Exception as error:  # noqa: BLE001 -- an error of ours does not end the capture either
             faults.add("recording", error)
         yield batch
 
 
 @contextmanager
 def _signals(session: Session, command: Command | None, patience_s: float) -> Iterator[None]:
-    """
-    Turn signals into an orderly end.
-
-    Without a command, SIGINT and SIGTERM end the capture. With one they are passed on to it, but
-    for SIGINT of a terminal, which has sent it to the command as well. The command decides what
-    they mean; if it does not end in time after SIGTERM or SIGHUP, the capture ends without it. A
-    signal that the caller ignores, as under ``nohup``, stays ignored, by the command too.
-    """
+    # Without a command, SIGINT and SIGTERM end the capture. With a command, they are passed on to it,
+    # except SIGINT of a terminal, which also sends it to the command. The command decides what they
+    # mean. If it does not end in time after SIGTERM or SIGHUP, the capture ends without it. Signals
+    # that the caller ignores, as under ``nohup``, stay ignored, also by the command.
     timers: list[threading.Timer] = []
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -273,7 +269,7 @@ def _signals(session: Session, command: Command | None, patience_s: float) -> It
     finally:
         for timer in timers:
             timer.cancel()
-        # What is left to do may take long, and the command may outlive it.
+        # The rest can take long, and the command can outlive it.
         if command is not None and command.poll() is None:
             _handle_signals(_passing_on_to(command))
 
@@ -288,7 +284,7 @@ def _handle_signals(handler: Handler, numbers: Iterable[int] = _ENDING) -> None:
 def signals_handled(
     handler: Handler | None = None, numbers: Iterable[int] = _ENDING
 ) -> Iterator[None]:
-    """Have signals handled, by default those that end us, but for ignored ones; then as before."""
+    """Set a handler for signals that are not ignored, by default the ending ones; restore later."""
     previous = {number: signal.getsignal(number) for number in numbers}
     if handler:
         _handle_signals(handler, numbers)

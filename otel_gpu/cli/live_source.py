@@ -1,4 +1,4 @@
-"""A capture that ``explain`` and ``stacks`` make themselves, in place of a recording or a store."""
+"""A live capture as a source of ``explain`` and ``stacks``."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from otel_gpu.report.source import Observers, Source
 
 class LiveSource(Source):
     """
-    A capture that begins when it is played, and that exports nothing.
+    A capture that starts when it is played, and exports nothing.
 
-    ``done`` ends "Ctrl-C ends that and …", which is said where there is no command to wait for.
+    ``done`` completes the note "Ctrl-C ends that and …", printed without a command.
     """
 
     def __init__(self, args: Namespace, config: Config, out: Output, done: str) -> None:
@@ -29,8 +29,8 @@ class LiveSource(Source):
         self._args, self._config, self._out, self._done = args, config, out, done
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- it has no end
-        """Capture until it is over, and hand all activities to the observers."""
-        # A quarter of a start, which a recording need not pay.
+        """Capture until it ends, and pass all activities to the observers."""
+        # A quarter of the start time, which recordings do not need.
         from otel_gpu.cli.live_capture import exit_code_of, open_capture  # noqa: PLC0415
 
         faults = Faults()
@@ -46,9 +46,9 @@ def find_source_or_capture(
     args: Namespace, config: Config, out: Output, *, handled: str, done: str
 ) -> Source:
     """
-    Return what the command line names: a recording, a store, or what to capture.
+    Return the source that the command line names: a recording, a store or a capture.
 
-    ``handled`` ends "a recording is … as it is"; for ``done`` see ``LiveSource``.
+    ``handled`` completes the error "a recording is … as it is"; ``done`` see ``LiveSource``.
     """
     captures = args.command or args.cgroup or args.all or args.duration is not None or args.record
     is_named = args.recording is not None or args.store is not None
@@ -61,5 +61,5 @@ def find_source_or_capture(
 
 
 def pids_of(source: Source, args: Namespace) -> Sequence[int]:
-    """Return the processes that a report is about; of a capture, also their children."""
+    """Return the processes to report. A capture reports all that it watched: no restriction."""
     return () if isinstance(source, LiveSource) else args.pid

@@ -1,4 +1,4 @@
-"""A report of a part of a recording or store, as the command line names it."""
+"""Arguments, windows and outputs of reports about a part of a recording or store."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -36,19 +36,19 @@ _FIRST_UNIX_S = 10**8
 
 
 class TimePoint(NamedTuple):
-    """A point in time; ``origin`` is ``unix``, ``begin`` or ``end`` of a capture."""
+    """A time relative to ``origin``: ``unix``, or the ``begin`` or ``end`` of a capture."""
 
     origin: str
     offset_ns: int
 
     def resolve(self, begin_unix_ns: int, end_unix_ns: int) -> int:
-        """Return the moment in a capture that has this extent."""
+        """Return the Unix time for a capture of this extent."""
         origins = {"unix": 0, "begin": begin_unix_ns, "end": end_unix_ns}
         return max(0, origins[self.origin] + self.offset_ns)
 
 
 def parse_time_point(text: str) -> TimePoint:
-    """Read a moment; ``UsageError`` where the text is not one."""
+    """Parse a time as ``MOMENT_HELP`` describes it; raise ``UsageError`` for other text."""
     if found := _RELATIVE.fullmatch(text):
         sign, amount, unit = found.groups()
         offset_ns = round(float(amount) * _UNITS_NS[unit])
@@ -70,8 +70,8 @@ def parse_time_point(text: str) -> TimePoint:
 
 def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = False) -> None:
     """Add the arguments that name a recording or a store, and a part of it."""
-    # "-30s" is a value here. Of what begins with a dash, argparse lets numbers be values.
-    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
+    # "-30s" is a value. argparse accepts a value that begins with a dash only if it looks like a number.
+    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- argparse has no other way
     what = "the recording, or memory snapshot of PyTorch, to"
     add_file(parser, "recording", f"{what} {verb}", nargs="?")
     named = "nothing else is named" if captures else "no recording is named"
@@ -84,7 +84,7 @@ def add_source_arguments(parser: ArgumentParser, verb: str, *, captures: bool = 
 
 
 def find_source(args: Namespace, config: Config) -> Source | None:
-    """Open what the command line names, or else the store that ``run`` writes; None: neither."""
+    """Open the named source, else the store that ``run`` writes. None: there is neither."""
     if args.recording is not None and args.store is not None:
         raise UsageError("name a recording or a store, not both")
     if args.recording is not None:
@@ -97,7 +97,7 @@ def find_source(args: Namespace, config: Config) -> Source | None:
 
 @contextmanager
 def part_of(source: Source, args: Namespace) -> Iterator[Window]:
-    """Yield the window that a report is about; close the source, and raise its error."""
+    """Yield the window to report. Afterwards close the source, and raise its error."""
     with closing(source):
         yield source.about(resolve_window(source, args.begin, args.end))
     if source.error:
@@ -105,7 +105,7 @@ def part_of(source: Source, args: Namespace) -> Iterator[Window]:
 
 
 def resolve_window(source: Source, begin: str | None, end: str | None) -> Window:
-    """Return the window of a source that words name; ``UsageError`` where they make no sense."""
+    """Return the window between two times of a source; raise ``UsageError`` for invalid ones."""
     named = [None if text is None else parse_time_point(text) for text in (begin, end)]
     extent = (0, 0)
     if any(moment is not None and moment.origin != "unix" for moment in named):
@@ -120,7 +120,7 @@ def resolve_window(source: Source, begin: str | None, end: str | None) -> Window
 def make_collector(
     config: Config, rejected: Mapping[str, int], window: Window, pids: Sequence[int]
 ) -> Collector:
-    """Return what makes the report of a window; see ``report.collector.Collector``."""
+    """Return the collector of the report of a window."""
     explainer = Explainer(pipeline.explain_settings(config))
     return Collector(explainer, window=window, pids=pids, rejected=rejected)
 
@@ -129,9 +129,9 @@ def write_result(
     args: Namespace, out: Output, lines: Iterable[str] | None, draw: Callable[["Console"], None]
 ) -> None:
     """
-    Write lines for a program, or let a person's report be drawn, where ``--output`` says.
+    Write ``lines`` (for programs) or the drawn report to ``--output``, else print it.
 
-    Else it is printed; with a command, standard output is the command's, but for programs.
+    A drawn report goes to standard error if a command uses standard output.
     """
     if args.output is not None:
         with open_for_writing(args.output) as file:
@@ -148,14 +148,14 @@ def write_result(
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[TextIO]:
-    """Open a file that a person named, replacing an old one; ``OtelGpuError`` says why not."""
+    """Open a text file for writing, replacing an old one; raise ``OtelGpuError`` if that fails."""
     with _explained(path), path.open("w", encoding="utf-8") as file:
         yield file
 
 
 @contextmanager
 def open_for_writing_bytes(path: Path) -> Iterator[BinaryIO]:
-    """Open one that is not text, as ``open_for_writing`` does."""
+    """Open a binary file, as ``open_for_writing`` does."""
     with _explained(path), path.open("wb") as file:
         yield file
 

@@ -1,4 +1,4 @@
-"""Where activities come from that a verb explains: a recording, a memory snapshot, or a store."""
+"""Sources of activities for verbs: a recording, a memory snapshot, or a store."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,14 +17,14 @@ from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.wording.formats import count_of, format_time
 
 SQLITE = b"SQLite format 3\0"
-"""What a database begins with."""
+"""The first bytes of an SQLite database."""
 _HEAD_BYTES = 128
-# Of the pickles that PyTorch writes.
+# The first byte of the pickles that PyTorch writes.
 _PICKLE = b"\x80"
 
 
 def open_source(path: Path, config: Config) -> Source:
-    """Open a file as what it is: a store, or else as ``open_recording`` does."""
+    """Open a store, or else as ``open_recording`` does."""
     return StoreSource(path) if head_of(path).startswith(SQLITE) else open_recording(path, config)
 
 
@@ -35,21 +35,21 @@ def open_recording(path: Path, config: Config) -> Source:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, which say what it is; nothing of one that cannot be read."""
+    """Return the first bytes of a file, to recognize its kind; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
     except OSError:
-        # Who reads recordings says what is wrong with it.
+        # Opening it as a recording reports the error.
         return b""
 
 
 class RecordingSource(Source):
     """
-    A recording, as far as it goes; all of it is played, since what was usual before a window counts.
+    A recording. All of it is played, because activity before a window shows what is usual.
 
-    One that holds nothing raises at once, so that no output is begun for it. What damage comes
-    later is in ``error`` when what came before has been used.
+    An empty recording raises at once, before any output. Later damage is in ``error`` after the
+    activities before it were played.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class RecordingSource(Source):
         self._first = next(self._rest, ())
 
     def batches(self) -> Iterator[Sequence[bytes]]:
-        """Yield what is whole; once."""
+        """Yield the undamaged batches. Can be called once."""
         yield self._first
         try:
             yield from self._rest
@@ -68,22 +68,22 @@ class RecordingSource(Source):
             self.notes.append("The recording is damaged: what comes after that is not known.")
 
     def extent(self) -> tuple[int, int]:
-        """Read the recording once for this: only its end says when that is."""
+        """Return the first and the last Unix time, after reading all of it."""
         extent = CaptureExtent()
         RecordingSource(self._path).play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- all is needed
-        """Hand all activities to the observers."""
+        """Pass all activities to the observers."""
         pipeline.process(self.batches(), Enricher(), observers, self.rejected)
 
     def close(self) -> None:
-        """Let go of the file, which may not have been read to its end."""
+        """Close the file, also before its end was read."""
         self._rest = iter(())
 
 
 class SnapshotSource(Source):
-    """A memory snapshot of PyTorch; raises as its importer does."""
+    """A memory snapshot of PyTorch. Raises the errors of its importer."""
 
     kind = "torch-memory"
 
@@ -91,23 +91,23 @@ class SnapshotSource(Source):
         super().__init__(str(path))
         with open_capture("torch-memory", path, config) as capture:
             self._events = tuple(capture.events())
-            self._tally = capture.tally
+            self._counts = capture.tally
 
     def extent(self) -> tuple[int, int]:
-        """When what was recorded began and ended."""
+        """Return the first and the last Unix time."""
         extent = CaptureExtent()
         self.play(Window(), [extent])
         return extent.start_unix_ns, extent.end_unix_ns
 
     def play(self, window: Window, observers: Observers) -> None:  # noqa: ARG002 -- as of recordings
-        """Hand all activities to the observers."""
+        """Pass all activities to the observers."""
         pipeline.process_events(self._events, Enricher(), observers)
-        self.notes[:] = self._tally.notes
-        self.rejected.update(self._tally.rejected)
+        self.notes[:] = self._counts.notes
+        self.rejected.update(self._counts.rejected)
 
 
 class StoreSource(Source):
-    """A store; only what a window needs is read."""
+    """A store. Only the rows that a window needs are read."""
 
     kind = "store"
 
@@ -117,20 +117,20 @@ class StoreSource(Source):
 
     @property
     def has_traces(self) -> bool:
-        """Whether it holds what devices did, and no calls of a capture."""
+        """Whether it has device activity and no captured calls."""
         return self._reader.has_only_traces()
 
     def extent(self) -> tuple[int, int]:
-        """How far the store reaches."""
+        """Return the first and the last Unix time; (0, 0) for an empty store."""
         extent = self._reader.extent()
         return (0, 0) if extent is None else (extent.start_unix_ns, extent.end_unix_ns)
 
     def about(self, window: Window) -> Window:
         """
-        What a report of a window is about.
+        Return the window that a report can cover.
 
-        What was counted before the oldest chunk belongs to no window, so a store that
-        does not hold one capture from its beginning is reported from its oldest chunk on.
+        Counts from before the oldest chunk belong to no window. So if the store does not have one
+        capture from its beginning, the window starts with the oldest chunk.
         """
         span = self._reader.span(*window)
         if span is None:
@@ -148,7 +148,7 @@ class StoreSource(Source):
             )
         start_unix_ns = window.start_unix_ns
         if start_unix_ns is None:
-            # Before the first capture nothing was counted.
+            # Before the first capture there were no counts.
             first_unix_ns = span.before_unix_ns if span.chunk else span.start_unix_ns
             return window if span.is_whole else window._replace(start_unix_ns=first_unix_ns)
         if span.chunk:
@@ -156,7 +156,7 @@ class StoreSource(Source):
         return window._replace(start_unix_ns=start_unix_ns)
 
     def play(self, window: Window, observers: Observers) -> None:
-        """Hand the activities of the window, and of a little around it, to the observers."""
+        """Pass the activities of the window, and of a margin around it, to the observers."""
         reader = self._reader
         try:
             for activity in reader.activities(*window):
@@ -173,5 +173,5 @@ class StoreSource(Source):
         self.rejected.update(reader.rejected)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._reader.close()

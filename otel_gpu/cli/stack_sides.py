@@ -1,4 +1,4 @@
-"""The two sides of ``stacks --diff`` and ``compare``: files, or windows of one of them."""
+"""The two sides of ``stacks --diff`` and ``compare``: files, or windows of one file."""
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -23,9 +23,9 @@ def open_side(
     opens: Callable[[Path, Config], Source] = open_source,
 ) -> Iterator[tuple[Source, Window]]:
     """
-    Yield the source of one side, and the window that is asked about; raise its error.
+    Yield the source and the window of one side; afterwards close the source, and raise its error.
 
-    ``opens`` opens a file.
+    ``opens`` opens the file if ``text`` is a path.
     """
     path, (begin, dots, end) = Path(text), text.partition("..")
     if path.exists():

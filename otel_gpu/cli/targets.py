@@ -1,4 +1,4 @@
-"""What a live capture watches, as the command line names it; a verb that captures nothing needs no more."""
+"""Arguments that name the targets of a live capture. Imports nothing of the capture itself."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -8,7 +8,7 @@ from otel_gpu.cli.commands import UsageError, add_file, add_pids, check_pids
 
 
 def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
-    """Add the arguments that say what to watch, and for how long."""
+    """Add the arguments for what to watch, and for how long."""
     add_pids(parser, "watch this process and its children", pid_note)
     text = "watch the processes of this cgroup, including those that join it later"
     parser.add_argument("--cgroup", type=Path, metavar="FOLDER", help=text)
@@ -25,7 +25,7 @@ def add_target_arguments(parser: ArgumentParser, *, pid_note: str = "") -> None:
 
 
 def check_targets(args: Namespace) -> None:
-    """Refuse to watch nothing, several kinds of things, or what does not exist."""
+    """Raise ``UsageError`` unless exactly one kind of target is named, and it exists."""
     chosen = [bool(args.command), bool(args.pid), args.cgroup is not None, args.all]
     if sum(chosen) != 1:
         message = "name what to watch" if not any(chosen) else "name one kind of thing to watch"

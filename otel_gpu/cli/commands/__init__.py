@@ -1,19 +1,18 @@
 """
-The verbs of the command line, one module each; what they share is beside this package.
+The verbs of the command line, one module each. Shared code is in ``otel_gpu.cli``.
 
-``otel_gpu.cli`` imports a module of ``VERBS`` only when it is asked for; it is named as its verb, with
-an ``_`` behind it where Python has a use for the name. ``add_arguments(parser)`` adds the verb's
-own arguments. ``run(args, config, out)`` does the work and returns the exit code; what it cannot
-do it raises as an ``OtelGpuError``. Its docstring stands above the arguments in its help. A verb
-may also hold:
+``otel_gpu.cli`` imports the module of a verb only when the verb is used. The module has the name of
+the verb, with ``_`` added to Python keywords. Its docstring is the description in the help.
+``add_arguments(parser)`` adds the verb's own arguments. ``run(args, config, out)`` returns the exit
+code, or raises an ``OtelGpuError``. A module can also define:
 
 ``CONFIG_FLAGS``
-    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that it takes as flags. Their
-    names and help come from ``options.py``, and their values reach the verb in ``config``.
+    Keys of options, such as ``("spans.mode", "export.otlp_file")``, that the verb takes as flags.
+    Names and help come from ``options.py``; values are in ``config``.
 ``TAKES_COMMAND``
-    True: what follows ``--`` reaches it in ``args.command``, a list that is empty without it.
+    True: the words after ``--`` are in ``args.command``, which is an empty list without them.
 
-Nothing here prints: text goes through the ``Output`` that ``run`` is given.
+Nothing here prints: text goes through the ``Output`` passed to ``run``.
 """
 
 import json
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 PROGRAM = "otel-gpu"
 JSON_HELP = "print one JSON document"
 PIPE_COLUMNS = 160
-"""Width of text without a terminal: lines of a file are better long than folded."""
+"""Width of text without a terminal: in a file, long lines are better than folded ones."""
 
-# What verbs write, by the names of their arguments.
+# Arguments that name files to write.
 _WRITTEN = frozenset(
     {"flamegraph", "html", "json", "output", "perfetto", "pprof", "record", "speedscope"}
 )
@@ -59,11 +58,11 @@ VERBS: Mapping[str, str] = {
     "stacks": "Show which code makes CUDA calls, uses CPUs, waits, or holds device memory.",
     "top": "Show live what CUDA programs do, and what is wrong.",
 }
-"""All verbs with their lines in ``otel-gpu --help``, which imports none of them."""
+"""All verbs with their lines in ``otel-gpu --help``, which imports no verb."""
 
 
 def add_file(parser: ArgumentParser, name: str, text: str, **more: Any) -> None:  # noqa: ANN401
-    """Add an argument that names a file; ``more`` is argparse's."""
+    """Add an argument that names a file; ``more`` goes to ``add_argument``."""
     parser.add_argument(name, type=Path, metavar="FILE", help=text, **more)
 
 
@@ -75,10 +74,10 @@ def add_pids(parser: ArgumentParser, text: str, note: str = "") -> None:
 
 def check_pids(pids: Iterable[int]) -> None:
     """
-    Check that these are processes that there are now.
+    Check that these processes exist.
 
     Raises:
-        UsageError: One is the id of a thread, or of nothing.
+        UsageError: A pid does not exist, or is the id of a thread.
     """
     for pid in pids:
         if not Path(f"/proc/{pid}").exists():
@@ -90,17 +89,17 @@ def check_pids(pids: Iterable[int]) -> None:
 
 
 class UsageError(OtelGpuError):
-    """The command line asks for something that makes no sense."""
+    """The command line is invalid."""
 
     exit_code = 2
 
 
 def refuse_overwriting(args: Namespace) -> None:
     """
-    Check that nothing is written over what is read.
+    Check that no output would overwrite an input.
 
     Raises:
-        UsageError: A file to be written is another file of the command line as well.
+        UsageError: The command line names one file as both.
     """
     named = {name: value for name, value in vars(args).items() if isinstance(value, str | Path)}
     for path in written_files(args):
@@ -110,17 +109,17 @@ def refuse_overwriting(args: Namespace) -> None:
 
 
 def written_files(args: Namespace) -> list[Path]:
-    """Return the files that a command line has a verb write."""
+    """Return the files that a command line names as outputs."""
     named = vars(args)
     return [Path(named[name]) for name in _WRITTEN if isinstance(named.get(name), str | Path)]
 
 
 class Output:
-    """Results go to standard output, what is said to a person to standard error."""
+    """Writes results to standard output, and notes for the operator to standard error."""
 
     @property
     def stdout(self) -> TextIO:
-        """The stream of results, for writers that want a file."""
+        """The stream of results, for code that writes to a file object."""
         return sys.stdout
 
     @property
@@ -138,7 +137,7 @@ class Output:
         sys.stdout.write(f"{text}\n")
 
     def page(self, text: str) -> None:
-        """Write a document that says itself that it is in UTF-8."""
+        """Write a document that declares UTF-8 as its encoding."""
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.write(text)
@@ -148,7 +147,7 @@ class Output:
         self.line(json.dumps(document, indent=2, ensure_ascii=False))
 
     def note(self, text: str) -> None:
-        """Tell the operator something, on standard error, as ``otel-gpu: text``."""
+        """Write a note for the operator to standard error, as ``otel-gpu: text``."""
         sys.stderr.write(f"{PROGRAM}: {printable(text)}\n")
         sys.stderr.flush()
 
@@ -160,12 +159,12 @@ def _console(stream: TextIO) -> "Console":
 
 
 def open_console(stream: TextIO, width: int | None) -> "Console":
-    """Return a rich console on a stream; ``None``: as wide as its terminal."""
-    from rich.console import Console  # noqa: PLC0415 -- 20 ms that JSON need not pay
+    """Return a rich console on a stream. Width ``None``: that of its terminal."""
+    from rich.console import Console  # noqa: PLC0415 -- 20 ms, not needed for JSON
 
     class ConsoleOfPipes(Console):
         def on_broken_pipe(self) -> None:
-            # Rich's own ends the program with 1. What closed pipes mean is said in one place.
+            # Rich would exit with 1. ``cli.main`` handles closed pipes.
             raise BrokenPipeError
 
     return ConsoleOfPipes(file=stream, width=width, highlight=False, markup=False, emoji=False)

@@ -26,7 +26,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%", re.ASCII)
 
 def add_arguments(parser: ArgumentParser) -> None:
     # "-10m..-5m" is a value here; see add_source_arguments.
-    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- it has no other way
+    parser._negative_number_matcher = re.compile(r"-\d")  # noqa: SLF001 -- argparse has no other way
     parser.add_argument("a", metavar="A", help="the run before")
     parser.add_argument("b", metavar="B", help="the run to judge")
     add_file(parser, "--store", "the store of the windows; default: the one that run writes")
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Compare; 1 if the second is slower than it may be."""
+    """Compare; return 1 if --fail-if-slower fails."""
     limit = _limit(args.fail_if_slower)
     args.recording = args.begin = args.end = None
     found = compare(*(_side(text, args, config) for text in (args.a, args.b)))

@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 -- the protocol's
-    """List the scenarios, or show one."""
+    """List the scenarios, or run and explain one."""
     if args.scenario is None:
         width = max(map(len, SCENARIOS)) + 2
         for scenario in SCENARIOS.values():
@@ -72,6 +72,6 @@ def _capture(scenario: Scenario, folder: Path, recording: Path, out: Output) -> 
 
 
 def _explain(recording: Path, *, as_json: bool) -> int:
-    # Another process, so that the demo shows what an operator would type.
+    # Run the command that an operator would type.
     command = (*_OTEL_GPU, "explain", str(recording), *(["--json"] if as_json else []))
     return subprocess.run(command, check=False).returncode

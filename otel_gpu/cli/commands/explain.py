@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Explain; the command's exit code, or 0."""
+    """Explain; return the command's exit code, or 0."""
     source = find_source_or_capture(args, config, out, handled="explained", done="explains it")
     with part_of(source, args) as window:
         collector = make_collector(config, source.rejected, window, pids_of(source, args))
@@ -44,7 +44,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         lines = [to_text(make_document(document))] if args.json else None
 
         def draw(console: "Console") -> None:
-            from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- 20 ms that JSON need not pay
+            from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- 20 ms, not needed for JSON
 
             write_text(document, console, per_process=args.per_process)
 

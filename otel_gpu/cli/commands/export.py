@@ -38,14 +38,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Export; what a damaged recording still holds is written before its error."""
+    """Export. The readable part of a damaged recording is written before the error is raised."""
     if args.perfetto is None:
         raise UsageError("no output: name a file", hint="--perfetto trace.json.gz")
     source = find_any(args, config, "export")
     with part_of(source, args) as window, _open(args.perfetto) as file:
         timeline = _Timeline(file, window, args.pid)
         if isinstance(source, ImportSource) and source.has_traces:
-            # Nobody is blamed in them.
+            # They have no calls, so nothing to explain.
             source.play(window, [timeline])
             document = Document(
                 source.name, window, losses=source.rejected, notes=tuple(source.notes)
@@ -64,21 +64,21 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 
 
 class _Timeline:
-    """Begins the drawing with the first activity, which says when that is."""
+    # Starts the drawing with the first activity, because its time is the origin.
 
     def __init__(self, file: TextIO, window: Window, pids: list[int]) -> None:
         self._file, self._window, self._pids = file, window, pids
         self._begun: tuple[PerfettoFile, ActivityTracks] | None = None
 
     def observe(self, activity: object) -> None:
-        """Take one activity."""
+        """Draw an activity."""
         if self._begun is None:
             first_ns = activity.unix_ns if isinstance(activity, CaptureActivity) else 0
             self._begun = self._begin(self._window.start_unix_ns or first_ns)
         self._begun[1].observe(activity)
 
     def close(self) -> PerfettoFile:
-        """Draw what is left of the activities, and return the drawing, which is not at its end."""
+        """Draw pending activities, and return the drawing, still open."""
         drawing, tracks = self._begun or self._begin(self._window.start_unix_ns or 0)
         tracks.close()
         return drawing
@@ -96,7 +96,7 @@ def _open(path: Path) -> Iterator[TextIO]:
         return
     with (
         open_for_writing_bytes(path) as binary,
-        # Without a name and a time in it: the same recording gives the same bytes.
+        # Without name and time, so the same recording gives the same bytes.
         gzip.GzipFile("", "wb", 6, binary, 0) as packed,
         io.TextIOWrapper(packed, "utf-8") as text,
     ):

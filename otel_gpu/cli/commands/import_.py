@@ -51,13 +51,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Import; 1 when not all of it could be exported."""
+    """Import; return 1 if not everything could be exported."""
     to_stdout = config.export.otlp_file == "-"
     if args.json and to_stdout:
         raise UsageError("--json and --otlp-file - both write to standard output: leave out one")
     environ = None
     if args.otlp or config.export.otlp_file:
-        # The endpoint is for what is meant to be sent.
+        # Without --otlp nothing goes to the endpoint.
         environ = os.environ if args.otlp else os.environ | _NOT_SENT
         _note_destination(args, config, out)
     name = f"{args.file} and {len(args.others)} more" if args.others else str(args.file)
@@ -65,22 +65,22 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         open_capture(args.kind, args.file, config, **_choices(args)) as capture,
         _open_sinks(config, environ, args.store) as sinks,
     ):
-        tally = capture.tally
+        counts = capture.tally
         explainer = Explainer(pipeline.explain_settings(config))
-        collector = Collector(explainer, rejected=tally.rejected)
+        collector = Collector(explainer, rejected=counts.rejected)
         kept = map(AsReadings, sinks.observers if sinks else ())
         pipeline.process_events(capture.events(), Enricher(), [*kept, collector])
         complete = True
         if sinks is not None:
-            sinks.conclude_import(name, tally.notes, tally.rejected)
+            sinks.conclude_import(name, counts.notes, counts.rejected)
             complete = sinks.close(out)
-    report = collector.finish(name, tally.notes)
+    report = collector.finish(name, counts.notes)
     if args.json:
-        out.json({"import": _document(tally), "report": make_document(report)})
+        out.json({"import": _document(counts), "report": make_document(report)})
     else:
         console = out.stderr_console if to_stdout else out.stdout_console
-        for line in _lines(name, tally):
-            # Not folded: it may be searched.
+        for line in _lines(name, counts):
+            # Not folded, so it can be searched.
             console.print(line, soft_wrap=True)
         console.print()
         from otel_gpu.report.render.text.document import write_text  # noqa: PLC0415 -- as in _open_sinks
@@ -101,7 +101,7 @@ def _open_sinks(
 ) -> AbstractContextManager["CaptureSinks | None"]:
     if environ is None and store is None:
         return nullcontext()
-    # It is half of what a verb imports that only reports.
+    # Half of the import time of a verb that only reports.
     from otel_gpu.cli.capture_sinks import open_sinks  # noqa: PLC0415
 
     return open_sinks(config, environ, store)
@@ -122,18 +122,16 @@ def _choices(args: Namespace) -> dict[str, int | Sequence[Path]]:
     return given
 
 
-def _document(tally: ImportCounts) -> dict[str, Any]:
-    counts = {
-        name: dict(getattr(tally, name)) for name in ("source", "taken", "left_out", "rejected")
-    }
-    return counts | {"notes": list(tally.notes)}
+def _document(counts: ImportCounts) -> dict[str, Any]:
+    names = ("source", "taken", "left_out", "rejected")
+    return {name: dict(getattr(counts, name)) for name in names} | {"notes": list(counts.notes)}
 
 
-def _lines(source: str, tally: ImportCounts) -> Iterator[str]:
-    said = ", ".join(f"{name} {value}" for name, value in tally.source.items())
-    yield printable(f"{source}: {said}")
+def _lines(source: str, counts: ImportCounts) -> Iterator[str]:
+    about = ", ".join(f"{name} {value}" for name, value in counts.source.items())
+    yield printable(f"{source}: {about}")
     for name in ("taken", "left_out", "rejected"):
-        for what, count in getattr(tally, name).most_common():
+        for what, count in getattr(counts, name).most_common():
             if count:
                 yield printable(
                     f"  {name.replace('_', ' '):<9} {count:>9,}  {counted(count, what)}"

@@ -54,14 +54,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Serve; 0 when the client has gone, or on a signal."""
+    """Serve; return 0 after the client has disconnected, or on a signal."""
     if args.token_file is not None and args.http is None:
         raise UsageError(
             "--token-file needs --http", hint="without --http, leave it out: no token is needed"
         )
     _check_packages()
     capture = _find_capture(args, config)
-    # It logs every request.
+    # The SDK logs every request.
     logging.getLogger("mcp").setLevel(logging.ERROR)
     try:
         if args.http is None:
@@ -87,7 +87,7 @@ def _find_capture(args: Namespace, config: Config) -> "ServedCapture":
 
     kind = StoreSource.kind
     for path in filter(None, (args.baseline, args.recording)):
-        # What cannot be read is reported at once, and not to an assistant.
+        # An unreadable file is an error here, not later for the assistant.
         with closing(open_any(path, config)) as source:
             kind = source.kind
     collect = partial(make_collector, config)
@@ -96,7 +96,7 @@ def _find_capture(args: Namespace, config: Config) -> "ServedCapture":
         store_path(config) if is_default else args.recording,
         kind=StoreSource.kind if is_default else kind,
         open_source=lambda path: (
-            # It may not exist yet, of which its reader has words.
+            # The store need not exist yet: its reader raises an error for that.
             StoreSource(path)
             if is_default and path == store_path(config)
             else open_any(path, config)
@@ -113,7 +113,7 @@ def _serve_stdio(capture: "ServedCapture") -> None:
 
     from otel_gpu.mcp.server import make_server, serve_stdio  # noqa: PLC0415 -- as above
 
-    # A thread waits for input and cannot be woken, and there is nothing to put in order.
+    # A thread blocks on input and cannot be woken, and nothing needs an orderly end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(serve_stdio, make_server(capture))
 

@@ -12,7 +12,7 @@ from otel_gpu.wire.event_text import KIND_NAMES, SERIES_KIND, TIME_KIND, describ
 
 _REJECTED_KIND = "rejected"
 _KINDS = (*KIND_NAMES.values(), SERIES_KIND, TIME_KIND, _REJECTED_KIND)
-# Enough for a header and the fields after it.
+# Enough for a header and the first fields.
 _SHOWN_BYTES = 64
 
 
@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - one protocol
-    """Print; what a damaged recording still holds comes before its error."""
+    """Print. The readable part of a damaged recording comes before the error."""
     kinds = frozenset(args.kind or _KINDS)
     stdout = out.stdout
     try:
@@ -35,7 +35,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:  # noqa: ARG001 - 
                 if line.partition(" ")[0] in kinds
             )
     finally:
-        # The error of a damaged recording is to stand below what was read.
+        # So that the error of a damaged recording is below its records.
         stdout.flush()
     return 0
 

@@ -25,12 +25,11 @@ CONFIG_FLAGS = ("store.path",)
 
 _DEFAULTS = QueryLimits()
 _MAX_TIME_S = 3_600.0
-# A spreadsheet takes text that begins so for a formula.
+# A spreadsheet reads text that begins so as a formula.
 _FORMULA = ("=", "+", "-", "@")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the verb's own arguments."""
     parser.add_argument("sql", nargs="?", metavar="SQL", help="the query: one SELECT statement")
     parser.add_argument(
         "--schema", action="store_true", help="list tables, views and their columns"
@@ -55,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Answer, or list what can be asked about."""
+    """Run the query, or list tables and views."""
     if args.sql is not None and args.schema:
         raise UsageError("--schema takes no query: leave out one of them")
     if not 0 < args.time_limit_s <= _MAX_TIME_S:
@@ -84,7 +83,7 @@ def _describe(reader: StoreReader, *, with_columns: bool) -> Answer:
 
 def _write(answer: Answer, args: Namespace, out: Output) -> None:
     if args.json:
-        # What follows JSON is a program, so text is as it is; no line of it is a command.
+        # A program reads JSON, so text is not escaped for terminals.
         rows = [[_plain(value) for value in row] for row in answer.rows]
         document = {"columns": list(answer.columns), "rows": rows, "cut": answer.cut}
         out.line(json.dumps(document, allow_nan=False))
@@ -102,7 +101,7 @@ def _write(answer: Answer, args: Namespace, out: Output) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(answer.columns):
         numeric = all(isinstance(row[place], int | float | None) for row in answer.rows)
-        # Texts are folded where there is no room; half a figure is a wrong one.
+        # Narrow columns fold texts. Figures are not folded: half a figure is a wrong one.
         least = max((len(_text(row[place])) for row in answer.rows), default=0) if numeric else None
         table.add_column(
             Text(_text(column)), justify="right" if numeric else "left", min_width=least

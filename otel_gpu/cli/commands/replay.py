@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Replay; what a damaged recording still holds is exported before its error."""
+    """Replay. The readable part of a damaged recording is exported before the error is raised."""
     recording = RecordingSource(args.recording)
     if args.store is None and not has_destination(config):
         out.note("nothing is exported: set OTEL_EXPORTER_OTLP_ENDPOINT or give --otlp-file")

@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Report; what a damaged recording still holds is written before its error."""
+    """Report. The readable part of a damaged recording is written before the error is raised."""
     prints = args.html == _STANDARD_OUTPUT
     if prints and args.json is None and out.stdout.isatty():
         raise UsageError(
@@ -73,7 +73,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         draw_devices(document, drawing)
         draw_document(document, drawing)
         flames = [one.finish(source.name) for one in stacks]
-        # Without samples, the last one would be of waits alone, once more.
+        # Without samples, the wall-clock graph would repeat the one of waits.
         page = make_page(
             document,
             flames=[one for one in flames if one.kind != WALL or one.samples],

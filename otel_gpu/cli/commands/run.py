@@ -40,7 +40,7 @@ TAKES_COMMAND = True
 
 _logger = logging.getLogger(__name__)
 
-_MAX_SAID = 4_096
+_MAX_LOGGED = 4_096
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Capture; the command's exit code, or 0 if all parts of the agent worked until the end."""
+    """Capture; return the command's exit code, or 0 if no part of the agent was switched off."""
     check_targets(args)
     faults = Faults()
     with start_command(args, config, telemetry_files(config)) as started:
@@ -65,7 +65,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
 def _capture(
     args: Namespace, config: Config, out: Output, started: Started, faults: Faults
 ) -> None:
-    # A third of a second of imports, with threads: after the fork.
+    # After the fork: these imports take a third of a second and start threads.
     from otel_gpu.export.exports import Exports, open_exports  # noqa: PLC0415
 
     rejected: Counter[str] = Counter()
@@ -77,7 +77,7 @@ def _capture(
     ):
         summary = None
         if args.summary != "never":
-            # An agent that shows nothing does without rich and its megabytes.
+            # rich takes megabytes that an agent without a summary does not need.
             from otel_gpu.report.render.text.summary import Summary, is_live  # noqa: PLC0415
 
             console = out.stderr_console
@@ -90,19 +90,19 @@ def _capture(
         def explain(_: pipeline.ExplainStage | None = None) -> pipeline.ExplainStage:
             return pipeline.ExplainStage(config, *sinks)
 
-        blame = Isolated(faults, "explain", explain(), explain)
-        parts = [*sinks, blame, Isolated(faults, "hang_log", _HangLog())]
+        explaining = Isolated(faults, "explain", explain(), explain)
+        parts = [*sinks, explaining, Isolated(faults, "hang_log", _HangLog())]
         if summary is not None:
             parts.append(Isolated(faults, "summary", summary))
 
         def status() -> Mapping[str, Any]:
             _name_programs(programs.refusals, "export_queue", exports.take_cut())
-            _name_programs(programs.refusals, "chains", blame.part.take_cut())
+            _name_programs(programs.refusals, "chains", explaining.part.take_cut())
             return {"rejected": dict(rejected), "dropped": dict(exports.dropped())}
 
         with open_session(args, config, programs, started, status, faults) as batches:
             pipeline.process(batches, Enricher(), parts, rejected, faults)
-            blame.call(pipeline.ExplainStage.close)
+            explaining.call(pipeline.ExplainStage.close)
             if not exports.shutdown(config.export.shutdown_timeout_s):
                 _logger.warning("not everything could be exported before the time was over")
     if summary is not None:
@@ -120,19 +120,18 @@ def _name_programs(refusals: Refusals, bound: str, counts: Mapping[Program | Non
 
 
 class _HangLog:
-    """Says once of each call that it does not return, in words that an operator can search for."""
-
+    # Logs each call that does not return, once. Operators search for this text.
     observes = frozenset({OpenCallActivity})
 
     def __init__(self) -> None:
-        self._said: Recent[tuple[int, int, int, int], None] = Recent(_MAX_SAID)
+        self._logged: Recent[tuple[int, int, int, int], None] = Recent(_MAX_LOGGED)
 
     def observe(self, activity: OpenCallActivity) -> None:
         event = activity.event
-        name = (event.pid, event.tid, event.start_ktime_ns, event.depth)
-        is_new = name not in self._said
-        # Those that still hang are seen repeatedly; the others returned.
-        self._said[name] = None
+        key = (event.pid, event.tid, event.start_ktime_ns, event.depth)
+        is_new = key not in self._logged
+        # Hanging calls are observed repeatedly and stay; returned ones are evicted.
+        self._logged[key] = None
         if is_new:
             place = activity.stack.place if activity.stack else None
             _logger.warning(

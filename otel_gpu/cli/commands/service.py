@@ -27,8 +27,8 @@ CONFIG_FLAGS = ("store.path",)
 
 _MOST_CACHES = 5
 _ACTIONS = ("install", "uninstall", "status")
-# What is said of a file: what was done, or what would be.
-_SAID: dict[Action, tuple[str, str, str]] = {
+# Per action: the past tense, the infinitive for --dry-run, and a suffix.
+_WORDING: dict[Action, tuple[str, str, str]] = {
     "write": ("wrote", "write", ""),
     "replace": ("brought up to date", "bring up to date", ""),
     "beside": ("wrote", "write", ", beside the one that was changed here"),
@@ -58,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Install, uninstall, or say how it does: 0 when it runs."""
+    """Install, uninstall or show the status, for which 0 means that the service runs."""
     if args.action == "status":
         if args.dry_run or args.program or args.root != Path("/"):
             about = "status asks the systemd of this host, and takes --json and --store only"
@@ -68,7 +68,7 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         raise UsageError("--json needs the action status")
     root, own_program = args.root.absolute(), Path(sys.prefix) / "bin" / "otel-gpu"
     layout = ServiceLayout(root, args.program or own_program)
-    words: tuple[str, ...] = _NEXT
+    lines: tuple[str, ...] = _NEXT
     if args.action == "install":
         if root == Path("/"):
             _refuse_untrusted([args.program] if args.program else parts_of_program(own_program))
@@ -77,14 +77,14 @@ def run(args: Namespace, config: Config, out: Output) -> int:
         if root == Path("/") and not args.dry_run:
             _refuse_running()
         steps, carry_out = layout.plan_uninstall(), layout.uninstall
-        words = (*(() if steps else ("nothing is installed",)), _STAYS)
+        lines = (*(() if steps else ("nothing is installed",)), _STAYS)
     if not args.dry_run:
         carry_out(steps)
     for step in steps:
-        done, do, more = _SAID[step.action]
-        said = f"would {do}" if args.dry_run else done
-        out.line(f"{said} {printable(str(step.path))}{more}")
-    for line in words:
+        done, do, more = _WORDING[step.action]
+        verb = f"would {do}" if args.dry_run else done
+        out.line(f"{verb} {printable(str(step.path))}{more}")
+    for line in lines:
         out.line(line)
     return 0
 
@@ -142,7 +142,7 @@ def _describe_cost(state: ServiceState, uptime_s: float, recorder: Mapping[str, 
     words = []
     cpu_ns = state.cpu_ns
     if cpu_ns is None and recorder.get("last_unix_ns", 0) > time.time_ns() - uptime_s * 1e9:
-        cpu_ns = recorder["agent"].get("cpu_ns")  # as the agent measured it, in this run
+        cpu_ns = recorder["agent"].get("cpu_ns")  # measured by the agent in this run
     if cpu_ns is not None:
         share = cpu_ns / 1e9 / max(uptime_s, 1e-3)
         words.append(f"{format_duration(cpu_ns)} of CPU time ({100 * share:.1f} % of a core)")
@@ -167,7 +167,7 @@ def _describe_caches(recorder: Mapping[str, Any]) -> str:
 
 
 def _ask_recorder(path: Path) -> dict[str, Any]:
-    # What the flight recorder holds of the agent's own figures, or why it says nothing.
+    # The agent's own figures in the flight recorder, or why it cannot be read.
     try:
         with StoreReader(path) as reader:
             status = reader.execute("SELECT unix_ns, info FROM statuses ORDER BY seq DESC LIMIT 1")
@@ -184,5 +184,5 @@ def _describe_recorder(path: Path, recorder: Mapping[str, Any]) -> str:
     if "problem" in recorder:
         return f"losses    not known here: {printable(recorder['problem'])}"
     losses = (f"{place} {reason} {count:,}" for place, reason, count in recorder["losses"] if count)
-    said = ", ".join(map(printable, losses))
-    return f"losses    {said or 'none'} (in {path})"
+    listed = ", ".join(map(printable, losses))
+    return f"losses    {listed or 'none'} (in {path})"

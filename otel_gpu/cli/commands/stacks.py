@@ -98,9 +98,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Add up; the command's exit code, or 0."""
+    """Add up stacks; return the command's exit code, or 0."""
     if args.now:
-        from otel_gpu.cli.thread_dump import print_thread_dump  # noqa: PLC0415 -- as of a capture
+        from otel_gpu.cli.thread_dump import print_thread_dump  # noqa: PLC0415 -- needs a capture's imports
 
         return print_thread_dump(args, config, out)
     if args.limit < 1:
@@ -146,7 +146,7 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
     elif args.folded:
         lines = [folded_line(stack) for stack in fold(report.rows, report.by)]
     write_result(args, out, lines, lambda console: write_stacks(report, console, args.limit))
-    # What was asked for is written before it is said that there is nothing to draw.
+    # The text or JSON is written before the error that nothing can be drawn.
     if (args.speedscope or args.flamegraph or args.pprof) and not report.total():
         hint = "see the notes above; `otel-gpu doctor` checks what this host allows"
         raise OtelGpuError(f"all stacks have 0 {args.by}", hint=hint)
@@ -154,7 +154,7 @@ def _write(report: StackReport, args: Namespace, out: Output) -> None:
         with open_for_writing(args.speedscope) as file:
             json.dump(speedscope_document(report), file)
     if args.pprof:
-        from otel_gpu.report.render.pprof import pprof_file  # noqa: PLC0415 -- 15 ms that few ask for
+        from otel_gpu.report.render.pprof import pprof_file  # noqa: PLC0415 -- 15 ms, rarely needed
 
         with open_for_writing_bytes(args.pprof) as binary:
             binary.write(pprof_file(report))

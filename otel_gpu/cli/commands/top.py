@@ -3,7 +3,7 @@ Show what bounds each process, the time of the launching threads by state, CUDA 
 they form, and calls that do not return. Captures live with --pid, --cgroup, --all or a command
 after --, or plays a recording at its own pace. On a terminal, q quits, p pauses, s changes the sort
 order of calls, and the arrows or j and k select a process. Elsewhere, screens are written one below
-the other as plain text. With a command, its input and output are its own, there are no keys, and
+the other as plain text. With a command, its input and output are its own, no keys are read, and
 the exit code is the command's; the screen goes to standard error, and is redrawn in place where
 standard output is not that terminal.
 """
@@ -39,13 +39,13 @@ TAKES_COMMAND = True
 
 _NS_PER_S = 1_000_000_000
 _INTERVALS_S = 0.1, 3_600.0
-# A clock that was set must not make the player wait.
+# A change of the system clock must not make the player wait.
 _LONGEST_PAUSE_S = 60.0
 _GLANCE_S = 0.05
 
 
 class _Quit(Exception):  # noqa: N818 -- nothing went wrong
-    """The operator has seen enough of a recording."""
+    pass
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, config: Config, out: Output) -> int:
-    """Show; the command's exit code, or 0."""
+    """Show; return the command's exit code, or 0."""
     least_s, longest_s = _INTERVALS_S
     if not least_s <= args.interval <= longest_s:
         raise UsageError(f"--interval must be {least_s:g} to {longest_s:,.0f} seconds")
@@ -80,15 +80,15 @@ def _watch(args: Namespace, config: Config, out: Output) -> int:
         args.duration = args.interval
     rejected: Counter[str] = Counter()
     faults = Faults()
-    board = _make_model(args, config, rejected)
+    model = _make_model(args, config, rejected)
     with open_capture(args, config, rejected, faults, is_shown=True) as (started, batches):
         console = out.stderr_console if args.command else out.stdout_console
-        display = _make_display(args, board, console, _name_target(args))
+        display = _make_display(args, model, console, _name_target(args))
         with display:
             shown = batches if args.once else _ticking(batches, display, faults)
-            parts = [Isolated(faults, "board", board)]
+            parts = [Isolated(faults, "top", model)]
             pipeline.process(shown, Enricher(), parts, rejected, faults)
-        board.close()
+        model.close()
         display.write()
     return exit_code_of(started, faults)
 
@@ -101,24 +101,24 @@ def _ticking(batches: Batches, display: Display, faults: Faults) -> Batches:
             display.tick()
         if display.has_quit and not has_ended:
             has_ended = True
-            # The session ends itself in good order; there is no command here. Ctrl-C may be ignored.
+            # The session then ends in order. Without a command, Ctrl-C can be ignored.
             signal.raise_signal(signal.SIGTERM)
 
 
 def _play(args: Namespace, config: Config, out: Output) -> int:
     recording = RecordingSource(args.recording)
-    board = _make_model(args, config, recording.rejected)
-    display = _make_display(args, board, out.stdout_console, args.recording.name)
-    observers: list[Observer] = [board] if args.once else [_Pace(display), board]
-    # Signals do what `q` does, so that the terminal is left as it was.
+    model = _make_model(args, config, recording.rejected)
+    display = _make_display(args, model, out.stdout_console, args.recording.name)
+    observers: list[Observer] = [model] if args.once else [_Pace(display), model]
+    # Signals act like the key q, so the terminal is restored.
     with signals_handled(lambda *_: display.quit()):
         try:
             with display:
                 recording.play(Window(), observers)
-                board.close()
+                model.close()
                 display.hold()
         except _Quit:
-            board.close()
+            model.close()
     display.write()
     if recording.error:
         raise recording.error
@@ -126,8 +126,7 @@ def _play(args: Namespace, config: Config, out: Output) -> int:
 
 
 class _Pace:
-    """Lets each activity pass when its time has come."""
-
+    # Delays each activity until its time in the recording.
     def __init__(self, display: Display) -> None:
         self._display = display
         self._extent = CaptureExtent()
@@ -161,13 +160,13 @@ def _make_model(args: Namespace, config: Config, rejected: Mapping[str, int]) ->
     return TopModel(pipeline.bounded_settings(config), interval_ns, rejected)
 
 
-def _make_display(args: Namespace, board: TopModel, console: Console, source: str) -> Display:
-    # What a command writes to the same terminal would be gone with the screen.
+def _make_display(args: Namespace, model: TopModel, console: Console, source: str) -> Display:
+    # Output of the command on the same terminal would vanish with the screen.
     shares_terminal = bool(args.command) and sys.stdout.isatty()
     may_redraw = not console.is_dumb_terminal and not args.once
     can_redraw = may_redraw and is_live("auto", console, shares_terminal=shares_terminal)
     takes_keys = can_redraw and not args.command and has_keys()
-    return Display(board, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
+    return Display(model, console, source, args.interval, is_live=can_redraw, takes_keys=takes_keys)
 
 
 def _name_target(args: Namespace) -> str:

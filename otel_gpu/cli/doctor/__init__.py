@@ -1,1 +1,1 @@
-"""What this host and its programs allow, checked one by one."""
+"""Checks of this host and of processes, for ``otel-gpu doctor``."""

@@ -1,4 +1,4 @@
-"""What the doctor's checks find, and what follows from it."""
+"""Results of checks, and the JSON document of ``doctor``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,9 +9,9 @@ Status = Literal["ok", "warning", "missing"]
 
 class CheckResult(NamedTuple):
     """
-    What one check found; scripts may look for its name in ``doctor --json``.
+    The result of one check. Its name is stable in ``doctor --json``.
 
-    ``missing``: nothing can be captured; ``warning``: something will not be seen or sent.
+    ``missing``: nothing can be captured. ``warning``: something will not be seen or sent.
     """
 
     name: str
@@ -26,13 +26,13 @@ missing = partial(CheckResult, "", "missing")
 
 
 def named(**findings: CheckResult) -> Iterator[CheckResult]:
-    """Give findings the names of what was checked."""
+    """Set the names of results, in order."""
     for name, finding in findings.items():
         yield finding._replace(name=name)
 
 
 def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[str, Any]:
-    """The document of ``doctor --json``."""
+    """Return the document of ``doctor --json``."""
     everything = [*findings, *processes]
     return {
         "schema_version": 1,
@@ -43,5 +43,5 @@ def to_json(findings: list[CheckResult], processes: list[CheckResult]) -> dict[s
 
 
 def can_capture(findings: list[CheckResult]) -> bool:
-    """Nothing that is indispensable is missing."""
+    """Return whether no requirement is missing."""
     return all(finding.status != "missing" for finding in findings)

@@ -1,8 +1,8 @@
 """
-What this host allows: every requirement of a capture, checked one by one.
+Checks of the host: every requirement of a capture.
 
-A check looks at one thing and returns one finding. Checks change nothing, and none
-raises for what it finds. ``visibility.py`` has the checks about observed processes.
+A check examines one thing and returns one result. Checks change nothing and do not raise.
+``visibility.py`` has the checks of observed processes.
 """
 
 import importlib.metadata
@@ -26,7 +26,7 @@ from otel_gpu.procfs.capabilities import names_in
 
 _CAPABILITIES = {"DAC_READ_SEARCH", "SYS_PTRACE", "SYS_ADMIN", "SYSLOG", "PERFMON", "BPF"}
 # Before Linux kernel commit 41edc1b0c1ea ("bpf: rework memory accounting") (in v5.11) maps
-# counted as locked memory; a kernel with all HELPERS is past that, so SYS_RESOURCE is not needed.
+# counted as locked memory. A kernel with all HELPERS is newer, so SYS_RESOURCE is not needed.
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _HIDDEN = "not shown by this /proc"
 _CLOCK_PERIOD_NS = 1_000_000_000
@@ -35,7 +35,7 @@ _SHOWN_ADAPTERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedHost:
-    """The machine as the checks see it; tests give one of their own."""
+    """The host that is checked: versions, and the paths to look in. Tests set other paths."""
 
     release: str
     machine: str
@@ -53,7 +53,7 @@ def examine_host(
     open_clock: Callable[[], int] | None = None,
     kernel_log: str = PATH,
 ) -> Iterator[CheckResult]:
-    """Check everything that a capture started now would need, in that order."""
+    """Check all requirements of a capture, in the order of the output."""
     libbpf = (load_libbpf or query_libbpf)()
     yield from named(
         kernel=_check_kernel(host, libbpf),
@@ -104,7 +104,7 @@ def _check_btf(host: CheckedHost) -> CheckResult:
 def check_loader(
     host: CheckedHost, wanted: str, *, find: Callable[[], str | None] = find_bcc
 ) -> CheckResult:
-    """The programs can be fitted to this kernel, by the loader that a capture would take."""
+    """Check that the loader of a capture can relocate the BPF programs for this kernel."""
     if choose_loader(wanted, _btf(host)) == "libbpf":
         if _btf(host).exists():
             return ok("libbpf; the kernel describes its types")
@@ -196,7 +196,7 @@ def _check_perf_event_paranoid(host: CheckedHost) -> CheckResult:
 
 
 def try_clock() -> int:
-    """Open the clock of a CPU, and close it; return 0, or the error's number, -1: without libbpf."""
+    """Open and close a CPU's clock. Return 0, the errno of the failure, or -1 without libbpf."""
     try:
         fd = Libbpf().open_cpu_clock(min(os.sched_getaffinity(0)), _CLOCK_PERIOD_NS)
     except HostError:
@@ -324,7 +324,7 @@ def _check_protobuf() -> CheckResult:
 
 
 def _check_nvml() -> CheckResult:
-    # The library itself is not asked: where a device fell off its bus, that takes long.
+    # The library itself is not called: that takes long if a device fell off its bus.
     try:
         version = importlib.metadata.version("nvidia-ml-py")
     except importlib.metadata.PackageNotFoundError:
@@ -350,7 +350,7 @@ def _check_kernel_log(host: CheckedHost, path: str) -> CheckResult:
 
 
 def _check_rdma(host: CheckedHost) -> CheckResult:
-    # Counters themselves are not read: an adapter that hangs is waited for.
+    # Counters are not read: a hanging adapter would block this.
     root = host.sys / "class" / "infiniband"
     try:
         adapters = sorted(path.name for path in root.iterdir())
@@ -367,7 +367,7 @@ def _check_rdma(host: CheckedHost) -> CheckResult:
 
 
 def capabilities(host: CheckedHost) -> frozenset[str] | None:
-    """Names of the capabilities, among those that matter, that this process holds."""
+    """Return which of the relevant capabilities this process has, without ``CAP_``. None: unknown."""
     match = re.search(
         r"^CapEff:\s*([0-9a-f]+)", _read(host.proc / "self" / "status") or "", re.MULTILINE
     )

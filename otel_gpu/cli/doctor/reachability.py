@@ -1,4 +1,4 @@
-"""Whether the OTLP endpoints that the agent sends to take connections."""
+"""Checks that the OTLP endpoints of the agent accept connections."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _warning = partial(CheckResult, "endpoint", "warning")
 
 
 def check_endpoints(environ: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Each configured OTLP endpoint takes a TCP connection."""
+    """Check that each configured OTLP endpoint accepts a TCP connection."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         yield _warning("OTEL_SDK_DISABLED is true: nothing is sent", "unset it")
         return

@@ -1,10 +1,9 @@
 """
-What can be seen of observed processes, and what cannot.
+Checks of what can be seen of processes.
 
-Probes sit on exported functions of the CUDA libraries, ``libcudart`` (runtime) and
-``libcuda`` (driver), and of ``libnccl``. A program whose CUDA runtime is linked in statically exports no
-such function: its runtime calls are invisible, and only the driver calls that they
-make are seen. These checks find that out before somebody wonders about a gap.
+Probes are on exported functions of the CUDA libraries, ``libcudart`` (runtime) and ``libcuda``
+(driver), and of ``libnccl``. A program that links the CUDA runtime statically exports no such
+function: its runtime calls are invisible, and only the driver calls below them are seen.
 """
 
 import os
@@ -28,7 +27,7 @@ from otel_gpu.wire.probe_table import COUNTED_APIS, LAYER_NAMES
 _DELETED = " (deleted)"
 # The runtime's own table of error names: a file with this text holds a CUDA runtime.
 _RUNTIME_TEXT = b"cudaErrorCudartUnloading\0"
-# A variable that NCCL asks for: a file with this text holds NCCL.
+# A variable that NCCL reads: a file with this text holds NCCL.
 _NCCL_TEXT = b"\0NCCL_P2P_LEVEL\0"
 _MAX_SCANNED_BYTES = 512 << 20
 _WINDOW_BYTES = 4 << 20
@@ -46,7 +45,7 @@ _PYTHON_HINTS = {
 
 
 def examine_processes(pids: Iterable[int] | None = None) -> CheckResult:
-    """Say which CUDA libraries are mapped now, and by how many processes."""
+    """List the CUDA libraries that are mapped now, and the processes that map them."""
     users: dict[FileId, list[int]] = {}
     paths: dict[FileId, str] = {}
     hidden = 0
@@ -63,7 +62,7 @@ def examine_processes(pids: Iterable[int] | None = None) -> CheckResult:
 
 
 def examine_process(pid: int) -> Iterator[CheckResult]:
-    """Say what will be seen of one process, and what cannot be; ``HostError`` without it."""
+    """Check what a capture would see of one process; raise ``HostError`` if it does not exist."""
     home = Path("/proc") / str(pid)
     if not home.exists():
         raise HostError(f"no process {pid}", hint="list processes with ps -e")
@@ -93,7 +92,7 @@ def examine_process(pid: int) -> Iterator[CheckResult]:
 
 
 def check_program(pid: int, home: Path) -> CheckResult:
-    """The process runs a program whose calls can be probed."""
+    """Check that probes can be placed in the program of the process."""
     try:
         with (home / "exe").open("rb") as program:
             magic = program.read(len(_ELF_32_BIT))
@@ -108,7 +107,7 @@ def check_program(pid: int, home: Path) -> CheckResult:
 
 
 def check_mount_namespace(home: Path) -> CheckResult:
-    """Whether the process's paths mean the same to the agent."""
+    """Check whether paths of the process are valid in the agent's mount namespace."""
     try:
         if (home / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
             return ok("the agent's own")
@@ -118,7 +117,7 @@ def check_mount_namespace(home: Path) -> CheckResult:
 
 
 def check_library(library: MappedFile) -> CheckResult:
-    """How much of the probe table a mapped CUDA library exports."""
+    """Check how many APIs of the probe table a mapped CUDA library exports."""
     layer = layer_of_library(library.name)
     total = sum(api.layer == layer for api in COUNTED_APIS)
     where = f"{library.path} ({LAYER_NAMES[layer]})"
@@ -146,13 +145,13 @@ def check_library(library: MappedFile) -> CheckResult:
 
 
 def check_probe_sites(library: MappedFile) -> CheckResult | None:
-    """Say at which instructions the probes of a library are, and of which class; None: it has none."""
+    """List the instructions of a library's probes, and their classes. None: it has no probes."""
     try:
         with stream_of(library.open()) as stream:
             symbols = ElfSymbols(stream)
             sites = LibrarySites(symbols, stream)
             sites.move(probes_of(symbols.functions, library.name))
-    except (OSError, ValueError):  # which ``check_library`` says
+    except (OSError, ValueError):  # reported by ``check_library``
         return None
     alike: dict[tuple[SiteClass, str], list[str]] = {}
     for symbol, (offset, instruction, kind) in sites.chosen.items():
@@ -181,7 +180,7 @@ def _some(symbols: list[str]) -> str:
 
 
 def check_static_runtime(files: Iterable[MappedFile]) -> CheckResult:
-    """Whether a CUDA runtime hides where no probe sits."""
+    """Check for a statically linked CUDA runtime, which has no probes."""
     names = {mapped.name for mapped in files if mapped.is_cuda_library}
     inside = _files_with(_RUNTIME_TEXT, files)
     if inside:
@@ -201,7 +200,7 @@ def check_static_runtime(files: Iterable[MappedFile]) -> CheckResult:
 
 
 def check_static_nccl(files: Iterable[MappedFile]) -> CheckResult:
-    """Whether NCCL hides where no probe sits."""
+    """Check for a statically linked NCCL, which has no probes."""
     inside = _files_with(_NCCL_TEXT, files)
     if inside:
         return warning(
@@ -212,7 +211,7 @@ def check_static_nccl(files: Iterable[MappedFile]) -> CheckResult:
 
 
 def check_python_frames(pid: int, files: Iterable[MappedFile]) -> CheckResult:
-    """Whether stacks of the process have its lines of Python."""
+    """Check whether stacks of the process can have Python frames."""
     found = diagnose(pid, files)
     if found is None:
         return ok("no Python interpreter is mapped")
@@ -250,21 +249,21 @@ def _files_with(text: bytes, files: Iterable[MappedFile]) -> list[str]:
 
 def _holds(text: bytes, file: MappedFile) -> bool:
     try:
-        image = ElfImage(file.open())
+        elf = ElfImage(file.open())
     except (OSError, ValueError):
         return False
-    with closing(image):
-        return any(text in window for window in _read_only_data(image))
+    with closing(elf):
+        return any(text in window for window in _read_only_data(elf))
 
 
-def _read_only_data(image: ElfImage) -> Iterator[bytes]:
+def _read_only_data(elf: ElfImage) -> Iterator[bytes]:
     # Frameworks' libraries have gigabytes of device code, none of it in this section.
-    section = image.section_header(".rodata")
+    section = elf.section_header(".rodata")
     start = section.file_offset if section else 0
-    end = start + min(section.size_bytes if section else image.size_bytes, _MAX_SCANNED_BYTES)
-    # What lies across the end of a window is whole in the next one.
+    end = start + min(section.size_bytes if section else elf.size_bytes, _MAX_SCANNED_BYTES)
+    # Windows overlap, so each text is whole in one of them.
     for place in range(start, end, _WINDOW_BYTES - len(_RUNTIME_TEXT)):
-        window = image.read_file(place, min(_WINDOW_BYTES, end - place))
+        window = elf.read_file(place, min(_WINDOW_BYTES, end - place))
         if not window:
             return
         yield window

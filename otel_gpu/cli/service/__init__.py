@@ -1,5 +1,5 @@
 """
-The agent as a service of the host: its files, who may be trusted with its program, its state.
+The agent as a systemd service: its files, the checks of their owners, its state.
 
-The files themselves are in ``deploy/systemd`` and come along in the wheel.
+The files are in ``deploy/systemd``, and in the wheel.
 """

@@ -1,9 +1,8 @@
 """
-The files of the service: what an installation writes, leaves and removes.
+Installs and removes the files of the service.
 
-A file that the operator changed is theirs: the new one is put beside it, and it stays when the
-service goes. What was installed is remembered by digest, so that an unchanged file
-can be brought up to date.
+A file that the operator changed is kept: an update writes the new one beside it, and an uninstall
+leaves it. Digests of installed files are recorded, so unchanged files can be updated.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from typing import Literal, NamedTuple
 from otel_gpu.errors import HostError
 
 UNIT = "otel-gpu.service"
-# What the unit in deploy/systemd runs.
+# The program of the unit in deploy/systemd.
 DEFAULT_PROGRAM = Path("/opt/otel-gpu/bin/otel-gpu")
 _SOURCES = (
     Path(__file__).resolve().parent / "systemd",  # in a wheel
@@ -34,7 +33,7 @@ Action = Literal["write", "replace", "beside", "unchanged", "remove", "keep"]
 
 
 class ServiceFile(NamedTuple):
-    """A file of ``deploy/systemd``, its place below the root, and its permissions."""
+    """A file of ``deploy/systemd``, its path below the root, and its permissions."""
 
     name: str
     place: Path
@@ -43,7 +42,7 @@ class ServiceFile(NamedTuple):
 
 FILES = (
     ServiceFile(UNIT, Path("etc/systemd/system") / UNIT, 0o644),
-    # Headers with tokens belong there.
+    # It can contain headers with tokens.
     ServiceFile("otel-gpu.env", Path("etc/otel-gpu/otel-gpu.env"), 0o600),
     ServiceFile("config.yaml", Path("etc/otel-gpu/config.yaml"), 0o644),
 )
@@ -51,9 +50,9 @@ FILES = (
 
 class FileChange(NamedTuple):
     """
-    What is done with one file: ``data`` is what is written, else empty.
+    The change of one file; ``data`` is empty if nothing is written.
 
-    ``replace`` is for an unchanged file, ``beside`` for one that the operator changed.
+    ``replace`` updates an unchanged file; ``beside`` writes next to one that the operator changed.
     """
 
     action: Action
@@ -64,9 +63,9 @@ class FileChange(NamedTuple):
 
 class ServiceLayout:
     """
-    The service's files below one root, which may be an image, and the program that they run.
+    The service's files below one root (of this host or of an image), for one program.
 
-    Raises ``HostError`` where a unit cannot hold its path, or a file cannot be written.
+    Raises ``HostError`` if a unit cannot contain the program's path, or a file cannot be written.
     """
 
     def __init__(self, root: Path, program: Path = DEFAULT_PROGRAM) -> None:
@@ -79,16 +78,16 @@ class ServiceLayout:
         self._program = program
 
     def plan_install(self) -> list[FileChange]:
-        """Return what an installation would do; nothing is written."""
+        """Return the changes of an installation, without making them."""
         recorded = self._recorded()
         return [self._install(file, recorded) for file in FILES]
 
     def plan_uninstall(self) -> list[FileChange]:
-        """Return what a removal would do, for the files that are there."""
+        """Return the changes of an uninstallation, without making them."""
         return [*self._removals(self._recorded())]
 
     def install(self, steps: list[FileChange]) -> None:
-        """Do the steps of an installation, and remember what was written."""
+        """Make the changes of an installation, and record the digests of written files."""
         recorded = dict(self._recorded())
         for step in steps:
             if step.data:
@@ -99,14 +98,14 @@ class ServiceLayout:
         _write(self._root / _RECORD, text.encode(), 0o644)
 
     def uninstall(self, steps: list[FileChange]) -> None:
-        """Do the steps of a removal."""
+        """Make the changes of an uninstallation."""
         removed = [step.path for step in steps if step.action == "remove"]
         if not any(step.action == "keep" for step in steps):
             removed.append(self._root / _RECORD)
         for path in removed:
             with _explained(path):
                 path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # something else is in it
+        with contextlib.suppress(OSError):  # not empty
             (self._root / _RECORD).parent.rmdir()
 
     def _install(self, file: ServiceFile, recorded: Mapping[str, str]) -> FileChange:
@@ -148,7 +147,7 @@ class ServiceLayout:
         try:
             recorded = json.loads(_read(self._root / _RECORD) or b"{}")
         except ValueError:
-            return {}  # as if everything were the operator's
+            return {}  # then all files count as changed by the operator
         return recorded if isinstance(recorded, dict) else {}
 
 
@@ -172,7 +171,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    # Under another name first: a reader, or a crash, never sees half of it.
+    # Rename a complete file: readers and crashes never see half of it.
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

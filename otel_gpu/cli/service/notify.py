@@ -1,8 +1,8 @@
 """
-Saying to a service manager how the agent does: the protocol of ``sd_notify(3)``.
+Notifications of a service manager: the protocol of ``sd_notify(3)``.
 
-The words are sent by the loop of the capture itself, from its own thread: when it hangs, wherever
-that is, they stay away, and the watchdog of the service manager does what its unit says.
+The thread of the capture's loop sends them. If it hangs anywhere, they stop, and the watchdog of
+the service manager acts as the unit configures.
 """
 
 import os
@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Mapping
 
 CAPTURING = "capturing"
-"""The status of an agent that has nothing else to say."""
+"""The status of an agent without errors."""
 
 _US_PER_S = 1_000_000
-# systemd waits for a word in each interval; half of it leaves room for a slow turn.
-_WORDS_PER_INTERVAL = 2
+# systemd expects one notification per interval; two leave time for a slow iteration.
+_NOTIFICATIONS_PER_INTERVAL = 2
 _STATUS_INTERVAL_S = 5.0
 
 
 class Notifier:
-    """Talks to a service manager, if the environment names one; the clock is monotonic."""
+    """Notifies the service manager that the environment names, if any. The clock is monotonic."""
 
     def __init__(
         self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic
@@ -31,47 +31,47 @@ class Notifier:
         self._socket: socket.socket | None = None
         if self._address.startswith(("/", "\0")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._interval_s = _watchdog_s(environ) / _WORDS_PER_INTERVAL
+        self._interval_s = _watchdog_s(environ) / _NOTIFICATIONS_PER_INTERVAL
         self._watchdog_due_s = self._status_due_s = 0.0
         self._status = ""
-        self._news = ["READY=1"]
+        self._pending = ["READY=1"]
 
     @property
     def is_watched(self) -> bool:
-        """Whether a watchdog waits for words."""
+        """Whether a watchdog expects notifications."""
         return self._socket is not None and self._interval_s > 0
 
-    def turn(self, status: Callable[[], str]) -> None:
-        """Say that the loop turns and, now and then, in one line, what its status is."""
+    def notify(self, status: Callable[[], str]) -> None:
+        """Reset the watchdog, and every 5 s send the status if it changed."""
         if self._socket is None:
             return
         now_s = self._clock()
-        words, self._news = self._news, []
+        lines, self._pending = self._pending, []
         if self._interval_s and now_s >= self._watchdog_due_s:
             self._watchdog_due_s = now_s + self._interval_s
-            words.append("WATCHDOG=1")
+            lines.append("WATCHDOG=1")
         if now_s >= self._status_due_s:
             self._status_due_s = now_s + _STATUS_INTERVAL_S
             line = status().replace("\n", " ")
             if line != self._status:
                 self._status = line
-                words.append(f"STATUS={line}")
-        self._send(words)
+                lines.append(f"STATUS={line}")
+        self._send(lines)
 
     def stop(self) -> None:
-        """Say that the agent ends; the watchdog waits no longer."""
+        """Send that the agent ends, which stops the watchdog."""
         self._send(["STOPPING=1"])
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _send(self, words: list[str]) -> None:
-        if self._socket is None or not words:
+    def _send(self, lines: list[str]) -> None:
+        if self._socket is None or not lines:
             return
         try:
-            self._socket.sendto("\n".join(words).encode(), self._address)
+            self._socket.sendto("\n".join(lines).encode(), self._address)
         except OSError:
-            # Nobody listens, or too slowly: the next word is due all the sooner.
+            # No reader, or a slow one: try again at the next call.
             self._watchdog_due_s = 0.0
 
 

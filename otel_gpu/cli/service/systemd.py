@@ -1,4 +1,4 @@
-"""What systemd says about the service."""
+"""The state of the service, from systemctl."""
 
 import contextlib
 import subprocess
@@ -16,7 +16,7 @@ _PROPERTIES = (
     "ActiveEnterTimestampMonotonic,CPUUsageNSec,MemoryCurrent,MemoryMax,StatusText"
 )
 _TIMEOUT_S = 10.0
-_UNKNOWN = 2**64 - 1  # as systemd writes a figure that it does not have, in older versions
+_UNKNOWN = 2**64 - 1  # older versions write it for an unknown figure
 _NS_PER_US = 1_000
 
 Ask = Callable[[Sequence[str]], str]
@@ -24,10 +24,10 @@ Ask = Callable[[Sequence[str]], str]
 
 class ServiceState(NamedTuple):
     """
-    The service, as systemd has it; None is what it does not say.
+    The state of the service; None for figures that systemd does not have.
 
-    ``sub`` is ``active`` in more detail (``running``, ``auto-restart``), ``result`` why it ended,
-    ``memory_bytes`` includes maps in the kernel, and ``word`` is the agent's own: ``capturing``,
+    ``sub`` details ``active`` (``running``, ``auto-restart``), ``result`` is why it ended,
+    ``memory_bytes`` includes BPF maps, and ``word`` is the status that the agent sent: ``capturing``,
     or its errors by place.
     """
 
@@ -46,12 +46,12 @@ class ServiceState(NamedTuple):
 
     @property
     def has_errors(self) -> bool:
-        """Whether the agent's word is about errors."""
+        """Whether the status that the agent sent lists errors."""
         return self.active == "active" and self.word not in ("", CAPTURING)
 
 
 def ask_systemctl(arguments: Sequence[str]) -> str:
-    """Return what systemctl prints; ``HostError`` where it does not answer."""
+    """Return the output of systemctl; raise ``HostError`` if it fails, or takes more than 10 s."""
     try:
         done = subprocess.run(
             ["systemctl", "--no-pager", *arguments],
@@ -71,7 +71,7 @@ def ask_systemctl(arguments: Sequence[str]) -> str:
 
 
 def state_of_service(ask: Ask = ask_systemctl) -> ServiceState:
-    """Return the state of the service, given how to ask systemctl."""
+    """Return the state of the service; ``ask`` runs systemctl."""
     shown = ask(["show", UNIT, f"--property={_PROPERTIES}"])
     values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     active = values.get("ActiveState", "")
@@ -96,16 +96,16 @@ def state_of_service(ask: Ask = ask_systemctl) -> ServiceState:
 
 
 def examine_service(ask: Ask = ask_systemctl) -> Iterator[CheckResult]:
-    """Say whether the agent has errors that runs as a service; nothing without one."""
+    """Check the running service for errors of the agent. Yields nothing if none runs."""
     with contextlib.suppress(HostError):
         state = state_of_service(ask)
         if state.active == "active":
-            said = f"process {state.pid}: {state.word or 'running'}"
+            detail = f"process {state.pid}: {state.word or 'running'}"
             hint = "what these cost is lost; see journalctl -u otel-gpu for the first of each, and report it"
             if state.has_errors:
-                yield CheckResult("service", "warning", said, hint)
+                yield CheckResult("service", "warning", detail, hint)
             else:
-                yield CheckResult("service", "ok", said)
+                yield CheckResult("service", "ok", detail)
 
 
 def _number(values: Mapping[str, str], name: str) -> int | None:

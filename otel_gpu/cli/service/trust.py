@@ -1,8 +1,8 @@
 """
-Whose the program is that a service would run with its capabilities.
+Checks who can change the program that the service runs.
 
-Whoever can write to a file of the program, or to a folder above it, gets what the service may
-do: to read all memory of all processes. So only root may.
+A user who can write a file of the program, or a folder above it, gets the capabilities of the
+service, which can read the memory of all processes. So only root may write them.
 """
 
 import stat
@@ -14,20 +14,20 @@ import otel_gpu
 
 _ROOT_UID = 0
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
-# As deep as links may lead to links.
+# As many links as the kernel follows.
 _MAX_LINKS = 40
 
 
 def parts_of_program(program: Path) -> list[Path]:
-    """Return what runs when this installation's program does: it, its interpreter, its package."""
+    """Return the files that the service would execute: program, interpreter, package."""
     return [program, Path(sys.executable), Path(otel_gpu.__file__)]
 
 
 def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str]:
     """
-    Yield what others than root and the owner could change, and why.
+    Yield what other users than root and the owner can change, and why.
 
-    That is about the files, the folders above them, and links to them.
+    Checks the files, the folders above them, and links to them.
     """
     for place in dict.fromkeys(place for path in paths for place in _on_the_way(path)):
         try:
@@ -42,7 +42,7 @@ def untrusted(paths: Iterable[Path], owner_uid: int = _ROOT_UID) -> Iterator[str
 
 
 def _is_open(mode: int) -> bool:
-    # In a sticky folder, as /tmp is, files can be replaced by their owners only.
+    # In a sticky folder such as /tmp, only owners can replace files.
     sticky = stat.S_ISDIR(mode) and mode & stat.S_ISVTX
     return bool(mode & _WRITERS) and not sticky
 

@@ -1,4 +1,4 @@
-"""``otel-gpu run``: what it keeps of what it says."""
+"""``otel-gpu run``: the calls that its log keeps."""
 
 import logging
 
@@ -7,8 +7,8 @@ from tests.activities import image, open_call
 
 
 def test_hung_calls_are_logged_once_and_those_that_returned_are_forgotten(monkeypatch, caplog):
-    """One that still hangs is seen all the time, and is not what gives way."""
-    monkeypatch.setattr(run, "_MAX_SAID", 2)
+    """A call that still hangs is observed repeatedly, so it is not evicted."""
+    monkeypatch.setattr(run, "_MAX_LOGGED", 2)
     log = run._HangLog()
     trainer = image(77)
 
@@ -18,4 +18,4 @@ def test_hung_calls_are_logged_once_and_those_that_returned_are_forgotten(monkey
             log.observe(open_call(trainer, "cudaMalloc", 1_000, 9_000))
 
     assert len(caplog.records) == 4
-    assert len(log._said) == 2
+    assert len(log._logged) == 2

@@ -61,10 +61,10 @@ def test_the_first_turn_says_that_the_capture_has_begun(manager):
     for second in range(26):
         clock.now_s = 50.0 + second
         said[0] = "capturing" if second < 12 else "errors: store 3\nmore"
-        notifier.turn(lambda: said[0])
+        notifier.notify(lambda: said[0])
         turns += [(second, words) for words in manager.heard()]
     notifier.stop()
-    notifier.turn(lambda: "too late")
+    notifier.notify(lambda: "too late")
 
     assert notifier.is_watched is False
     assert turns == [
@@ -86,7 +86,7 @@ def test_without_a_watchdog_no_words_are_due(manager, watchdog):
     notifier = Notifier({"NOTIFY_SOCKET": manager.address, **watchdog}, clock := Clock())
     for _ in range(9):
         clock.now_s += 1
-        notifier.turn(lambda: "capturing")
+        notifier.notify(lambda: "capturing")
 
     assert not notifier.is_watched
     notifier._socket.close()
@@ -97,7 +97,7 @@ def test_without_a_watchdog_no_words_are_due(manager, watchdog):
 def test_nobody_listens(address):
     """No socket, none that is known, or one that is gone: the capture does not notice."""
     notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})
-    notifier.turn(lambda: "capturing")
+    notifier.notify(lambda: "capturing")
     notifier.stop()
 
 
@@ -108,9 +108,9 @@ def test_a_full_socket_does_not_block(manager):
     assert notifier.is_watched
     for _ in range(1_000):
         clock.now_s += 1
-        notifier.turn(lambda: "capturing")
+        notifier.notify(lambda: "capturing")
     heard = manager.heard()
-    notifier.turn(lambda: "capturing")
+    notifier.notify(lambda: "capturing")
     notifier._socket.close()
 
     assert 1 < len(heard) < 1_000
