@@ -1,6 +1,6 @@
 """
-What runs inside an application: its context for readers outside, and a distribution.
+Code that runs inside applications: it publishes contexts and resources, and makes spans of steps.
 
-Nothing here is imported by the agent, and nothing here needs it. Where a part cannot work (no
-native library for this machine, an interpreter that does not say something), it does nothing.
+The agent does not import this package, and this package does not need the agent. A part that cannot
+work (no native library for this machine, an interpreter without a function) does nothing.
 """

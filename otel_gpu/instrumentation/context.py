@@ -1,28 +1,28 @@
 """
-A runtime context for OpenTelemetry that tells readers outside the process which span is current.
+A runtime context of OpenTelemetry that publishes the current span for readers outside the process.
 
-It is the entry point ``otel_gpu`` of ``opentelemetry_context`` (``OTEL_PYTHON_CONTEXT=otel_gpu``);
-the distribution puts it around the runtime context that it finds.
+It is the entry point ``otel_gpu`` of ``opentelemetry_context`` (``OTEL_PYTHON_CONTEXT=otel_gpu``).
+The distribution wraps it around the existing runtime context.
 """
 
 # What can be seen, and what cannot
 # ---------------------------------
 #
-# OpenTelemetry keeps the current span in a contextvars.ContextVar, and tells a runtime context when
-# it is set (attach) and reset (detach). But the value changes in a third way: a thread enters another
-# contextvars.Context, as an event loop does for each of its callbacks. Before CPython 3.14 nobody is
-# told of that. So what is published there is what is certain:
+# OpenTelemetry keeps the current span in a contextvars.ContextVar, and calls a runtime context when
+# it sets (attach) and resets (detach) it. The value also changes when a thread enters another
+# contextvars.Context, as an event loop does for each callback. Before CPython 3.14 no hook reports
+# that. So older versions publish only what is certain:
 #
-# - Within one context attach and detach nest, and each thread has a stack of them. The end of the
-#   innermost one brings back what was published before it, and not what the variable says: in a pool
-#   that runs a function with the context of who asked for it, that is a span which nobody attached
-#   here, and nobody would detach.
-# - A thread that runs an event loop publishes nothing: its tasks take turns.
-# - What is detached out of order leaves it open which spans still run: nothing is published until all
-#   that the thread attached is detached.
+# - Within one context, attach and detach nest. Each thread has a stack of them. A detach of the
+#   innermost one restores the span published before it, not the value of the variable: in a pool that
+#   runs a function with its caller's context, that value is a span which was not attached in this
+#   thread, and which no detach would end.
+# - A thread that runs an event loop publishes nothing, because its tasks alternate.
+# - After a detach out of order it is unknown which spans still run: nothing is published until the
+#   thread has detached everything.
 #
-# Since 3.14 PyContext_AddWatcher tells of each switch, and what is published is always the current
-# span, tasks included. A child of fork() begins without any: the native library sees to that.
+# Since 3.14 PyContext_AddWatcher reports each switch, so the published span is always the current one,
+# also in tasks. A child of fork() starts without a span: the native library clears it.
 
 import asyncio
 import ctypes
@@ -51,13 +51,13 @@ Identity = tuple[int, int, int]
 
 class PublishedContext(_RuntimeContext):
     """
-    Passes everything on to another runtime context, and publishes the span that is current.
+    Delegates to another runtime context, and publishes the current span.
 
     Args:
-        inner: Where the context is kept; by default where OpenTelemetry would keep it.
-        publisher: Of this process; without a native library for this machine nothing is published.
-        sees_switches: Whether to ask the interpreter for switches between contexts, as far as it
-            says them. Only the default for ``inner`` can be asked after one.
+        inner: Keeps the context; by default as OpenTelemetry does.
+        publisher: The publisher of this process. Without a native library nothing is published.
+        sees_switches: Whether to watch context switches, if the interpreter can. That needs the
+            default ``inner``.
     """
 
     def __init__(
@@ -74,66 +74,66 @@ class PublishedContext(_RuntimeContext):
         os.register_at_fork(after_in_child=self._begin_again)
 
     def attach(self, context: Context) -> Token[Context]:
-        """Make a context current; returns what ends that."""
+        """Make a context current; return the token for ``detach``."""
         token = self._inner.attach(context)
         if self._publisher is not None:
             if self._watcher is not None:
-                self._say(_identity(context))
+                self._publish(_identity(context))
             else:
                 self._nest(token, context)
         return token
 
     def get_current(self) -> Context:
-        """Return the context that is current."""
+        """Return the current context."""
         return self._inner.get_current()
 
     def detach(self, token: Token[Context]) -> None:
-        """Make the context current again that was before an attach."""
+        """Restore the context from before an attach."""
         try:
             self._inner.detach(token)
         finally:
             if self._watcher is not None:
-                self._say(_identity(self._inner.get_current()))
+                self._publish(_identity(self._inner.get_current()))
             elif self._publisher is not None:
                 self._unnest(token)
 
     def end(self, trace_id: int, span_id: int) -> None:
-        """Publish a span no longer that ended while it was current in this thread."""
-        said = self._threads.said
-        if said is not None and said[:2] == (trace_id, span_id):
+        """Stop publishing a span that ended while it was current in this thread."""
+        published = self._threads.published
+        if published is not None and published[:2] == (trace_id, span_id):
             self._write(None)
 
     def set_enclosing(self, identity: Identity | None, owner: Hashable = None) -> None:
         """
-        Publish a span of which OpenTelemetry does not know that this thread is in it.
+        Publish a span that encloses this thread's work but is not current in OpenTelemetry.
 
-        It is published wherever the span is current that is so now: what is attached on top of that
-        is further in. None: the owner has no such span any more. Those of several owners lie in
-        each other, in the order in which the owners began to have one.
+        It is published while the span that is current now is current; a span attached later is
+        further in. None removes the owner's span. Spans of several owners nest in the order in which
+        they were set.
         """
         thread = self._threads
         if identity is None or thread.is_confused or _is_in_loop():
-            thread.around.pop(owner, None)
+            thread.enclosing.pop(owner, None)
         else:
-            thread.around[owner] = thread.within, identity
+            thread.enclosing[owner] = thread.current, identity
         if not thread.is_confused:
-            self._say(thread.within)
+            self._publish(thread.current)
 
     def innermost(self) -> Identity | None:
-        """Return what is published of this thread."""
-        return self._threads.said
+        """Return the published span of this thread."""
+        return self._threads.published
 
     def _nest(self, token: Token[Context], context: Context) -> None:
         thread = self._threads
-        # Some attach, and never detach.
+        # Some programs attach and never detach.
         is_full = len(thread.stack) >= _MAX_NESTED
         if is_full:
             thread.stack.clear()
-        thread.stack.append((token, thread.within))
+        thread.stack.append((token, thread.current))
         if thread.is_confused or is_full or _is_in_loop():
-            self._fall_silent(thread)
+            self._publish_nothing(thread)
         else:
-            self._say(_identity(context))
+            self._publish(_identity(context))
 
     def _unnest(self, token: Token[Context]) -> None:
         thread = self._threads
@@ -144,38 +144,38 @@ class PublishedContext(_RuntimeContext):
             thread.stack = stack = [entry for entry in stack if entry[0] is not token]
         if not stack:
             thread.is_confused = False
-            self._say(before)
+            self._publish(before)
         elif thread.is_confused or not is_innermost:
-            self._fall_silent(thread)
+            self._publish_nothing(thread)
         else:
-            self._say(before)
+            self._publish(before)
 
-    def _fall_silent(self, thread: "_Threads") -> None:
+    def _publish_nothing(self, thread: "_Threads") -> None:
         thread.is_confused = True
-        thread.within = None
+        thread.current = None
         self._write(None)
 
     def _begin_again(self) -> None:
-        # The child of a fork is in none of the spans of its parent.
+        # The child of a fork is in no span of its parent.
         self._threads = _Threads()
 
     def _switch(self) -> None:
-        self._say(_identity(self._inner.get_current()))
+        self._publish(_identity(self._inner.get_current()))
 
-    def _say(self, identity: Identity | None) -> None:
+    def _publish(self, identity: Identity | None) -> None:
         thread = self._threads
-        thread.within = identity
-        for within, further_in in reversed(thread.around.values()):
-            if within == identity:
-                identity = further_in
+        thread.current = identity
+        for current, enclosing in reversed(thread.enclosing.values()):
+            if current == identity:
+                identity = enclosing
                 break
         self._write(identity)
 
     def _write(self, identity: Identity | None) -> None:
         thread, publisher = self._threads, self._publisher
-        if publisher is None or identity == thread.said:
+        if publisher is None or identity == thread.published:
             return
-        thread.said = identity
+        thread.published = identity
         if identity is None:
             publisher.clear()
         else:
@@ -183,18 +183,18 @@ class PublishedContext(_RuntimeContext):
 
 
 class _Threads(threading.local):
-    # Of each thread: what it attached, with the span that was current before; the one that is
-    # current, as far as that is certain; what is said of it; what it is in besides.
+    # ``stack``: tokens of attached contexts, each with the span that was current before.
+    # ``enclosing``: by owner, the span that was current when it was set, and the enclosing span.
     def __init__(self) -> None:
         self.stack: list[tuple[Token[Context], Identity | None]] = []
-        self.within: Identity | None = None
-        self.said: Identity | None = None
-        self.around: dict[Hashable, tuple[Identity | None, Identity]] = {}
+        self.current: Identity | None = None
+        self.published: Identity | None = None
+        self.enclosing: dict[Hashable, tuple[Identity | None, Identity]] = {}
         self.is_confused = False
 
 
 def _is_in_loop() -> bool:
-    return asyncio._get_running_loop() is not None  # noqa: SLF001 - its public twin raises
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - the public function raises without a loop
 
 
 def _identity(context: Context) -> Identity | None:
@@ -204,12 +204,12 @@ def _identity(context: Context) -> Identity | None:
 
 @functools.cache
 def _trace() -> ModuleType:
-    # OpenTelemetry's trace package imports the one of contexts, which imports this.
+    # OpenTelemetry's trace package imports its context package, which imports this module.
     return importlib.import_module("opentelemetry.trace")
 
 
 def _watch(switched: Any) -> Any:  # noqa: ANN401 - of ctypes
-    # Returns what has to be kept as long as it is called; None: this interpreter has no watchers.
+    # The caller keeps the callback, as the interpreter has only its address. None: it has no watchers.
     add = getattr(ctypes.pythonapi, "PyContext_AddWatcher", None)
     if add is None:
         return None

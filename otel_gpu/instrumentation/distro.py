@@ -1,8 +1,8 @@
 """
-The distribution: ``opentelemetry-instrument python train.py`` with nothing but environment variables.
+The distribution for ``opentelemetry-instrument python train.py``.
 
-It needs the extra ``instrument``. What the user set is never changed, and without an OpenTelemetry
-SDK or an agent the program runs as it would anyway.
+It needs the extra ``instrument``. It does not change settings of the user. Without an OpenTelemetry
+SDK or an agent the program runs as before.
 """
 
 import os
@@ -27,7 +27,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
     "OTEL_PYTHON_CONFIGURATOR": "otel_gpu",
 }
-"""Variables that are set where the user did not."""
+"""Variables to set unless the user set them."""
 
 
 class OtelGpuDistro(BaseDistro):  # type: ignore[misc] # untyped
@@ -43,34 +43,33 @@ class OtelGpuConfigurator(_OTelSDKConfigurator):
     """
     Entry point ``otel_gpu`` of ``opentelemetry_configurator``.
 
-    It sets up the SDK as OpenTelemetry's own does. Its spans have the rank and the job of this
-    process, and readers outside can see its resource and in which span a thread is.
+    It sets up the SDK like OpenTelemetry's configurator. The resource also has the rank and the job of
+    this process, and readers outside can see the resource and the span of each thread.
     """
 
     def _configure(self, **kwargs: Any) -> None:  # noqa: ANN401 - as its base has it
-        # What is given here goes before what the user says in OTEL_RESOURCE_ATTRIBUTES.
+        # These override OTEL_RESOURCE_ATTRIBUTES, so attributes that the user set are left out.
         users = OTELResourceDetector().detect().attributes
-        said = {name: value for name, value in describe_job(os.environ) if name not in users}
-        said |= kwargs.pop("resource_attributes", None) or {}
-        super()._configure(resource_attributes=said, **kwargs)  # type: ignore[no-untyped-call]
+        job = {name: value for name, value in describe_job(os.environ) if name not in users}
+        job |= kwargs.pop("resource_attributes", None) or {}
+        super()._configure(resource_attributes=job, **kwargs)  # type: ignore[no-untyped-call]
         provider = trace.get_tracer_provider()
         if isinstance(provider, TracerProvider):
             publish_provider(provider)
 
 
 def publish_provider(provider: TracerProvider) -> None:
-    """Publish the resource of a provider, and no span of it that ended."""
+    """Publish the resource of a provider, and stop publishing each of its spans when it ends."""
     context = published_context()
     is_published = context is not None and load_publisher() is not None
-    # The provider has another resource in a child.
+    # A function, because the provider has another resource in a child.
     ProcessContext(lambda: provider.resource.attributes, is_thread_context=is_published)
     if context is not None:
         provider.add_span_processor(_Ends(context))
 
 
 class _Ends(SpanProcessor):
-    """Tells a context which spans have ended: one may still be current."""
-
+    # A span can end while it is current.
     def __init__(self, context: PublishedContext) -> None:
         self._context = context
 

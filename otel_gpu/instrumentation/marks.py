@@ -1,4 +1,4 @@
-"""Says what the program does to whoever watches this process; where nobody does, that is a call."""
+"""Reports steps to an agent through a probed function. Without an agent, a report costs one call."""
 
 import ctypes
 import functools
@@ -17,7 +17,7 @@ _U64: Final = (1 << 64) - 1
 @functools.cache
 def _step_function() -> Callable[[bytes], None] | None:
     try:
-        # It is shorter than releasing the GIL for it.
+        # The call takes less time than releasing the GIL.
         step = ctypes.PyDLL(str(built_library(MARKS))).otel_gpu_step
     except OSError:
         return None
@@ -26,7 +26,7 @@ def _step_function() -> Callable[[bytes], None] | None:
 
 
 def prepare_marks() -> None:
-    """Load what marks need, so that who watches this process sees the first one."""
+    """Load the native library early, so an agent can probe it before the first step."""
     _step_function()
 
 
@@ -41,16 +41,16 @@ def mark_step(
     name: str = "",
 ) -> None:
     """
-    Say that a step of this thread has ended.
+    Report that a step of this thread has ended.
 
     Args:
-        number: Which one it is, as the program counts.
-        start_ktime_ns: When it began, as ``time.monotonic_ns`` has it.
-        end_ktime_ns: When it ended.
-        loader_wait_ns: What of it was spent waiting for the data loader.
-        identity: The program's own span of it; None: it has none.
+        number: The program's number of the step.
+        start_ktime_ns: Its start on the clock of ``time.monotonic_ns``.
+        end_ktime_ns: Its end on that clock.
+        loader_wait_ns: Time in it waiting for the data loader.
+        identity: The program's own span of the step. None: it has none.
         kind: ``enum step_kind``.
-        name: What it is called, if it has a name; 31 bytes are kept.
+        name: Its name, if it has one; 31 bytes are kept.
     """
     report = _step_function()
     if report is None:

@@ -1,9 +1,9 @@
 """
-NVTX ranges of Python as spans: of the package ``nvtx``, and of ``torch.cuda.nvtx``.
+Spans of NVTX ranges of Python, from the package ``nvtx`` and from ``torch.cuda.nvtx``.
 
-No profiler has to run, and what goes to NVTX goes there as before. Ranges of C++ are not seen, nor
-those of a ``Domain`` object of the package: for these there is a library (``nvtx_library``), and where
-that is loaded, an agent has the spans of all of them, and this does nothing.
+It needs no profiler, and NVTX gets all ranges as before. It does not see ranges of C++ or of a
+``Domain`` object of the package. The library of ``nvtx_library`` does. Where that library is loaded,
+an agent makes the spans of all ranges, and this module does nothing.
 """
 
 import functools
@@ -27,7 +27,7 @@ from otel_gpu.instrumentation.ranges import Ranges
 
 SCOPE = "otel_gpu.nvtx"
 
-# Of an annotation: its name and its domain.
+# Attribute of an annotation with its name and domain.
 _RANGE = "_otel_gpu_range"
 _UNNAMED = None, None
 
@@ -44,7 +44,7 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
     _ranges: Ranges | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what has to be installed: nothing, as either package will do."""
+        """Return no requirements, as either package is enough."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as its base has it
@@ -60,7 +60,7 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
         wrapt.register_post_import_hook(self._see_torch, "torch.cuda.nvtx")
 
     def _uninstrument(self, **_: Any) -> None:  # noqa: ANN401 - as its base has it
-        # Programs keep what they import: all of it stays wrapped, and passes on what it is given.
+        # Programs keep imported functions, so the wrappers stay and only delegate.
         self._ranges = None
 
     def _see_package(self, nvtx: ModuleType) -> None:
@@ -134,14 +134,14 @@ class NvtxInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
 
 
 class _Range(tuple[Any, ...]):  # noqa: SLOT001 - it has attributes
-    """What ``start_range`` returns, and the span of it."""
+    """The result of ``start_range``, with its span."""
 
     span: Span
-    is_none = False  # as it is where no profiler runs
+    is_none = False  # True: NVTX returned None, as it does without a profiler
 
 
 class _Number(int):
-    """What PyTorch's ``range_start`` returns, and the span of it."""
+    """The result of PyTorch's ``range_start``, with its span."""
 
     span: Span
 
@@ -178,7 +178,7 @@ def _name_and_domain(
     msg: object = None,
     **__: object,
 ) -> tuple[object, str | None]:
-    # PyTorch has one argument, of another name.
+    # PyTorch's functions have only ``msg``.
     return msg if message is None else message, domain
 
 

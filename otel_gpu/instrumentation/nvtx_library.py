@@ -1,7 +1,7 @@
 """
-The library for NVTX: with it an agent sees the ranges of C and C++, and those of Python as well.
+The injection library for NVTX, with which an agent sees ranges of C, C++ and Python.
 
-``NVTX_INJECTION64_PATH`` names it to the program; NVTX itself loads it.
+NVTX loads the library that ``NVTX_INJECTION64_PATH`` names.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ VARIABLE: Final = "NVTX_INJECTION64_PATH"
 
 
 def library_path() -> Path:
-    """Return where the native library for this machine is, or would be."""
+    """Return the path of the native library for this machine, which need not exist."""
     return built_library(NVTX)
 
 
 def is_injected(environ: Mapping[str, str]) -> bool:
-    """Return whether NVTX loads it, or has loaded it."""
+    """Return whether the environment has NVTX load this library."""
     return Path(environ.get(VARIABLE, "")).name.startswith(f"{NVTX}.")

@@ -1,7 +1,7 @@
 """
-Publishes the resource of this process for readers outside of it (OTEP 4719).
+Publishes the resource of this process for readers outside (OTEP 4719).
 
-``otel_gpu/procfs/process_context.py`` reads what others publish, and has the layout.
+``otel_gpu/procfs/process_context.py`` reads it, and describes the layout.
 """
 
 import ctypes
@@ -26,14 +26,14 @@ _FAILED: Final = ctypes.c_void_p(-1).value
 
 class ProcessContext:
     """
-    What this process says of itself, until it says something else.
+    The published resource of this process.
 
-    A child of ``fork`` says it anew, as the mapping does not come along, and another
-    ``service.instance.id`` is its own.
+    A child of ``fork`` publishes its own, as it does not inherit the mapping and has another
+    ``service.instance.id``.
 
     Args:
-        resource: Returns attributes of the resource that spans of this process have.
-        is_thread_context: Whether threads say in which span they are.
+        resource: Returns the resource attributes of this process's spans.
+        is_thread_context: Whether threads publish their spans.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class ProcessContext:
         os.register_at_fork(after_in_child=self.publish)
 
     def publish(self) -> None:
-        """Publish in a mapping of this process's own; where that is not possible, nothing happens."""
+        """Publish in a new mapping. Does nothing if that fails, or the resource is too large."""
         payload = encode(self._resource(), is_thread_context=self._is_thread_context)
         if len(payload) > _LENGTH - _HEADER.size:
             return
-        # The old one is not unmapped: after a fork its address may be somebody else's.
+        # The old mapping stays: after a fork its address can belong to another mapping.
         self._address = _map()
         if not self._address:
             return
@@ -58,22 +58,22 @@ class ProcessContext:
         ctypes.memmove(place, payload, len(payload))
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         header = _HEADER.pack(_SIGNATURE, _VERSION, len(payload), now_ns, place)
-        # Who finds the signature finds the rest.
+        # The signature is written last, so readers that find it find a complete header.
         ctypes.memmove(self._address + len(_SIGNATURE), header[len(_SIGNATURE) :], 24)
         ctypes.memmove(self._address, header, len(_SIGNATURE))
         _name(self._address)
 
 
 def encode(resource: Mapping[str, Any], *, is_thread_context: bool) -> bytes:
-    """Return a ``ProcessContext`` message: a resource, and how to read the context of threads."""
-    said = [("threadlocal.schema_version", SCHEMA_VERSION), ("threadlocal.attribute_key_map", ())]
+    """Encode a ``ProcessContext`` message: a resource, and the layout of thread contexts."""
+    layout = [("threadlocal.schema_version", SCHEMA_VERSION), ("threadlocal.attribute_key_map", ())]
     return field(b"\x0a", AttributeEncoder(b"\x0a").encode(resource.items())) + (
-        AttributeEncoder(b"\x12").encode(said) if is_thread_context else b""
+        AttributeEncoder(b"\x12").encode(layout) if is_thread_context else b""
     )
 
 
 def _map() -> int:
-    """Return the address of a new mapping whose name says what it is; 0: there is none."""
+    # The address of a new mapping with the name of the signature; 0: it failed.
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -98,7 +98,7 @@ def _map() -> int:
 
 
 def _name(address: int) -> None:
-    # Where the kernel has names for anonymous memory: also tells those who watch for it.
+    # If the kernel has names of anonymous memory. The prctl also notifies readers that trace it.
     name = ctypes.create_string_buffer(_SIGNATURE)
     libc = ctypes.CDLL(None)
     libc.prctl(*_SET_NAME, ctypes.c_ulong(address), ctypes.c_ulong(_LENGTH), ctypes.byref(name))

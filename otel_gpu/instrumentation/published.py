@@ -1,4 +1,4 @@
-"""The runtime context of this process that says in which span each of its threads is."""
+"""The runtime context of this process that publishes the span of each thread."""
 
 import functools
 import logging
@@ -17,10 +17,10 @@ _logger = logging.getLogger(__name__)
 
 def publish_context() -> PublishedContext | None:
     """
-    Publish from now on in which span each thread is; returns the runtime context that does.
+    Publish the span of each thread from now on; return the runtime context that does.
 
-    None: there is no native library for this machine, or the user chose a runtime context that is
-    not OpenTelemetry's own.
+    None: no native library exists for this machine, or the user chose another runtime context than
+    OpenTelemetry's.
     """
     inner = contexts._RUNTIME_CONTEXT  # noqa: SLF001 - it was loaded before any distribution
     if isinstance(inner, PublishedContext):
@@ -28,31 +28,31 @@ def publish_context() -> PublishedContext | None:
     if type(inner) is not ContextVarsRuntimeContext:
         return None
     if load_publisher() is None:
-        _say_missing()
+        _log_missing_library()
         return None
     published = contexts._RUNTIME_CONTEXT = PublishedContext(inner)  # noqa: SLF001
     return published
 
 
 @functools.cache
-def _say_missing() -> None:
+def _log_missing_library() -> None:
     _logger.info("no native library for this machine: CUDA calls get no parents")
 
 
 def published_context() -> PublishedContext | None:
-    """Return what ``publish_context`` made; None: nothing is published."""
+    """Return the context that ``publish_context`` made. None: nothing is published."""
     context = contexts._RUNTIME_CONTEXT  # noqa: SLF001 - as above
     return context if isinstance(context, PublishedContext) else None
 
 
 def identity_of(span: Span) -> Identity | None:
-    """Return what is published of a span; None: it is of no SDK."""
+    """Return the identity of a span. None: it is not of an SDK."""
     found = span.get_span_context()
     return (found.trace_id, found.span_id, found.trace_flags) if found.is_valid else None
 
 
 def publish_span(span: Span | None, owner: Hashable = None) -> None:
-    """Publish that this thread is in a span which is not OpenTelemetry's current one; None: in none."""
+    """Publish a span that encloses this thread's work but is not current. None removes it."""
     context = published_context()
     if context is not None:
         context.set_enclosing(None if span is None else identity_of(span), owner)
@@ -60,7 +60,7 @@ def publish_span(span: Span | None, owner: Hashable = None) -> None:
 
 @contextmanager
 def publish_identity(identity: Identity | None, owner: Hashable) -> Iterator[None]:
-    """Publish that this thread is in a span, perhaps of another process; None: in none besides."""
+    """Publish an enclosing span in this context, perhaps of another process. None: publish none."""
     context = None if identity is None else published_context()
     if context is None:
         yield

@@ -1,8 +1,8 @@
 """
-Ranges that a program marks for profilers, as spans.
+Spans of ranges that a program marks for profilers.
 
-Their names and nesting are the program's. What is pushed is never made current: it need not be
-popped where OpenTelemetry's contexts would have it. Readers of the thread context see it all the same.
+Names and nesting are the program's. A pushed range is never made current, because its pop need not
+match the nesting of OpenTelemetry's contexts. Readers of the thread context still see it.
 """
 
 import threading
@@ -22,7 +22,7 @@ DOMAIN: Final = "gpu.nvtx.domain"
 RATE_LIMITED: Final = "rate"
 
 _MAX_NAME_CHARACTERS: Final = 256
-# Deeper ones, or such as are never popped, have no spans.
+# Deeper ranges have no spans; unpopped ranges count too.
 _MAX_DEPTH: Final = 64
 
 
@@ -31,8 +31,8 @@ class Ranges:
     The ranges of all threads.
 
     Args:
-        tracer: Makes a span of each range, as far as its thread's rate allows.
-        meter: Counts those that have none.
+        tracer: Makes a span of each range within its thread's rate.
+        meter: Counts ranges without a span.
     """
 
     def __init__(self, tracer: Tracer, meter: Meter) -> None:
@@ -45,7 +45,7 @@ class Ranges:
         self._threads = _Threads()
 
     def push(self, name: object, domain: str | None) -> None:
-        """Begin a range that lies in those which this thread pushed and did not pop."""
+        """Begin a range inside this thread's open ranges."""
         pushed = self._threads.pushed.setdefault(domain, [])
         if len(pushed) >= _MAX_DEPTH:
             self._threads.deeper[domain] = self._threads.deeper.get(domain, 0) + 1
@@ -57,7 +57,7 @@ class Ranges:
             publish_span(span, (domain, len(pushed)))
 
     def pop(self, domain: str | None) -> None:
-        """End the range that was pushed last in a domain; there may be none."""
+        """End the last pushed range of a domain, if there is one."""
         deeper = self._threads.deeper.get(domain, 0)
         if deeper:
             self._threads.deeper[domain] = deeper - 1
@@ -71,7 +71,7 @@ class Ranges:
             span.end()
 
     def start(self, name: object, domain: str | None) -> Span | None:
-        """Begin a range that ends wherever the program says; None: it has no span."""
+        """Begin a range that any thread can end. None: it has no span, because of the rate."""
         if not self._threads.rate.allows(time.time_ns()):
             self._left_out.add(1, {REASON: RATE_LIMITED})
             return None
@@ -90,7 +90,7 @@ class _Threads(threading.local):
 
 
 def _parent() -> Context | None:
-    # What is published is the innermost of all, and else OpenTelemetry knows.
+    # The published span is the innermost one; without it, OpenTelemetry uses its current span.
     context = published_context()
     identity = None if context is None else context.innermost()
     if identity is None:

@@ -1,10 +1,9 @@
 """
-Steps of a training loop, as spans and as a histogram.
+Spans and a histogram of the steps of a training loop.
 
-A step ends when the optimizer has stepped, and the next one begins there. Its span is never made
-current: the loop it is in belongs to the program, which may open and close spans anywhere in it.
-Readers of the thread context see it all the same, and an agent is told of every step, with a span or
-without.
+A step ends after the optimizer's step, where the next one begins. Its span is never made current,
+because the program can open and close spans anywhere in its loop. Readers of the thread context still
+see it. Every step, with or without a span, is reported to an agent.
 """
 
 import threading
@@ -25,10 +24,10 @@ LOADER_WAIT: Final = "gpu.training.loader.wait"
 STEP_NUMBER: Final = "gpu.training.step.number"
 STEP_LOADER_WAIT: Final = "gpu.training.step.loader_wait"
 
-# A step that takes longer than the mean so far by this factor always has a span, if a late one.
+# A step longer than the mean so far by this factor always gets a span, made at its end if needed.
 _SLOW: Final = 2.0
 _KEPT: Final = 0.95
-# A wait that is shorter has no span.
+# Shorter waits have no span.
 _SHORT_WAIT_NS: Final = 1_000_000
 _MAX_WAIT_SPANS: Final = 16
 _NS_PER_S: Final = 1_000_000_000
@@ -36,11 +35,11 @@ _NS_PER_S: Final = 1_000_000_000
 
 class OptimizerSteps:
     """
-    The steps of each thread that steps an optimizer.
+    The steps of each thread that runs an optimizer.
 
     Args:
-        tracer: Makes a span of each step, as far as its rate allows.
-        meter: Has a histogram of all steps, and one of waits for the loader.
+        tracer: Makes a span of each step within the rate.
+        meter: Makes a histogram of all steps, and one of waits for the loader.
     """
 
     def __init__(self, tracer: Tracer, meter: Meter) -> None:
@@ -55,7 +54,7 @@ class OptimizerSteps:
         prepare_marks()
 
     def end_step(self, optimizer: object) -> None:
-        """End the step of this thread, unless another optimizer than this one makes its steps."""
+        """End the step of this thread. Only its first optimizer counts."""
         thread = self._threads
         if thread.optimizer is None:
             thread.optimizer = id(optimizer)
@@ -67,12 +66,12 @@ class OptimizerSteps:
         thread.number += 1
         thread.waited_ns = thread.wait_spans = 0
         thread.began_ns, thread.began_ktime_ns = now_ns, ktime_ns
-        # Of one that has none, nobody may become a child.
+        # Only a span that exists now can be published as a parent.
         thread.span = self._begin(thread) if thread.rate.allows(now_ns) else None
         publish_span(thread.span)
 
     def waited(self, duration_ns: int) -> None:
-        """Count a wait for a batch of a loader, which is a part of the step that it is in."""
+        """Count a wait for a batch of the loader in the current step."""
         self._waits.record(duration_ns / _NS_PER_S)
         thread = self._threads
         thread.waited_ns += duration_ns
@@ -88,7 +87,7 @@ class OptimizerSteps:
             ).end(now_ns)
 
     def stop(self) -> None:
-        """Drop the step that this thread is in: nobody will say when it ends."""
+        """Drop the current step of this thread, whose end will not be seen."""
         self._threads.optimizer, self._threads.span, self._threads.number = None, None, 0
         publish_span(None)
 

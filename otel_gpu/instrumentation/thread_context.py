@@ -1,4 +1,4 @@
-"""Says in which span a thread is, so that readers outside the process can see it (OTEP 4947)."""
+"""Publishes the span of a thread for readers outside the process (OTEP 4947)."""
 
 import ctypes
 import functools
@@ -9,16 +9,16 @@ from typing import Final, NamedTuple
 from otel_gpu.files.built_libraries import CONTEXT, built_library
 
 SCHEMA_VERSION: Final = "tlsdesc_v1_dev"
-"""What the process context calls the layout of ``preload/thread_context.c``."""
+"""Name of the layout of ``preload/thread_context.c`` in the process context."""
 
 _LOW: Final = (1 << 64) - 1
 
 
 class Publisher(NamedTuple):
     """
-    Writes the thread context of the thread that calls it.
+    Writes the thread context of the calling thread.
 
-    ``publish`` takes trace id, span id and trace flags as numbers, ``clear`` nothing.
+    ``publish`` takes trace id, span id and trace flags.
     """
 
     publish: Callable[[int, int, int], None]
@@ -26,15 +26,15 @@ class Publisher(NamedTuple):
 
 
 def library_path() -> Path:
-    """Return where the native library for this machine is, or would be."""
+    """Return the path of the native library for this machine, which need not exist."""
     return built_library(CONTEXT)
 
 
 @functools.cache
 def load_publisher() -> Publisher | None:
-    """Return the publisher of this process; None: there is no native library for this machine."""
+    """Return the publisher of this process. None: no native library exists for this machine."""
     try:
-        # Both functions are shorter than releasing the GIL for them.
+        # Both calls take less time than releasing the GIL.
         library = ctypes.PyDLL(str(library_path()))
     except OSError:
         return None

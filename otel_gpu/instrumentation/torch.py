@@ -1,8 +1,8 @@
 """
-Training loops of PyTorch: steps, and waits for the loader, without a change to the program.
+Steps and loader waits of training loops in PyTorch, without changes to the program.
 
-Steps are seen through hooks that PyTorch offers for all optimizers (since 2.0). Nothing is imported
-before the program does.
+Steps come from PyTorch's hooks for all optimizers (since 2.0). This imports nothing that the program
+has not imported.
 """
 
 import logging
@@ -38,7 +38,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
     _hook: Any = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what has to be installed."""
+        """Return the required package and version."""
         return ("torch >= 1.13",)
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as its base has it
@@ -61,7 +61,7 @@ class TorchInstrumentor(BaseInstrumentor):  # type: ignore[misc] # untyped
             unwrap(getattr(loader, _ITERATOR, None), "__next__")
 
     def _while_wanted(self, found: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        # A hook for an import cannot be taken back.
+        # An import hook cannot be removed.
         return lambda module: found(module) if self._steps is not None else None
 
     def _see_steps(self, optimizers: ModuleType) -> None:

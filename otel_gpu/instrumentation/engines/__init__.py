@@ -1,6 +1,6 @@
 """
-Steps of inference engines, seen from inside of them through their own plugin interfaces.
+Spans of the steps of inference engines, through the plugin interfaces of the engines.
 
-An engine runs requests of many traces as one batch, so a step has no parent: it is a trace of its
-own that links to each of them.
+A step runs requests of many traces as one batch. So it has no parent: it is a trace of its own, with
+a link to each request.
 """

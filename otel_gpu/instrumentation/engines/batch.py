@@ -1,4 +1,4 @@
-"""What an engine runs in one step: requests of many traces, each with its tokens."""
+"""The batch of an engine's step: requests of many traces, each with its tokens."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from opentelemetry.trace import SpanContext, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _HEADER: Final = "traceparent"
-# Of the 55 that version 00 has; a later one may have more.
+# Version 00 has 55; later versions can have more.
 _MAX_HEADER_CHARACTERS: Final = 256
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 class InferenceRequest(NamedTuple):
-    """A request in a batch; ``context`` is the span that asked for it, if that is known."""
+    """A request in a batch; ``context`` is the span that made it, if known."""
 
     prefill_tokens: int
     decode_tokens: int
@@ -23,44 +23,44 @@ class InferenceRequest(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All of its tokens that are in the batch."""
+        """Its tokens in this batch."""
         return self.prefill_tokens + self.decode_tokens
 
 
 class EngineBatch(NamedTuple):
-    """All that is run at once, in the step of an engine that has this number."""
+    """The requests that run in one step; ``number`` is that of the step."""
 
     number: int
     requests: Sequence[InferenceRequest]
 
     @property
     def known(self) -> int:
-        """Of how many requests it is known who asked for them."""
+        """Number of requests whose span is known."""
         return sum(request.context is not None for request in self.requests)
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens of prompts, or of what is computed again after a preemption."""
+        """Tokens of prompts, including those computed again after a preemption."""
         return sum(request.prefill_tokens for request in self.requests)
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens that were generated, or drafted to be verified."""
+        """Tokens that were generated, or drafted for verification."""
         return sum(request.decode_tokens for request in self.requests)
 
     @property
     def phase(self) -> str:
-        """``prefill``, ``decode``, or ``mixed`` where it has both."""
+        """``prefill``, ``decode``, or ``mixed`` for both."""
         if not self.decode_tokens:
             return "prefill"
         return "mixed" if self.prefill_tokens else "decode"
 
     def linked(self, limit: int) -> list[tuple[SpanContext, float]]:
         """
-        Return at most so many of the spans that asked for requests, with their shares of the tokens.
+        Return up to ``limit`` spans of requests, each with its request's share of the tokens (0 to 1).
 
-        Beyond the limit the largest shares come first. Of equal ones each step begins with others, so
-        that over some steps all of them are linked.
+        Above the limit, the largest shares are kept. Among equal shares, each step starts at another
+        request, so over several steps all are linked.
         """
         requests = [request for request in self.requests if request.context is not None]
         if len(requests) > limit:
@@ -77,21 +77,21 @@ class EngineBatch(NamedTuple):
 
 
 def context_of_headers(headers: Mapping[str, str] | None) -> SpanContext | None:
-    """Return the span that headers of a request name (W3C Trace Context); None: they name none."""
+    """Return the span in headers of a request (W3C Trace Context). None: there is none."""
     header = headers.get(_HEADER) if headers else None
     if not isinstance(header, str) or len(header) > _MAX_HEADER_CHARACTERS:
         return None
     return _parse(header)
 
 
-# A request is in hundreds of steps.
+# Cached, because a request is in hundreds of steps.
 @functools.lru_cache(maxsize=4096)
 def _parse(header: str) -> SpanContext | None:
     return context_of(_PROPAGATOR.extract({_HEADER: header}, Context()))
 
 
 def context_of(context: object) -> SpanContext | None:
-    """Return the span of a context of OpenTelemetry; None: it has none, or is something else."""
+    """Return the span of a context of OpenTelemetry. None: it has none, or is another object."""
     if not isinstance(context, Context):
         return None
     found = get_current_span(context).get_span_context()

@@ -1,4 +1,4 @@
-"""What is ours inside of an engine, and may never be felt by it."""
+"""Keeps errors of the instrumentation from reaching an engine."""
 
 import logging
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _T = TypeVar("_T")
 
 class ErrorGuard:
     """
-    Calls what is ours; what it raises ends here, is logged once, and no step is begun after it.
+    Calls functions of the instrumentation. Their first error is logged, and no step begins after it.
 
     Args:
-        engine: Whose steps these are, for the log.
+        engine: The name of the engine, for the log.
     """
 
     def __init__(self, engine: str) -> None:
@@ -26,7 +26,7 @@ class ErrorGuard:
         self.has_failed = False
 
     def run(self, function: Callable[_P, _T], /, *given: _P.args, **named: _P.kwargs) -> _T | None:
-        """Return what a function returns; None: it failed."""
+        """Call a function and return its result. None: it failed."""
         try:
             return function(*given, **named)
         except Exception:
@@ -35,10 +35,10 @@ class ErrorGuard:
                 _logger.warning("%s: its steps cannot be seen", self._engine, exc_info=True)
             return None
 
-    def watch(self, see: Callable[[ModuleType], None], name: str) -> None:
-        """Show a module of the engine to a function, as soon as the engine imports it."""
-        wrapt.register_post_import_hook(lambda module: self.run(see, module), name)
+    def watch(self, on_import: Callable[[ModuleType], None], name: str) -> None:
+        """Call a function with a module of the engine when the engine imports it."""
+        wrapt.register_post_import_hook(lambda module: self.run(on_import, module), name)
 
-    def say(self, problem: str) -> None:
-        """Say what of this version of the engine is not as it is known."""
+    def warn(self, problem: str) -> None:
+        """Log that this version of the engine lacks something."""
         _logger.warning("%s: %s", self._engine, problem)

@@ -29,14 +29,19 @@ LINKS_LEFT_OUT: Final = "gpu.inference.batch.links.left_out"
 TOKEN_SHARE: Final = "otel_gpu.batch.token_share"  # noqa: S105 - tokens of text
 SHARES_ESTIMATED: Final = "otel_gpu.batch.shares.estimated"
 
-# A batch that has both is of no kind.
+# A mixed batch has no kind.
 _KINDS: Final = {"prefill": wire.STEP_PREFILL, "decode": wire.STEP_DECODE}
 _ERROR_TYPE: Final = "error.type"
 _NS_PER_S: Final = 1_000_000_000
 
 
 class InferenceStep(NamedTuple):
-    """A step that runs; ``identity`` is what threads in it publish, ``labels`` what its histogram has."""
+    """
+    A running step.
+
+    Threads in it publish ``identity``. ``labels`` are the attributes of its histogram. ``began_ns``
+    is Unix time.
+    """
 
     span: Span
     identity: Identity
@@ -47,24 +52,22 @@ class InferenceStep(NamedTuple):
 
 class InferenceSteps:
     """
-    The steps of one kind of engine in this process.
-
-    Where nobody set up an SDK, there are none.
+    Makes spans of the steps of one kind of engine in this process, if the process has an SDK.
 
     Args:
-        engine: What it is called in its spans.
+        engine: Its name in spans.
     """
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
-        # Providers may come later: these wait for them.
+        # These proxies work before a provider is set.
         self._tracer = trace.get_tracer(SCOPE, __version__)
         self._durations = metrics.get_meter(SCOPE, __version__).create_histogram(
             STEP_DURATION, "s", "From when a batch was begun to when its results were there"
         )
 
     def begin(self, number: int, began_ns: int) -> InferenceStep | None:
-        """Begin the step of a number, counted from 1, at a Unix time; None: nobody wants it."""
+        """Begin a step, numbered from 1, at a Unix time. None: this process has no SDK."""
         if not is_wanted():
             return None
         labels = {ENGINE: self._engine}
@@ -83,9 +86,9 @@ class InferenceSteps:
 
     def describe(self, step: InferenceStep, batch: EngineBatch) -> None:
         """
-        Say which batch a step runs.
+        Add the batch of a step to its span.
 
-        Links to a hundred requests take half a millisecond: that is best done while the device is busy.
+        A hundred links take half a millisecond: call it while the device is busy.
         """
         step.labels[PHASE] = batch.phase
         span = step.span
@@ -94,7 +97,7 @@ class InferenceSteps:
         requests = batch.linked(_link_limit())
         for context, share in requests:
             span.add_link(context, {TOKEN_SHARE: share})
-        # A provider may have a limit of its own.
+        # The provider can have a lower limit.
         left_out = batch.known - len(getattr(span, "links", requests))
         span.set_attributes(
             {
@@ -111,7 +114,7 @@ class InferenceSteps:
     def end(
         self, step: InferenceStep, error: BaseException | None = None, now_ns: int | None = None
     ) -> None:
-        """End a step, now or at a Unix time; an error is what the engine raised in it."""
+        """End a step, now or at a Unix time. ``error`` is what the engine raised in it."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         labels = step.labels
         if error is not None:
@@ -121,7 +124,7 @@ class InferenceSteps:
             step.span.set_status(Status(StatusCode.ERROR))
         self._durations.record((now_ns - step.began_ns) / _NS_PER_S, labels)
         step.span.end(now_ns)
-        # The engine says when in Unix time.
+        # The engine's times are Unix time.
         end_ktime_ns = time.monotonic_ns() - max(time.time_ns() - now_ns, 0)
         mark_step(
             step.number,
@@ -134,13 +137,13 @@ class InferenceSteps:
 
 
 def is_wanted() -> bool:
-    """Return whether somebody set up an SDK in this process."""
+    """Return whether this process has an SDK."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 @functools.cache
 def _link_limit() -> int:
-    from opentelemetry.sdk.trace import SpanLimits  # noqa: PLC0415 - only where there is an SDK
+    from opentelemetry.sdk.trace import SpanLimits  # noqa: PLC0415 - only processes with an SDK need it
 
     limit = SpanLimits().max_links
     return sys.maxsize if limit is None else limit

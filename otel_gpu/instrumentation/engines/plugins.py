@@ -1,7 +1,8 @@
 """
-What vLLM and SGLang call in each of their processes (``vllm.general_plugins``, ``sglang.srt.plugins``).
+The plugins for vLLM and SGLang (``vllm.general_plugins``, ``sglang.srt.plugins``).
 
-They do so wherever this package is installed: what is not asked for costs nothing here.
+The engines call them in each of their processes wherever this package is installed, so an unused
+plugin must cost nothing.
 """
 
 import functools
@@ -14,18 +15,18 @@ _logger = logging.getLogger(__name__)
 
 @functools.cache
 def watch_vllm() -> None:
-    """Watch vLLM in this process from when it imports its engine; more than once is once."""
+    """Watch vLLM in this process once it imports its engine. Further calls do nothing."""
     _watch("vLLM", _import_vllm)
 
 
 @functools.cache
 def watch_sglang() -> None:
-    """Watch SGLang in this process from when it imports its scheduler; more than once is once."""
+    """Watch SGLang in this process once it imports its scheduler. Further calls do nothing."""
     _watch("SGLang", _import_sglang)
 
 
 def _import_vllm() -> Callable[[], None]:
-    from otel_gpu.instrumentation.engines import vllm  # noqa: PLC0415 - not where it is switched off
+    from otel_gpu.instrumentation.engines import vllm  # noqa: PLC0415 - not if switched off
 
     return vllm.watch
 
@@ -42,7 +43,7 @@ def _watch(engine: str, imported: Callable[[], Callable[[], None]]) -> None:
     try:
         imported()()
     except ImportError as error:
-        # Nobody who has no use for the extra needs to hear of it.
+        # Not a warning: the extra is optional.
         _logger.info("no steps of %s (%s): install otel-gpu[instrument]", engine, error)
     except Exception:
         _logger.warning("no steps of %s", engine, exc_info=True)

@@ -1,8 +1,8 @@
 """
-SGLang: a step is ``Scheduler.run_batch``, in each of its scheduler processes.
+Steps of SGLang: the calls of ``Scheduler.run_batch`` in each scheduler process.
 
-There is one such process for each rank, which launches the work on its device itself. With the
-overlapping scheduler a step is what launching a batch takes: its results come later.
+Each rank has such a process, which launches the work on its device. With the overlapping scheduler a
+step is only the launch of a batch, because its results arrive later.
 """
 
 import time
@@ -25,22 +25,20 @@ _SCHEDULER: Final = "sglang.srt.managers.scheduler"
 
 
 def watch() -> None:
-    """Watch the scheduler from when it is imported in this process."""
+    """Watch the scheduler once this process imports it."""
     guard = ErrorGuard("SGLang")
-    guard.watch(_Schedulers(guard).see, _SCHEDULER)
+    guard.watch(_Schedulers(guard).wrap, _SCHEDULER)
 
 
 class _Schedulers:
-    """Wraps the batches of the scheduler of this process."""
-
     def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._steps = InferenceSteps("sglang")
         self._number = 0
 
-    def see(self, module: ModuleType) -> None:
+    def wrap(self, module: ModuleType) -> None:
         if not hasattr(getattr(module, "Scheduler", None), "run_batch"):
-            self._guard.say(
+            self._guard.warn(
                 f"its steps cannot be seen: there is no {_SCHEDULER}.Scheduler.run_batch"
             )
             return
@@ -68,14 +66,14 @@ class _Schedulers:
             self._guard.run(self._end, step, batch, error)
 
     def _begin(self, batch: Any) -> tuple[InferenceStep, EngineBatch] | None:  # noqa: ANN401 - of the engine
-        # It runs empty batches to keep in step with other ranks, and such as others have run.
+        # Skip empty batches, run to stay in step with other ranks, and batches that others have run.
         if self._guard.has_failed or not is_wanted() or not batch.reqs:
             return None
         mode = batch.forward_mode
         if mode.is_idle() or mode.is_prebuilt():
             return None
         began_ns = time.time_ns()
-        # What is in it may change as it runs.
+        # The batch can change while it runs.
         read = _read(batch, self._number + 1)
         self._number += 1
         step = self._steps.begin(self._number, began_ns)
@@ -105,5 +103,5 @@ def _read(batch: Any, number: int) -> EngineBatch:  # noqa: ANN401 - of the engi
 
 
 def _context_of(request: Any) -> Any:  # noqa: ANN401 - of the engine
-    # Without tracing there is something in its place that has each attribute.
+    # Without tracing its stand-in has every attribute, with other types.
     return context_of(getattr(request.time_stats.trace_ctx, "root_span_context", None))

@@ -1,9 +1,9 @@
 """
-vLLM (its engine "V1"): a step from when a batch is scheduled to when the scheduler has its results.
+Steps of vLLM (engine "V1"): from scheduling a batch until the scheduler has its results.
 
-Two places are known: the engine's core, which schedules and has the requests, and the worker, which
-launches the work on the device. They may be in one process, or in processes of their own: the step's
-identity travels with what the scheduler sends to its workers.
+Two classes are wrapped: the engine core, which schedules and has the requests, and the worker, which
+launches the work on the device. They can be in different processes, so the step's identity is
+attached to the scheduler's output, which goes to the workers.
 """
 
 import functools
@@ -28,13 +28,13 @@ from otel_gpu.instrumentation.published import publish_context, publish_identity
 from otel_gpu.limits.recent import Fifo
 
 CARRIED: Final = "_otel_gpu_step"
-"""Attribute of what the scheduler sends to its workers: the identity of the step."""
+"""Attribute of the scheduler's output for workers: the identity of the step."""
 
 _CORE: Final = "vllm.v1.engine.core"
 _WORKER: Final = "vllm.v1.worker.gpu_worker"
 _QUEUED_STEP: Final = "step_with_batch_queue"
 _SAMPLE: Final = "sample_tokens"
-# In flight at once are as many batches as a pipeline has stages, or two.
+# At most as many batches run at once as a pipeline has stages, or two.
 _MAX_RUNNING: Final = 64
 _IDENTITY: Final = 3
 
@@ -42,24 +42,22 @@ _Call = Callable[..., Any]
 
 
 def watch() -> None:
-    """Watch the engine from when it is imported, whichever of its processes this is."""
+    """Watch the core and the worker once this process imports them."""
     guard = ErrorGuard("vLLM")
-    guard.watch(_Cores(guard).see, _CORE)
-    guard.watch(_Workers(guard).see, _WORKER)
+    guard.watch(_Cores(guard).wrap, _CORE)
+    guard.watch(_Workers(guard).wrap, _WORKER)
 
 
 class _Cores:
-    """Wraps the steps of all engine cores of this process."""
-
     def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._steps = InferenceSteps("vllm")
         self._cores: weakref.WeakKeyDictionary[object, _Core] = weakref.WeakKeyDictionary()
 
-    def see(self, module: ModuleType) -> None:
+    def wrap(self, module: ModuleType) -> None:
         core = getattr(module, "EngineCore", None)
         if not hasattr(core, "step"):
-            self._guard.say(f"its steps cannot be seen: there is no {_CORE}.EngineCore.step")
+            self._guard.warn(f"its steps cannot be seen: there is no {_CORE}.EngineCore.step")
             return
         wrapt.wrap_function_wrapper(module, "EngineCore.step", self._step)
         if hasattr(core, _QUEUED_STEP):
@@ -80,7 +78,7 @@ class _Cores:
         core = self._guard.run(self._core_of, engine)
         if core is None:
             return following(*given, **named)
-        # It begins one batch and waits for another: the worker knows which of them it runs.
+        # It begins one batch and waits for another; the worker publishes the one that it runs.
         with core.called(is_published=False):
             return following(*given, **named)
 
@@ -94,15 +92,7 @@ class _Cores:
 
 
 class _Core:
-    """
-    The steps of one engine core.
-
-    Args:
-        engine: What its scheduler and its executor return is seen from now on.
-        steps: Where they are counted.
-        guard: Of what is done here.
-    """
-
+    # The steps of one engine core. Wraps methods of its scheduler and its executor.
     def __init__(self, engine: Any, steps: InferenceSteps, guard: ErrorGuard) -> None:  # noqa: ANN401
         scheduler, executor = engine.scheduler, engine.model_executor
         self._requests = scheduler.requests
@@ -121,7 +111,7 @@ class _Core:
 
     @contextmanager
     def called(self, *, is_published: bool) -> Iterator[None]:
-        """Surround a call of the engine that may begin a step, and end one."""
+        # Around a call of the engine, which can begin and end a step.
         self._began_ns, self._is_published = time.time_ns(), is_published
         try:
             yield
@@ -140,7 +130,7 @@ class _Core:
 
     def _execute(self, following: _Call, *given: object, **named: object) -> object:
         executed = following(*given, **named)
-        # The device has its work, and nobody waits for us.
+        # The device is busy now, so this delays nothing.
         self._guard.run(self._describe, _output_of(given, named))
         return executed
 
@@ -154,12 +144,12 @@ class _Core:
             return
         self._number += 1
         if self._number == 1:
-            # Whether it can be read is known before it has a span.
+            # Fail before the first span if the batch cannot be read.
             _read(output, self._requests, self._number)
         step = self._steps.begin(self._number, self._began_ns)
         if step is None:
             return
-        # It is kept, or its number might become that of another one.
+        # Keep the output, so its id is not reused.
         self._running[id(output)] = output, self._number, step
         if self._is_published:
             publish_span(step.span, _CORE)
@@ -172,7 +162,7 @@ class _Core:
             setattr(output, CARRIED, step.identity)
         except AttributeError:
             self._is_carried = False
-            self._guard.say("what it sends to workers takes no attribute: they publish no steps")
+            self._guard.warn("what it sends to workers takes no attribute: they publish no steps")
 
     def _describe(self, output: object) -> None:
         running = self._running.get(id(output))
@@ -192,21 +182,20 @@ class _Core:
 
 
 class _Workers:
-    """Publishes in the workers of this process which step they run."""
-
+    # Publishes the running step in the workers of this process.
     def __init__(self, guard: ErrorGuard) -> None:
         self._guard = guard
         self._run: weakref.WeakKeyDictionary[object, Identity] = weakref.WeakKeyDictionary()
 
-    def see(self, module: ModuleType) -> None:
+    def wrap(self, module: ModuleType) -> None:
         worker = getattr(module, "Worker", None)
         if not hasattr(worker, "execute_model"):
-            self._guard.say(
+            self._guard.warn(
                 f"steps have no calls of CUDA: there is no {_WORKER}.Worker.execute_model"
             )
             return
         wrapt.wrap_function_wrapper(module, "Worker.execute_model", self._execute)
-        # Newer ones sample in a call of its own.
+        # Newer versions sample in a separate call.
         if hasattr(worker, _SAMPLE):
             wrapt.wrap_function_wrapper(module, f"Worker.{_SAMPLE}", self._sample)
 
@@ -228,7 +217,7 @@ class _Workers:
         if not isinstance(identity, tuple) or len(identity) != _IDENTITY:
             self._run.pop(worker, None)
             return None
-        # The process may have no SDK of its own: the engine's core has one.
+        # This process need not have an SDK; the engine core has one.
         publish_context()
         self._run[worker] = identity
         return identity
@@ -252,7 +241,7 @@ def _read(output: Any, requests: Any, number: int) -> EngineBatch:  # noqa: ANN4
 
 
 def _request(request: Any, computed: int, tokens: int) -> InferenceRequest:  # noqa: ANN401 - of the engine
-    # All but the newest token was there before: the prompt, and after a preemption what followed it.
+    # All but the newest token were known: the prompt, and after a preemption the tokens after it.
     known = max(request.num_prompt_tokens, request.num_tokens - 1)
     prefill = min(max(known - computed, 0), tokens)
     return InferenceRequest(prefill, tokens - prefill, context_of_headers(request.trace_headers))
