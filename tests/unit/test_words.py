@@ -77,7 +77,6 @@ PENDING_TEXTS = frozenset(
     {
         *(
             "capture",
-            "cli",
             "demo",
             "enrich",
             "explain",
@@ -86,7 +85,6 @@ PENDING_TEXTS = frozenset(
             "importers",
         ),
         *(
-            "instrumentation",
             "mcp",
             "procfs",
             "recorder",
@@ -98,7 +96,7 @@ PENDING_TEXTS = frozenset(
         "",
     }
 )
-PENDING_NAMES = PENDING_TEXTS - {"files"} | {"export"}
+PENDING_NAMES = PENDING_TEXTS - {"files"} | {"cli", "export", "instrumentation"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 
