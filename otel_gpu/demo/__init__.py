@@ -1,7 +1,7 @@
 """
-Labelled scenarios: a small training loop that one named cause makes slow, by a known time.
+Scenarios: a small training loop that one known cause makes slow, by a known time.
 
-``otel-gpu demo`` shows them, and ``tests/scenarios`` holds what is explained against what
-was done. They need no GPU: ``cudart.c`` stands in for the CUDA runtime. What makes a
-scenario slow is real, and so is what the kernel sees of it.
+``otel-gpu demo`` runs them, and ``tests/scenarios`` compares explanations with the injected causes.
+They need no GPU: ``cudart.c`` stands in for the CUDA runtime. The causes are real, and so are the
+kernel's events.
 """

@@ -14,11 +14,11 @@ _FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-shared", "-fPIC", "-fvisibility=
 
 
 class DemoError(OtelGpuError):
-    """A scenario cannot be run on this host."""
+    """This host cannot run a scenario."""
 
 
 def build(scenario: Scenario, folder: Path) -> list[str]:
-    """Build what a scenario needs; the command that runs it. ``DemoError`` without a compiler."""
+    """Build a scenario's libraries; return the command that runs it. ``DemoError`` on failure."""
     library = build_library(folder)
     if scenario.has_allocator:
         build_allocator(folder)
@@ -26,15 +26,15 @@ def build(scenario: Scenario, folder: Path) -> list[str]:
 
 
 def build_library(folder: Path) -> Path:
-    """Build the CUDA library into a folder. ``DemoError`` without a compiler."""
+    """Build the stand-in CUDA library into a folder. ``DemoError`` on failure."""
     return _compile(folder / LIBRARY, FOLDER / "cudart.c")
 
 
 def build_allocator(folder: Path, *, is_old: bool = False, has_frames: bool = True) -> Path:
     """
-    Build the allocator beside the CUDA library that it needs.
+    Build the allocator, and the CUDA library that it needs.
 
-    Old: as of PyTorch 1.13. With frames: its functions keep frame pointers.
+    ``is_old``: as in PyTorch 1.13. ``has_frames``: its functions keep frame pointers.
     """
     library = build_library(folder)
     old = ("-DOLD_SPELLING",) if is_old else ()

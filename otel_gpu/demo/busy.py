@@ -1,9 +1,9 @@
 """
-The loop itself is busy between its CUDA calls.
+Scenarios of a loop that is busy between its CUDA calls.
 
-It works in the last line of a function of its own, so that the line is known. A wait before the
-first call would be in no gap, so a step comes before the first wait. The loop launches once a step,
-as with CUDA graphs.
+It works in the last line of a separate function, so the line is known. A wait before the first call
+would be in no gap, so a step comes before the first wait. The loop launches once a step, as with
+CUDA graphs.
 """
 
 import time
@@ -13,7 +13,7 @@ from otel_gpu.demo.clocks import on_cpu_ns
 from otel_gpu.demo.loop import MS, STEPS, Act, Trainer, place_of
 
 STEP_NS = 20 * MS
-# To sort it takes less than a millisecond, and nothing can take the GIL meanwhile.
+# Sorting it takes less than 1 ms, during which no thread can take the GIL.
 PIXELS = [number * 7919 % 4001 for number in range(4001)]
 
 
@@ -24,21 +24,21 @@ def step(trainer: Trainer) -> None:
 
 
 def prepare(cpu_ns: int) -> None:
-    """Get things ready, which takes less."""
+    """Use CPU time, as the smaller part of a step."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         sorted(PIXELS)
 
 
 def tokenise(cpu_ns: int) -> None:
-    """Make numbers of texts."""
+    """Use CPU time, as the larger part of a step."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         sorted(PIXELS)
 
 
 def work_between_steps(trainer: Trainer, work: Act, place: dict[str, Any]) -> None:
-    """Work before every step, at a place."""
+    """Do ``work`` before every step, and note its CPU time as lost at ``place``."""
     for _ in range(STEPS):
         start_ns = on_cpu_ns()
         work()

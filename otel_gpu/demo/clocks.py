@@ -1,4 +1,4 @@
-"""How long a thread of a scenario was on CPUs, waited for one, or was blocked: by the kernel's count."""
+"""Times of a thread on CPUs, waiting for one, or blocked, as the kernel counts them; in ns."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-# As in capture/_libbpf.py: what a scenario says of itself takes nothing from the agent.
+# As in capture/_libbpf.py, repeated because a scenario's own figures use no code of the agent.
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _PERF_FLAG_FD_CLOEXEC = 8
 # struct perf_event_attr, 64 bytes long: a software event, the task clock.
@@ -19,12 +19,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _OnCpuClock:
-    """The time of one thread on CPUs, summed from one reading to the next."""
-
     def __init__(self) -> None:
-        # Of this thread, on any CPU, in no group.
-        number, whose = _SYS_PERF_EVENT_OPEN[platform.machine()], (0, -1, -1)
-        arguments = map(ctypes.c_long, (*whose, _PERF_FLAG_FD_CLOEXEC))
+        # This thread, any CPU, no group.
+        number, target = _SYS_PERF_EVENT_OPEN[platform.machine()], (0, -1, -1)
+        arguments = map(ctypes.c_long, (*target, _PERF_FLAG_FD_CLOEXEC))
         self._fd = _libc.syscall(ctypes.c_long(number), _TASK_CLOCK, *arguments)
         if self._fd < 0:
             error = os.strerror(ctypes.get_errno())
@@ -35,7 +33,7 @@ class _OnCpuClock:
         return time.thread_time_ns(), int.from_bytes(os.read(self._fd, 8), sys.byteorder)
 
     def read_ns(self) -> int:
-        """Of two clocks, each of which lacks something, the one that went on further is closer."""
+        # Each clock lacks a part of the time, so the larger difference is closer.
         last, self._last = self._last, self._readings()
         self._sum_ns += max(now - then for now, then in zip(self._last, last, strict=True))
         return self._sum_ns
@@ -48,25 +46,25 @@ def _on_cpu_clock(_tid: int) -> _OnCpuClock:
 
 def on_cpu_ns() -> int:
     """
-    How long this thread was on CPUs so far, from switch to switch.
+    Return how long this thread was on CPUs so far, from switch to switch.
 
-    The scheduler's clock lacks what a hypervisor took of that, and that of perf events what it takes
-    to switch. The first time, the kernel may make the thread wait.
+    The scheduler's clock lacks time stolen by a hypervisor, and that of perf events the time of
+    switches. The first call can block in the kernel.
     """
     return _on_cpu_clock(threading.get_native_id()).read_ns()
 
 
 def run_queue_ns() -> int:
-    """How long the loop's thread has waited for a CPU so far, by the kernel's own account."""
-    with open("/proc/thread-self/schedstat", "rb", buffering=0) as account:  # noqa: PTH123
-        return int(account.read(64).split()[1])
+    """Return how long this thread has waited for a CPU so far, from the kernel's schedstat."""
+    with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:  # noqa: PTH123
+        return int(file.read(64).split()[1])
 
 
 def unqueued_ns() -> int:
-    """The clock, without the time for which the loop's thread waited for a CPU."""
+    """Return the monotonic clock minus the time that this thread waited for a CPU."""
     return time.monotonic_ns() - run_queue_ns()
 
 
 def blocked_ns() -> int:
-    """The clock, without the time for which the loop's thread was on a CPU or waited for one."""
+    """Return the monotonic clock minus the time that this thread was on a CPU or waited for one."""
     return unqueued_ns() - on_cpu_ns()

@@ -1,5 +1,7 @@
 """
-What is done to the loop: each function makes it slow by one known cause, as its docstring says.
+Scenarios: each function makes the loop slow by one known cause.
+
+Their docstrings are the descriptions in ``otel-gpu demo``.
 """
 
 import atexit
@@ -42,7 +44,7 @@ _LIMIT_BYTES = 128 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 _MUTEX = (ctypes.c_char * 64)()
 HOGGING = place_of(spin, lines=2)
-_HOLDING = ctypes.PyDLL(None)  # does not let go of the interpreter lock
+_HOLDING = ctypes.PyDLL(None)  # its calls keep the GIL
 
 
 def preemption(trainer: Trainer) -> None:
@@ -87,15 +89,15 @@ def two_causes(trainer: Trainer) -> None:
 
 def gil(trainer: Trainer) -> None:
     """A C extension sleeps 40 ms and keeps Python's GIL."""
-    # The device is a sleep in C, so that nothing but the holder is in the way. The interpreter looks
-    # every 5 ms whether the lock is free: 34 ms of waiting do not end when it happens to look.
+    # The device is a sleep in C, so only the holder delays the loop. A waiting thread checks the GIL
+    # every 5 ms; a wait of 34 ms does not depend on when it checks.
     trainer.sleep_inside(SYNCHRONIZE, 2 * GPU_NS)
     holder = Helper("holder", trainer.other_cpu, _hold_interpreter, is_thread=True)
     usual_ns: list[int] = []
     for step in range(STEPS):
         trainer.launch()
         waited_ns = run_queue_ns()
-        # From here to the call nothing lets go of the lock.
+        # From here to the call nothing releases the GIL.
         if is_slow(step):
             holder.order(INJECTED_NS)
         start_ns = time.monotonic_ns()
@@ -104,7 +106,7 @@ def gil(trainer: Trainer) -> None:
         if not is_slow(step):
             usual_ns.append(end_ns - start_ns - waited_ns)
             continue
-        # The call itself was over when it always is; its thread could not go on.
+        # The call itself took as long as usual; then its thread could not continue.
         start_ns += int(statistics.median(usual_ns))
         with trainer.effect("slow_gap", LAUNCH):
             trainer.inject("gil", end_ns - start_ns - waited_ns, holder)
@@ -129,7 +131,7 @@ def starved_loader(trainer: Trainer) -> None:
 
 
 def await_data(loader: Helper) -> tuple[int, Report]:
-    """Wait for data; for how long, and what the loader says of it."""
+    """Wait for data; return how long that took without waiting for a CPU, and the loader's report."""
     start_ns = unqueued_ns()
     loader.order()
     data = loader.await_report()
@@ -159,11 +161,11 @@ def cpu_quota(trainer: Trainer) -> None:
 
     def exceed_quota() -> None:
         compute(_OVER_QUOTA_NS)
-        # A thread that was put aside also waits for the CPU that it was put aside from.
+        # A throttled thread also waits for its CPU.
         took_ns = time.monotonic_ns() - trainer.effects[-1]["start_ns"]
         trainer.inject("cpu_quota", took_ns - _OVER_QUOTA_NS - LAUNCH_NS)
 
-    # Throttling shows in counters that grow: they are to be read before and after.
+    # Throttling is seen in growing counters, so they must be read before and after.
     sleep(400 * MS)
     trainer.train(in_launch=exceed_quota)
     sleep(400 * MS)
@@ -182,12 +184,12 @@ def memory_limit(trainer: Trainer) -> None:
         def take_memory() -> int:
             start_ns = blocked_ns()
             with mmap.mmap(-1, _LIMIT_BYTES // 2, mmap.MAP_PRIVATE) as memory:
-                # Fewer faults, so that the time goes to finding the memory.
+                # Fewer faults, so the time goes to reclaiming memory.
                 memory.madvise(mmap.MADV_HUGEPAGE)
                 ctypes.memset((ctypes.c_char * 1).from_buffer(memory), 1, _LIMIT_BYTES // 2)
                 return blocked_ns() - start_ns
 
-        # The first time is about the disk and the host, not about the limit.
+        # The first time measures the disk and the host, not the limit.
         dirty_cache()
         take_memory()
         trainer.train(
@@ -219,8 +221,8 @@ def gpu_wait(trainer: Trainer) -> None:
 
 
 def allocate(trainer: Trainer, block: ctypes.c_void_p) -> int:
-    """Allocate; how long that took."""
-    # Its CPU time takes longer where the host has the CPU meanwhile: the clock says how long.
+    """Allocate 1 MiB; return how long that took, without waiting for a CPU."""
+    # Not CPU time: that lacks time stolen by a hypervisor.
     start_ns = unqueued_ns()
     trainer.cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 20))
     return unqueued_ns() - start_ns
@@ -232,7 +234,7 @@ def allocator_churn(trainer: Trainer) -> None:
     for step in range(2 * STEPS):
         rise = step - STEPS
         trainer.malloc_ns = LAUNCH_NS + max(0, rise) * MS // 2
-        # What is noted is the end of it.
+        # Only the last, slowest allocations are noted.
         if rise >= STEPS - _CHURN_EFFECTS:
             with trainer.effect("slow_call", MALLOC):
                 trainer.inject("allocator_churn", allocate(trainer, block))
@@ -250,12 +252,12 @@ def clean(trainer: Trainer) -> None:
 
 
 def start_hog(cpu: int) -> Helper:
-    """Start what has a CPU for a while when it is told to."""
+    """Start a process that takes a CPU when ordered to."""
     return Helper("hog", cpu, _hog, urgency=10)
 
 
 def start_loader(trainer: Trainer, load: Work) -> Helper:
-    """Start what loads data on the other CPU."""
+    """Start a process that loads data on the other CPU."""
     return Helper("loader", trainer.other_cpu, load)
 
 

@@ -1,9 +1,9 @@
 """
 The loop of the scenarios, and the helpers that make it slow.
 
-Times come from the clock, from who injected, and from what the kernel counts: nothing comes from
-the agent. The loop has a CPU of its own; its helpers ("hog", "loader", ...) share it or not as
-the scenario says. Helpers die with the program.
+Times come from the clock, from helpers and from the kernel's counters, never from the agent. The
+loop has a CPU of its own. Each scenario decides which helpers ("hog", "loader", ...) share it.
+Helpers die with the program.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from otel_gpu.demo.clocks import on_cpu_ns, run_queue_ns
 
 MS = 1_000_000
 STEPS = 60
-FIRST_EFFECT = 24  # the steps before say what is normal
+FIRST_EFFECT = 24  # the steps before it show what is normal
 EFFECT_EVERY = 10
 LAUNCH_NS = 50_000  # of CPU time, in every launch
 GPU_NS = 3 * MS  # of sleep, in every synchronize
@@ -44,33 +44,33 @@ class Dim3(ctypes.Structure):
 
 
 class Report(NamedTuple):
-    """When a helper began or ended a burst, and how long its work itself took."""
+    """When a helper began or ended a burst (monotonic), and a value that it sent."""
 
     time_ns: int
     work_ns: int
 
 
 def compute(cpu_ns: int) -> None:
-    """Burn CPU time: being kept from the CPU makes this take longer."""
+    """Use CPU time. It takes longer while others have the CPU."""
     end_ns = time.thread_time_ns() + cpu_ns
     while time.thread_time_ns() < end_ns:
         pass
 
 
 def spin(duration_ns: int) -> None:
-    """Poll until a time: what a driver does that waits for room in its queue."""
+    """Poll the clock for a duration, like a driver that waits for space in its queue."""
     end_ns = time.monotonic_ns() + duration_ns
     while time.monotonic_ns() < end_ns:
         pass
 
 
 def sleep(duration_ns: int) -> None:
-    """Sleep, not beyond what the kernel adds to it."""
+    """Sleep for a duration; the kernel adds a little."""
     time.sleep(duration_ns / 1e9)
 
 
 def is_slow(step: int) -> bool:
-    """Whether a step of the loop is one that is made slow."""
+    """Return whether a step of the loop is made slow."""
     return step >= FIRST_EFFECT and (step - FIRST_EFFECT) % EFFECT_EVERY == 0
 
 
@@ -82,7 +82,7 @@ class Function(Protocol):
 
 
 def place_of(function: Function, lines: int | None = 1) -> dict[str, Any]:
-    """Return where a function works: its name and file, and the last of its lines; None: all of them."""
+    """Return a function's name, file and last ``lines`` lines (None: all lines)."""
     code = function.__code__
     last = max(line for _, _, line in code.co_lines() if line)
     first = code.co_firstlineno if lines is None else last - lines + 1
@@ -96,12 +96,12 @@ def set_name(comm: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Do not outlive the program."""
+    """Have the kernel kill this process when its parent dies."""
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_urgent(urgency: int) -> None:
-    """Win the CPU from all that is less urgent: as a real-time task, else by priority."""
+    """Preempt less urgent tasks: as a real-time task, else by priority."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(urgency))
     except PermissionError:
@@ -109,7 +109,7 @@ def become_urgent(urgency: int) -> None:
 
 
 class Helper:
-    """A process or thread that does something to the loop when it is ordered to."""
+    """A process or thread that disturbs the loop on orders through a pipe."""
 
     def __init__(
         self,
@@ -136,20 +136,20 @@ class Helper:
         self.pid = os.getpid() if is_thread else self.tid
 
     def order(self, length_ns: int = 0, delay_ns: int = 0) -> None:
-        """Have it do its work."""
+        """Order its work, of this length, after a delay."""
         os.write(self._sender, _MESSAGE.pack(delay_ns, length_ns))
 
     def await_report(self) -> Report:
-        """Wait until it has something to say."""
+        """Wait for its next report."""
         return Report(*_MESSAGE.unpack(os.read(self._reports, _MESSAGE.size)))
 
     def await_burst(self) -> int:
-        """Wait for the end of a burst; how long it was."""
+        """Wait for the end of a burst; return its duration."""
         began = self.await_report()
         return self.await_report().time_ns - began.time_ns
 
     def report(self, work_ns: int = 0) -> None:
-        """Say, as the helper, that something begins or is over."""
+        """Report, from the helper, that work begins or has ended."""
         os.write(self._reporter, _MESSAGE.pack(time.monotonic_ns(), work_ns))
 
     def _run(self, comm: str, cpu: int) -> None:
@@ -157,7 +157,7 @@ class Helper:
         os.sched_setaffinity(0, {cpu})
         if self._urgency:
             become_urgent(self._urgency)
-        on_cpu_ns()  # here it may wait
+        on_cpu_ns()  # the first call can block
         self.report(threading.get_native_id())
         while order := os.read(self._orders, _MESSAGE.size):
             self._work(self, *_MESSAGE.unpack(order))
@@ -168,19 +168,19 @@ def _wait_for_device() -> None:
 
 
 class Trainer:
-    """The loop, what is done to it inside of its calls, and what was done to it."""
+    """The loop, with the disturbances in its calls, and a record of their effects."""
 
     def __init__(self, cuda: ctypes.CDLL) -> None:
         self.cuda = cuda
-        on_cpu_ns()  # here it may wait
+        on_cpu_ns()  # the first call can block
         cpus = sorted(os.sched_getaffinity(0))
         self.cpu, self.other_cpu = cpus[-1], cpus[-2 % len(cpus)]
         self.malloc_ns = LAUNCH_NS
         self.effects: list[dict[str, Any]] = []
         self.losses: dict[tuple[str, int, str], dict[str, Any]] = {}
-        # When the first call began, and how long the thread had waited for a CPU by then.
+        # At the first call: the clock, and the thread's time waiting for a CPU.
         self._began_ns: tuple[int, int] | None = None
-        # Why a request for memory failed, and whose lines it was.
+        # Why a memory request failed, and the places of the request and of the held blocks.
         self.memory: dict[str, Any] | None = None
         self._inside: dict[str, Act | None] = {}
         self._wait: Act = _wait_for_device
@@ -200,13 +200,13 @@ class Trainer:
 
     @contextlib.contextmanager
     def effect(self, kind: str, api: str, inside: Act | None = None) -> Iterator[None]:
-        """Do something slow: a call, with an act inside of it, or a gap."""
-        shown = {"kind": kind, "api": api, "start_ns": time.monotonic_ns(), "causes": []}
-        self.effects.append(shown)
+        """Note a slow call or gap around the body; ``inside`` runs in the call."""
+        effect = {"kind": kind, "api": api, "start_ns": time.monotonic_ns(), "causes": []}
+        self.effects.append(effect)
         self._inside[api] = inside
         yield
         self._inside[api] = None
-        shown["end_ns"] = time.monotonic_ns()
+        effect["end_ns"] = time.monotonic_ns()
 
     def inject(
         self,
@@ -216,7 +216,7 @@ class Trainer:
         via: dict[str, Any] | None = None,
         place: dict[str, Any] | None = None,
     ) -> None:
-        """Note what was done to the effect that goes on, and the line in which."""
+        """Note a cause of the current effect, and the place of its code."""
         who = {"pid": by.pid if by else 0, "tid": by.tid if by else 0}
         cause = {"kind": kind, "time_ns": time_ns} | who | ({"via": via} if via else {})
         cause |= {"place": place} if place else {}
@@ -232,7 +232,7 @@ class Trainer:
         resource: str = "",
         place: dict[str, Any] | None = None,
     ) -> None:
-        """Note what one step lost, of something that it loses time to again and again."""
+        """Add the time that one step lost to a repeated cause."""
         nothing = {"kind": kind, "time_ns": 0, "pid": pid, "resource": resource, "via": None}
         nothing |= {"place": place}
         loss = self.losses.setdefault((kind, pid, resource), nothing)
@@ -242,7 +242,7 @@ class Trainer:
             loss["via"] = via | {"time_ns": before_ns + via["time_ns"]}
 
     def sleep_inside(self, api: str, duration_ns: int) -> None:
-        """Have a call sleep in C, which takes no GIL."""
+        """Have a call sleep in C, without the GIL."""
         usleep = ctypes.cast(libc.usleep, ctypes.c_void_p)
         self.cuda.stub_call_inside(api.encode(), usleep, ctypes.c_void_p(duration_ns // 1_000))
 
@@ -254,7 +254,7 @@ class Trainer:
         )
 
     def synchronize(self, wait: Act = _wait_for_device) -> None:
-        """Wait for the device; ``wait`` is how, if not as usual."""
+        """Wait for the device; ``wait`` replaces its usual work."""
         self._wait = wait
         self.cuda.cudaStreamSynchronize(None)
 
@@ -265,7 +265,7 @@ class Trainer:
         in_gap: Act | None = None,
         before: Act | None = None,
     ) -> None:
-        """Run the loop; what is given makes some steps slow."""
+        """Run the loop; the given functions make some steps slow."""
         for step in range(STEPS):
             slow = is_slow(step)
             if slow and before:
@@ -285,7 +285,11 @@ class Trainer:
                     call()
 
     def truth(self, name: str) -> dict[str, Any]:
-        """Return what was done; ``waited_ns`` is for a CPU, since the first call began ``took_ns`` ago."""
+        """
+        Return the injected effects and losses.
+
+        ``took_ns`` is the time since the first call, ``waited_ns`` the part of it waiting for a CPU.
+        """
         now_ns = time.monotonic_ns(), run_queue_ns()
         took_ns, waited_ns = (
             now - then for now, then in zip(now_ns, self._began_ns or now_ns, strict=True)

@@ -1,6 +1,7 @@
 """
-What is done with the memory of the device, through an allocator as PyTorch's: a request fails in one
-known way, as the function's docstring says.
+Scenarios of device memory, through an allocator like PyTorch's: a request fails in one known way.
+
+The docstring of each is its description in ``otel-gpu demo``.
 """
 
 import ctypes
@@ -15,20 +16,20 @@ from otel_gpu.demo.loop import MS, Function, Trainer, place_of, sleep
 MIB, GIB = 1 << 20, 1 << 30
 ALLOCATOR = "libc10.so"
 DEVICE_BYTES = GIB
-# What is read once a fifth of a second is read in this.
+# The agent reads memory every 0.2 s here, so at least once in this time.
 READING_NS = 400 * MS
 
 
 class OutOfMemoryError(Exception):
-    """The device had no more."""
+    """The device has no free memory."""
 
 
 class Allocator:
     """
-    The allocator's few functions, without any frame of Python between them and their callers.
+    The allocator's functions, without a Python frame between them and their callers.
 
     Attributes:
-        malloc: Hands out a block of a device, by its number and the size in bytes.
+        malloc: Takes a device number and a size in bytes, and returns the address of a block.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -43,7 +44,7 @@ class Allocator:
         self.empty_cache = library.c10_empty_cache
 
     def free(self, *blocks: int) -> None:
-        """Take blocks back."""
+        """Free blocks by their addresses."""
         for address in blocks:
             self._free(address)
 
@@ -55,7 +56,7 @@ def _check(address: Any, _function: object, _arguments: object) -> Any:  # noqa:
 
 
 def remember(memory: Allocator) -> Any:  # noqa: ANN401 -- as ctypes has it
-    """Allocate what is kept of a step."""
+    """Allocate a small block that a step keeps."""
     return memory.malloc(0, 4 * MIB)
 
 
@@ -65,20 +66,20 @@ def gather(memory: Allocator, size_bytes: int) -> Any:  # noqa: ANN401 -- as cty
 
 
 def wait(trainer: Trainer, gpu_ns: int) -> None:
-    """Have the device work: nobody is to blame for that time."""
+    """Have the device work, which has no cause to find."""
     trainer.launch()
     trainer.synchronize(lambda: sleep(gpu_ns))
 
 
 @contextmanager
 def failing(trainer: Trainer, cause: str, asked: Function, held: Function) -> Iterator[None]:
-    """Note why a request fails, who asks, and whose blocks are to blame."""
+    """Note why a request fails, the function that asks, and the one whose blocks are in the way."""
     trainer.memory = {"cause": cause, "asked": place_of(asked), "held": place_of(held)}
     try:
         yield
     except OutOfMemoryError:
         trainer.memory["failed_ns"] = time.monotonic_ns()
-    # It is to be read while the process lives.
+    # The agent must read the memory while the process lives.
     wait(trainer, READING_NS)
 
 

@@ -1,4 +1,4 @@
-"""The scenarios by name, one for each class of causes, and what each does."""
+"""The scenarios by name, one for each class of causes."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,18 +10,18 @@ from otel_gpu.demo.loop import Function, Helper, Trainer, compute
 
 FOLDER = Path(__file__).parent
 RECORDINGS = FOLDER / "recordings"
-# A scenario is over in about a second. Trends and counters are read more often than that.
+# A scenario takes about a second, so trends and counters must be read more often than that.
 CAPTURE_ENVIRONMENT = {"OTEL_GPU_CAPTURE_SNAPSHOT_INTERVAL_S": "0.2"}
 CAPTURE_FLAGS = ("--spans=full", "--summary=never")
 
 
 class Scenario(NamedTuple):
     """
-    One way to be slow.
+    One cause of slowness, and how to run it.
 
-    ``is_fair``: not as a real-time task.
-    ``has_allocator``: it is about the device's memory, which is as large as ``memory.DEVICE_BYTES``.
-    ``lines`` is where the loop is while it loses time, by the kind of what it loses it to.
+    ``is_fair``: its loop is not a real-time task.
+    ``has_allocator``: it uses device memory, of ``memory.DEVICE_BYTES``.
+    ``lines``: the function where the loop loses time, by kind of cause.
     """
 
     name: str
@@ -33,30 +33,30 @@ class Scenario(NamedTuple):
     lines: Mapping[str, Function] = {}
 
     def prepared_host(self) -> AbstractContextManager[dict[str, str]]:
-        """Start what it needs beside it; the environment that it finds that by."""
+        """Start what the scenario needs; yield the environment variables for it."""
         device = {"STUB_DEVICE_BYTES": str(memory.DEVICE_BYTES)}
         return nullcontext(device if self.has_allocator else {})
 
     @property
     def recording(self) -> Path:
-        """The recording of it that comes with the package."""
+        """The path of its recording in the package."""
         return RECORDINGS / f"{self.name}.otelgpu"
 
     @property
     def program(self) -> Path:
-        """The program that is captured."""
+        """The path of the program to capture."""
         return FOLDER / "trainer.py"
 
 
 def name_and_about(run: Callable[[Trainer], None]) -> tuple[str, str]:
-    """Return the name of a scenario, and in a sentence what its function does."""
+    """Return the name and the description of a scenario, from its function."""
     return run.__name__.replace("_", "-"), (run.__doc__ or "").rstrip(".")
 
 
 _OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
     injections.clean: {},
     injections.preemption: {"lines": {"run_queue": Trainer.launch}},
-    # Quotas are not for real-time tasks.
+    # Quotas do not apply to real-time tasks.
     injections.cpu_quota: {"is_fair": True, "lines": {"run_queue": Trainer.launch}},
     injections.lock: {},
     injections.gil: {},
@@ -65,7 +65,7 @@ _OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
     injections.memory_limit: {},
     injections.stopped: {"lines": {"stopped": compute}},
     injections.gpu_wait: {},
-    # Real-time tasks may not have a CPU for this long.
+    # The kernel limits how long real-time tasks have a CPU.
     injections.allocator_churn: {"is_fair": True},
     memory.memory_fragmentation: {"is_fair": True, "has_allocator": True},
     injections.two_causes: {"lines": {"run_queue": Trainer.launch}},

@@ -1,7 +1,7 @@
 """
-The program that is captured: a small training loop that one scenario makes slow.
+The captured program: a small training loop that one scenario makes slow.
 
-Run as ``trainer.py LIBRARY NAME``. What was done to it goes to stdout as one line of JSON; see
+Run as ``trainer.py LIBRARY NAME``. It prints the injected causes as one line of JSON; see
 ``truth.py``.
 """
 
@@ -17,10 +17,10 @@ from otel_gpu.demo.truth import lines_of
 
 
 def train(library: str, scenario: Scenario) -> None:
-    """Train, and say what was injected."""
+    """Train, and print what was injected."""
     set_name("trainer")
     trainer = Trainer(ctypes.CDLL(library))
-    # Only what is injected should delay the loop. Without permission, it runs as it is.
+    # So that only injected causes delay the loop. Without permission it runs as it is.
     with contextlib.suppress(PermissionError):
         if scenario.is_fair:
             os.setpriority(os.PRIO_PROCESS, 0, -20)

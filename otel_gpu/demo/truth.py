@@ -1,4 +1,4 @@
-"""What a scenario says that it did, which is what an explanation has to find."""
+"""The injected causes that a scenario prints, which an explanation has to find."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from otel_gpu.demo.scenarios import Scenario
 
 
 def describe(line: str) -> Iterator[str]:
-    """Say in words what a scenario's line of JSON says was done, one line per effect or loss."""
+    """Describe a scenario's line of JSON in words, one line per effect or loss."""
     document = json.loads(line)
     effects, losses = document["effects"], document.get("losses", ())
     if memory := document.get("memory"):
@@ -31,7 +31,7 @@ def describe(line: str) -> Iterator[str]:
 
 
 def lines_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
-    """Return the places of a scenario where the loop is while it loses time, by its kind."""
+    """Return the places where the loop of a scenario loses time, by kind of cause."""
     return {kind: place_of(function, lines=None) for kind, function in scenario.lines.items()}
 
 

@@ -77,7 +77,6 @@ PENDING_TEXTS = frozenset(
     {
         *(
             "capture",
-            "demo",
             "enrich",
             "explain",
             "files",
