@@ -1,12 +1,13 @@
-"""The advice of the rules, and of what they say nothing about."""
+"""Advice for causes: what to do, in which order."""
 
 # The order of advice
-# -------------------
+#     -------------------
 #
-# What is behind a cause is cured first: a data loader that has no CPU is late however many of them there
-# are. So the deepest cause of the path comes first, and of several behind one wait the largest. The wait at its top is advised about only as far as
-# nobody's fault is behind it: as far as the one waited for worked, or nothing is known of it. What took
-# less than a fifth of the lost time gets no advice, but for what leads.
+# What is behind a cause is cured first: a data loader without a CPU is late however many workers it
+# has. So the deepest cause of a path comes first, and of several behind one wait the largest. The
+# wait at the top gets advice only for time that no fault behind it explains: the waited-for thread
+# worked, or nothing is known of it. Causes of less than a fifth of the lost time get no advice,
+# except the leading one.
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -19,15 +20,15 @@ from otel_gpu.explain.severity import fault_ns
 
 _ADVISED_SHARE = 0.2
 
-# A failed call is a failure first: to what it waited for, advice would be beside the point.
+# A failed call is a failure first: advice on what it waited for would be beside the point.
 FAILED_ADVICE = (
     "The calls failed. Look at what they returned (error.type of their spans), and where they were "
     "made, before anything else."
 )
 
 
-# What to do about a wait for a CPU that no thread had. It is a wait in a run queue all the
-# same; a quota that is known to be behind it has its own kind.
+# For a wait for a CPU that no thread had. It is still a wait in a run queue. A known quota behind
+# it has its own kind.
 IDLE_CPU_ADVICE = (
     "The thread was ready, no other thread had its CPU, and no CPU quota was used up. Likely the "
     "hypervisor had taken the CPU (see the steal time in /proc/stat), an interrupt kept it, or it "
@@ -36,7 +37,7 @@ IDLE_CPU_ADVICE = (
 )
 
 
-# What to do where adapters counted something while the device was waited for.
+# For adapters that counted something while the device was waited for.
 COUNTED_ADVICE = (
     "Adapters of the host lost or resent packets, or were held back, while this process waited: see the "
     "counters that are named. Look at the port's link and cable, at the switch's counters for it, and, "
@@ -45,14 +46,14 @@ COUNTED_ADVICE = (
 )
 
 
-# What to do about a signal that ended a process in a call.
+# For a signal that ended a process in a call.
 KILLED_ADVICE = (
     "A signal ended the process inside of this call. Look at the stack: it is where the process died. SIGKILL "
     "comes from outside, as of the kernel when memory is short: look at its log. For SIGSEGV, SIGABRT and SIGBUS "
     "keep a core file (ulimit -c unlimited); Python says where it was with PYTHONFAULTHANDLER=1."
 )
 
-# What to do about what a network adapter said.
+# For an event that a network adapter reported.
 ADAPTER_ADVICE = (
     "A network adapter, a port or a queue of it failed, and transfers of this process with it. Look at the "
     "kernel's log and at the port's link and counters; a job that has lost a queue pair does not go on by "
@@ -60,7 +61,7 @@ ADAPTER_ADVICE = (
 )
 
 
-# What to do about a program's own work of which the lines are known, and not what they do.
+# For a program's own work whose lines are known, and not what they do.
 LINES_ADVICE = (
     "The program's own work on the CPU, in the lines that are named. Make them faster, do less of it in "
     "the loop, or move it to another thread or process."
@@ -82,10 +83,10 @@ def advice_of(
     Args:
         kind: The kind.
         is_cpu_idle: Whether no thread had the CPU that was waited for.
-        has_lines: Whether it is known on which lines the program worked.
-        work: What that work was, if that is known.
+        has_lines: Whether the lines on which the program worked are known.
+        work: What that work was, if known.
         xid: The number of the device's error, if there was one.
-        is_counted: Whether counters say that it happened, and nothing says how long it took.
+        is_counted: Whether counters prove that it happened, and its duration is unknown.
     """
     if xid:
         return meaning_of(xid).advice
@@ -100,11 +101,11 @@ def advice_of(
 
 def advise(added: Sequence[Added], kind: str, lost_ns: int) -> tuple[str, ...]:
     """
-    Return what to do about causes, each advice once, in the order in which to do it.
+    Return the advice for causes, each once, in the order in which to follow it.
 
     Args:
         added: The causes, the leading one first, and what each adds to what is usual.
-        kind: The leading kind, which may be none of them.
+        kind: The leading kind; can be none of theirs.
         lost_ns: The lost time.
     """
     leads = bool(added) and added[0].cause.kind == kind
@@ -120,7 +121,7 @@ def advise(added: Sequence[Added], kind: str, lost_ns: int) -> tuple[str, ...]:
 
 
 def advise_failed(added: Sequence[Added], _kind: str, lost_ns: int) -> tuple[str, ...]:
-    """Return what to do about calls that all failed: what they usually take is no matter then."""
+    """Return the advice for calls that all failed: their usual duration does not matter."""
     found = [FAILED_ADVICE]
     least_ns = _least_ns(lost_ns)
     for _time_ns, cause in added:
@@ -138,7 +139,7 @@ def _counted(added: Iterable[Added]) -> Iterator[str]:
 
 
 def _advise_path(cause: Cause, least_ns: int) -> Iterator[str]:
-    """Yield advice for what is behind a cause, the deepest first, then for the cause itself."""
+    # For what is behind a cause, the deepest first, then for the cause itself.
     left_ns = cause.time_ns
     for via in sorted(cause.via, key=lambda via: -via.time_ns):
         if via.time_ns < least_ns:
@@ -153,18 +154,14 @@ def _advise_path(cause: Cause, least_ns: int) -> Iterator[str]:
 
 
 def _says_no_more(cause: Cause, via: Cause) -> bool:
-    """
-    Say whether the advice for what is behind a cause says no more than that for the cause.
-
-    So it is of work whose lines are not known, and of what a holder of the GIL works: to move it to another
-    thread would not help.
-    """
+    # Work whose lines are not known, and work of a holder of the GIL: moving it to another thread
+    # would not help.
     is_gil = cause.kind == CauseKind.GIL and not via.lines.work
     return via.kind == CauseKind.HOST_WORK and (is_gil or via.lines.first is None)
 
 
 def advice_for(cause: Cause) -> str:
-    """Return the advice for one cause, whatever is behind it."""
+    """Return the advice for one cause, without those behind it."""
     idle_ns = busy_ns = 0
     for item in cause.evidence:
         length_ns = max(0, item.end_unix_ns - item.start_unix_ns)

@@ -1,8 +1,8 @@
 """
 Baselines: what is usual for each series, from the histograms that the kernel side keeps.
 
-A series here is one API of one program with one kind of copy, or the gaps of a
-program. Results that failed do not count, devices are not distinguished.
+A series here is one API of one program with one kind of copy, or the gaps of a program. Failed
+calls do not count, and devices are not distinguished.
 """
 
 import itertools
@@ -21,22 +21,22 @@ from otel_gpu.state.differences import grown
 from otel_gpu.wire.readings import Aggregate
 
 _METRICS = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_LAUNCH_GAP})
-# No API has this number: it stands for the gaps.
+# No API has this number: it stands for gaps.
 _GAPS = 0
 _WINDOW_CALLS = 10
 _RISING_WINDOWS = 3
 _RISING_FACTOR = 2
 _MAX_WINDOWS = 16
-# Of chosen calls, six groups of five in a row: that they rise by chance is one in 720.
+# Recorded calls, six groups of five in a row. That six rise by chance is one in 720.
 _GROUP_CALLS = 5
 _GROUPS = 6
 _GROUPS_FACTOR = 1.5
-# Followed of one program, each with its kind of copy; there are fewer.
+# Of one program, each with its kind of copy; there are fewer.
 _MAX_ALLOCATORS = 64
 
 
 class Baseline(NamedTuple):
-    """Which series a call or a gap is compared with."""
+    """The series that a call or a gap is compared with."""
 
     pid: int
     program_ktime_ns: int
@@ -55,42 +55,40 @@ def of_gaps(pid: int, program_ktime_ns: int) -> Baseline:
 
 
 class _Program:
-    """What was learnt of one program."""
-
     __slots__ = ("allocators", "medians_ns", "seen")
 
     def __init__(self) -> None:
-        # APIs of which a chosen call was seen.
+        # APIs with a recorded call.
         self.seen: set[int] = set()
-        # Until the next reading.
+        # Valid until the next reading.
         self.medians_ns: dict[Baseline, int] = {}
         self.allocators: dict[Baseline, _Windows] = {}
 
 
 class Baselines:
     """
-    Takes histograms in and says medians; bounded.
+    Medians of series, from their histograms; bounded.
 
     Attributes:
-        ledger: What was read of the programs that live.
+        state: What was read of the programs that run.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.ledger = CaptureState(metrics=_METRICS, max_series=settings.max_series)
+        self.state = CaptureState(metrics=_METRICS, max_series=settings.max_series)
         self._programs: Recent[ProcessKey, _Program] = Recent(settings.max_processes)
-        # The first reading that had calls of an API.
+        # When the first reading with calls of an API came.
         self._counted_unix_ns: dict[ProcessKey, dict[int, int]] = {}
 
     def learn_layout(self, capture: CaptureActivity) -> None:
-        """Take in where the buckets of this capture begin and end."""
-        self.ledger.observe(capture)
+        """Note the bucket bounds of this capture."""
+        self.state.observe(capture)
         for program in self._programs.values():
             program.medians_ns.clear()
 
     def observe(self, activity: AggregatesActivity) -> None:
-        """Take in a reading of the histograms."""
-        self.ledger.observe(activity)
+        """Add a reading of the histograms."""
+        self.state.observe(activity)
         for process in {series.process for series in activity.series}:
             self._observe_program(key_of(process))
         for series in activity.series:
@@ -118,25 +116,25 @@ class Baselines:
 
     def median_ns(self, baseline: Baseline) -> int | None:
         """
-        Return the median of a series; None while it has too few calls.
+        Return the median of a series in nanoseconds; None while it has too few calls.
 
-        Of allocators that get slower it is the median of the time when they were not.
+        For an allocator that gets slower, it is the median from before that.
         """
         medians_ns = self._learn(baseline[:2]).medians_ns
         median_ns = medians_ns.get(baseline)
         if median_ns is None:
             median_ns = self._find_median_ns(baseline)
-            # Of these there are no more than series.
+            # Bounded by the number of series.
             if median_ns is not None:
                 medians_ns[baseline] = median_ns
         return median_ns
 
     def is_first(self, pid: int, program_ktime_ns: int, api: int, end_unix_ns: int) -> bool:
         """
-        Say whether a chosen call, which ended then, is the first one of its API in its program.
+        Return whether a recorded call is the first one of its API in its program.
 
-        To be asked once per chosen call, in their order. A call that was too fast to be
-        chosen is known only from the next reading of the histograms on.
+        Ask once for each recorded call, in their order. A call that was too fast to be recorded is
+        known only from the next reading of the histograms on.
         """
         seen = self._learn((pid, program_ktime_ns)).seen
         if api in seen:
@@ -147,27 +145,27 @@ class Baselines:
             for series in self._successes((pid, program_ktime_ns))
             if series.key.metric == wire.METRIC_CALL_DURATION and series.key.api == api
         )
-        # A reading may come between the call's return and its record. What it has besides the call
-        # may be later.
+        # A reading can come between the call's return and its record. Other calls in it can be
+        # later.
         noted = self._counted_unix_ns.get((pid, program_ktime_ns), {})
         return counted <= 1 or noted.get(api, 0) >= end_unix_ns
 
     def follow_allocator(self, baseline: Baseline, duration_ns: int) -> None:
         """
-        Take in one chosen call of an allocator.
+        Add one recorded call of an allocator.
 
-        Chosen calls show a trend earlier than the histograms, which are read seldom.
+        Recorded calls show a trend earlier than the histograms, which are read seldom.
         """
         self._windows_of(baseline).add(duration_ns)
 
     def is_rising(self, baseline: Baseline) -> bool:
-        """Say whether the calls of an allocator get slower and slower."""
+        """Return whether the calls of an allocator get slower and slower."""
         windows = self._learn(baseline[:2]).allocators.get(baseline)
         return windows is not None and (windows.is_rising() or windows.has_rising_calls())
 
     def forget(self, program: ProcessKey) -> None:
-        """Let go of a program that ended: its pid and its ktime."""
-        self.ledger.forget(program)
+        """Forget a program that ended."""
+        self.state.forget(program)
         self._programs.pop(program, None)
         self._counted_unix_ns.pop(program, None)
 
@@ -178,7 +176,7 @@ class Baselines:
         return program
 
     def _successes(self, program: ProcessKey) -> Iterator[Series]:
-        account = self.ledger.accounts.get(program)
+        account = self.state.accounts.get(program)
         for key, series in account.series.items() if account else ():
             if not key.status:
                 yield series
@@ -194,7 +192,7 @@ class Baselines:
         ]
 
     def _find_median_ns(self, baseline: Baseline) -> int | None:
-        aggregates, middles_ns = self._aggregates_of(baseline), self.ledger.middles_ns
+        aggregates, middles_ns = self._aggregates_of(baseline), self.state.middles_ns
         if not aggregates or not middles_ns:
             return None
         buckets = _sum_buckets(aggregates)
@@ -220,9 +218,9 @@ class Baselines:
     def _observe_allocator(self, baseline: Baseline, aggregates: Sequence[Aggregate]) -> None:
         windows = self._windows_of(baseline)
         window = windows.take(aggregates)
-        if window is not None and self.ledger.middles_ns:
+        if window is not None and self.state.middles_ns:
             max_ns = max(aggregate.max for aggregate in aggregates)
-            median_ns = int(percentile_ns(0.5, window, self.ledger.middles_ns, 0, max_ns))
+            median_ns = int(percentile_ns(0.5, window, self.state.middles_ns, 0, max_ns))
             if not windows.medians_ns:
                 windows.first_ns = median_ns
             windows.medians_ns.append(median_ns)
@@ -230,24 +228,23 @@ class Baselines:
 
 
 class _Windows:
-    """How long an allocator's calls took: medians by window, and the latest chosen ones."""
+    # Durations of an allocator's calls: medians by window, and the latest recorded ones.
 
     def __init__(self) -> None:
         self._begin: Sequence[int] = ()
         self._counted = 0
         self.first_ns = 0
-        # Lists, as most stay nearly empty and a deque takes 600 bytes for that.
+        # Lists: most stay nearly empty, and an empty deque takes 600 bytes.
         self.medians_ns: list[int] = []
         self.durations_ns: list[int] = []
 
     def add(self, duration_ns: int) -> None:
-        """Take in one chosen call."""
         self.durations_ns.append(duration_ns)
         del self.durations_ns[: -_GROUPS * _GROUP_CALLS]
 
     def take(self, aggregates: Sequence[Aggregate]) -> Sequence[int] | None:
-        """Return the window's own counts once it has enough of them, and begin the next."""
-        # Nearly always too few have come.
+        """Return the window's own counts once they are enough, and begin the next window."""
+        # Nearly always there are too few.
         counted = sum(aggregate.counted for aggregate in aggregates)
         if counted - self._counted < _WINDOW_CALLS:
             return None
@@ -263,7 +260,7 @@ class _Windows:
         return (
             len(medians_ns) >= _RISING_WINDOWS
             and medians_ns[-1] >= _RISING_FACTOR * self.first_ns
-            # One slow window is no trend.
+            # One slow window does not make a trend.
             and medians_ns[-2] > self.first_ns
         )
 

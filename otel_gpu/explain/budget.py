@@ -1,10 +1,9 @@
 """
-Which causal chains are kept: of each second, those that lost most time.
+The budget of causal chains: each second keeps those that lost most time.
 
-It is decided once, for all who keep chains. The chains of a second wait until that
-second has settled, so that the last of them has the same chance as the first; what is
-withheld is counted by its reason. No clock is asked, so that a replay keeps what the
-capture kept.
+It is decided once, for all users of chains. The chains of a second wait until that second has
+settled, so that the last of them has the same chance as the first. Rate-limited chains are counted
+by reason. No clock is read, so a replay keeps what the capture kept.
 """
 
 import heapq
@@ -20,25 +19,24 @@ from otel_gpu.limits.recent import Recent
 WITHHELD_RATE = "rate"
 WITHHELD_TRACE = "trace_full"
 
-# One call has one effect, two where it hung and came back; calls that it made inside
-# have their own.
+# One call has one effect, or two if it hung and returned. Calls that it made inside have their own.
 CHAINS_PER_TRACE = 16
 _MAX_TRACES = 4096
-# They settle after three seconds; times of a broken record must not hold more.
+# Chains settle after three seconds; times of a broken record must not hold more.
 _MAX_SECONDS = 8
 _NS_PER_SECOND = 1_000_000_000
 
 
 class Decision(NamedTuple):
-    """What becomes of a chain; ``withheld`` is why it is not kept, empty: it is."""
+    """A chain, and why it is rate-limited; empty: it is kept."""
 
     chain: Chain
     withheld: str = ""
 
 
 class _Entry(NamedTuple):
-    # In the order in which they are given up: of equals, the last one first. A request for memory
-    # that failed took no time, and is worse than what did.
+    # The first one is dropped first; of equals, the last one. A request for memory that failed took
+    # no time, and is worse than slow ones.
     is_failure: bool
     excess_ns: int
     minus_number: int
@@ -47,21 +45,21 @@ class _Entry(NamedTuple):
 
 class ChainBudget:
     """
-    Chooses chains.
+    Chooses the chains to keep.
 
     Attributes:
-        due_unix_ns: From when on ``advance`` decides anything, so that it need not be called before.
-        cut: Whose chains made room for those of other users.
+        due_unix_ns: ``advance`` decides nothing before this time.
+        cut: Programs whose chains were dropped in favour of other users.
 
     Args:
-        chains_per_second: How many are kept of those whose effects ended in one second.
-        settle_ns: How long after its effect a chain may come.
+        chains_per_second: How many are kept whose effects ended in one second.
+        settle_ns: How long after its effect a chain can come.
     """
 
     def __init__(self, chains_per_second: int, settle_ns: int) -> None:
         self._per_second = chains_per_second
         self._settle_ns = settle_ns
-        # Heaps: the one to be given up next comes first.
+        # Heaps: the next one to drop comes first.
         self._seconds: dict[int, list[_Entry]] = {}
         self._settled = 0
         self.due_unix_ns = 0
@@ -72,9 +70,9 @@ class ChainBudget:
         self.cut = CutPrograms()
 
     def add(self, chain: Chain) -> Iterator[Decision]:
-        """Take a chain in; yield what is decided by that."""
+        """Add a chain; yield what that decides."""
         effect = chain.effect
-        # One that is late belongs to what is decided next.
+        # A late one belongs to what is decided next.
         second = max(self._settled, (effect.start_unix_ns + effect.duration_ns) // _NS_PER_SECOND)
         entries = self._seconds.setdefault(second, [])
         self._number += 1
@@ -91,7 +89,7 @@ class ChainBudget:
             yield from self._decide(min(self._seconds))
 
     def advance(self, unix_ns: int) -> Iterable[Decision]:
-        """Take in how late it is, by the stream; return the chains that are kept, in order."""
+        """Return the chains that are kept at a time of the stream, in order."""
         settled = (unix_ns - self._settle_ns) // _NS_PER_SECOND
         if settled <= self._settled:
             return ()
@@ -101,11 +99,11 @@ class ChainBudget:
         return itertools.chain.from_iterable(map(self._decide, due))
 
     def close(self) -> Iterable[Decision]:
-        """Return the chains that are kept of those that wait: nothing follows."""
+        """Decide all pending chains; nothing follows."""
         return itertools.chain.from_iterable(map(self._decide, sorted(self._seconds)))
 
     def _find_least(self, entries: list[_Entry]) -> _Entry:
-        # Of the user who has most.
+        # Of the user with most of them.
         users = Counter(entry.chain.effect.process.user for entry in entries)
         if len(users) == 1:
             return entries[0]

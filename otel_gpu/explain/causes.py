@@ -1,27 +1,26 @@
 """
-From an effect and the intervals inside it to its causes, ranked.
+Finds the causes of an effect from the intervals inside it, and ranks them.
 
-The parts are measured, and none is counted twice: an effect's time is swept once, each
-moment goes to one cause, and what is left is said to be unexplained.
+The parts are measured and none is counted twice: each moment of an effect goes to one cause, and
+what is left is unexplained.
 """
 
 # Some facts about what is known
-# ------------------------------
+#     ------------------------------
 #
-# For each call and gap the kernel side keeps exact totals (on CPU, run queue, blocked)
-# and the few longest intervals with their culprits. So of the rest the state is known
-# and the culprit is not. A hog that takes the CPU away takes it slice by slice, and a
-# Python thread waits for the GIL five milliseconds at a time: there the rest is long.
-# It goes to the cause that most of the kept time has, if one clearly has it: the kept
-# intervals are a sample of the others. If none has, a run-queue wait has no culprit, and
-# blocked time stays unexplained.
+# For each call and gap the kernel side keeps exact totals (on CPU, run queue, blocked) and the few
+# longest intervals with their culprits. So the state of the rest is known, and its culprit is not.
+# A hog takes the CPU slice by slice, and a Python thread waits for the GIL five milliseconds at a
+# time: there the rest is long. It goes to the cause with most of the kept time, if one clearly
+# leads, as the kept intervals are a sample of the others. Otherwise a run-queue wait has no
+# culprit, and blocked time stays unexplained.
 #
-# Who ended a wait is worth following when it was another watched thread: what that
-# thread did in the meantime is what was waited for. Its own stalls in that window are
-# the causes of the cause; each may have been ended by yet another thread.
+# The thread that ended a wait is worth following if it is another watched thread: what it did
+# during the wait is what was waited for. Its own stalls in that window are the causes of the cause.
+# Yet another thread can have ended each of those.
 #
-# How long a thread worked is measured. On what it worked, samples say: those that fell into that time,
-# and outside of CUDA calls. Of who had a CPU that was waited for, all of them.
+# How long a thread worked is measured. Samples show on what: those in that time, outside CUDA
+# calls. For the process that had a CPU that was waited for, all of its samples count.
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain import evidence, rules
 from otel_gpu.explain.accounting.recent_times import RecentTimes
 from otel_gpu.explain.accounting.unseen_time import Unseen
-from otel_gpu.explain.accounting.waited_for import account_pieces
+from otel_gpu.explain.accounting.waited_for import account_intervals
 from otel_gpu.explain.accounting.waits import AccountWaits
 from otel_gpu.explain.chains import Cause, Culprit, Evidence
 from otel_gpu.explain.devices.device_causes import DeviceCauses
@@ -57,18 +56,18 @@ from otel_gpu.state.device_states import DeviceStates
 from otel_gpu.state.thread_names import ThreadNames
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
-# Of many ranks that did not call a collective.
+# For collectives that many ranks did not call.
 _MAX_FOLLOWED = 64
 
 
 class Subject(NamedTuple):
     """
-    What is explained: a call or a gap, with its totals.
+    A call or a gap to explain, with its totals.
 
-    ``place`` is one of ``rules``' places; ``span`` is the evidence that the whole of
-    it gives. ``usual_ns`` is the median of its series, 0 if not known. ``device`` is the one that
-    it was about, as ``process`` sees it. ``is_open``: it has not ended. ``is_polling``: it is a gap
-    between two looks whether the device is done.
+    ``place`` is one of ``rules``' places; ``span`` is the evidence for the whole of it.
+    ``usual_ns`` is the median of its series, 0 if not known. ``device`` is its device, as
+    ``process`` numbers it. ``is_open``: it has not ended. ``is_polling``: it is a gap between two
+    queries whether the device is done.
     """
 
     pid: int
@@ -88,7 +87,7 @@ class Subject(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    """The pid of who waited, and where; empty: anywhere."""
+    # The pid of the process that waited, and where; empty: anywhere.
 
     pid: int
     place: str = ""
@@ -96,11 +95,11 @@ class _Waiter(NamedTuple):
 
 class Causes:
     """
-    Finds causes, with what the timeline remembers of other threads.
+    Finds causes, with what the timeline keeps of other threads.
 
     Attributes:
-        knows_states: Whether time without a stall was on a CPU, as far as the capture says.
-        names: What others are called, of whom only the account tells.
+        knows_states: Whether time without a stall was on a CPU, by what the capture recorded.
+        names: Names of unwatched threads.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Causes:
         self._recent = recent or RecentTimes()
         self._unseen = Unseen(AccountWaits(self._recent), timeline, self._samples)
         self._collectives = collectives or Collectives(timeline, settings)
-        self._sweep = OffCpuSplit(timeline, quotas, self._samples)
+        self._off_cpu = OffCpuSplit(timeline, quotas, self._samples)
         self._settings = settings
         self.knows_states = True
 
@@ -128,25 +127,25 @@ class Causes:
         self, subject: Subject, stalls: Iterable[StallActivity]
     ) -> tuple[tuple[Cause, ...], int]:
         """
-        Return the causes of an effect, ranked, and the time that none accounts for.
+        Return the causes of an effect, ranked, and the unexplained time in nanoseconds.
 
         Args:
-            subject: What is explained.
+            subject: The call or gap.
             stalls: Those of its own thread.
         """
         duration_ns = max(0, subject.end_ktime_ns - subject.start_ktime_ns)
         window = ThreadWindow(
             subject.pid, subject.tid, subject.start_ktime_ns, subject.end_ktime_ns, subject.place
         )
-        off_cpu = self._sweep.cut(window, stalls)
+        off_cpu = self._off_cpu.cut(window, stalls)
         delays = self._collectives.delays(
             (subject.pid, subject.program_ktime_ns), *window[2:4], is_open=subject.is_open
         )
         kinds = kinds_at(subject.place, is_polling=subject.is_polling)
         rest = self._find_rest(subject, off_cpu, duration_ns)
-        pieces = self._devices.split(subject, cut_delays([*off_cpu, *rest], delays, kinds))
+        intervals = self._devices.split(subject, cut_delays([*off_cpu, *rest], delays, kinds))
         causes = self._group(
-            pieces, duration_ns, _Waiter(subject.pid, subject.place), 0, frozenset({subject.tid})
+            intervals, duration_ns, _Waiter(subject.pid, subject.place), 0, frozenset({subject.tid})
         )
         unexplained_ns = duration_ns - sum(cause.time_ns for cause in causes)
         return rank(causes, subject.usual_ns), unexplained_ns
@@ -154,11 +153,11 @@ class Causes:
     def _find_rest(
         self, subject: Subject, off_cpu: list[CauseInterval], duration_ns: int
     ) -> Iterable[CauseInterval]:
-        """Yield what the kept intervals do not cover: the totals know its state."""
-        kept_run_queue = [piece for piece in off_cpu if is_run_queue(piece)]
-        kept_blocked = [piece for piece in off_cpu if not is_run_queue(piece)]
-        kept_run_queue_ns = sum(piece.time_ns for piece in kept_run_queue)
-        kept_blocked_ns = sum(piece.time_ns for piece in kept_blocked)
+        # What the kept intervals do not cover: the totals know its state.
+        kept_run_queue = [interval for interval in off_cpu if is_run_queue(interval)]
+        kept_blocked = [interval for interval in off_cpu if not is_run_queue(interval)]
+        kept_run_queue_ns = sum(interval.time_ns for interval in kept_run_queue)
+        kept_blocked_ns = sum(interval.time_ns for interval in kept_blocked)
         left_ns = duration_ns - kept_run_queue_ns - kept_blocked_ns
         run_queue_ns = min(left_ns, max(0, subject.run_queue_ns - kept_run_queue_ns))
         left_ns -= run_queue_ns
@@ -170,19 +169,21 @@ class Causes:
         known = clear_cause(kept_blocked)
         if blocked_ns and known is None:
             where = subject.pid, subject.place, subject.span
-            for piece in self._unseen.waits(*where, kept_blocked, blocked_ns):
-                blocked_ns -= piece.time_ns
-                yield piece
+            for interval in self._unseen.waits(*where, kept_blocked, blocked_ns):
+                blocked_ns -= interval.time_ns
+                yield interval
         if blocked_ns:
             kind, culprit = known or (rules.blocked_kind("", subject.place), None)
-            alike = [piece for piece in kept_blocked if piece.kind == kind]
+            alike = [interval for interval in kept_blocked if interval.kind == kind]
             yield CauseInterval(
                 kind,
                 blocked_ns,
                 culprit,
                 subject.span,
-                is_repeated=all(piece.is_repeated for piece in alike),
-                resource=clear_resource((piece.resource, piece.time_ns) for piece in alike),
+                is_repeated=all(interval.is_repeated for interval in alike),
+                resource=clear_resource(
+                    (interval.resource, interval.time_ns) for interval in alike
+                ),
             )
         if left_ns:
             yield from self._cut_on_cpu(subject, left_ns)
@@ -190,7 +191,7 @@ class Causes:
     def _cut_on_cpu(self, subject: Subject, on_cpu_ns: int) -> Iterable[CauseInterval]:
         place = subject.place
         if not self.knows_states and place in rules.KNOWN_BY_CPU_TIME:
-            # A launch that was seen to burn a CPU found its queue full: here none was seen to.
+            # A launch that used a CPU found its queue full. Here that is not known.
             yield CauseInterval("unexplained", on_cpu_ns, None, subject.span)
             return
         if place == rules.LAUNCH and on_cpu_ns > max(
@@ -216,25 +217,25 @@ class Causes:
 
     def _group(
         self,
-        pieces: list[CauseInterval],
+        intervals: list[CauseInterval],
         duration_ns: int,
         waiter: _Waiter,
         depth: int,
         path: frozenset[int],
     ) -> list[Cause]:
-        """Make one cause of all pieces of a process with the same kind and culprit."""
+        # One cause of all intervals of a process with the same kind and culprit.
         groups: dict[tuple[str, int, int], list[CauseInterval]] = {}
-        for piece in complete_culprits(pieces):
-            if piece.time_ns > 0:
-                groups.setdefault(key_of(piece), []).append(piece)
+        for interval in complete_culprits(intervals):
+            if interval.time_ns > 0:
+                groups.setdefault(key_of(interval), []).append(interval)
         causes = []
         for (kind, _, _), group in groups.items():
             via = self._find_via(group, duration_ns, waiter, depth, path)
             if kind == "unexplained" and not via and not depth:
-                # What nothing accounts for is said of the whole effect.
+                # Only the whole effect reports what is unexplained.
                 continue
-            time_ns = sum(piece.time_ns for piece in group)
-            longest = max(group, key=lambda piece: piece.time_ns)
+            time_ns = sum(interval.time_ns for interval in group)
+            longest = max(group, key=lambda interval: interval.time_ns)
             causes.append(
                 Cause(
                     kind,
@@ -242,11 +243,11 @@ class Causes:
                     share_of(time_ns, duration_ns),
                     longest.culprit,
                     evidence.keep_longest(
-                        (piece.evidence for piece in group), self._settings.max_evidence
+                        (interval.evidence for interval in group), self._settings.max_evidence
                     ),
                     via,
-                    clear_resource((piece.resource, piece.time_ns) for piece in group),
-                    merge(piece.lines for piece in group),
+                    clear_resource((interval.resource, interval.time_ns) for interval in group),
+                    merge(interval.lines for interval in group),
                     longest.trouble,
                     longest.others,
                 )
@@ -261,35 +262,36 @@ class Causes:
         depth: int,
         path: frozenset[int],
     ) -> tuple[Cause, ...]:
-        """Follow whoever ended these waits of a process through the time of each."""
+        # Follows the threads that ended these waits through the time of each.
         if depth >= self._settings.max_depth:
             return ()
-        pieces: list[CauseInterval] = []
+        intervals: list[CauseInterval] = []
         tids = set(path)
-        for piece in group:
+        for interval in group:
             culprits = [
-                one for one in (piece.culprit, *piece.others) if one and one.tid not in path
+                one for one in (interval.culprit, *interval.others) if one and one.tid not in path
             ]
-            if not piece.is_followed or not culprits:
+            if not interval.is_followed or not culprits:
                 continue
-            window = piece.start_ktime_ns, piece.end_ktime_ns
-            # Each of several is to blame for the whole time; what they did are parts of it.
-            part = piece.time_ns / (window[1] - window[0]) / len(culprits)
+            window = interval.start_ktime_ns, interval.end_ktime_ns
+            # Each of several culprits is the cause of the whole time; what they did are parts of
+            # it.
+            part = interval.time_ns / (window[1] - window[0]) / len(culprits)
             for other in culprits[:_MAX_FOLLOWED]:
                 tids.add(other.tid)
                 seen = self._see_device(other, *window)
-                pieces += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
+                intervals += (one._replace(time_ns=round(one.time_ns * part)) for one in seen)
         first = group[0].culprit
         if first is None or first.tid in path:
-            return rank(self._group(pieces, duration_ns, waiter, depth + 1, frozenset(tids)), 0)
+            return rank(self._group(intervals, duration_ns, waiter, depth + 1, frozenset(tids)), 0)
         if group[0].kind in rules.REPEATED_KINDS:
             tids.add(first.tid)
-            pieces = self._unseen.meanwhile(*waiter, first, group, pieces)
+            intervals = self._unseen.meanwhile(*waiter, first, group, intervals)
         follower = _Waiter(first.pid)
-        return rank(self._group(pieces, duration_ns, follower, depth + 1, frozenset(tids)), 0)
+        return rank(self._group(intervals, duration_ns, follower, depth + 1, frozenset(tids)), 0)
 
     def _see_device(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
-        """Yield what a thread was doing in a window, and what its device is to blame for."""
+        # What a thread did in a window, and what its device caused.
         window = ((other.pid, other.tid), start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
         span = evidence.of_unseen(other, start, start_unix_ns, end - start, "device")
@@ -298,61 +300,65 @@ class Causes:
         return self._devices.split_of(other, span, did, list(self._see_rank(other, start, end)))
 
     def _see_rank(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
-        """Yield what a thread was doing in a window, in which its rank may have waited for another one."""
-        pieces = list(self._see(other, start, end))
+        # What a thread did in a window in which its rank can have waited for another one.
+        intervals = list(self._see(other, start, end))
         program = self._collectives.communicators.program_of(other.pid)
         if program is None:
-            return pieces
+            return intervals
         hangs = self._collectives.hangs_at(program, end + self._timeline.unix_offset_ns)
         delays = self._collectives.delays(program, start, end, is_open=True)
-        return cut_delays(pieces, delays, WHILE_IT_HANGS if hangs else FOR_THE_DEVICE)
+        return cut_delays(intervals, delays, WHILE_IT_HANGS if hangs else FOR_THE_DEVICE)
 
     def _see(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
-        """Yield what a thread was doing in a window."""
         seen = list(self._seen(other, start, end))
         yield from seen
-        left_ns = end - start - sum(piece.time_ns for piece in seen)
+        left_ns = end - start - sum(interval.time_ns for interval in seen)
         if left_ns <= 0:
             return
-        # Samples of work that is known already are told with that.
-        is_told = any(piece.kind == "host_work" for piece in seen)
-        lines = NO_LINES if is_told else self._samples.of(other.pid, other.tid, start, end)
+        # Samples of work that is known already belong to that.
+        is_known = any(interval.kind == "host_work" for interval in seen)
+        lines = NO_LINES if is_known else self._samples.of(other.pid, other.tid, start, end)
         start_unix_ns = start + self._timeline.unix_offset_ns
         times = self._times_of(other, start_unix_ns, end - start)
-        for piece in account_pieces(other, (start, end, start_unix_ns), times, seen, left_ns):
-            left_ns -= piece.time_ns
-            if piece.culprit is not None:
-                piece = piece._replace(culprit=self.names.named(piece.culprit))  # noqa: PLW2901
-            yield piece._replace(lines=lines) if piece.kind == "host_work" else piece
-            lines = NO_LINES if piece.kind == "host_work" else lines
+        for interval in account_intervals(other, (start, end, start_unix_ns), times, seen, left_ns):
+            left_ns -= interval.time_ns
+            if interval.culprit is not None:
+                interval = interval._replace(culprit=self.names.named(interval.culprit))  # noqa: PLW2901
+            yield interval._replace(lines=lines) if interval.kind == "host_work" else interval
+            lines = NO_LINES if interval.kind == "host_work" else lines
         if left_ns > 0:
-            # Off the CPU for too short a time to be sent; or on it, where no account tells.
+            # Off the CPU for too short a time to be sent; or on it, without time accounting.
             span = evidence.of_unseen(other, start, start_unix_ns, end - start)
             yield CauseInterval("unexplained", left_ns, None, span, lines=lines)
 
     def _times_of(self, other: Culprit, start_unix_ns: int, window_ns: int) -> list[ThreadTime]:
-        """Return what the account says that a thread, or all that feed the GPU of its rank, did in a window."""
+        # Times of a thread, or of all launching threads of its rank, in a window.
         is_rank = self._collectives.communicators.program_of(other.pid) is not None
-        feeds = is_rank or self._timeline.makes_calls((other.pid, other.tid))
+        is_launching = is_rank or self._timeline.makes_calls((other.pid, other.tid))
         window = start_unix_ns, start_unix_ns + window_ns
-        found = self._recent.of(other.pid, *window, feeds=feeds, is_whole=is_rank)
-        # Who asks again and again whether something is done is not who would have called.
+        found = self._recent.of(other.pid, *window, is_launching=is_launching, is_whole=is_rank)
+        # A thread that only asks whether something is done is not the one that would have called.
         others = [time for time in found if not _asks(time)]
         is_enough = 2 * sum(time.time_ns for time in others) >= window_ns
         return others if is_rank and is_enough else found
 
     def _seen(self, other: Culprit, start: int, end: int) -> Iterable[CauseInterval]:
-        """Yield what was seen of a thread in a window, interval by interval, or is counted of itself."""
+        # What was observed of a thread in a window, interval by interval, or is counted of this
+        # thread.
         thread = (other.pid, other.tid)
         stalls = self._timeline.stalls(thread, start, end)
         calls = self._timeline.calls(thread, start, end)
-        pieces = self._sweep.cut(ThreadWindow(*thread, start, end, rules.GAP), stalls)
-        for piece in pieces:
-            # Where no thread kept it waiting, it kept the other one waiting itself.
-            if piece.culprit is None and not is_run_queue(piece) and piece.kind != "unexplained":
-                piece = piece._replace(culprit=other)  # noqa: PLW2901
-            yield piece
-        left_ns = end - start - sum(piece.time_ns for piece in pieces)
+        intervals = self._off_cpu.cut(ThreadWindow(*thread, start, end, rules.GAP), stalls)
+        for interval in intervals:
+            # A thread that nothing kept waiting kept the other one waiting itself.
+            if (
+                interval.culprit is None
+                and not is_run_queue(interval)
+                and interval.kind != "unexplained"
+            ):
+                interval = interval._replace(culprit=other)  # noqa: PLW2901
+            yield interval
+        left_ns = end - start - sum(interval.time_ns for interval in intervals)
         for call in calls:
             event = call.event
             called_ns = min(end, event.end_ktime_ns) - max(start, event.start_ktime_ns)

@@ -1,4 +1,4 @@
-"""From a call or a gap that may be an effect to its chain, or to none."""
+"""Makes the chain of a call or a gap, if it is an effect."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ from otel_gpu.wire.probe_table import Api
 
 
 class ChainBuilder:
-    """Joins an effect to its causes, with what the rest of the room found out."""
+    """Joins an effect to its causes."""
 
     def __init__(
         self,
@@ -24,25 +24,25 @@ class ChainBuilder:
         causes: Causes,
         device_causes: DeviceCauses,
         fabric: FabricCauses,
-        endings: ProcessExits,
+        exits: ProcessExits,
         settings: Settings,
     ) -> None:
         self._effects = effects
         self._causes = causes
         self._device_causes = device_causes
         self._fabric = fabric
-        self._endings = endings
+        self._exits = exits
         self._settings = settings
 
     def explain(self, candidate: Candidate) -> Chain | None:
-        """Return the chain of an effect; None: it is none, or too small to matter."""
+        """Return the chain of an effect; None: not an effect, or too small to matter."""
         judged = self._effects.judge(candidate)
         if judged is None:
             return None
         effect, subject = judged
         event = candidate.activity.event
-        life_ns = self._endings.life_ns((event.pid, event.program_ktime_ns))
-        # Where it cannot matter, its causes need not be found.
+        life_ns = self._exits.life_ns((event.pid, event.program_ktime_ns))
+        # An effect that cannot matter needs no causes.
         least = MEDIUM if effect.excess_ns >= self._settings.medium_lost_ns else LOW
         if life_ns is not None and not self._effects.matters(effect, subject, least, life_ns):
             return None
@@ -68,7 +68,7 @@ class ChainBuilder:
         return Chain(chain_id, effect, causes, unexplained_ns, severity)
 
     def explain_example(self, candidate: Candidate) -> Chain:
-        """Return the chain of a call or gap that took no longer than is usual."""
+        """Return the chain of a call or gap that took no longer than usual."""
         effect, subject = self._effects.as_example(candidate)
         causes, unexplained_ns = self._causes.find(subject, candidate.stalls)
         if effect.kind == EffectKind.USUAL_GAP:
@@ -82,7 +82,7 @@ def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> Api:
 
 
 def _worked_at(causes: Iterable[Cause]) -> CallStack | None:
-    """Return where a thread was in a gap that it mostly worked in; of any other, waits say it."""
+    # Where a thread was in a gap that it mostly worked in; other gaps have waits with stacks.
     longest = max(causes, key=lambda cause: cause.time_ns, default=None)
     if longest is None or longest.kind != CauseKind.HOST_WORK:
         return None

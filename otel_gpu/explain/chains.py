@@ -1,8 +1,8 @@
 """
-The nouns of blame: effects, causes, chains, incidents, time trees, verdicts.
+The types of an explanation: effects, causes, chains, incidents, time trees, verdicts.
 
-All immutable. Times are nanoseconds; a ``share`` is of the effect's duration, and what
-no cause accounts for is said as ``unexplained_ns``.
+All are immutable. Times are nanoseconds. A ``share`` is of the effect's duration, and
+``unexplained_ns`` is the time without a cause.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from otel_gpu.enrich.identity.identities import CallStack, Program, Resource, Who, key_of
-from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a noun of blame too
+from otel_gpu.enrich.identity.identities import Culprit as Culprit  # noqa: PLC0414 -- a type of an explanation too
 from otel_gpu.state.code_lines import NO_LINES, CodeLines
 from otel_gpu.state.code_lines import Where as Where  # noqa: PLC0414 -- so is this
 from otel_gpu.state.memory.snapshot import Kept, LineHolding
@@ -38,13 +38,13 @@ class EffectKind(StrEnum):
     DEVICE_FAULT = "device_fault"
     NETWORK_EVENT = "network_event"
     HUNG_COLLECTIVE = "hung_collective"
-    # Nothing went wrong in these: they are examples of what takes time always.
+    # Nothing went wrong in these: they are examples of what always takes time.
     USUAL_CALL = "usual_call"
     USUAL_GAP = "usual_gap"
 
 
 class CauseKind(StrEnum):
-    """What an effect's time can be due to; ``rules`` says what each means."""
+    """What an effect's time can be due to; ``rules`` describes each."""
 
     PREEMPTION = "preemption"
     RUN_QUEUE = "run_queue"
@@ -87,7 +87,7 @@ class CauseKind(StrEnum):
 
 
 COUNTERS = "counters"
-"""The kind of evidence of which it is known that something was counted, and not how long it took."""
+"""The kind of evidence that something was counted; its duration is not known."""
 
 
 class Evidence(NamedTuple):
@@ -95,13 +95,13 @@ class Evidence(NamedTuple):
     One measured interval that a cause rests on.
 
     ``kind`` is ``run_queue``, ``blocked``, ``call``, ``gap``, ``fork``, ``unseen``, ``account``,
-    ``device`` or ``counters``. A ``call`` or ``gap`` that is the effect itself stands for its totals: time of which the state is
-    known and the interval is not. ``unseen`` is another thread's window of which not all
-    was seen, ``account`` one of which only totals tell, ``device`` what a device said of itself;
-    ``counters`` is one in which counters of the host rose, and ``reason`` says which. ``span_id`` is the
-    exported span's, where there is one, else
-    empty, and ``trace_id`` is that of its trace. ``functions`` is the thread's kernel stack, and ``stack`` where in its program
-    it was. ``is_cpu_idle`` says of a run queue that no thread had the CPU.
+    ``device`` or ``counters``. A ``call`` or ``gap`` that is the effect itself stands for its
+    totals: the state of that time is known, and its intervals are not. ``unseen`` is a window of
+    another thread that was observed in part, ``account`` one that only totals describe, and
+    ``device`` a state that a device reported. In one of ``counters``, counters of the host rose,
+    and ``reason`` names them. ``span_id`` is the exported span's, or empty, and ``trace_id`` that
+    of its trace. ``functions`` is the thread's kernel stack, and ``stack`` where in its program it
+    was. ``is_cpu_idle``: no thread had the CPU of a ``run_queue`` wait.
     """
 
     id: str
@@ -123,12 +123,12 @@ class DeviceTrouble(NamedTuple):
     What was wrong with a device.
 
     Attributes:
-        device: Its UUID, else where it is on the bus.
-        xid: NVIDIA's number of the error; 0: none was said.
-        uncorrected: Errors of its memory that could not be corrected.
-        reason: Why its clocks were limited; empty: that is not what was wrong.
-        clock_mhz: How fast they were; 0: not known.
-        clock_limit_mhz: How fast they can be; 0: not known.
+        device: Its UUID, else its place on the bus.
+        xid: NVIDIA's number of the error; 0: none was reported.
+        uncorrected: Memory errors that could not be corrected.
+        reason: Why its clocks were limited; empty: they were not.
+        clock_mhz: Its clock; 0: not known.
+        clock_limit_mhz: The highest clock; 0: not known.
     """
 
     device: str
@@ -141,15 +141,15 @@ class DeviceTrouble(NamedTuple):
 
 class Cause(NamedTuple):
     """
-    A part of an effect's time that something is to blame for.
+    A part of an effect's time with one cause.
 
-    ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by
-    following the thread that ended the wait; their times are parts of this one's. ``resource``
-    is the file, the address and the like that was waited for, where that is known. ``lines`` say
-    which lines a thread was at work on meanwhile: of time that is its own work or is unexplained the
-    thread itself, of a wait for a CPU the culprit, and of one for the GIL, if nobody knows who held it,
-    the other threads of the process. ``trouble`` is what was wrong with the device. ``others`` are due to blame
-    just as much as ``culprit``: all ranks that did not call a collective.
+    ``kind`` is one of ``rules.KINDS``. ``via`` are the causes of this cause, found by following the
+    thread that ended the wait; their times are parts of this one's. ``resource`` is the file,
+    address or similar that was waited for, if known. ``lines`` are the lines that a thread worked
+    on during that time: the thread itself for its own work and unexplained time, the culprit for a
+    wait for a CPU, and the other threads of the process for the GIL if its holder is unknown.
+    ``trouble`` is what was wrong with the device. ``others`` are causes just as much as
+    ``culprit``: all ranks that did not call a collective.
     """
 
     kind: str
@@ -165,12 +165,12 @@ class Cause(NamedTuple):
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Who it is due to, all alike; empty: not known."""
+        """All culprits, equally; empty: not known."""
         return () if self.culprit is None else (self.culprit, *self.others)
 
     @property
     def is_counted(self) -> bool:
-        """Whether counters say that it happened, and nothing says how long it took."""
+        """Whether counters prove that it happened, and its duration is unknown."""
         return not self.time_ns and any(one.kind == COUNTERS for one in self.evidence)
 
 
@@ -181,11 +181,11 @@ OWN_TIME = frozenset({CauseKind.HOST_WORK, CauseKind.UNEXPLAINED})
 COLLECTIVE = frozenset(
     {CauseKind.COLLECTIVE_WAIT, CauseKind.COLLECTIVE_MISMATCH, CauseKind.COLLECTIVE_STUCK}
 )
-"""Kinds of causes that ranks of one communicator have in common."""
+"""Kinds of causes that ranks of one communicator share."""
 
 
 def stack_of_cause(cause: Cause) -> CallStack | None:
-    """Return where in its program the thread was for most of a cause, if that is known."""
+    """Return where in its program the thread was for most of a cause; None: not known."""
     if cause.kind in OWN_TIME and cause.lines.first is not None:
         return cause.lines.first.stack
     longest = max(
@@ -198,16 +198,15 @@ def stack_of_cause(cause: Cause) -> CallStack | None:
 
 class Effect(NamedTuple):
     """
-    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``killed_call``, ``out_of_memory``,
-    ``device_fault``, ``network_event`` or ``hung_collective``. Of an example, which took no longer than
-    others, ``usual_call`` or ``usual_gap``.
+    What went wrong: a ``slow_call``, ``slow_gap``, ``hung_call``, ``failed_call``, ``killed_call``,
+    ``out_of_memory``, ``device_fault``, ``network_event`` or ``hung_collective``. An example that
+    took no longer than others is a ``usual_call`` or ``usual_gap``.
 
-    ``api`` is empty where a framework says that memory ran out, and where a driver says that a device failed; it is
-    what a network adapter said of an event that is a failure, and what a collective does where that hangs and no
-    call does.
-    ``excess_ns`` is over the series' own median for the same kind and size class.
-    ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the
-    program it was. What ``began_before_capture`` took at least so long.
+    ``api`` is empty if a framework reports that memory ran out, or a driver that a device failed.
+    It is the event of a network adapter's failure, and the operation of a collective that hangs
+    outside calls. ``excess_ns`` is over the series' own median for the same kind and size class.
+    ``trace_id`` and ``span_id`` are of the span that shows it; ``stack`` is where in the program it
+    was. The duration of an effect that ``began_before_capture`` is a lower bound.
     """
 
     kind: str
@@ -225,7 +224,7 @@ class Effect(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """A line whose blocks keep holes from being given back; ``hole_bytes`` are those beside them."""
+    """A line whose blocks keep holes from being released; ``hole_bytes`` are those beside them."""
 
     place: Frame
     hole_bytes: int
@@ -238,29 +237,32 @@ class Failure(NamedTuple):
     A request for memory that failed.
 
     Attributes:
-        device: The number of the device, as the process sees it.
+        device: The number of the device, as the process numbers it.
         unix_ns: When; 0: not known.
         place: Where it was made.
-        asked_bytes: What was asked for.
+        asked_bytes: The requested size.
         device_free_bytes: What the device had free; None: not known.
         reserved_bytes: What the allocator held.
-        live_bytes: What of it was in use.
-        hole_bytes: What was free of it, where it could have served the request.
-        largest_hole_bytes: The largest such piece; None: not known.
-        elsewhere_bytes: What was free for other streams, pools or sizes only, as far as is known.
-        outside_bytes: What was taken by others at least, or by the process without the allocator;
-            None: not known.
-        capacity_bytes: What the device has; 0: not known.
+        live_bytes: The part of it in use.
+        hole_bytes: The free part of it that could have served the request.
+        largest_hole_bytes: The largest such hole; None: not known.
+        elsewhere_bytes: Free for other streams, pools or sizes only, if known.
+        outside_bytes: Taken by other processes at least, or by this one without the allocator;
+            None: not
+          known.
+        capacity_bytes: The size of the device's memory; 0: not known.
         is_expandable: Whether its segments can grow; None: not known.
         cause: Why.
-        holders: Who held what was in use, the most first.
-        pins: Who kept the holes apart, those of the most first.
-        leaks: Who holds more from phase to phase, the most first.
-        pool: Of which pool it was asked.
-        stream: For which stream.
-        whole_bytes: What of ``hole_bytes`` no block is beside, so that the device could have it back.
-        was_freed_late: Whether the hole that would have served it became free only while it was tried.
-        kept: What is free for others, and what of its own pool is not given back; the most first.
+        holders: The lines that held memory in use, the most first.
+        pins: The lines whose blocks kept holes apart, the most bytes first.
+        leaks: The lines that hold more from phase to phase, the most first.
+        pool: The pool of the request.
+        stream: The stream of the request.
+        whole_bytes: Part of ``hole_bytes`` that no block is beside, so that the device could have
+            it back.
+        was_freed_late: Whether the hole that would have served it became free only during the
+            attempt.
+        kept: What is free for others, and what its own pool does not release; the most first.
     """
 
     device: int
@@ -288,7 +290,7 @@ class Failure(NamedTuple):
 
     @property
     def lacking_bytes(self) -> int:
-        """What was needed beyond what the device had free, as far as is known."""
+        """What was needed beyond the free memory of the device, if that is known."""
         return max(0, self.asked_bytes - (self.device_free_bytes or 0))
 
 
@@ -296,7 +298,7 @@ class Chain(NamedTuple):
     """
     One effect and its causes, ranked by the time that they add to what is usual.
 
-    ``failure`` is all that is known of a request for memory, if the effect is that it failed.
+    ``failure`` describes a request for memory, if the effect is its failure.
     """
 
     id: str
@@ -308,7 +310,7 @@ class Chain(NamedTuple):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it is told of before what was slow, as it took no time and is worse."""
+        """Whether it is reported before slow effects: it took no time and is worse."""
         return self.failure is not None or self.effect.kind == EffectKind.DEVICE_FAULT
 
 
@@ -316,11 +318,11 @@ class Incident(NamedTuple):
     """
     Effects of the same causes in one window, or a cause that takes much of all time there.
 
-    ``lost_ns`` is their summed excess as far as it has a cause, and of a ``chronic`` one all that
-    was lost. ``effects`` is how many there were; ``chains`` are the worst of them. ``process`` is
-    whose time it was, of a chronic one, and ``examples`` are recorded calls and gaps that its leading
-    cause took most of: whether they took longer than usual or not, they are no effects of it.
-    ``severity_reason`` says in words why the severity is what it is.
+    ``lost_ns`` is the sum of their excess that has a cause; for a ``chronic`` one, all lost time.
+    ``effects`` counts them, and ``chains`` are the worst of them. A chronic one has the ``process``
+    whose time it was, and ``examples``: recorded calls and gaps whose time is mostly due to its
+    leading cause. They are not effects of it, whether they took longer than usual or not.
+    ``severity_reason`` explains the severity in words.
     """
 
     id: str
@@ -340,7 +342,7 @@ class Incident(NamedTuple):
 
     @property
     def processes(self) -> tuple[Program, ...]:
-        """Whose time it was, each once."""
+        """The processes whose time was lost, each once."""
         found = [chain.effect.process for chain in self.chains]
         found += [self.process] if self.process else []
         return tuple({key_of(program): program for program in found}.values())
@@ -348,22 +350,24 @@ class Incident(NamedTuple):
 
 class TimeNode(NamedTuple):
     """
-    A part of the time of feeder threads.
+    A part of the time of launching threads.
 
     Attributes:
-        state: On the first level a state of the budget, or ``idle``; below it a kind of cause;
-            ``other`` is the sum of the smaller ones, ``unknown`` has its reason in ``note``. Below
-            work of a program, ``line``.
-        time_ns: How long.
+        state: On the first level a state of the budget, or ``idle``; below it a kind of cause.
+            ``other``
+          is the sum of smaller ones; ``note`` gives the reason of ``unknown``. Below work of a program,
+          ``line``.
+        time_ns: The time.
         share: Of the whole tree.
-        who: Who had the CPU, or was waited for; below that, who this is the time of.
-        where: Where in the program most of it was, of those that were seen one by one.
-        samples: How many of these there were. Of work of a program, how many on-CPU samples; with
-            none, ``where`` is where it lost its CPU, or the call after it.
+        who: What had the CPU or was waited for; below that, the thread whose time this is.
+        where: Where in the program most of it was, among intervals that were sent one by one.
+        samples: The number of these. For work of a program, the number of on-CPU samples; without
+            any,
+          ``where`` is where it lost its CPU, or the call after it.
         children: What it consists of; empty: no more is known.
-        resource: What was waited for, of a file, a socket and the like.
-        note: What is to be known about it, in words.
-        work: What most of it was, if that is known by its frames.
+        resource: The file, socket or similar that was waited for.
+        note: A remark, in words.
+        work: What most of it was, if its frames show that.
     """
 
     state: str
@@ -388,10 +392,11 @@ class VerdictClass(NamedTuple):
 
     Attributes:
         name: The class.
-        share: Of the time of the feeder threads.
-        path: What dominates it: nodes of the time tree without children, its state first. Each is at
-            least half of the first one, but for one of many who had a CPU that was waited for: there
-            it is who had it longest.
+        share: Of the time of the launching threads.
+        path: What dominates it: nodes of the time tree without children, its state first. Each is
+            at least
+          half of the first one, except one of many processes that had a CPU that was waited for: there it
+          is the one that had it longest.
     """
 
     name: str
@@ -403,11 +408,11 @@ class Verdict(NamedTuple):
     """
     What bounds a process in a window, with the numbers.
 
-    ``budget_ns`` is the time of its feeder threads by state (gpu_wait, api, host,
-    run_queue, lock, gil, io, ipc, sleep, paging, stopped, other); ``shares`` are the shares of
-    the classes that the verdict compares, and ``bounds`` those that it names, the
-    one with most of the time first. ``time_tree`` says who kept them waiting, and ``lines`` where
-    that work was that the first of ``bounds`` is due to: their own, or that of whom they waited for.
+    ``budget_ns`` is the time of its launching threads by state (gpu_wait, api, host, run_queue,
+    lock, gil, io, ipc, sleep, paging, stopped, other). ``shares`` are the shares of the classes
+    that the verdict compares, and ``bounds`` those that it names, by their time. ``time_tree``
+    shows what kept the threads waiting, and ``lines`` the work behind the first of ``bounds``:
+    their own, or that of the threads that they waited for.
     """
 
     process: Program

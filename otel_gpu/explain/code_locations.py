@@ -1,15 +1,15 @@
 """
-Places: where in their programs threads were, from the intervals that were seen one by one.
+Where in their programs threads were, from intervals that were sent one by one.
 
-What is counted has no stacks. Of the waits and calls that were sent, those with the same state and
-the same culprit say where such time is spent, and samples say on which lines a thread worked.
+Counted time has no stacks. Waits and calls that were sent, with the same state and culprit, show
+where such time is spent, and samples show on which lines a thread worked.
 """
 
 # Where a program worked
-# ----------------------
+#     ----------------------
 #
-# Samples say it. Where none was taken, a thread that lost its CPU was at work right there; and where it
-# never did, the call that ended a gap says at least which function the work was done for.
+# Samples show it. Without samples, a thread that lost its CPU was at work right there. If it never
+# lost it, the call that ended a gap at least shows for which function the work was done.
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
@@ -33,8 +33,8 @@ from otel_gpu.state.cpu_samples import AT_WORK, KnownStacks, SampleSums
 from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
-FEEDING = frozenset({wire.CONTEXT_GAP})
-"""Where a thread works that feeds a GPU: between its calls."""
+LAUNCHING = frozenset({wire.CONTEXT_GAP})
+"""Where launching threads work: between their calls."""
 
 _MAX_KEYS = 512
 _MAX_STACKS = 64
@@ -42,11 +42,11 @@ _MAX_ALL = 16_384
 _ANYBODY = 0
 _ALL_THREADS = 0
 _AFTER_WORK = "call after work"
-# Of a thread that was woken and waits for a CPU, it is where it waited before that.
+# A thread that was woken and waits for a CPU is where it waited before.
 _WOKEN = {False: "woken between calls", True: "woken in a call"}
 
 Worker = tuple[int, int | None, AbstractSet[int]]
-"""pid, tid and contexts of what somebody worked in; None: all threads of the process."""
+"""pid, tid and contexts of work; a tid of None: all threads of the process."""
 
 
 class Queued(NamedTuple):
@@ -54,8 +54,8 @@ class Queued(NamedTuple):
     How a thread came to wait for a CPU.
 
     Attributes:
-        is_preempted: Whether its CPU was taken from it; else it was woken.
-        api: The number of the call that it was in; 0: it was in none.
+        is_preempted: Whether its CPU was taken away; else it was woken.
+        api: The number of the call that it was in; 0: none.
     """
 
     is_preempted: bool
@@ -64,15 +64,15 @@ class Queued(NamedTuple):
 
 _Key = tuple[str, int, bool, int]
 """
-State of the budget, the pid of the culprit, whether it is of threads that make calls, and the thread.
+State of the budget, pid of the culprit, whether the threads make calls, and the thread.
 
-What is of one thread is of anybody, and of threads that make calls.
+Entries of one thread have no culprit, and count as of threads that make calls.
 """
 
 
 @dataclass(slots=True)
 class Seen:
-    """A stack, how long threads were seen in it together, and how often."""
+    """A stack, how long threads were in it together, and how often."""
 
     stack: CallStack
     time_ns: int = 0
@@ -85,10 +85,10 @@ _Processes = OrderedDict[int, _Keys]
 
 class CodeLocations:
     """
-    Watches activities; bounded.
+    Code locations by process, state and culprit; bounded.
 
     Args:
-        max_processes: How many processes are remembered, those that were seen last.
+        max_processes: How many processes are kept, the latest ones.
     """
 
     def __init__(self, max_processes: int) -> None:
@@ -96,18 +96,18 @@ class CodeLocations:
         self._processes: _Processes = OrderedDict()
         self._older: _Processes = OrderedDict()
         self._size = 0
-        # By thread, when its latest gap ended, and how long it worked in it.
+        # By thread: the end of its latest gap, and its work in it.
         self._gaps: Recent[tuple[int, int], tuple[int, int]] = Recent(max_processes)
-        # By thread, for how long it waited for a CPU.
+        # By thread: how long it waited for a CPU.
         self._queues: Recent[tuple[int, int], dict[Queued, int]] = Recent(max_processes)
-        # A stretch meets the stacks of the one before again.
+        # A window meets the stacks of the one before again.
         self._stacks = KnownStacks()
         self._samples = SampleSums(stacks=self._stacks)
         self._older_samples = SampleSums(stacks=self._stacks)
         self._left_out = 0
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity; those without a stack say nothing."""
+        """Add an activity with a stack."""
         match activity:
             case SampleActivity():
                 self._samples.observe(activity)
@@ -122,7 +122,7 @@ class CodeLocations:
                 pass
 
     def observe_work(self, activity: CallActivity) -> None:
-        """Take of a call only for what there was work before it: what is lost is not in calls."""
+        """Note the work before a call, and not the call: what is lost is not in calls."""
         event, stack = activity.event, activity.stack
         gap = self._gaps.pop((event.pid, event.tid), None)
         if gap is not None and stack is not None:
@@ -134,16 +134,16 @@ class CodeLocations:
         self, pid: int, state: str, culprit_pid: int = _ANYBODY, tid: int = _ALL_THREADS
     ) -> Seen | None:
         """
-        Return the place where the threads of a process lost most time; None: none was seen.
+        Return where the threads of a process lost most time; None: not known.
 
-        Threads that make calls go first: a pool of idle ones waits all the time.
+        Threads that make calls go first: a pool of idle threads waits all the time.
 
         Args:
-            pid: Of the process.
+            pid: The process.
             state: A state of the budget.
-            culprit_pid: Of who kept them waiting; 0: anybody. Where none is known of one, it is of
-                anybody.
-            tid: Only this thread, whoever kept it waiting; 0: all.
+            culprit_pid: The process that kept them waiting; 0: any. If nothing is known of it, any
+                counts.
+            tid: Only this thread, with any culprit; 0: all.
         """
         names = [
             (state, by, calls, _ALL_THREADS)
@@ -166,7 +166,7 @@ class CodeLocations:
         return max(places.values(), key=lambda seen: (seen.stack.place is not None, seen.time_ns))
 
     def queued(self, pid: int, tid: int) -> Mapping[Queued, int]:
-        """Return for how long a thread waited for a CPU, in nanoseconds, as far as it was seen."""
+        """Return how long a thread waited for a CPU, in nanoseconds, where that was observed."""
         return self._queues.get((pid, tid), {})
 
     def find_queued(
@@ -177,15 +177,16 @@ class CodeLocations:
         tid: int = _ALL_THREADS,
     ) -> Seen | None:
         """
-        Return where threads were for at least half of the time in which they waited for a CPU.
+        Return where threads were for at least half of their time waiting for a CPU; None: not
+        known.
 
-        A thread that was woken was where it had waited. One that lost its CPU was in its open call, or
-        where samples say that it worked. None: it is not known.
+        A woken thread was where it had waited. One that lost its CPU was in its open call, or where
+        samples show its work.
 
         Args:
-            pid: Of the process.
-            queued: For how long they waited, in nanoseconds.
-            culprit_pid: Of who had the CPU; 0: anybody.
+            pid: The process.
+            queued: How long they waited, in nanoseconds.
+            culprit_pid: The process that had the CPU; 0: any.
             tid: Only this thread; 0: all that make calls.
         """
         places: dict[Frame | None, Seen] = {}
@@ -203,7 +204,7 @@ class CodeLocations:
             return self.find(pid, _WOKEN[part.api > 0], culprit_pid, tid)
         if part.api:
             return self.find(pid, _in_call(part.api))
-        lines = self.lines(pid, tid or None, AT_WORK if tid else FEEDING)
+        lines = self.lines(pid, tid or None, AT_WORK if tid else LAUNCHING)
         first = lines.first
         if first is None or 2 * first.weight_ns < lines.weight_ns:
             return None
@@ -212,11 +213,11 @@ class CodeLocations:
     def lines(
         self, pid: int, tid: int | None = None, contexts: AbstractSet[int] = AT_WORK
     ) -> CodeLines:
-        """Return the lines on which a thread, or all of a process, worked in some contexts."""
+        """Return the lines on which a thread, or a whole process, worked in some contexts."""
         return self.lines_of([(pid, tid, contexts)])
 
     def lines_of(self, workers: Collection[Worker]) -> CodeLines:
-        """Return the lines on which several worked, each of whom is named once."""
+        """Return the lines on which several workers, each named once, worked."""
         lines = merge(self._samples.of(*worker) for worker in workers)
         if not lines.samples:
             lines = merge(self._older_samples.of(*worker) for worker in workers)
@@ -225,11 +226,11 @@ class CodeLocations:
 
     @property
     def left_out(self) -> int:
-        """How many samples found no room."""
+        """How many samples exceeded the limit."""
         return self._left_out + self._samples.left_out
 
     def forget(self, pid: int) -> None:
-        """Let go of a process that ended."""
+        """Forget a process that ended."""
         self._samples.forget(pid)
         self._older_samples.forget(pid)
         self._size -= _size_of(self._processes.pop(pid, {}))
@@ -239,7 +240,7 @@ class CodeLocations:
                 del threads[thread]
 
     def age(self) -> None:
-        """Begin anew; what was seen until now counts where nothing else was seen, until next time."""
+        """Begin a new window. Locations of the last one count where the new one has none."""
         self._older, self._processes, self._size = self._processes, OrderedDict(), 0
         self._left_out += self._samples.left_out
         self._older_samples, self._samples = self._samples, SampleSums(stacks=self._stacks)
@@ -266,7 +267,7 @@ class CodeLocations:
             state = _WOKEN[event.call_start_ktime_ns > 0]
             self._add(pid, state, event.culprit_pid, stack, queued_ns, calls=calls, tid=event.tid)
         elif queued_ns > 0 and context == wire.CONTEXT_GAP:
-            # However long it then waited, it is one sample of what it did before.
+            # Its length does not matter: it is one sample of what the thread did before.
             self._add(pid, "host", _ANYBODY, stack, 1, calls=calls)
         blocked_ns = event.runnable_ktime_ns - event.start_ktime_ns
         if blocked_ns > 0:
@@ -310,7 +311,7 @@ class CodeLocations:
                 if len(keys) >= _MAX_KEYS:
                     continue
                 known = keys[name] = {}
-            # By the number of its stack: a frame takes ten times as long to be looked up.
+            # By stack id: hashing a frame takes ten times as long.
             seen = known.get(stack.id)
             if seen is None:
                 if len(known) >= _MAX_STACKS:

@@ -1,10 +1,10 @@
 """
 Effects: which calls and gaps are slow, hung or failed, and by how much.
 
-What is slow is so over the median of its own series: the same API, program and
-kind of copy. Where a series has too few calls for a median, the kernel side's word is taken.
-Of a short program nearly all calls are like that, and many are a first one: so there it takes
-more. Warm-up and the baseline sample are no effects by themselves.
+A slow one is compared to the median of its own series: the same API, program and kind of copy. If a
+series has too few calls for a median, the kernel side's choice counts. In a short program nearly
+all calls are like that, and many are first calls, so there the threshold is higher. Warm-up and the
+baseline sample are not effects by themselves.
 """
 
 from typing import NamedTuple, Protocol
@@ -26,12 +26,12 @@ from otel_gpu.explain.severity import LOW
 from otel_gpu.wire.events import CudaCall, Gap, OpenCall
 from otel_gpu.wire.probe_table import ASYNC_EVENT_API
 
-# What is an effect for being longer than is usual.
+# Effects because they took longer than usual.
 _COMPARED = frozenset({"slow_call", "slow_gap"})
 
 
 class Candidate(NamedTuple):
-    """A call or gap that may be an effect once it is known what is usual."""
+    """A call or gap that can be an effect once it is known what is usual."""
 
     activity: CallActivity | GapActivity | OpenCallActivity
     end_unix_ns: int
@@ -43,14 +43,14 @@ class Usual(Protocol):
     """What is usual for a series of calls or gaps; see ``Baselines``."""
 
     def median_ns(self, baseline: Baseline, /) -> int | None:
-        """Return the median; None while it is not known."""
+        """Return the median in nanoseconds; None while it is not known."""
 
     def is_rising(self, baseline: Baseline, /) -> bool:
-        """Say whether the calls of an allocator get slower and slower."""
+        """Return whether the calls of an allocator get slower and slower."""
 
 
 class Effects:
-    """Tells effects from what is usual."""
+    """Separates effects from what is usual."""
 
     def __init__(self, baselines: Usual, settings: Settings) -> None:
         self._baselines = baselines
@@ -58,7 +58,7 @@ class Effects:
 
     def may_be(self, event: CudaCall | Gap) -> bool:
         """
-        Say whether a call or gap is worth keeping until it is known what is usual.
+        Return whether to keep a call or gap until it is known what is usual.
 
         A call inside another is a part of that one's chain.
         """
@@ -72,7 +72,7 @@ class Effects:
         return event.end_ktime_ns - event.start_ktime_ns > self._settings.slow_floor_ns
 
     def judge(self, candidate: Candidate) -> tuple[Effect, Subject] | None:
-        """Return the effect that a candidate is, and what there is to explain; or None."""
+        """Return the effect of a candidate, and what to explain; None: not an effect."""
         activity = candidate.activity
         event = activity.event
         start = event.start_ktime_ns
@@ -90,13 +90,13 @@ class Effects:
         self, baseline: Baseline, duration_ns: int, *, failed: bool, is_slow: bool
     ) -> int | None:
         """
-        Return how much longer than is usual a call or gap took; None: it is no effect.
+        Return how much longer than usual a call or gap took; None: not an effect.
 
         Args:
             baseline: Its series.
             duration_ns: How long it took.
             failed: Whether it is an effect however short it was.
-            is_slow: Whether it is one for the kernel side, which counts while no median is known.
+            is_slow: The kernel side's choice, which counts while no median is known.
         """
         median_ns = self._baselines.median_ns(baseline)
         if not failed and not self._is_slow(duration_ns, median_ns, is_slow=is_slow):
@@ -104,7 +104,7 @@ class Effects:
         return max(0, duration_ns - (median_ns or 0))
 
     def as_example(self, candidate: Candidate) -> tuple[Effect, Subject]:
-        """Return a call or gap that took no longer than others, and what there is to explain."""
+        """Return a call or gap that took no longer than others, and what to explain."""
         event = candidate.activity.event
         assert not isinstance(event, OpenCall)  # noqa: S101 -- it hangs, so it is an effect
         is_gap = isinstance(event, Gap)
@@ -151,7 +151,7 @@ class Effects:
         return effect, subject
 
     def matters(self, effect: Effect, subject: Subject, severity: str, life_ns: int) -> bool:
-        """Say whether an effect is one also if its process lived so long and is over."""
+        """Return whether an effect still is one after its process ended with this lifetime."""
         if severity != LOW or effect.kind not in _COMPARED:
             return True
         if not subject.usual_ns:
@@ -209,10 +209,10 @@ def _is_polling(gap: GapActivity) -> bool:
 
 
 def _api_of(activity: CallActivity | GapActivity | OpenCallActivity) -> str:
-    # A gap is named by the call that it delayed.
+    # A gap has the name of the call that it delayed.
     if isinstance(activity, GapActivity):
         return activity.next_api.name
-    # The call is there for what it says, and only for that.
+    # This call exists for its status only.
     if isinstance(activity, CallActivity) and activity.event.api == ASYNC_EVENT_API:
         return error_name(activity.api.layer, activity.event.status)
     if isinstance(activity, CallActivity) and killed_by(activity.event.status):

@@ -17,7 +17,7 @@ from otel_gpu.wire.events import CudaCall, Fork, Gap, OpenCall, Stall
 
 
 def culprit_of(stall: StallActivity) -> Culprit | None:
-    """Return who had the CPU that a thread waited for, if that is known."""
+    """Return the thread that had the CPU that a thread waited for; None: not known."""
     event = stall.event
     if not event.culprit_tid:
         return None
@@ -25,12 +25,16 @@ def culprit_of(stall: StallActivity) -> Culprit | None:
 
 
 def stack_of(activity: CallActivity | GapActivity | OpenCallActivity) -> CallStack | None:
-    """Return where in the program a call was made, if that is known; a gap has no one place."""
+    """
+    Return where in the program a call was made; None: not known, or a gap, which has no one place.
+    """
     return None if isinstance(activity, GapActivity) else activity.stack
 
 
 def of_blocked(stall: StallActivity, waker: Culprit | None) -> Evidence:
-    """Return the part of a stall in which the thread could not run, and who ended it."""
+    """
+    Return the part of a stall in which the thread could not run, and the thread that ended it.
+    """
     span = _interval("blocked", stall.event, stall.start_unix_ns, stall.runnable_unix_ns)
     return span._replace(
         waker=waker,
@@ -65,7 +69,7 @@ def of_fork(fork: ForkActivity) -> Evidence:
 
 
 def of_whole(activity: CallActivity | GapActivity | OpenCallActivity, end_unix_ns: int) -> Evidence:
-    """Return a whole call or gap: what its totals are of."""
+    """Return a whole call or gap, the interval of its totals."""
     kind = "gap" if isinstance(activity, GapActivity) else "call"
     span = _interval(kind, activity.event, activity.start_unix_ns, end_unix_ns)
     return span._replace(
@@ -77,10 +81,9 @@ def of_unseen(
     other: Culprit, start_ktime_ns: int, start_unix_ns: int, time_ns: int, kind: str = "unseen"
 ) -> Evidence:
     """
-    Return a window of another thread of which nothing, or not all, was seen.
+    Return a window of another thread that was observed in part or not at all.
 
-    With ``account`` for ``kind`` it is one in which the thread waited for a CPU or had one, as
-    totals say.
+    With a ``kind`` of ``account``, totals prove that the thread waited for a CPU or had one.
     """
     return Evidence(
         f"{kind}-{other.pid}-{other.tid}-{start_ktime_ns}",

@@ -1,9 +1,10 @@
 """
 Examples: recorded calls and gaps that show what a chronic cause is.
 
-A chronic cause comes from totals, and need not make any call slower than usual. So of the calls and
-gaps that are no effects, those that such a cause may have taken most of are explained as well, and the
-longest are kept: a report shows one of them to the microsecond, and an incident's span links to them.
+A chronic cause comes from totals, and need not make any call slower than usual. So calls and gaps
+that are not effects, and whose time can be mostly due to such a cause, are explained as well, and
+the longest are kept. A report shows one of them to the microsecond, and an incident's span links to
+them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,17 +25,17 @@ from otel_gpu.wire.probe_table import APIS
 MAX_EXAMPLES = 2
 """Of one cause of one program."""
 _MAX_CAUSES = 32
-# To explain a call takes time: only one that may show much more than the best so far is.
+# Explaining a call takes time: only those that can show much more than the best one are explained.
 _MORE = 1.25
-# The account does not tell a CPU that was taken away from one that was not free.
+# Time accounting has one kind for a CPU that was taken away and one that was not free.
 _ALIKE: frozenset[str] = frozenset({CauseKind.RUN_QUEUE, CauseKind.PREEMPTION})
 
-# What calls that take memory of a device lose is said of all of these, whatever each waited for.
+# The losses of calls that take device memory cover all of their time, whatever each waited for.
 _ALLOCATION = "allocation"
 _ALLOCATING = frozenset(api.name for api in APIS if api.family in ALLOCATOR_FAMILIES)
 
 _Name = tuple[str, int]
-"""Kind of a cause and the pid of its culprit, 0: nobody."""
+"""Kind of a cause and the pid of its culprit, 0: none."""
 
 
 class _Shown(NamedTuple):
@@ -44,7 +45,7 @@ class _Shown(NamedTuple):
 
 class _OfProgram:
     def __init__(self) -> None:
-        # The longest time that was looked into, by what it seems to be.
+        # The longest explained time, by what it seems to be.
         self.tried_ns: Recent[tuple[str, object], int] = Recent(_MAX_CAUSES)
         self.kept: Recent[_Name, list[_Shown]] = Recent(_MAX_CAUSES)
 
@@ -54,11 +55,11 @@ class Examples:
     Keeps the best examples of each cause; bounded.
 
     Args:
-        explain: Makes the chain of a call or gap that took no longer than is usual.
-        max_processes: Of how many programs.
+        explain: Makes the chain of a call or gap that took no longer than usual.
+        max_processes: The most programs.
 
     Attributes:
-        window: What does not touch it is no example.
+        window: Examples overlap it.
     """
 
     def __init__(self, explain: Callable[[Candidate], Chain], max_processes: int) -> None:
@@ -67,7 +68,7 @@ class Examples:
         self.window = Window()
 
     def consider(self, candidate: Candidate) -> None:
-        """Take in a call or gap that is no effect."""
+        """Add a call or gap that is not an effect."""
         activity = candidate.activity
         if isinstance(activity.event, OpenCall) or not self.window.overlaps(
             activity.start_unix_ns, candidate.end_unix_ns
@@ -78,7 +79,7 @@ class Examples:
             self.add(self._explain(candidate))
 
     def add(self, chain: Chain) -> None:
-        """Take in a call or gap that was explained, an effect or not."""
+        """Add a call or gap that was explained, an effect or not."""
         effect = chain.effect
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         if not effect.duration_ns or not self.window.overlaps(effect.start_unix_ns, end_unix_ns):
@@ -93,7 +94,7 @@ class Examples:
                 known.kept[name] = shown[:MAX_EXAMPLES]
 
     def find(self, chronic: Chronic) -> Iterator[Chain]:
-        """Yield the examples of a chronic cause, the longest first: of its culprit, if there are any."""
+        """Yield the examples of a chronic cause, those of its culprit first, then the longest."""
         known = self._programs.get(key_of(chronic.process))
         kinds = kinds_like(chronic.cause.kind)
         shown: list[tuple[bool, _Shown]] = [
@@ -109,7 +110,7 @@ class Examples:
         yield from [one.chain for _, one in shown[:MAX_EXAMPLES]]
 
     def forget(self, program: ProcessKey) -> None:
-        """Begin anew with a program: what comes of it is of another stretch of time, or it ended."""
+        """Drop the examples of a program: its window or the program ended."""
         self._programs.pop(program, None)
 
     def _of(self, program: ProcessKey) -> _OfProgram:
@@ -120,7 +121,7 @@ class Examples:
 
 
 def best_of(examples: Iterable[Chain], leading: Cause) -> tuple[Chain, ...]:
-    """Return the examples of which a cause took most, the most first; those of its culprit before."""
+    """Return the best examples of a cause, those of its culprit first, then by its time."""
     kinds, pid = kinds_like(leading.kind), _pid_of(leading)
 
     def rank(chain: Chain) -> tuple[int, int, str]:
@@ -144,14 +145,14 @@ def _pid_of(cause: Cause) -> int:
 
 
 def _allocating_ns(chain: Chain) -> int:
-    """How long a call that takes memory, or gives it back, took; of others and of gaps nothing."""
+    # Duration of a call that takes or releases memory; 0 for others and for gaps.
     effect = chain.effect
     is_gap = effect.kind in (EffectKind.SLOW_GAP, EffectKind.USUAL_GAP)
     return effect.duration_ns if effect.api in _ALLOCATING and not is_gap else 0
 
 
 def _times_of(candidate: Candidate) -> Iterator[tuple[tuple[str, object], int]]:
-    """Yield what a call or gap seems to have been spent on, and how long."""
+    # What a call or gap seems to have been spent on, and how long.
     event = candidate.activity.event
     assert not isinstance(event, OpenCall)  # noqa: S101 -- an effect always
     yield ("run_queue", _culprit_of(candidate)), event.run_queue_ns

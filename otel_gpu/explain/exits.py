@@ -1,4 +1,4 @@
-"""Which programs ended lately: what is known of them goes a while after that."""
+"""Programs that ended lately. What is known of them is dropped a while after that."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,16 +18,16 @@ class ProcessExits:
         return len(self._ended)
 
     def add(self, program: ProcessKey, start_unix_ns: int, end_unix_ns: int) -> None:
-        """Take in that a program has ended."""
+        """Add a program that ended."""
         self._ended[program] = start_unix_ns, end_unix_ns
 
     def life_ns(self, program: ProcessKey) -> int | None:
-        """Return how long a program lived that ended lately; None: it lives, or ended long ago."""
+        """Return the lifetime of a program that ended lately; None: it runs, or ended long ago."""
         ended = self._ended.get(program)
         return None if ended is None else ended[1] - ended[0]
 
     def take_over(self, unix_ns: int) -> Iterator[ProcessKey]:
-        """Yield the programs that ended by then, each once; the oldest also when they are many."""
+        """Yield and drop programs that ended by then, and the oldest if there are too many."""
         while self._ended:
             program, (_, end_unix_ns) = next(iter(self._ended.items()))
             if end_unix_ns > unix_ns and len(self._ended) <= _MAX_ENDED:

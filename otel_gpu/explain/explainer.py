@@ -1,8 +1,8 @@
 """
 The explainer: activities in, causal chains out.
 
-It is pure: no clock, no I/O. Time is what the stream says, so a replay explains what
-the live capture explained. Its memory is bounded, and what it gives up is counted.
+It is pure: no clock, no I/O. Time comes from the stream, so a replay explains what the live capture
+explained. Its memory is bounded, and what exceeds the limits is counted.
 """
 
 from collections import Counter
@@ -77,24 +77,23 @@ class Explainer:
     """
     Joins effects to their causes.
 
-    An effect's chain comes out ``settings.settle_ns`` of the stream's time after it, or
-    when the stream ends: what it is blamed on may come later than itself. A hung call
-    comes out at once, and as a slow call when it returns; it counts once.
+    An effect's chain comes out ``settings.settle_ns`` of the stream's time after it, or when the
+    stream ends, as events that caused it can come later. A hung call comes out at once, and as a
+    slow call when it returns; it counts once.
 
     Args:
         settings: The limits.
-        keeps_closed: Whether ``incidents`` returns those that were closed as well, as far as the
-            limits go.
+        keeps_closed: Whether ``incidents`` also returns closed ones, within the limits.
 
     Attributes:
         settings: The limits.
         blocks: What allocators hold, of the whole stream.
-        communicators: How far ranks are with their collectives, of the whole stream.
-        churn: Which calls took memory of devices and gave it back.
+        communicators: The progress of ranks with their collectives, of the whole stream.
+        churn: Calls that took and released device memory.
         examples: Recorded calls and gaps that show chronic causes.
         histories: What led to the last memory snapshot of each device.
-        now_unix_ns: How late it is, as far as the stream says.
-        given_up: What found no room, by what it was.
+        now_unix_ns: The time of the stream.
+        given_up: What exceeded the limits, by kind.
     """
 
     def __init__(self, settings: Settings | None = None, *, keeps_closed: bool = True) -> None:
@@ -118,7 +117,7 @@ class Explainer:
             self._collectives,
             self._recent,
         )
-        # What is told of stretch by stretch has its examples in them.
+        # Where reports come window by window, each has its own examples.
         self._keeps_examples = keeps_closed
         self.examples = Examples(
             lambda one: self._reasoning.explain_example(one),  # noqa: PLW0108 -- made later
@@ -129,33 +128,33 @@ class Explainer:
         )
         self._hangs = Hangs(self._collectives, self._causes, self._incidents, self.settings)
         self.churn = AllocatorChurn(self.settings)
-        self._endings = ProcessExits()
+        self._exits = ProcessExits()
         self._fabric = FabricCauses(self.settings.max_processes)
         self._reasoning = ChainBuilder(
             self._effects,
             self._causes,
             self._device_causes,
             self._fabric,
-            self._endings,
+            self._exits,
             self.settings,
         )
         stragglers = Stragglers(self.communicators, self.settings)
         self._chronic = ChronicCauses(
-            self._baselines.ledger, self.settings, self.churn.find, stragglers
+            self._baselines.state, self.settings, self.churn.find, stragglers
         )
         stragglers.places = self._chronic.places
         self._causes.names = self._chronic.names
         self._hung = self._incidents.hung
         self.blocks = AllocatorState()
         self.histories: dict[int, BlockWalk] = {}
-        # Those of which an effect may still settle.
+        # Programs whose effects can still settle.
         self._settling = ProcessExits()
         self._pending = PendingEffects(self._effects, self.settings)
         self.now_unix_ns = 0
         self._settled_early = 0
         self._has_times = False
         self._ready: list[Chain] = []
-        self._ways: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: self._observe_aggregates,
             BlocksActivity: self._observe_blocks,
             CallActivity: self._observe_call,
@@ -178,14 +177,14 @@ class Explainer:
         }
 
     def push(self, activity: Activity) -> Sequence[Chain]:
-        """Take in one activity; return the chains that are complete now."""
-        way = self._ways.get(type(activity))
-        if way is not None:
-            way(activity)
+        """Add an activity; return the chains that are complete now."""
+        handler = self._handlers.get(type(activity))
+        if handler is not None:
+            handler(activity)
         return self._take_ready() if self._ready else ()
 
     def close(self) -> Sequence[Chain]:
-        """Return the chains that still wait: nothing follows. Incidents are closed."""
+        """Return all pending chains and close incidents; nothing follows."""
         for candidate in self._pending.close():
             self._settle(candidate)
         self.communicators.finish(self.now_unix_ns)
@@ -199,19 +198,19 @@ class Explainer:
         return self._incidents.all()
 
     def closed_incidents(self) -> Sequence[Incident]:
-        """Return the incidents that ended since this was last asked."""
+        """Return the incidents that ended since the last call."""
         return self._incidents.take_closed()
 
     @property
     def given_up(self) -> Counter[str]:
-        """What found no room in the limits, by what it was."""
+        """What exceeded the limits, by kind."""
         counts = self._timeline.given_up() + self._incidents.given_up
         counts["settled_early"] += self._settled_early
         counts["samples"] += self._samples.given_up + self._chronic.places.left_out
         return +counts
 
     def take_left_out(self) -> Counter[str]:
-        """Return how many effects were not explained since this was last asked, by reason."""
+        """Return how many effects were not explained since the last call, by reason."""
         left_out = self._pending.left_out
         if not left_out:
             return left_out
@@ -219,7 +218,7 @@ class Explainer:
         return +left_out
 
     def take_cut(self) -> Counter[Program | None]:
-        """Return how many of them each program had for those of other users."""
+        """Return how many of them each program lost in favour of other users."""
         return self._pending.cut.take()
 
     def _take_ready(self) -> Sequence[Chain]:
@@ -236,7 +235,7 @@ class Explainer:
                 self._settle(candidate)
         self._take_chronic(settled_ns)
         # At nearly every call nothing ended lately.
-        if self._endings:
+        if self._exits:
             self._forget_ended(settled_ns)
 
     def _take_chronic(self, settled_ns: int | None) -> None:
@@ -249,16 +248,16 @@ class Explainer:
         for program in self._settling.take_over(settled_ns):
             self._chronic.forget(program)
             self._baselines.forget(program)
-        # It may be what an effect of another process was due to.
-        for program in self._endings.take_over(settled_ns - self.settings.settle_ns):
+        # It can be the cause of another process's effect.
+        for program in self._exits.take_over(settled_ns - self.settings.settle_ns):
             self._timeline.forget(program)
             self._samples.forget(program)
             self._recent.forget(program)
 
     def _observe_exit(self, activity: ExitActivity) -> None:
         process = activity.process
-        for endings in (self._settling, self._endings):
-            endings.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
+        for exits in (self._settling, self._exits):
+            exits.add(key_of(process), process.start_unix_ns, activity.end_unix_ns)
         self.communicators.end(process)
         self._advance(activity.end_unix_ns)
 
@@ -284,11 +283,11 @@ class Explainer:
         for time in activity.times:
             self._timeline.know(time.process)
         self._timeline.add_times(activity)
-        self._recent.observe(activity, self._baselines.ledger.accounts.get)
+        self._recent.observe(activity, self._baselines.state.accounts.get)
         self._chronic.observe_reading(activity.unix_ns)
-        self._baselines.ledger.observe(activity)
+        self._baselines.state.observe(activity)
         self._advance(activity.unix_ns)
-        # A reading of the account is what says best why a rank does not come.
+        # A reading of times explains best why a rank does not come.
         self._has_times = True
         self._find_hangs(activity.unix_ns)
 
@@ -404,7 +403,7 @@ class Explainer:
         self._advance(activity.unix_ns)
 
     def _taken_bytes(self, program: ProcessKey) -> int:
-        account = self._baselines.ledger.accounts.get(program)
+        account = self._baselines.state.accounts.get(program)
         taken = balance_calls(account.series.values()) if account else {}
         return sum_taken(taken.values()).live_bytes if taken else 0
 
@@ -416,7 +415,7 @@ class Explainer:
         event = activity.event
 
         def make() -> Candidate:
-            # Its stalls came right before it; by the time it settles they may be given up.
+            # Its stalls came right before it; they can be evicted until it settles.
             thread = event.pid, event.tid
             stalls = self._timeline.stalls(thread, event.start_ktime_ns, event.end_ktime_ns)
             return Candidate(activity, activity.end_unix_ns, is_first, tuple(stalls))

@@ -1,9 +1,9 @@
 """
 Incidents: effects of one process with the same leading cause, close to each other.
 
-An incident grows with its effects and is over when none was added for a while. What it
-keeps of each is bounded; its sums are not estimates. A chronic cause is an incident as well; how
-the two relate is in ``chronic.py``.
+An incident grows with its effects and is over when none was added for a while. What it keeps of
+each is bounded; its sums are exact. A chronic cause is an incident as well; ``chronic.py`` explains
+how the two relate.
 """
 
 import zlib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from otel_gpu.enrich.identity.identities import Program, key_of
-from otel_gpu.explain.accounting.attributed_time import AttributedTimes, claimed
+from otel_gpu.explain.accounting.attributed_time import AttributedTimes, attributed_of
 from otel_gpu.explain.accounting.chronic import Chronic, ChronicFinding
 from otel_gpu.explain.advice import ADAPTER_ADVICE, KILLED_ADVICE, advise, advise_failed
 from otel_gpu.explain.chains import (
@@ -49,12 +49,11 @@ _Key = tuple[int, int, str, int]
 """
 pid and program_ktime_ns, kind of the leading cause, its culprit's pid.
 
-What the ranks of a communicator wait for together is one incident: it has no pid, and the second number
-tells it from others of its kind.
+What the ranks of a communicator wait for together is one incident. It has no pid, and the second
+number identifies the collective.
 """
 
 OpenKey = tuple[int, int, int]
-"""pid, tid and start_ktime_ns of a call that has not returned."""
 
 
 @dataclass(slots=True)
@@ -63,15 +62,15 @@ class _Group:
     causes: CauseSums
     start_unix_ns: int
     end_unix_ns: int
-    # The worst ones, and the sums over all.
+    # The worst ones; the sums are over all.
     chains: dict[str, Chain] = field(default_factory=dict)
     effects: int = 0
     failures: int = 0
-    # That a network adapter said.
+    # Failures that a network adapter reported.
     adapter_events: int = 0
-    # Requests for memory that failed, and what to do about the last one.
+    # Failed requests for memory, and the advice for the last one.
     out_of_memory: int = 0
-    # How bad what a device's driver said is at least.
+    # The least severity of what a device's driver reported.
     floor: str = LOW
     memory_advice: tuple[str, ...] = ()
     duration_ns: int = 0
@@ -79,10 +78,10 @@ class _Group:
     lost_ns: int = 0
     lost_to_host_ns: int = 0
     unexplained_ns: int = 0
-    # What the account says beyond the effects; None: nothing.
+    # What time accounting adds to the effects; None: nothing.
     account: CauseSums | None = None
     account_ns: int = 0
-    feeders_ns: int = 0
+    launching_ns: int = 0
     most: str = LOW
     process: Program | None = None
     examples: dict[str, Chain] = field(default_factory=dict)
@@ -93,7 +92,7 @@ FindExamples = Callable[[Chronic], Iterable[Chain]]
 
 
 class Incidents:
-    """Puts chains together; counts in ``given_up`` what it could not keep."""
+    """Groups chains into incidents; counts in ``given_up`` what exceeds the limits."""
 
     def __init__(
         self,
@@ -108,27 +107,27 @@ class Incidents:
         self._open: dict[_Key, _Group] = {}
         self._closed: list[Incident] = []
         self._fresh: list[Incident] = []
-        # They are not added before they return or the stream ends: they still grow.
+        # Not added before they return or the stream ends: they still grow.
         self._hung: Fifo[OpenKey, Chain] = Fifo(settings.max_incidents, evict=self._count_hung)
-        self._claims = AttributedTimes(settings.max_processes)
+        self._attributed = AttributedTimes(settings.max_processes)
         self.given_up: Counter[str] = Counter()
         CACHES.register("incidents", self, "_open")
 
     def add(self, chain: Chain) -> None:
-        """Add an effect to the incident that it belongs to."""
+        """Add an effect to its incident."""
         effect = chain.effect
         self._add_to(self._find(_key_of(chain), effect.start_unix_ns), chain)
-        self._claims.add(effect, chain.causes)
+        self._attributed.add(effect, chain.causes)
         self._keep_to_limit()
 
     def add_chronic(self, finding: ChronicFinding) -> None:
-        """Add the chronic causes of a process in a stretch of time, after the effects in it."""
-        claims = self._claims.take(finding.process, finding.end_unix_ns)
+        """Add the chronic causes of a process in a window, after the effects in it."""
+        attributed = self._attributed.take(finding.process, finding.end_unix_ns)
         for one in finding.chronic:
-            same, better_ns = claimed(one, claims)
+            same, better_ns = attributed_of(one, attributed)
             lost_ns = one.lost_ns - better_ns
             left_ns = lost_ns - same.time_ns
-            # What is slow time and again is so always, whatever it is compared with.
+            # What is slow often is slow always, whatever it is compared with.
             is_usual = same.effects >= self._settings.minimum_calls
             if (lost_ns if is_usual else left_ns) >= one.least_ns:
                 self._add_account(one.without(better_ns), max(0, left_ns))
@@ -136,7 +135,7 @@ class Incidents:
     def _add_account(self, chronic: Chronic, left_ns: int) -> None:
         key = (*key_of(chronic.process), chronic.cause.kind, chronic.culprit_pid)
         preempted = (*key_of(chronic.process), "preemption", chronic.culprit_pid)
-        # The account does not tell a CPU that was taken away from one that was not free.
+        # Time accounting has one kind for a CPU that was taken away and one that was not free.
         if chronic.cause.kind == "run_queue" and preempted in self._open and key not in self._open:
             key = preempted
         group = self._find(key, chronic.start_unix_ns)
@@ -147,7 +146,7 @@ class Incidents:
         if self._find_examples is not None:
             group.examples |= {chain.id: chain for chain in self._find_examples(chronic)}
         group.account_ns += chronic.lost_ns
-        group.feeders_ns += chronic.feeders_ns
+        group.launching_ns += chronic.launching_ns
         group.most = min(group.most, chronic.most, key=_RANK.__getitem__)
         group.lost_ns += left_ns
         group.start_unix_ns = min(group.start_unix_ns, chronic.start_unix_ns)
@@ -155,7 +154,7 @@ class Incidents:
         if self._keeps_closed:
             self._keep_to_limit()
         else:
-            # It may go on for days: whoever is told of what ended is told of each stretch.
+            # It can go on for days, and users of closed incidents get each window.
             self._close(key)
 
     def _find(self, key: _Key, start_unix_ns: int) -> _Group:
@@ -168,12 +167,12 @@ class Incidents:
         return group
 
     def _keep_to_limit(self) -> None:
-        # Not before the chain is in: the one that ended first may be its own.
+        # Not before the chain is in: the one that ended first can be its own.
         if len(self._open) > self._settings.max_incidents:
             self._close(min(self._open, key=lambda key: self._open[key].end_unix_ns))
 
     def add_hung(self, key: OpenKey, chain: Chain) -> None:
-        """Take in how long a call hangs by now; replaces what was known of it."""
+        """Set the chain of a call that hangs; replaces the previous one."""
         self._hung[key] = chain
 
     def _count_hung(self, _: OpenKey, __: Chain) -> None:
@@ -181,21 +180,23 @@ class Incidents:
 
     @property
     def hung(self) -> Collection[OpenKey]:
-        """The calls that hang as far as is known: a view, which goes on being right."""
+        """The calls that hang now, as a live view."""
         return self._hung.keys()
 
     def is_hung(self, key: OpenKey) -> bool:
-        """Say whether a call hangs as far as is known."""
+        """Return whether a call hangs now."""
         return key in self._hung
 
     def end_hung(self, key: OpenKey, *, is_killed: bool) -> None:
-        """Take in that a call is over: one that a signal ended has hung, any other is like others."""
+        """
+        End a hung call. One that a signal ended is added as hung; any other returns as a call.
+        """
         chain = self._hung.pop(key, None)
         if chain is not None and is_killed:
             self.add(chain)
 
     def forget_hung(self, key: OpenKey) -> None:
-        """Take in that something is told otherwise, or is over."""
+        """Drop what is reported otherwise, or is over."""
         self._hung.pop(key, None)
 
     def advance(self, unix_ns: int) -> None:
@@ -205,14 +206,14 @@ class Incidents:
             self._close(key)
 
     def close(self) -> None:
-        """Close all: nothing follows, and what hangs goes on hanging."""
+        """Close all incidents; nothing follows. Calls that hang are added as hung."""
         while self._hung:
             self.add(self._hung.popitem(last=False)[1])
         for key in list(self._open):
             self._close(key)
 
     def take_closed(self) -> Sequence[Incident]:
-        """Return the incidents that were closed since this was last asked."""
+        """Return the incidents that were closed since the last call."""
         if not self._fresh:
             return ()
         fresh, self._fresh = self._fresh, []
@@ -286,8 +287,8 @@ class Incidents:
         leading = [one for one in added if _leads(one.cause, kind, culprit_pid)]
         others = [one for one in added if one not in leading]
         if group.account is not None:
-            # All of it, of which the effects are examples.
-            leading = added_to(group.account.causes(group.feeders_ns), 0)
+            # All of it; the effects are examples.
+            leading = added_to(group.account.causes(group.launching_ns), 0)
             kind = leading[0].cause.kind
         added = [*leading, *others]
         failed = 0 < group.failures == group.effects
@@ -333,7 +334,7 @@ class Incidents:
             judged = Judged(group.floor, "the driver reported an error of the device")
         if group.account is None:
             return judged
-        chronic = judge_chronic(group.account_ns, group.feeders_ns, settings)
+        chronic = judge_chronic(group.account_ns, group.launching_ns, settings)
         return min(at_most(chronic, group.most, kind), judged, key=_rank_of)
 
 
@@ -342,14 +343,16 @@ def _rank_of(judged: Judged) -> int:
 
 
 def leading_cause(chain: Chain) -> Cause | None:
-    """Return what an effect is put down to: the first fault if faults made it, else the first."""
+    """
+    Return what an effect is due to: the longest fault if faults made it long, else the first cause.
+    """
     effect = chain.effect
     if 2 * lost_to_host_ns(effect, chain.causes) >= effect.excess_ns > 0:
         faults = [cause for cause in chain.causes if fault_ns(cause)]
         return max(faults, key=fault_ns)
     if effect.kind == EffectKind.NETWORK_EVENT:
         return chain.causes[0]
-    # What took no time that is known is not what made it long.
+    # A cause without a known time is not what made it long.
     return next((cause for cause in chain.causes if not cause.is_counted), None)
 
 
@@ -364,14 +367,14 @@ def _key_of(chain: Chain) -> _Key:
         cause = _root_of(cause)
     culprit_pid = cause.culprit.pid if cause.culprit else 0
     if cause.kind in COLLECTIVE:
-        is_told = cause.kind != CauseKind.COLLECTIVE_WAIT and cause.resource is not None
-        name = cause.resource.name if is_told and cause.resource else ""
+        is_known = cause.kind != CauseKind.COLLECTIVE_WAIT and cause.resource is not None
+        name = cause.resource.name if is_known and cause.resource else ""
         return 0, zlib.crc32(name.encode()), cause.kind, culprit_pid
     return process.pid, process.program_ktime_ns, cause.kind, culprit_pid
 
 
 def _root_of(cause: Cause) -> Cause:
-    """Return for what the ranks waited that others waited for, from communicator to communicator."""
+    # What the ranks that others waited for waited for, from communicator to communicator.
     inner = next((one for one in cause.via if one.kind in COLLECTIVE), None)
     return cause if inner is None or 2 * inner.time_ns < cause.time_ns else _root_of(inner)
 
@@ -381,7 +384,7 @@ def _leads(cause: Cause, kind: str, culprit_pid: int) -> bool:
 
 
 def worst_first(incident: Incident) -> tuple[int, bool, int, int, str]:
-    """Sort key: by severity, then by lost time; what failed comes before what was slow."""
+    """Sort key: by severity, then by lost time; failures come before slow effects."""
     rank_of_severity = _RANK.get(incident.severity, _RANK[LOW])
     is_slow = not any(chain.is_failure for chain in incident.chains)
     return rank_of_severity, is_slow, -incident.lost_ns, incident.start_unix_ns, incident.id

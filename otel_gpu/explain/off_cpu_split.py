@@ -1,4 +1,4 @@
-"""Cuts the time in which a thread was off its CPU into pieces, each with one cause."""
+"""Splits the time of a thread off its CPU into intervals with one cause each."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 
 class ThreadWindow(NamedTuple):
-    """A thread, and a time of it; ``place`` is one of ``rules``' places."""
+    """A thread and a window of it; ``place`` is one of ``rules``' places."""
 
     pid: int
     tid: int
@@ -28,7 +28,7 @@ class ThreadWindow(NamedTuple):
 
 
 class OffCpuSplit:
-    """Sweeps stalls, with what the timeline remembers of other threads."""
+    """Splits stalls, with what the timeline keeps of other threads."""
 
     def __init__(self, timeline: EventTimeline, quotas: Quotas, samples: Samples) -> None:
         self._timeline = timeline
@@ -37,8 +37,8 @@ class OffCpuSplit:
         self._wakers = Wakers(timeline)
 
     def cut(self, window: ThreadWindow, stalls: Iterable[StallActivity]) -> list[CauseInterval]:
-        """Cut the stalls in a window into pieces; no moment is in two of them."""
-        pieces: list[CauseInterval] = []
+        """Split the stalls in a window into intervals that do not overlap."""
+        intervals: list[CauseInterval] = []
         cursor = window.start_ktime_ns
         for stall in stalls:
             event = stall.event
@@ -48,18 +48,20 @@ class OffCpuSplit:
                 continue
             runnable = min(max(event.runnable_ktime_ns, start), end)
             if runnable > start:
-                pieces += self._cut_blocked(stall, start, runnable, _place_of(event, window.place))
+                intervals += self._cut_blocked(
+                    stall, start, runnable, _place_of(event, window.place)
+                )
             if end > runnable:
-                pieces.append(self._cut_run_queue(stall, runnable, end))
+                intervals.append(self._cut_run_queue(stall, runnable, end))
             cursor = end
-        return pieces
+        return intervals
 
     def _cut_blocked(
         self, stall: StallActivity, start: int, end: int, place: str
     ) -> Iterable[CauseInterval]:
         event, reason = stall.event, stall.reason
         kind = rules.blocked_kind(reason, place)
-        # An older store has but the flag.
+        # Older stores have only the flag.
         if kind == "stopped" and event.flags & wire.STALL_AGENT:
             kind = "capture"
         waker = self._wakers.find(stall)
@@ -72,19 +74,19 @@ class OffCpuSplit:
                 if end - start > forked_ns:
                     yield CauseInterval(kind, end - start - forked_ns, None, blocked)
                 return
-        # A wait for the device is over when the device says so, whoever passes that on.
+        # The device decides when a wait for it is over, whichever thread passes that on.
         is_followed = (
             waker is not None
             and (waker.pid == event.pid or self._timeline.is_watched(waker.pid))
             and reason in rules.FOLLOWED_REASONS
             and kind in (*rules.REPEATED_KINDS, "unexplained")
         )
-        # Who let a stopped thread go on is who stopped it.
+        # The process that resumed a stopped thread is the one that stopped it.
         culprit = waker if is_followed or kind == "stopped" else None
         is_repeated = kind in rules.REPEATED_KINDS and not is_for_network(stall.functions)
         lines = NO_LINES
         if kind == "gil" and culprit is None:
-            # Who had it is not known: one of those that worked meanwhile.
+            # Its holder is not known: one of the threads that worked then.
             lines = self._samples.of_others(event.pid, event.tid, start, end)
         yield CauseInterval(
             kind,
@@ -106,11 +108,13 @@ class OffCpuSplit:
         kind = "preemption" if is_preempted and culprit is not None else "run_queue"
         if self._quotas.is_throttled(stall):
             kind, culprit = "cpu_quota", None
-        piece = CauseInterval(kind, end - start, culprit, evidence.of_run_queue(stall), start, end)
+        interval = CauseInterval(
+            kind, end - start, culprit, evidence.of_run_queue(stall), start, end
+        )
         if culprit is None or not self._timeline.is_watched(culprit.pid):
-            return piece
+            return interval
         # Threads of one process that have the CPU in turn are one hog.
-        return piece._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
+        return interval._replace(lines=self._samples.of(culprit.pid, None, start, end, EVERYWHERE))
 
     def _fork_meanwhile(self, event: Stall, start: int, end: int) -> CauseInterval | None:
         for fork in self._timeline.forks(event.pid, start, end):
@@ -127,7 +131,7 @@ class OffCpuSplit:
 
 
 def _place_of(event: Stall, around: str) -> str:
-    """Return where a stall was: the innermost call says it if that waits for the device."""
+    # The innermost call decides where a stall was, if it waits for the device.
     if around in (rules.FIRST_CALL, rules.CHURN, rules.LAUNCH, rules.FULL_QUEUE):
         return around
     api = API_BY_NUMBER.get(event.call_api) if event.call_start_ktime_ns else None

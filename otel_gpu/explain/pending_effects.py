@@ -1,12 +1,11 @@
 """
-Which calls and gaps are explained: of each second, those that lost most.
+Pending effects: chooses which calls and gaps of each second are explained, those that lost most.
 
-To find the causes of one takes a large part of a millisecond, and a program can wait thousands of
-times a second. So the choice comes before the causes. An effect waits for three seconds anyway, until
-all that belongs to it has arrived; by then its whole second has arrived, too. Within a series what
-took longest has lost most, so of each series only its longest are kept until it is known what is usual.
-Time that is not explained call by call is in the account of the threads' time, and chronic causes
-are found there.
+Finding the causes of one takes a large part of a millisecond, and a program can wait thousands of
+times a second. So the choice comes before the causes. An effect waits for three seconds anyway,
+until all that belongs to it has arrived; by then its whole second has arrived, too. Within a series
+the longest lost most, so only the longest of each series are kept until it is known what is usual.
+Time that is not explained call by call is in time accounting, and chronic causes are found there.
 """
 
 import heapq
@@ -40,7 +39,7 @@ class _Key(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    # In the order in which they are given up: of equals, the last one first.
+    # The first one is dropped first; of equals, the last one.
     duration_ns: int
     minus_number: int
     candidate: Candidate
@@ -51,8 +50,8 @@ class _Series:
 
     def __init__(self) -> None:
         self.longest: list[_Entry] = []  # a heap, the shortest first
-        self.traces: Counter[bytes] = Counter()  # how many of these are of each
-        # Of the others, by what keeps them from being explained.
+        self.traces: Counter[bytes] = Counter()  # how many of these each trace has
+        # Of the others, by the reason that they are not explained.
         self.others_ns: dict[str, array[int]] = {}
 
 
@@ -67,16 +66,16 @@ class _Ranked(NamedTuple):
 
 class PendingEffects:
     """
-    Calls and gaps that may be effects, until they settle; bounded.
+    Calls and gaps that can be effects, until they settle; bounded.
 
     Args:
-        effects: Says how much they lost.
+        effects: Computes how much they lost.
         settings: How many are explained of one second, and how many can wait.
 
     Attributes:
-        due_unix_ns: From when on ``take`` yields anything, so that it need not be called before.
-        left_out: Effects that are not explained, by reason, until somebody clears it.
-        cut: Whose effects are not explained for those of other users.
+        due_unix_ns: ``take`` yields nothing before this time.
+        left_out: Effects that are not explained, by reason, until the caller clears it.
+        cut: Programs whose effects are not explained in favour of other users.
     """
 
     def __init__(self, effects: Effects, settings: Settings) -> None:
@@ -84,7 +83,7 @@ class PendingEffects:
         self._limit = settings.effects_per_second
         self._max_pending = settings.max_pending
         self._seconds: dict[int, dict[_Key, _Series]] = {}
-        # The second from which on nothing was chosen yet.
+        # The first second without a choice yet.
         self._undecided = 0
         self._chosen: deque[Candidate] = deque()
         self._size = 0
@@ -102,11 +101,11 @@ class PendingEffects:
         self, activity: CallActivity | GapActivity, make: Callable[[], Candidate]
     ) -> Iterator[Candidate]:
         """
-        Take in a call or gap; yield those that there is no room for any more, to be settled now.
+        Add a call or gap; yield those that exceed the limit, to be settled now.
 
         Args:
             activity: The call or gap.
-            make: Makes the candidate, if it can be one that is explained.
+            make: Makes the candidate, if it can be explained.
         """
         if not self._limit:
             self._chosen.append(make())
@@ -122,7 +121,7 @@ class PendingEffects:
         self._find_due()
 
     def take(self, settled_unix_ns: int) -> Iterator[Candidate]:
-        """Yield those to be explained that ended by then, as far as they were chosen."""
+        """Yield the chosen ones that ended by ``settled_unix_ns``."""
         while self._seconds and (second := min(self._seconds)) * _NS_PER_S <= settled_unix_ns:
             self._choose(second)
         while self._chosen and self._chosen[0].end_unix_ns <= settled_unix_ns:
@@ -131,7 +130,7 @@ class PendingEffects:
         self._find_due()
 
     def close(self) -> Iterator[Candidate]:
-        """Yield all that are to be explained: nothing follows."""
+        """Yield all chosen ones; nothing follows."""
         for second in sorted(self._seconds):
             self._choose(second)
         self._size = 0
@@ -149,7 +148,7 @@ class PendingEffects:
         event, trace_id = activity.event, activity.trace_id
         status = event.status if isinstance(event, CudaCall) else 0
         key = _Key(baseline_of(event), status, bool(event.choices & wire.CHOICE_SLOW))
-        # One that is late belongs to what is decided next.
+        # A late one belongs to what is decided next.
         second = max(self._undecided, activity.end_unix_ns // _NS_PER_S)
         series = self._seconds.setdefault(second, {}).setdefault(key, _Series())
         longest, duration_ns = series.longest, max(0, event.end_ktime_ns - event.start_ktime_ns)
@@ -177,12 +176,9 @@ class PendingEffects:
             self.left_out[reason] += 1
 
     def _choose(self, second: int) -> None:
-        """
-        Choose of a second what is explained: of each user as much, failures first, then what lost most.
-
-        What a user does not need others have. Of each kind of failed calls one is first, and all failures of network adapters, which take no
-        time and can be why calls fail.
-        """
+        # Equal numbers for each user, failures first, then by loss. What a user does not need
+        # others have. One of each kind of failed calls comes first, and all failures of network
+        # adapters: they take no time and can be why calls fail.
         self._undecided = max(self._undecided, second + 1)
         chosen: list[tuple[int, Candidate]] = []
         ranked, others = self._rank(self._seconds.pop(second), chosen)
@@ -209,12 +205,8 @@ class PendingEffects:
     def _rank(
         self, kinds: dict[_Key, _Series], chosen: list[tuple[int, Candidate]]
     ) -> tuple[list[_Ranked], Counter[Program]]:
-        """
-        Tell effects from what is usual, which is chosen as an example of that.
-
-        Returns:
-            The effects, and how many more of each program there are than can be explained at all.
-        """
+        # Separates effects from what is usual, which is chosen as an example of that. Returns the
+        # effects, and how many more each program has than can be explained at all.
         ranked: list[_Ranked] = []
         others: Counter[Program] = Counter()
         for key, series in kinds.items():
@@ -243,7 +235,7 @@ class PendingEffects:
 
 
 def _take_turns(ranked: list[_Ranked]) -> tuple[list[_Ranked], bool]:
-    """Return them in the order in which they are explained, and whether they are of several users."""
+    # In the order in which they are explained, and whether they are of several users.
     ranks: Counter[str] = Counter()
     turns = []
     for one in sorted(ranked):

@@ -1,9 +1,9 @@
 """
 Quotas: when a cgroup used up its CPU time, and which waits for a CPU that explains.
 
-The kernel says how often and how long a cgroup was throttled, and not when: so a wait is
-put down to a quota by the readings before and after it. Since Linux 6.18 it marks a thread
-whose wait begins with that, and the readings say for how much of the wait it can have been.
+The kernel reports how often and how long a cgroup was throttled, and not when. So readings before
+and after a wait decide whether it is due to a quota. Since Linux 6.18 the kernel side marks a
+thread whose wait begins with throttling, and readings limit how much of the wait it can have been.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from otel_gpu.state.reading_history import ReadingHistory
 
 _MAX_READINGS = 64
 
-# On an idle CPU, or of a marked thread, most of a wait says what all of it was for.
+# On an idle CPU, or of a marked thread, most of a wait shows what all of it was for.
 _CERTAIN_SLACK = 2.0
 # A thread waits a little longer than it is throttled: then the CPU is in use.
 _BUSY_SLACK = 1.1
 
 
 class _Throttled(NamedTuple):
-    """How long a cgroup was throttled since it exists, and who is in it."""
+    # How long a cgroup was throttled since it exists, and its processes.
 
     time_ns: int
     pids: frozenset[int]
 
 
 class _Throttling(NamedTuple):
-    """How long a cgroup was throttled between two readings."""
+    # How long a cgroup was throttled between two readings.
 
     start_unix_ns: int
     end_unix_ns: int
@@ -38,14 +38,14 @@ class _Throttling(NamedTuple):
 
 
 class Quotas:
-    """Keeps the latest readings; bounded."""
+    """Attributes waits to CPU quotas, by the latest readings; bounded."""
 
     def __init__(self, timeline: EventTimeline) -> None:
         self._timeline = timeline
         self._readings: ReadingHistory[dict[str, _Throttled]] = ReadingHistory(_MAX_READINGS)
 
     def observe(self, activity: PressureActivity) -> None:
-        """Take in one reading of the cgroups; what is not understood in it is left out."""
+        """Add one reading of the cgroups; parts with unexpected types are left out."""
         cgroups = activity.info.get("cgroups")
         if not isinstance(cgroups, Mapping):
             return
@@ -60,13 +60,12 @@ class Quotas:
 
     def is_throttled(self, stall: StallActivity) -> bool:
         """
-        Say whether a quota kept a thread off the CPU that was ready for it.
+        Return whether a quota kept a ready thread off its CPU.
 
-        A quota can be behind no more waiting than there was throttling. A marked thread was
-        kept off by it at first, and an idle CPU was kept from the thread by something else
-        than a thread, so that such waits come first, in this order. If another thread had
-        the CPU, that may be because the quota had freed it: of those the longest are the
-        quota's, as far as what is left of its time goes.
+        A quota can cause no more waiting than there was throttling. It kept a marked thread off at
+        first, and no thread kept the idle CPU from a thread, so such waits come first, in this
+        order. If another thread had the CPU, the quota can have freed it for that thread: of those
+        waits the longest are the quota's, until its time is used up.
         """
         event = stall.event
         throttling = self._find(event.pid, stall.runnable_unix_ns, stall.end_unix_ns)
@@ -78,7 +77,7 @@ class Quotas:
             throttling.start_unix_ns - offset_ns,
             throttling.end_unix_ns - offset_ns,
         )
-        # The kernel counts a throttling when it is over.
+        # The kernel counts throttling when it is over.
         around = [other for other in around if other.end_unix_ns <= throttling.end_unix_ns]
         left_ns = throttling.time_ns
         for other in sorted(around, key=_certain_and_longest_first):
@@ -92,11 +91,8 @@ class Quotas:
         return False
 
     def _find(self, pid: int, start_unix_ns: int, end_unix_ns: int) -> _Throttling | None:
-        """
-        Return the throttling of a process's cgroup between the readings around a window.
-
-        What one reading alone says may all be from before it.
-        """
+        # Between the readings around a window: what one reading alone has can all be from before
+        # it.
         found = self._readings.around(start_unix_ns, end_unix_ns)
         if found is None:
             return None

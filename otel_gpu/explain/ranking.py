@@ -1,4 +1,4 @@
-"""Ranking: the order of causes, and the causes of many effects as those of one."""
+"""Ranking: the order of causes, and the sums of the causes of many effects."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
@@ -11,7 +11,7 @@ from otel_gpu.state.code_lines import LineSums
 
 _T = TypeVar("_T")
 
-# Evidence is cut down when there is this many times too much of it, not each time.
+# Evidence is cut when there is this many times too much of it, not each time.
 _EVIDENCE_SLACK = 4
 
 
@@ -31,8 +31,8 @@ def added_to(causes: Iterable[Cause], usual_ns: int) -> list[Added]:
     """
     Return what causes add to what is usual, the most first.
 
-    A call that usually waits 50 ms for the device does so when something else delays it
-    as well: the usual time is taken to be of the kinds that are no fault.
+    A call that usually waits 50 ms for the device also does so when something else delays it: the
+    usual time is assigned to the kinds that are not faults.
     """
     left_ns = usual_ns
     added: list[Added] = []
@@ -51,7 +51,7 @@ class CauseSums:
     The causes of many effects, summed by kind and culprit, and by collective; bounded.
 
     Attributes:
-        left_out_ns: Time of causes that found no room: the shortest.
+        left_out_ns: Time of causes that exceeded the limit, the shortest ones.
     """
 
     def __init__(self, max_causes: int, max_evidence: int) -> None:
@@ -90,7 +90,7 @@ class CauseSums:
             self.left_out_ns += self._sums.pop(shortest).time_ns
 
     def causes(self, duration_ns: int) -> list[Cause]:
-        """Return the causes of all effects, whose duration together is given."""
+        """Return the causes of all effects; ``duration_ns`` is the sum of theirs."""
         return [
             Cause(
                 kind,
@@ -136,12 +136,9 @@ class _Sum:
 
 
 class _Vote:
-    """
-    Finds what three quarters of some time were for, without a list of all that it was for.
-
-    What is for the others is taken from what is for the leader. So if half of all time is left
-    at the end, three quarters or more were for the leader.
-    """
+    # Finds what three quarters of some time were for, without a list of all: time of others is
+    # taken from the leader's. So if half of all time is left at the end, three quarters or more
+    # were the leader's.
 
     __slots__ = ("leader", "left_ns", "time_ns")
 
@@ -163,7 +160,7 @@ class _Vote:
 
 
 def clear_resource(times: Iterable[tuple[Resource | None, int]]) -> Resource | None:
-    """Return what three quarters of some time, in nanoseconds each, were for; None: nothing known."""
+    """Return what three quarters of some time, in nanoseconds each, were for; None: not known."""
     vote = _Vote()
     for resource, time_ns in times:
         vote.add(resource, time_ns)
@@ -190,17 +187,17 @@ def _order(cause: Cause) -> tuple[int, int, int, int]:
 
 
 def share_of(time_ns: int, duration_ns: int) -> float:
-    """Return what part of an effect some time is."""
+    """Return the part of an effect's duration, 0 if it has none."""
     return time_ns / duration_ns if duration_ns else 0.0
 
 
 def fit(parts: Mapping[_T, int], most_ns: int) -> dict[_T, int]:
-    """Return parts that sum to no more than a whole, in their proportions."""
+    """Return parts scaled down in proportion to sum to no more than ``most_ns``."""
     return spread(parts, most_ns) if sum(parts.values()) > most_ns else dict(parts)
 
 
 def spread(parts: Mapping[_T, int], whole_ns: int) -> dict[_T, int]:
-    """Return parts that sum to a whole, in their proportions."""
+    """Return parts scaled in proportion to sum to ``whole_ns`` exactly."""
     total_ns = sum(parts.values())
     spread: dict[_T, int] = {}
     before_ns = 0

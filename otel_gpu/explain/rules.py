@@ -1,35 +1,34 @@
 """
-The rules of blame: what each measured state means where it was measured, and what to do.
+The rules of explanation: what each measured state means where it was measured, and what to do.
 
-Everything that is judgement is in the tables of this module; the rest of the room measures.
+All judgement is in the tables of this module; the other modules of the package measure.
 """
 
 # Some facts about waiting inside CUDA calls
-# ------------------------------------------
+#     ------------------------------------------
 #
-# A call that synchronizes has nothing to do but wait for the device, and it is the
-# driver's choice how: it spins, sleeps between two looks, polls a file of its own, or
-# lets the driver's interrupt wake it. None of that is the host's doing. What the host
-# does is make the thread wait once more after the device was done: for a CPU, for a
-# lock, for a page.
+# A call that synchronizes has nothing to do but wait for the device, and the driver chooses how: it
+# spins, sleeps between two queries, polls a file of its own, or lets the driver's interrupt wake
+# it. None of that is the host's fault. The host can make the thread wait once more after the device
+# was done: for a CPU, for a lock, for a page.
 #
-# A launch returns once the work is queued. One that takes long and has burnt a CPU
-# meanwhile found the queue full: the device is behind, and more CPU would help nobody.
+# A launch returns once the work is queued. One that takes long and used a CPU found the queue full:
+# the device is behind, and more CPU would not help.
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from otel_gpu import wire
 
-# Whose fault time is. Only a fault of the host makes an incident more than low.
+# What is at fault. Only a fault of the host makes an incident more than low.
 FAULT = "host"
-# A fault where it is known who was waited for; else it may have been input from outside.
+# A fault if the waited-for thread is known; else it can have been input from outside.
 FAULT_OF_CULPRIT = "culprit"
 NO_FAULT = "nobody"
 
 
 class CauseRule(NamedTuple):
-    """What a kind of cause means: whose fault it is, and what to do about it."""
+    """What a kind of cause means: what is at fault, and what to do about it."""
 
     kind: str
     fault: str
@@ -257,7 +256,7 @@ RULE_BY_KIND: Mapping[str, CauseRule] = {rule.kind: rule for rule in RULES}
 KINDS: tuple[str, ...] = tuple(RULE_BY_KIND)
 RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 
-# Where a thread is, as far as the meaning of its time goes.
+# Where a thread is, for the meaning of its time.
 GAP = "gap"
 SYNCHRONIZE = "synchronize"
 COPY = "copy"
@@ -276,7 +275,7 @@ ALLOCATOR_FAMILIES = frozenset(
         wire.FAMILY_HOST_FREE,
     }
 )
-# What time on a CPU means here is known from its being on a CPU.
+# Places where time counts as on a CPU only if it was observed there.
 KNOWN_BY_CPU_TIME = frozenset({GAP, LAUNCH, FULL_QUEUE})
 _PLACE_BY_FAMILY: Mapping[int, str] = {
     wire.FAMILY_SYNCHRONIZE: SYNCHRONIZE,
@@ -287,7 +286,7 @@ _PLACE_BY_FAMILY: Mapping[int, str] = {
     wire.FAMILY_KERNEL_ALIAS: FIRST_CALL,
 } | dict.fromkeys(LAUNCH_FAMILIES, LAUNCH)
 
-# By what a thread was blocked on (enrich/reasons.py), wherever it is.
+# By what a thread was blocked on (enrich/waits/reasons.py), in any place.
 _BLOCKED: Mapping[str, str] = {
     "lock": "lock",
     "gil": "gil",
@@ -300,14 +299,14 @@ _BLOCKED: Mapping[str, str] = {
     "page_fault": "page_fault",
     "reclaim": "reclaim",
     "mmap_lock": "mmap_lock",
-    # The wait is for another process, whatever it says at its end.
+    # The wait is for another process, whatever ends it.
     "child_wait": "ipc",
     "stopped": "stopped",
     "frozen": "frozen",
     "capture": "capture",
     "driver": "gpu_wait",
 }
-# And what it means instead in some places.
+# Other meanings in some places.
 _BLOCKED_AT: Mapping[str, Mapping[str, str]] = {
     SYNCHRONIZE: dict.fromkeys(("driver", "unknown", "", "sleep", "ipc"), "gpu_wait"),
     COPY: dict.fromkeys(("driver", "sleep", "ipc"), "gpu_wait"),
@@ -324,47 +323,47 @@ _ON_CPU_AT: Mapping[str, str] = {
     CHURN: "allocator_churn",
 }
 
-# What may be the fault of the thread that ended the wait, so that it is worth following.
+# Waits that can be the fault of the thread that ended them, so that it is followed.
 FOLLOWED_REASONS = frozenset({"ipc", "queue", "lock", "gil", "unknown", "child_wait"})
-# Waits with a time limit end by their timer again and again; the last one's waker is who
-# was waited for all the time.
+# Waits with a time limit end by their timer repeatedly. The last one's waker is the thread that was
+# waited for all the time.
 REPEATED_KINDS = frozenset({"ipc", "lock", "gil"})
-# A wait is nobody's fault as far as the one waited for was itself waiting for the device, used it
-# for the first time, or waited for input from outside.
+# A wait is not a fault while the waited-for thread was itself waiting for the device, used it for the
+# first time, or waited for input from outside.
 _EXCUSES = frozenset({"gpu_wait", "gpu_backpressure", "first_call"})
 _EXCUSABLE_KINDS = frozenset({"ipc", "lock", "collective_wait"})
 
 
 WARM_UP_KINDS = frozenset({"io", "ipc", "network", "page_fault", "reclaim", "mmap_lock", "fork"})
-"""What loading libraries and making contexts consists of, so that it is no fault in a first call."""
+"""Parts of loading libraries and making contexts, so no fault in a first call."""
 
 
 def place_of(family: int) -> str:
-    """Return where a thread is that is inside a call of a family."""
+    """Return the place of a thread inside a call of a family."""
     return _PLACE_BY_FAMILY.get(family, CALL)
 
 
 def blocked_kind(reason: str, place: str) -> str:
-    """Return the kind of cause that blocked time is."""
+    """Return the kind of cause of blocked time."""
     at_place = _BLOCKED_AT.get(place, {})
     return at_place.get(reason) or _BLOCKED.get(reason, "unexplained")
 
 
 def on_cpu_kind(place: str) -> str:
-    """Return the kind of cause that time on a CPU is."""
+    """Return the kind of cause of time on a CPU."""
     return _ON_CPU_AT.get(place, "unexplained")
 
 
 def can_excuse(kind: str, waited_for: str, *, has_culprit: bool) -> bool:
     """
-    Say whether a wait is excused for as long as the one waited for did something.
+    Return whether a wait is excused while the waited-for thread did something.
 
     Args:
-        kind: The wait's.
+        kind: The wait's kind.
         waited_for: The kind of what the other thread did.
-        has_culprit: Whether it is known whom that thread in turn was waiting for.
+        has_culprit: Whether it is known what that thread was waiting for in turn.
     """
-    # Ranks do one job: what one of them waits for is no input from outside of it.
+    # Ranks do one job: what one of them waits for does not come from outside.
     is_input = waited_for == "ipc" and not has_culprit and kind != "collective_wait"
     is_excuse = waited_for in _EXCUSES or is_input
     return kind in _EXCUSABLE_KINDS and is_excuse

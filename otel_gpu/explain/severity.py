@@ -1,9 +1,9 @@
 """
-How bad it is, and why: by time lost to the host, never by ratios of percentiles.
+Severity: how bad it is, and why. By time lost to the host, never by ratios of percentiles.
 
-A wait for the GPU alone is low however long it is, and so is the program's own work:
-neither is a fault of the host. Warm-up is never high: loading libraries and making contexts, with the
-reading and paging that belongs to it. That a thread has no CPU or waits for a lock belongs to no warm-up.
+A wait for the GPU alone is low however long it is, and so is the program's own work: neither is a
+fault of the host. Warm-up is never high: loading libraries and making contexts, with the reading
+and paging that belongs to it. A lack of a CPU, or a wait for a lock, does not belong to it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ _OF_OUTSIDE = "no watched thread kept it waiting"
 
 
 class Judged(NamedTuple):
-    """A severity, and why it is that, in words."""
+    """A severity, and its reason in words."""
 
     severity: str
     reason: str
@@ -48,8 +48,8 @@ def fault_ns(cause: Cause) -> int:
     """
     Return how much of a cause's time is a fault of the host.
 
-    Waiting for a thread that itself waits for the device, or for input from outside,
-    is no fault for as long as that lasts.
+    A wait for a thread that itself waits for the device, or for input from outside, is not a fault for
+    as long as that lasts.
     """
     fault = RULE_BY_KIND[cause.kind].fault
     if fault == NO_FAULT or (fault == FAULT_OF_CULPRIT and cause.culprit is None):
@@ -60,7 +60,7 @@ def fault_ns(cause: Cause) -> int:
 def _excused_ns(cause: Cause) -> int:
     excused = 0
     for other in cause.via:
-        # The one waited for stands for itself where no thread kept it waiting in turn.
+        # A waited-for thread that no thread kept waiting in turn is its own culprit.
         has_culprit = other.culprit not in (None, cause.culprit)
         if can_excuse(cause.kind, other.kind, has_culprit=has_culprit):
             excused += other.time_ns
@@ -70,19 +70,19 @@ def _excused_ns(cause: Cause) -> int:
 
 
 def lost_to_host_ns(effect: Effect, causes: Iterable[Cause]) -> int:
-    """Return how much of an effect's excess is a fault of the host; warm-up is none."""
+    """Return how much of an effect's excess is a fault of the host, without warm-up."""
     causes = tuple(causes)
     is_first = any(cause.kind == CauseKind.FIRST_CALL for cause in causes)
     return min(effect.excess_ns, sum(map(_fault_in_first_ns if is_first else fault_ns, causes)))
 
 
 def _fault_in_first_ns(cause: Cause) -> int:
-    """Return how much of a cause is a fault of the host in a call that warms up."""
     if cause.kind in WARM_UP_KINDS:
         return 0
     if cause.kind != CauseKind.LOCK:
         return fault_ns(cause)
-    # The lock is the driver's: its holder warms up as well, unless it is known to do something else.
+    # The lock is the driver's: its holder warms up as well, unless it is known to do something
+    # else.
     is_warm_up = {*WARM_UP_KINDS, CauseKind.FIRST_CALL, CauseKind.UNEXPLAINED}
     return min(fault_ns(cause), sum(via.time_ns for via in cause.via if via.kind not in is_warm_up))
 
@@ -107,8 +107,8 @@ def judge(
     Args:
         lost_to_host_ns: How much of the excess is a fault of the host.
         excess_ns: The excess.
-        window_ns: The stretch of time that it is lost of; 0 for a single effect.
-        settings: What matters.
+        window_ns: The window of the effects; 0 for a single effect.
+        settings: The limits.
         leading: The kind of the leading cause.
         effects: How many effects there are.
     """
@@ -137,28 +137,28 @@ def judge(
     return Judged(HIGH, lost)
 
 
-def judge_chronic(lost_ns: int, feeders_ns: int, settings: Settings) -> Judged:
+def judge_chronic(lost_ns: int, launching_ns: int, settings: Settings) -> Judged:
     """
-    Return the severity of a chronic cause: by what it takes of the feeder threads' time.
+    Return the severity of a chronic cause, by its share of the launching threads' time.
 
     Args:
-        lost_ns: How much time is lost.
-        feeders_ns: Of how much.
-        settings: What matters.
+        lost_ns: The lost time.
+        launching_ns: The time of the launching threads.
+        settings: The limits.
     """
-    share = format_share(lost_ns / feeders_ns if feeders_ns else 0.0)
+    share = format_share(lost_ns / launching_ns if launching_ns else 0.0)
     lost = f"{share} of the time of the threads that feed the GPU"
     if lost_ns < settings.medium_lost_ns:
         return Judged(LOW, f"{lost}, less than {format_duration(settings.medium_lost_ns)}")
     if lost_ns < settings.high_lost_ns:
         return Judged(MEDIUM, f"{lost}, less than {format_duration(settings.high_lost_ns)}")
-    if lost_ns < settings.chronic_high_share * feeders_ns:
+    if lost_ns < settings.chronic_high_share * launching_ns:
         return Judged(MEDIUM, f"{lost}, less than {format_share(settings.chronic_high_share)}")
     return Judged(HIGH, lost)
 
 
 def at_most(judged: Judged, most: str, kind: str) -> Judged:
-    """Return a severity that is no worse than the worst that its kind of cause can be."""
+    """Return a severity limited to the worst that its kind of cause can be."""
     if most == HIGH or judged.severity in (LOW, most):
         return judged
     own = _NOBODYS.get(kind, _OF_OUTSIDE)

@@ -1,4 +1,4 @@
-"""What made one step of a thread slow: the causes of its slow calls and gaps in that time."""
+"""The causes of a slow step: those of its slow calls and gaps in that time."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class StepCauses(NamedTuple):
     """
     Why a step was slow.
 
-    ``unexplained_ns`` is what no cause accounts for of the time that it took longer than usual.
+    ``unexplained_ns`` is the time over the usual duration that has no cause.
     """
 
     causes: tuple[Cause, ...]
@@ -31,9 +31,9 @@ def chains_by_thread(chains: Iterable[Chain]) -> ThreadChains:
 
 def causes_of_step(step: SlowStep, chains: ThreadChains) -> StepCauses:
     """
-    Return the causes of what was slow in a step, by their time in it, the longest first.
+    Return the causes of what was slow in a step, the longest first.
 
-    Of an effect that reaches beyond the step, each cause counts by the part that lies in it.
+    If an effect reaches beyond the step, each cause counts by the part inside the step.
     """
     activity = step.activity
     duration_ns = max(1, step.duration_ns)
@@ -43,7 +43,7 @@ def causes_of_step(step: SlowStep, chains: ThreadChains) -> StepCauses:
         for cause in chain.causes if part else ():
             time_ns = int(cause.time_ns * part)
             known = found.get((cause.kind, cause.culprit))
-            # Of several, the longest says where it was.
+            # The longest one has the location.
             most = cause if known is None or time_ns > known.time_ns else known
             time_ns += known.time_ns if known else 0
             evidence = (*known.evidence, *cause.evidence) if known else cause.evidence

@@ -1,5 +1,5 @@
 """
-The timeline: what threads were doing lately, to be asked what one did in a window.
+The timeline: what threads did lately, by thread and window.
 
 Times are ktime: stalls, calls and forks of all processes share that clock.
 """
@@ -18,30 +18,28 @@ from otel_gpu.state.reading_history import ReadingHistory
 from otel_gpu.wire.events import CudaCall, Stall
 
 Thread = tuple[int, int]
-"""pid and tid."""
-
 _T = TypeVar("_T", StallActivity, CallActivity)
 
 _PARENT = "process.parent_pid"
 _MAX_FORKS = 512
-# Of a stall or call with its event, and its places in a track and in the order of arrival.
+# A stall or call with its event, and its entries in a track and in the order of arrival.
 _INTERVAL_BYTES = 800
 # At thousands of waits a second an effect is explained a second or two after it.
 _LEAST_INTERVALS = 4_096
 _MAX_READINGS = 32
-# Intervals of a thread that are given up and not yet let go of.
+# Evicted intervals of a thread that are still in its lists.
 _MAX_GIVEN_UP = 64
-# Places in the order of arrival that are no interval's any more, beside as many as there are.
+# Stale entries in the order of arrival, beside as many as there are intervals.
 _MAX_STALE = 1024
-# Every wake-up has a moment of waiting for the CPU, too short to be a stall.
+# Every wake-up waits a moment for the CPU, too short to be a stall.
 _UNSEEN_FLOOR_NS = 5_000_000
-# A fork whose entry was not seen is known by its end only, and who waited for the
-# address space may run a moment before that is seen.
+# A fork whose entry was not seen is known by its end only, and a thread that waited for the address
+# space can run a moment before that end.
 _FORK_SLACK_NS = 1_000_000
 
 
 class _Track(Generic[_T]):
-    """The intervals of one thread, in the order of their starts."""
+    # The intervals of one thread, in the order of their starts.
 
     __slots__ = ("begin", "items", "starts", "thread")
 
@@ -49,23 +47,21 @@ class _Track(Generic[_T]):
         self.thread = thread
         self.starts: list[int] = []
         self.items: list[_T] = []
-        # Those before it are given up. The lists move at once for many of them: to take the
-        # first one off a list at every call costs more than all else here.
+        # Intervals before it are evicted. The lists move at once for many of them: removing the
+        # first entry of a list at every call costs more than all else here.
         self.begin = 0
 
     def find(self, start: int) -> int | None:
-        """Return the place of the interval with a start; None: there is none, or not any more."""
+        # The index of the interval with a start; None: there is none, or it was evicted.
         index = bisect_left(self.starts, start, self.begin)
         return index if index < len(self.starts) and self.starts[index] == start else None
 
     def insert(self, start: int, activity: _T) -> None:
-        """Put in what came late."""
         index = bisect_left(self.starts, start, self.begin)
         self.starts.insert(index, start)
         self.items.insert(index, activity)
 
     def remove(self, index: int) -> None:
-        """Let go of one interval."""
         if index > self.begin:
             del self.starts[index]
             del self.items[index]
@@ -73,7 +69,6 @@ class _Track(Generic[_T]):
             self.give_up_oldest()
 
     def give_up_oldest(self) -> None:
-        """Let go of the first interval."""
         self.begin += 1
         if self.begin == _MAX_GIVEN_UP or self.begin == len(self.starts):
             del self.starts[: self.begin]
@@ -82,14 +77,14 @@ class _Track(Generic[_T]):
 
 
 class _Tracks(Generic[_T]):
-    """Intervals of threads that do not overlap within one thread, oldest given up first."""
+    # Intervals of threads that do not overlap within one thread, oldest evicted first.
 
     def __init__(self, max_all: int, max_thread: int) -> None:
         self._max_all = max_all
         self._max_thread = max_thread
         self._tracks: dict[Thread, _Track[_T]] = {}
         self._tids: dict[int, set[int]] = {}
-        # In the order of arrival; may name what a thread has given up itself.
+        # In the order of arrival; can name intervals that a thread has evicted itself.
         self._order: deque[tuple[_Track[_T], int]] = deque()
         self._size = 0
         self.given_up = 0
@@ -115,7 +110,7 @@ class _Tracks(Generic[_T]):
             starts.append(start)
             track.items.append(activity)
         elif (index := track.find(start)) is not None:
-            # Said twice: once on its own, once with the gap around it.
+            # Sent twice: once on its own, once with the gap around it.
             track.items[index] = activity
             return
         else:
@@ -123,14 +118,14 @@ class _Tracks(Generic[_T]):
         self._order.append((track, start))
         self._size += 1
         if len(starts) - track.begin > self._max_thread:
-            # As _give_up would: of a busy thread each new one costs the oldest.
+            # As _give_up would: in a busy thread each new one costs the oldest.
             self.given_up += 1
             self._size -= 1
             track.give_up_oldest()
         if len(self._order) > self._max_all:
             track, start = self._order.popleft()
             starts = track.starts
-            # Of a busy thread nearly all were given up long ago.
+            # In a busy thread nearly all were evicted long ago.
             if starts and starts[track.begin] <= start:
                 oldest = track.find(start)
                 if oldest is not None:
@@ -144,7 +139,7 @@ class _Tracks(Generic[_T]):
                 self._give_up(track, index)
 
     def find(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[_T]:
-        """Return the intervals that lie in the window at least partly, in order."""
+        # The intervals that overlap the window, in order.
         track = self._tracks.get(thread)
         if track is None:
             return []
@@ -154,22 +149,20 @@ class _Tracks(Generic[_T]):
         return [item for item in track.items[index:end] if item.event.end_ktime_ns > start_ktime_ns]
 
     def count_threads(self, pid: int) -> int:
-        """Return of how many threads of a process anything is remembered."""
         return len(self._tids.get(pid, ()))
 
     def threads(self, pid: int) -> dict[int, int]:
-        """Return of which threads of a process anything is remembered, and how much."""
+        # The threads of a process with intervals, and how many each has.
         tracks = ((tid, self._tracks[pid, tid]) for tid in self._tids.get(pid, ()))
         return {tid: len(track.items) - track.begin for tid, track in tracks}
 
     def forget(self, pid: int, program_ktime_ns: int) -> None:
-        """Let go of the intervals of a program."""
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
             for index in reversed(range(track.begin, len(track.items))):
                 if track.items[index].event.program_ktime_ns == program_ktime_ns:
                     self._remove(track, index)
-        # What ended is not kept for its place.
+        # Intervals of ended programs are not kept for their place in the order.
         if len(self._order) > 2 * self._size + _MAX_STALE:
             self._order = deque(one for one in self._order if one[0].find(one[1]) is not None)
 
@@ -210,7 +203,7 @@ class EventTimeline:
         self.unix_offset_ns = 0
 
     def know(self, process: Program) -> None:
-        """Remember that a process is watched, so that its threads' stalls are seen."""
+        """Note that a process is watched, so that its threads' stalls are seen."""
         if process is self._latest:
             return
         self._latest = process
@@ -223,11 +216,11 @@ class EventTimeline:
         self._watched[pid] = parent_pid
 
     def is_watched(self, pid: int) -> bool:
-        """Say whether the stalls of a process would be known."""
+        """Return whether the stalls of a process would be known."""
         return pid in self._watched
 
     def are_related(self, pid: int, other_pid: int) -> bool:
-        """Say whether one watched process is the ancestor of both, or they are one."""
+        """Return whether one watched process is the ancestor of both, or they are one."""
         return bool(self._lineage(pid) & self._lineage(other_pid))
 
     def _lineage(self, pid: int) -> set[int]:
@@ -238,23 +231,23 @@ class EventTimeline:
         return found
 
     def add_stall(self, activity: StallActivity) -> None:
-        """Remember a stall, and that its process is watched."""
+        """Keep a stall; its process is watched."""
         self.know(activity.process)
         self.unix_offset_ns = activity.start_unix_ns - activity.event.start_ktime_ns
         self._stalls.add(activity)
 
     def add_call(self, activity: CallActivity) -> None:
-        """Remember a call, and that its process is watched; of calls in calls only the latter."""
+        """Keep an outermost call; its process is watched."""
         if activity.process is not self._latest:
             self.know(activity.process)
         event = activity.event
         self.unix_offset_ns = activity.start_unix_ns - event.start_ktime_ns
-        # What lies within an outermost call is a part of it.
+        # A call inside an outermost call is a part of it.
         if not event.parent_start_ktime_ns:
             self._calls.add(activity)
 
     def add_fork(self, activity: ForkActivity) -> None:
-        """Remember a fork, and who is whose child: that may not be so any more later."""
+        """Keep a fork, and the child's parent, which can be another one later."""
         self._forks.append(activity)
         self._forks_of.setdefault(activity.event.pid, deque()).append(activity)
         if len(self._forks) > _MAX_FORKS:
@@ -267,15 +260,15 @@ class EventTimeline:
         self._latest = None
 
     def stalls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[StallActivity]:
-        """Return the stalls of a thread that lie in a window at least partly, in order."""
+        """Return the stalls of a thread that overlap a window, in order."""
         return self._stalls.find(thread, start_ktime_ns, end_ktime_ns)
 
     def calls(self, thread: Thread, start_ktime_ns: int, end_ktime_ns: int) -> list[CallActivity]:
-        """Return the chosen outermost calls of a thread in a window, in order."""
+        """Return the recorded outermost calls of a thread in a window, in order."""
         return self._calls.find(thread, start_ktime_ns, end_ktime_ns)
 
     def makes_calls(self, thread: Thread) -> bool:
-        """Say whether any chosen call of a thread is remembered."""
+        """Return whether any recorded call of a thread is kept."""
         return thread[1] in self._calls.threads(thread[0])
 
     def busiest_thread(self, pid: int) -> int:
@@ -297,7 +290,7 @@ class EventTimeline:
         ]
 
     def add_times(self, activity: TimesActivity) -> None:
-        """Remember how long the threads of each process waited for a CPU so far."""
+        """Keep how long the threads of each process waited for a CPU so far."""
         sums: dict[int, int] = {}
         for time in activity.times:
             if time.state == wire.STATE_RUN_QUEUE:
@@ -310,10 +303,10 @@ class EventTimeline:
 
     def unseen_run_queue_ns(self, thread: Thread, start_unix_ns: int, window_ns: int) -> int:
         """
-        Return how long a thread waited for a CPU around a window without a stall to show it.
+        Return how long a thread waited for a CPU around a window without a stall that shows it.
 
-        Stalls of threads that feed no GPU are sent from a floor on, the totals are exact.
-        They are of the whole process, so they are not asked where it has more threads.
+        Stalls of threads that make no CUDA calls are sent above a floor, and the totals are exact.
+        They are of the whole process, so they do not count if it has more threads.
         """
         pid, _ = thread
         readings = self._run_queues.get(pid)
@@ -333,11 +326,11 @@ class EventTimeline:
         return unseen_ns if unseen_ns > _UNSEEN_FLOOR_NS else 0
 
     def forget(self, program: tuple[int, int]) -> None:
-        """Let go of what the threads of a program did that ended; of its lineage others may ask."""
+        """Forget the intervals of a program that ended. Its lineage is kept for others."""
         self._stalls.forget(*program)
         self._calls.forget(*program)
         self._run_queues.pop(program[0], None)
 
     def given_up(self) -> Counter[str]:
-        """Return how many intervals found no room in the end."""
+        """Return how many intervals exceeded the limits."""
         return Counter(stalls=self._stalls.given_up, calls=self._calls.given_up)

@@ -1,5 +1,5 @@
 """
-Bounds: what is behind each class that a verdict names, by the nodes of the time tree that dominate it.
+The nodes of the time tree that dominate each class of a verdict.
 
 A path ends where no child has most of the time, so a bystander is never named for having samples.
 """
@@ -12,7 +12,7 @@ from otel_gpu.explain.accounting.time_tree import UNKNOWN
 from otel_gpu.explain.accounting.verdicts import CLASS_BY_STATE, STARVED
 from otel_gpu.explain.chains import Cause, CauseKind, Incident, TimeNode, Verdict
 
-# Where the account names no one, effects can: a quota is known of them only.
+# Time accounting names no one for these, and effects can: only they know a quota.
 _STATES: Mapping[str, str] = {
     CauseKind.PREEMPTION: "run_queue",
     CauseKind.CPU_QUOTA: "run_queue",
@@ -22,11 +22,11 @@ _PHRASED: Mapping[str, str] = {CauseKind.PREEMPTION: CauseKind.RUN_QUEUE}
 
 def with_bounds(verdict: Verdict, incidents: Iterable[Incident] = ()) -> Verdict:
     """
-    Return a verdict with what is behind each class that it names.
+    Return a verdict with the path of nodes behind each of its classes.
 
     Args:
         verdict: Has the classes and the time tree.
-        incidents: Of all processes. They name who it was where the account of times names no one.
+        incidents: Of all processes. They name culprits that time accounting does not know.
     """
     if verdict.time_tree is None or not verdict.bounds:
         return verdict
@@ -55,7 +55,7 @@ def _path(tree: TimeNode, name: str, causes: Iterable[Cause]) -> Iterator[TimeNo
         alike = [cause for cause in causes if _state_of(cause.kind) == branch.state]
         found = [branch, *(_of_effects(branch, alike) or found[1:])]
     if name == STARVED and len(found) == 1:
-        # Many who each had the CPU for a while: the one of them that had it longest.
+        # Many processes had the CPU for a while: name the one that had it longest.
         hogs = (node for node in branch.children if node.who)
         found += sorted(hogs, key=lambda node: -node.time_ns)[:1]
     yield from (node._replace(children=()) for node in found)
@@ -69,7 +69,7 @@ def _dominant_below(parent: TimeNode, least_ns: int) -> Iterator[TimeNode]:
 
 
 def _of_effects(branch: TimeNode, causes: Iterable[Cause]) -> list[TimeNode]:
-    """Return the nodes that the causes of effects make, if one culprit or quota dominates."""
+    # Nodes that the causes of effects make, if one culprit or quota dominates.
     sums: dict[tuple[str, int], list[Cause]] = {}
     for cause in causes:
         culprit_pid = cause.culprit.pid if cause.culprit else 0

@@ -1,9 +1,9 @@
 """
-Account causes: what the account of a process's time says that kept its feeder threads.
+Causes from time accounting: what kept the launching threads of a process waiting.
 
-Several causes can be about one thread: it ended waits of several kinds, or for several files. The
-samples of that thread are the same ones each time, and those of a sum of causes count once. So causes
-have no lines before it is known which of them are told of together.
+Several causes can be about one thread: it ended waits of several kinds, or for several files. They
+share that thread's samples, and a sum of causes counts them once. So causes get their lines only
+when it is known which of them are reported together.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from otel_gpu.enrich.identity.identities import Program
 from otel_gpu.enrich.thread_times import ThreadTime
 from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import state_of_kind
-from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, IDLE
+from otel_gpu.explain.accounting.time_tree import HOST, HOST_WORK, IDLE, LAUNCHING
 from otel_gpu.explain.chains import Cause, Culprit, Evidence, TimeNode
 from otel_gpu.explain.code_locations import CodeLocations, Worker
 from otel_gpu.explain.rules import NO_FAULT, RULE_BY_KIND
@@ -22,18 +22,21 @@ from otel_gpu.state.cpu_samples import AT_WORK, EVERYWHERE
 from otel_gpu.state.thread_names import ThreadNames
 
 OWN = frozenset({HOST_WORK, "sleep"})
-"""What a thread does itself, where nobody keeps it waiting: no fault of the host, and lost."""
+"""
+What a thread does itself while nothing keeps it waiting: time is lost, and not by the host's fault.
+"""
 NOBODY = 0
-"""In place of the pid of a culprit."""
+"""Stands for the pid of a culprit that is not known."""
 
 _NOT_LOST = frozenset({"gpu_wait", "api", IDLE})
-# Of these the culprit, in a chain, is whom it waited for; here the end of the chain has no other.
+# The culprit of these in a chain is the thread that was waited for. At the end of a chain there is
+# none.
 _WAITS = frozenset({"run_queue", "lock", "gil", "ipc"})
-# What one who is not watched waits for is not known.
+# What an unwatched process waits for is not known.
 _UNEXPLAINED = "unexplained"
 
 _Name = tuple[str, int]
-"""Kind of a cause, and the pid of its culprit: what causes are summed by."""
+"""Kind of a cause, and the pid of its culprit. Causes are summed by it."""
 
 
 class AccountCauses:
@@ -41,12 +44,12 @@ class AccountCauses:
     Makes causes of the nodes of a time tree.
 
     Args:
-        process: Whose time it is.
-        start_unix_ns: When it began.
-        end_unix_ns: When it ended.
+        process: The process whose time it is.
+        start_unix_ns: Start of the window.
+        end_unix_ns: End of the window.
         places: Where threads were.
-        times: What the account says of the process.
-        names: Knows what processes are called that are not watched.
+        times: The times of the process.
+        names: Names of unwatched processes.
     """
 
     def __init__(
@@ -63,16 +66,16 @@ class AccountCauses:
         self._window = start_unix_ns, end_unix_ns
         self._places = places
         self._whereabouts = ThreadLocations(places, times) if places else None
-        # Who worked, or had the CPU: by the names of a cause and of the one below it.
+        # Threads that worked or had the CPU, by the names of a cause and of the one below it.
         self._workers: dict[tuple[_Name, ...], dict[Worker, None]] = {}
 
     def causes(self, tree: TimeNode, least_ns: int = 0) -> Iterator[Cause]:
         """
-        Yield what of a tree is lost, without lines.
+        Yield the causes of lost time in a tree, without lines.
 
         Args:
             tree: With all its nodes.
-            least_ns: Kinds of causes that take less together are left out.
+            least_ns: Kinds whose causes take less time together are left out.
         """
         found: list[tuple[str, TimeNode, str]] = []
         together_ns: Counter[str] = Counter()
@@ -91,11 +94,12 @@ class AccountCauses:
 
     def with_lines(self, cause: Cause, pids: Iterable[int]) -> Cause:
         """
-        Return a cause, which may be the sum of several of its kind, with lines, and those below it.
+        Return a cause, or the sum of several of its kind, with lines in it and in the causes below
+        it.
 
         Args:
             cause: The cause.
-            pids: The culprits of those that it is the sum of.
+            pids: The culprits of the summed causes.
         """
         names = [(cause.kind, pid) for pid in pids]
         via = tuple(
@@ -112,13 +116,13 @@ class AccountCauses:
         cause = Cause(kind, node.time_ns, node.share, culprit, evidence, via, node.resource)
         self._note(cause)
         for one in via:
-            # Who had the CPU that it waited for is not known here.
+            # Which process had the CPU that it waited for is not known here.
             if one.kind == HOST_WORK:
                 self._note(cause, one)
         return cause
 
     def _via(self, node: TimeNode) -> Cause:
-        # What stands for many small ones is no kind of its own.
+        # A sum of many small nodes has no kind of its own.
         kind = node.state if node.state in RULE_BY_KIND else _UNEXPLAINED
         end = self._culprit_of(node)
         culprit = None if kind in _WAITS or kind == _UNEXPLAINED else end
@@ -133,21 +137,22 @@ class AccountCauses:
         return self._names.named(culprit) if self._names else culprit
 
     def _note(self, *causes: Cause) -> None:
-        """Note who worked, or had the CPU, for the last of these; nobody else: the process itself."""
+        # The thread that worked, or had the CPU, for the last of these causes. No culprit: the
+        # process itself.
         kind, who = causes[-1].kind, causes[-1].culprit
         if kind == HOST_WORK:
             worker = (
-                (who.pid, who.tid or None, AT_WORK) if who else (self._process.pid, None, FEEDING)
+                (who.pid, who.tid or None, AT_WORK) if who else (self._process.pid, None, LAUNCHING)
             )
         elif kind == "run_queue" and who is not None:
-            # One process is one hog, and none of its threads is named.
+            # One process is one hog; none of its threads is named.
             worker = (who.pid, who.tid or None, EVERYWHERE)
         else:
             return
         self._workers.setdefault(tuple(map(_name_of, causes)), {})[worker] = None
 
     def _lines(self, names: Collection[tuple[_Name, ...]]) -> CodeLines:
-        """Return the lines of all who worked for causes of these names, of each of them once."""
+        # Lines of all threads that worked for causes of these names, each thread once.
         if self._places is None:
             return NO_LINES
         workers = {worker: None for name in names for worker in self._workers.get(name, ())}

@@ -1,29 +1,30 @@
 """
-Chronic causes: what takes much of the feeder threads' time in every stretch of it.
+Chronic causes: what takes much of the launching threads' time in each window.
 
-An effect is slow by its own past. A program that always waits has no such past, and no effects; the
-account of its threads' time says all the same how long it waited, and for whom.
+An effect is slow compared to its own past. A program that always waits has no such past, and no
+effects. Time accounting still knows how long it waited, and what for.
 """
 
 # Chronic and acute
-# -----------------
+#     -----------------
 #
-# Both are told of the same time: a hog that holds up some calls much and all calls a little is behind
-# effects, and in the account. Each nanosecond counts once. What the effects of a stretch say of a cause
-# is taken off what the account says of it, and only if much is left is the cause chronic; or if there are
-# many of them: gaps before a copy have no median, and neither do those of a short program. Then it is
-# one incident: where an acute one of the same process, kind and culprit is open, its effects are the
-# examples of the chronic one. Effects also know better than the account: that a CPU quota kept a
-# thread from its CPU, or that it worked on a fork. What they claim is not told again by another name.
+# Both report the same time: a hog that delays some calls much and all calls a little is behind
+# effects, and in the accounting. Each nanosecond counts once. Time that effects of a window
+# attribute to a cause is subtracted first. Only a large remainder is chronic, or a cause with many
+# effects: gaps before a copy have no median, and a short program has none. Then it is one incident:
+# if an acute incident of the same process, kind and culprit is open, its effects are the examples
+# of the chronic one. Effects also know more than accounting: that a CPU quota kept a thread from
+# its CPU, or that it worked on a fork. Time that they attribute so is not reported under another
+# kind.
 #
-# What is not lost
-# ----------------
+#     What is not lost
+#     ----------------
 #
-# A process that mostly waits for its device loses nothing by what the host does meanwhile. The device
-# has nothing to do after a synchronize call, until the next launch, and so has lost what keeps the
-# thread from going on there, or from returning from that call. What the driver does inside of other
-# calls is its own affair, and the first call of an API is warm-up. The work of a process that mostly
-# waits for requests keeps nobody from anything.
+# A process that mostly waits for its device loses nothing by the host's work during that wait. The
+# device is idle after a synchronize call, until the next launch. So it loses what keeps the thread
+# from going on there, or from returning from that call. What the driver does inside other calls is
+# its own affair, and the first call of an API is warm-up. The work of a process that mostly waits
+# for requests delays no one.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -55,12 +56,12 @@ _DRIVERS = frozenset({"io", "ipc", "sleep", "other"})
 
 class Chronic(NamedTuple):
     """
-    A cause that takes much of the time of a process's feeder threads in a stretch of it.
+    A cause that takes much of the time of a process's launching threads in a window.
 
-    ``lost_ns`` is how much of it is lost, of ``feeders_ns``; less than ``least_ns`` does not matter.
-    ``most`` is the worst that it can be: what the program does itself is never high, and low as long
-    as it is not most of its time or somebody keeps it from going on as well. ``pids`` are of all who
-    have a part in it.
+    ``lost_ns`` is how much of ``launching_ns`` is lost; less than ``least_ns`` does not matter.
+    ``most`` is the highest severity allowed. A program's own work is never high. It is low unless
+    it is most of the time and nothing else keeps the program waiting. ``pids`` are all culprits
+    that have a part in it.
     """
 
     process: Program
@@ -69,18 +70,18 @@ class Chronic(NamedTuple):
     cause: Cause
     lost_ns: int
     least_ns: int
-    feeders_ns: int
+    launching_ns: int
     most: str
     pids: frozenset[int]
 
     @property
     def culprit_pid(self) -> int:
-        """The pid of who is to blame, 0: nobody, or not known."""
+        """The pid of the culprit, 0 if there is none or it is not known."""
         culprit = self.cause.culprit
         return culprit.pid if culprit else 0
 
     def without(self, time_ns: int) -> "Chronic":
-        """Return the same with less time."""
+        """Return the same cause with ``time_ns`` less time."""
         cause = self.cause
         left_ns = max(0, cause.time_ns - time_ns)
         share = cause.share * left_ns / max(1, cause.time_ns)
@@ -91,7 +92,7 @@ class Chronic(NamedTuple):
 
 
 class ChronicFinding(NamedTuple):
-    """All chronic causes of one program in one stretch of time; there may be none."""
+    """All chronic causes of one program in one window; can be empty."""
 
     process: Program
     end_unix_ns: int
@@ -99,22 +100,25 @@ class ChronicFinding(NamedTuple):
 
 
 FiguresOf = Callable[[ProcessKey], Figures | None]
-"""Returns what a program did in a stretch of time; None: nothing."""
+"""Returns what a program did in a window; None: nothing."""
 
 
 class FindLate(Protocol):
-    """Finds for whom a program waited in a stretch of time; False: nobody does."""
+    """Finds the ranks that a program waited for in a window; False: none of them is known."""
 
     def __bool__(self) -> bool: ...
 
     def find(
         self, figures: Figures, figures_of: FiguresOf, start: int, end: int, /
     ) -> Iterable[Chronic]:
-        """Yield for whom, by its figures and those of others, from begin to end."""
+        """
+        Yield chronic causes from ``start`` to ``end`` (Unix ns), by the figures of it and of
+        others.
+        """
 
 
 FindMore = Callable[[Figures, int, int], Iterable[Chronic]]
-"""Finds what else a program lost in a stretch of time."""
+"""Finds what else a program lost in a window, from and until a Unix time."""
 
 
 def find_chronic(
@@ -131,18 +135,18 @@ def find_chronic(
 
     Args:
         figures: What was counted in the window.
-        start_unix_ns: When it began.
-        end_unix_ns: When it ended.
-        settings: What matters.
+        start_unix_ns: Start of the window.
+        end_unix_ns: End of the window.
+        settings: The limits.
         places: Where threads were.
         resources: What other processes wait for.
-        names: What others are called.
+        names: Names of other processes.
     """
     verdict = find_verdict(figures, grow(figures.times, None, resources), settings)
     if verdict is None or verdict.time_tree is None or not knows_waits(figures.times):
         return
-    feeders_ns = verdict.time_tree.time_ns
-    if feeders_ns < settings.minimum_budget_ns:
+    launching_ns = verdict.time_tree.time_ns
+    if launching_ns < settings.minimum_budget_ns:
         return
     start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
     idle_share = verdict.shares[IDLE]
@@ -157,15 +161,15 @@ def find_chronic(
     account = AccountCauses(figures.process, start_unix_ns, end_unix_ns, places, times, names)
     least_ns = max(
         1,
-        round(settings.chronic_share * feeders_ns),
-        # Of one that lived shorter, as long as it did.
-        settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, feeders_ns) // _NS_PER_S,
+        round(settings.chronic_share * launching_ns),
+        # A program that lived shorter loses in proportion.
+        settings.chronic_lost_ns * min(end_unix_ns - start_unix_ns, launching_ns) // _NS_PER_S,
     )
-    # Hundreds of neighbours that had the CPU for a moment are causes, too, and matter to nobody.
+    # Hundreds of neighbours that had the CPU for a moment are causes, too, and too small to report.
     sums.add(account.causes(tree, least_ns) if tree else ())
     lost = [
         _Lost(cause, cause.time_ns if cause.kind in OWN else fault_ns(cause), _pids_of(cause))
-        for cause in sums.causes(feeders_ns)
+        for cause in sums.causes(launching_ns)
     ]
     large = [one for one in lost if one.time_ns >= least_ns]
     small = [one for one in lost if one.time_ns < least_ns]
@@ -174,7 +178,7 @@ def find_chronic(
     for cause, lost_ns, pids in found:
         most = HIGH
         if cause.kind in OWN:
-            is_most = lost_ns >= settings.high_share * feeders_ns
+            is_most = lost_ns >= settings.high_share * launching_ns
             most = MEDIUM if is_most and not is_kept else LOW
         yield Chronic(
             figures.process,
@@ -183,7 +187,7 @@ def find_chronic(
             account.with_lines(cause, pids),
             lost_ns,
             least_ns,
-            feeders_ns,
+            launching_ns,
             most,
             pids - {NOBODY},
         )
@@ -200,14 +204,15 @@ def _pids_of(cause: Cause) -> frozenset[int]:
 
 
 def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
-    """Yield one for all of a kind: thirty workers that are each waited for a little."""
+    # One for all of a kind: thirty workers that are each waited for a little.
     kinds: dict[str, list[_Lost]] = {}
     for one in lost:
         kinds.setdefault(one.cause.kind, []).append(one)
     for kind, alike in kinds.items():
         longest = max(alike, key=lambda one: one.time_ns).cause
         time_ns = sum(one.cause.time_ns for one in alike)
-        # Workers stand for each other; one of many who had the CPU is not to blame for the others.
+        # Workers do the same work. Of many processes that had the CPU, one does not stand for the
+        # others.
         is_named = kind != "run_queue" or longest.time_ns >= _MAJORITY * time_ns
         via = CauseSums(_MAX_CAUSES, settings.max_evidence)
         for one in alike:
@@ -226,7 +231,7 @@ def _together(lost: Iterable[_Lost], settings: Settings) -> Iterator[_Lost]:
 def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool:
     state = state_of(time.state, time.context, time.reason)
     if is_gpu_bound:
-        # In a gap, it is the call before that.
+        # In a gap, it is the call before the gap.
         api = API_BY_NUMBER.get(time.wait.api)
         is_device_done = api is not None and api.family == wire.FAMILY_SYNCHRONIZE
         return is_device_done and time.state != wire.STATE_ON_CPU and state != "sleep"
@@ -236,10 +241,10 @@ def _may_be_lost(time: ThreadTime, *, is_gpu_bound: bool, is_idle: bool) -> bool
 
 
 def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
-    """Yield times without those of the first call of each API, as far as these can be told apart."""
+    # Without the first call of each API, if its time is known.
     left_ns = dict(figures.warm_up_ns)
-    # What it was blocked on is not known: all may have been what would be blamed. That it had to wait
-    # for a CPU is no part of warming up.
+    # What a first call was blocked on is not known, so any blocked time can be its own. A wait for
+    # a CPU does not belong to warm-up.
     for time in sorted(figures.times, key=lambda time: -time.time_ns):
         first_ns = left_ns.get(time.wait.api, 0)
         is_blocked = time.state == wire.STATE_BLOCKED and time.context != wire.CONTEXT_GAP
@@ -255,30 +260,30 @@ def _after_warm_up(figures: Figures) -> Iterator[ThreadTime]:
 
 class ChronicCauses:
     """
-    Looks for chronic causes in stretches of the stream's time.
+    Finds chronic causes in windows of the stream's time.
 
     Args:
-        ledger: Is to be told of every reading after ``observe`` was.
+        state: Gets every reading after ``observe_reading`` was called for it.
         settings: The limits.
-        more: Says what else a program lost in a stretch, by its figures, its begin and its end.
-        late: Says for whom it waited.
+        more: Finds what else a program lost in a window.
+        late: Finds the ranks that it waited for.
 
     Attributes:
-        places: Where threads were, since the stretch began.
-        names: What others are called.
+        places: Where threads were, since the window began.
+        names: Names of other processes.
     """
 
     def __init__(
         self,
-        ledger: CaptureState,
+        state: CaptureState,
         settings: Settings,
         more: FindMore | None = None,
         late: FindLate | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._state = state
         self._more = more
         self._late = late
-        # Of programs that ended in this stretch.
+        # Programs that ended in this window.
         self._gone: dict[ProcessKey, Figures] = {}
         self._settings = settings
         self.places = CodeLocations(settings.max_processes)
@@ -289,49 +294,49 @@ class ChronicCauses:
         self._found: deque[ChronicFinding] = deque()
 
     def begin(self, unix_ns: int) -> None:
-        """Take in that a capture begins: no stretch reaches from one into another."""
+        """Begin a capture: no window reaches from one into another."""
         self.close()
         self._begin_unix_ns = self._read_unix_ns = unix_ns
 
     def observe_reading(self, unix_ns: int) -> None:
-        """Take in that the account is read, before that reading is in the ledger."""
+        """Note a reading, before it is in the state."""
         if self._begin_unix_ns is None:
             self._begin_unix_ns = unix_ns
-        # What was read at one moment can be several activities.
+        # One reading can be several activities.
         if unix_ns != self._read_unix_ns:
             if self._read_unix_ns - self._begin_unix_ns >= self._settings.chronic_window_ns:
-                self._end_stretch()
+                self._end_window()
             self._read_unix_ns = unix_ns
 
     def forget(self, program: ProcessKey) -> None:
-        """Look at what a program did that ended, before the ledger forgets it."""
-        figures = self._ledger.figures_of(program, self._begin)
+        """Examine a program that ended, before the state forgets it."""
+        figures = self._state.figures_of(program, self._begin)
         if figures is not None and figures.times and self._begin_unix_ns is not None:
-            self._look([figures], self._read_unix_ns)
+            self._find([figures], self._read_unix_ns)
             if len(self._gone) < _MAX_GONE:
                 self._gone[program] = figures
         self.places.forget(program[0])
 
     def close(self) -> None:
-        """Look at what came since the last stretch ended: nothing follows."""
+        """End the last window."""
         if self._begin_unix_ns is not None and self._read_unix_ns > self._begin_unix_ns:
-            self._end_stretch()
+            self._end_window()
 
     def take(self, unix_ns: int | None) -> Iterator[ChronicFinding]:
-        """Yield what was found in the stretches that ended by then, each once; None: in all."""
+        """Yield once what was found in windows that ended by ``unix_ns``; None: in all."""
         while self._found and (unix_ns is None or self._found[0].end_unix_ns <= unix_ns):
             yield self._found.popleft()
 
-    def _end_stretch(self) -> None:
-        self._look(self._ledger.figures(self._begin).values(), self._read_unix_ns)
-        self._begin, self._begin_unix_ns = self._ledger.mark(), self._read_unix_ns
+    def _end_window(self) -> None:
+        self._find(self._state.figures(self._begin).values(), self._read_unix_ns)
+        self._begin, self._begin_unix_ns = self._state.mark(), self._read_unix_ns
         self._gone.clear()
         self.places.age()
 
-    def _look(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
+    def _find(self, figures: Iterable[Figures], end_unix_ns: int) -> None:
         figures = tuple(figures)
         resources = resources_of(figures)
-        # Of those only that are asked for: programs may end by the thousand, each with a look of its own.
+        # Only of programs that are asked for: thousands can end, each in a window of its own.
         figures_of = cache(self._figures_of)
         assert self._begin_unix_ns is not None  # noqa: S101 -- a reading began it
         for one in figures:
@@ -348,7 +353,7 @@ class ChronicCauses:
                 self._found.append(ChronicFinding(one.process, end_unix_ns, chronic))
 
     def _figures_of(self, program: ProcessKey) -> Figures | None:
-        """Return what a program did in this stretch, also of one that ended in it."""
-        figures = self._ledger.figures_of(program, self._begin)
+        # Also of a program that ended in this window.
+        figures = self._state.figures_of(program, self._begin)
         has_any = figures is not None and (figures.series or figures.times)
         return figures if has_any else self._gone.get(program)

@@ -1,16 +1,16 @@
 """
-Recent times: in what the threads of a process spent a window, as its time account says.
+What the threads of a process spent a window on, from readings of its time accounting.
 
-A wait is sent when it ends. What a thread that others wait for is in right now, or spent in waits too short
-to be sent, is known by the account alone: by what it was blocked on, and who ended those waits that did end.
+A wait is sent when it ends. Only accounting knows the wait that a thread is in now, and time spent
+in waits too short to be sent: what they were blocked on, and which thread ended those that ended.
 """
 
 # Which thread it was
-# -------------------
+#     -------------------
 #
-# The account is of a process. It tells threads that feed a GPU from those that make no calls. Where there are
-# several of the same sort, so that their time is more than the window, it is not known which of them did
-# what, and nothing is said of a single one. Of a rank, which is a process, it is what its threads did together.
+# Accounting is by process. It separates launching threads from those that make no calls. Where
+# several threads of one sort spend more time than the window has, it is not known which of them did
+# what, and nothing is reported of a single one. A rank is a process, so its threads count together.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,19 +29,19 @@ from otel_gpu.state.differences import moved_by_name
 from otel_gpu.state.time_accounting import Account, Reading, compare
 
 _MAX_READINGS: Final = 32
-# Of an entry of a reading, with what only it refers to.
+# One entry of a reading, with what only it refers to.
 _ENTRY_BYTES: Final = 250
-# Entries of all readings of all processes.
+# In all readings of all processes.
 _MAX_ENTRIES: Final = 65_536
-# More than its window a thread does not spend; readings and windows do not end at the same moment.
+# One thread spends no more than the window, but readings and windows do not end at the same time.
 _ONE_THREAD: Final = 1.25
-# Of the readings that a window touches, what it has to be of.
+# The least part of the touched readings that a window has to cover.
 _LEAST_PART: Final = 0.5
-# How many readings may be due.
+# How many readings may be missing after the last one.
 _MOST_AHEAD: Final = 2.0
 
 _Figures = tuple[int, int, int]
-"""time_ns, count and ended_ns."""
+"""``time_ns``, ``count`` and ``ended_ns``."""
 
 
 @dataclass(slots=True)
@@ -51,13 +51,13 @@ class _Reading:
     spent: dict[TimeKind, _Figures]
 
     def touches(self, start_unix_ns: int, end_unix_ns: int) -> bool:
-        """Say whether a part of it lies in a window."""
         return self.start_unix_ns < end_unix_ns and start_unix_ns < self.end_unix_ns
 
     def inside(self, start_unix_ns: int, end_unix_ns: int) -> Iterator[tuple[TimeKind, float]]:
-        """Yield what was spent in a window at least partly, and which part of it was in there."""
+        """Yield each kind with time in the window, and the part of its time that is inside."""
         going_on = {kind for kind, figures in self.spent.items() if _goes_on(kind, figures)}
-        # A wait of one thread that has not ended is at the end of what was read, and the rest before it.
+        # A wait of one thread that has not ended is at the end of the reading, and the rest is
+        # before it.
         going_on_ns = sum(self.spent[kind][0] for kind in going_on)
         is_one = going_on_ns <= self.end_unix_ns - self.start_unix_ns
         middle_unix_ns = self.end_unix_ns - going_on_ns if is_one else self.end_unix_ns
@@ -81,7 +81,7 @@ class _Process:
         return sum(len(one.spent) for one in self.readings)
 
     def merge_older(self) -> None:
-        """Make one of two each of the older half: what is long ago is known less finely."""
+        """Merge the older half in pairs: what is long ago is known less finely."""
         half = _MAX_READINGS // 2
         older = self.readings[:half]
         merged = []
@@ -93,10 +93,10 @@ class _Process:
 
 
 class RecentTimes:
-    """The latest readings of the time accounts of processes, as what was spent between them; bounded."""
+    """The latest readings of the time accounting of processes, as differences; bounded."""
 
     def __init__(self) -> None:
-        # By pid, those that were read last at the end.
+        # By pid, the last read at the end.
         self._processes: OrderedDict[int, _Process] = OrderedDict()
         self._size = 0
         self._begin_unix_ns = 0
@@ -111,7 +111,7 @@ class RecentTimes:
         self._latest_programs: set[ProcessKey] = set()
 
     def begin(self, unix_ns: int) -> None:
-        """Take in that a capture begins: nothing was counted before it."""
+        """Begin a capture: nothing was counted before it."""
         self._begin_unix_ns = unix_ns
         self._processes.clear()
         self._size = 0
@@ -120,7 +120,7 @@ class RecentTimes:
         self, activity: TimesActivity, account_of: Callable[[ProcessKey], Account | None]
     ) -> None:
         """
-        Take in a reading.
+        Add a reading.
 
         Args:
             activity: The entries that changed.
@@ -151,7 +151,8 @@ class RecentTimes:
     def _compare(
         self, times: Sequence[ThreadTime]
     ) -> tuple[Sequence[ThreadTime], AbstractSet[ProcessKey]]:
-        """Return what is not the same object as in the reading before, and who may lack kinds that it had."""
+        # The times that changed, and the programs that can lack kinds that they had in the reading
+        # before.
         self._latest, changed, gone = compare(self._latest, times)
         kinds = {(key_of(time.process), time.kind) for time in changed}
         moved = {
@@ -162,17 +163,17 @@ class RecentTimes:
         return changed, moved | (programs - before)
 
     def of(
-        self, pid: int, start_unix_ns: int, end_unix_ns: int, *, feeds: bool, is_whole: bool
+        self, pid: int, start_unix_ns: int, end_unix_ns: int, *, is_launching: bool, is_whole: bool
     ) -> list[ThreadTime]:
         """
-        Return what was spent in a window; empty: that is not known.
+        Return what was spent in a window; empty: not known.
 
         Args:
             pid: The process.
-            start_unix_ns: When the window begins.
-            end_unix_ns: When it ends; what is not read yet is as in the last reading.
-            feeds: Whether it is of threads that feed a GPU, or of those that make no calls.
-            is_whole: Whether several of them count together, and not only a single one.
+            start_unix_ns: Start of the window.
+            end_unix_ns: End of it; time after the last reading continues as in that reading.
+            is_launching: Times of launching threads, and not of those that make no calls.
+            is_whole: Whether several threads count together, and not only a single one.
         """
         known = self._processes.get(pid)
         if known is None:
@@ -184,7 +185,8 @@ class RecentTimes:
         for reading in touched:
             for kind, part in reading.inside(start_unix_ns, end_unix_ns):
                 figures = reading.spent[kind]
-                # When in a reading the rest was is not known: of a short window it says nothing.
+                # When the time of a reading passed is not known, so of a short window it states
+                # nothing.
                 if window_ns >= _LEAST_PART * read_ns or _goes_on(kind, figures):
                     _add(sums, {kind: figures}, part)
         if known.readings and end_unix_ns > known.read_unix_ns >= start_unix_ns:
@@ -195,7 +197,7 @@ class RecentTimes:
         found = [
             ThreadTime(known.process, *kind[:2], kind[2], *figures, kind[3])
             for kind, figures in sums.items()
-            if (kind[1] != wire.CONTEXT_OTHER) is feeds
+            if (kind[1] != wire.CONTEXT_OTHER) is is_launching
         ]
         spent_ns = sum(max(0, time.time_ns) for time in found)
         if spent_ns > _ONE_THREAD * window_ns and not is_whole:
@@ -203,7 +205,9 @@ class RecentTimes:
         return found
 
     def around(self, pid: int, start_unix_ns: int, end_unix_ns: int) -> Iterator[ThreadTime]:
-        """Yield all that was spent between the readings around a window, which may be more than that."""
+        """
+        Yield all that was spent between the readings around a window; can be more than the window.
+        """
         known = self._processes.get(pid)
         for reading in known.readings if known else ():
             if known and reading.touches(start_unix_ns, end_unix_ns):
@@ -211,7 +215,7 @@ class RecentTimes:
                     yield ThreadTime(known.process, *kind[:3], *figures, kind[3])
 
     def forget(self, program: ProcessKey) -> None:
-        """Let go of a process that ended."""
+        """Forget a process that ended."""
         known = self._processes.get(program[0])
         if known is not None and key_of(known.process) == program:
             self._drop(program[0])
@@ -249,7 +253,7 @@ class RecentTimes:
 
 
 def _goes_on(kind: TimeKind, figures: _Figures) -> bool:
-    """Say whether it is a wait that has not ended: the end of a long one would have been sent."""
+    # A wait that has not ended: the end of a long one would have been sent.
     return kind[0] == wire.STATE_BLOCKED and not any(figures[1:])
 
 

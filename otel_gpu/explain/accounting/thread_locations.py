@@ -1,4 +1,4 @@
-"""Where in their programs the threads of a process were, by what its time account says."""
+"""Where in their programs the threads of a process were, by its time accounting."""
 
 from collections.abc import Iterable
 
@@ -12,16 +12,16 @@ from otel_gpu.wire.thread_states import ThreadState
 
 class ThreadLocations:
     """
-    Finds the places of what a process lost, and of whom it waited for.
+    Finds the code locations of time that a process lost, and of the threads that it waited for.
 
     Args:
-        places: What was seen of them, one by one.
-        times: What the account says of the process.
+        places: The observed locations.
+        times: The times of the process.
     """
 
     def __init__(self, places: CodeLocations, times: Iterable[ThreadTime]) -> None:
         self.places = places
-        # By the pid of who had the CPU; 0: all of it.
+        # By the pid of the process that had the CPU; 0: all of it.
         self._queued: dict[int, dict[Queued, int]] = {}
         for time in times:
             if state_of(time.state, time.context, time.reason) == ThreadState.RUN_QUEUE:
@@ -33,18 +33,18 @@ class ThreadLocations:
 
     def find(self, pid: int, state: str, time_ns: int, by: int = 0, tid: int = 0) -> Seen | None:
         """
-        Return where most of some time was; None: that is not known.
+        Return where most of some time was; None: not known.
 
         Args:
-            pid: Whose time it is.
-            state: A state of the budget.
-            time_ns: How long it was.
-            by: The pid of who kept the thread waiting; 0: anybody.
-            tid: Whose time it is, if it is one thread's; else of all that make calls.
+            pid: The process whose time it is.
+            state: A state of the time budget.
+            time_ns: The time.
+            by: The pid of the process that kept the thread waiting; 0: any.
+            tid: The thread; 0: all launching threads.
         """
         if state != ThreadState.RUN_QUEUE:
             return self.places.find(pid, state, by, tid)
-        # Of other threads the account says no more than how long that was.
+        # Accounting knows no more of other threads than their waiting time.
         queued = self.places.queued(pid, tid) if tid else self._queued.get(by, {})
         if tid and 2 * sum(queued.values()) < time_ns:
             return None

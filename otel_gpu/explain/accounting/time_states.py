@@ -1,8 +1,8 @@
 """
-The states of the time budget: what each moment of a feeder thread was spent in.
+The states of the time budget of launching threads.
 
-A feeder thread is one that makes CUDA calls. Each moment of it is in one state, so the budget sums
-to wall time.
+A launching thread is one that makes CUDA calls. It is in one state at a time, so the budget sums to
+wall time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ STATES: tuple[str, ...] = (
     "stopped",
     "other",
 )
-_FEEDER_CONTEXTS = frozenset({wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL})
+_LAUNCHING_CONTEXTS = frozenset({wire.CONTEXT_GAP, wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL})
 _STATE_BY_KIND: Mapping[str, str] = {
     "gpu_wait": "gpu_wait",
     "lock": "lock",
@@ -57,14 +57,14 @@ _ON_CPU: Mapping[int, str] = {
 
 def state_of(state: int, context: int, reason: str) -> str | None:
     """
-    Return which part of the budget some time belongs to; None if no feeder's.
+    Return the state of the budget that some time belongs to; None: not of a launching thread.
 
     Args:
         state: Enumerator of ``thread_state``.
         context: Enumerator of ``call_context``.
         reason: What the thread was blocked on, if it was.
     """
-    if context not in _FEEDER_CONTEXTS:
+    if context not in _LAUNCHING_CONTEXTS:
         return None
     if state == wire.STATE_RUN_QUEUE:
         return "run_queue"
@@ -77,7 +77,7 @@ def state_of(state: int, context: int, reason: str) -> str | None:
 
 
 def kind_of(time: ThreadTime) -> str:
-    """Return the kind of cause that some time of a feeder thread is, ``unknown`` if it is none."""
+    """Return the kind of cause of some time of a launching thread, or ``unknown``."""
     if time.state == wire.STATE_RUN_QUEUE:
         return "run_queue"
     api = API_BY_NUMBER.get(time.wait.api) if time.context == wire.CONTEXT_CALL else None
@@ -90,7 +90,7 @@ def kind_of(time: ThreadTime) -> str:
 
 
 def kind_of_end(wait: Wait) -> str:
-    """Return the kind of cause that was what the last one did of those that waited for each other."""
+    """Return the kind of cause of what the last thread in a chain of waits did."""
     if wait.end_state == wire.STATE_ON_CPU:
         return "host_work"
     if wait.end_state == wire.STATE_RUN_QUEUE:
@@ -100,12 +100,12 @@ def kind_of_end(wait: Wait) -> str:
 
 
 def state_of_kind(kind: str) -> str:
-    """Return the state of the budget in which a thread between calls loses time to a cause."""
+    """Return the state in which a thread between calls loses time to a cause of this kind."""
     return _STATE_BY_KIND.get(kind, "other")
 
 
 def budget_of(times: Iterable[ThreadTime]) -> dict[str, int]:
-    """Return the time of the feeder threads in each state, in nanoseconds; all states."""
+    """Return the time of the launching threads in each state, in nanoseconds; all states."""
     budget = dict.fromkeys(STATES, 0)
     for time in times:
         state = state_of(time.state, time.context, time.reason)

@@ -1,29 +1,28 @@
 """
-The time tree: where all the time of the threads that feed a GPU went, and who kept them waiting.
+The time tree: where the time of launching threads went, and what kept them waiting.
 
-Its first level is the time budget (``states``), below that stands who was waited for, and below that
-what that one did meanwhile. The children of a node sum to it, to the nanosecond.
+Its first level is the time budget (``states``). The second level is what was waited for, and the
+third what that thread did during the wait. The children of a node sum to it, to the nanosecond.
 """
 
-# What the account says, and when
-# -------------------------------
+# What is accounted, and when
+#     ---------------------------
 #
-# Time is booked while it passes, and then its state is known and who ends the wait is not. When the
-# wait ends, the whole of it is booked again, with who ended it. So the states of the tree are of the
-# time that passed in the window, and what stands below them is of the waits that ended in it: of
-# which a part may have passed before. Where that is more than what passed, it is scaled down; what
-# is missing has not ended, and is said to be unknown.
+# Time accumulates while it passes. Its state is known then, and the thread that ends the wait is
+# not. When the wait ends, its whole duration is added again, with the thread that ended it. So the
+# states of the tree are time that passed in the window, and the nodes below are waits that ended in
+# it. A part of those can be earlier. If they are more than what passed, they are scaled down. The
+# missing rest has not ended, and is reported as unknown.
 #
-# How long somebody worked is in the account too. Samples divide it among the lines of the program.
+# Accounting also has how long a waited-for thread worked. Samples divide that among lines of code.
 #
-# Idle is not starved
-# -------------------
+#     Idle is not starved
+#     -------------------
 #
 # A server that gets no requests waits in the same system calls as a program whose data is late. It
-# is idle where nobody who is watched ended the wait or has the other end of what was waited for, and
-# nothing that the program had asked for was on its way: it waits for a connection, on one that came
-# from outside, or for any of many. On a connection that it made itself to another host it waits for an
-# answer, which is a cause of its own.
+# is idle if no watched process ended the wait or has the other end of it, and no answer was due: it
+# waits for a connection, on one that came from outside, or for any of many. On a connection that it
+# made to another host it waits for an answer, which is a cause of its own.
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -36,7 +35,7 @@ from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.thread_locations import ThreadLocations
 from otel_gpu.explain.accounting.time_states import kind_of, kind_of_end, state_of, state_of_kind
 from otel_gpu.explain.chains import TimeNode, Where
-from otel_gpu.explain.code_locations import FEEDING as FEEDING  # noqa: PLC0414 -- of the tree, too
+from otel_gpu.explain.code_locations import LAUNCHING as LAUNCHING  # noqa: PLC0414 -- of the tree, too
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.ranking import clear_resource, fit, spread
 from otel_gpu.explain.wakers import waker_of
@@ -58,14 +57,14 @@ NO_LINE = "Their samples have no line."
 
 _MOST_CHILDREN = 8
 _MOST_LINES = 5
-# Of the whole tree; what is less is summed up, if it has company.
+# Of the whole tree; smaller nodes are summed up if there are several.
 _LEAST_SHARE = 0.002
 _FEW = 2
-# States in which somebody, or something, keeps a thread from going on.
+# States in which something keeps a thread from going on.
 _HINDERED = frozenset(
     {"run_queue", "lock", "gil", "io", "ipc", "sleep", "paging", "stopped", "other"}
 )  # fmt: skip
-# Where it matters who that is, so that it has to be said if it is not known.
+# States whose culprit matters, so an unknown one is reported.
 _BY_SOMEBODY = frozenset({"run_queue", "lock", "gil", "ipc"})
 _OF_CLIENTS = frozenset({"tcp", "udp", "unix"})
 
@@ -93,13 +92,13 @@ def grow(
     most: int | None = _MOST_CHILDREN,
 ) -> TimeNode | None:
     """
-    Return the tree of one process; None: none of its threads feeds a GPU.
+    Return the tree of one process; None: it has no launching threads.
 
     Args:
         times: Of the window.
-        places: Where threads were, of those intervals that were seen.
+        places: Where threads were, in observed intervals.
         resources: What other processes wait for.
-        most: How many children a node has at most, the others summed up; None: all.
+        most: The most children of a node, others are summed up; None: no limit.
     """
     times = tuple(times)
     passed_ns: dict[str, int] = {}
@@ -128,12 +127,15 @@ def grow(
 
 
 def knows_waits(times: Iterable[ThreadTime]) -> bool:
-    """Say whether an account tells who ended waits; those of former versions know states only."""
+    """
+    Return whether times name the threads that ended waits; those of former versions have states
+    only.
+    """
     return any(time.wait != NO_WAIT for time in times)
 
 
 def resources_of(figures: Iterable[Figures]) -> Resources:
-    """Return what the threads of each process mostly wait for, whether they feed a GPU or not."""
+    """Return what the threads of each process mostly wait for, launching or not."""
     waits: dict[tuple[int, str], list[tuple[Resource | None, int]]] = {}
     for one in figures:
         for time in one.times:
@@ -147,12 +149,12 @@ def resources_of(figures: Iterable[Figures]) -> Resources:
 def _leaves(
     times: Iterable[ThreadTime], passed_ns: Mapping[str, int], resources: Resources
 ) -> dict[_Leaf, int]:
-    """Return what each state consists of, scaled to the time that passed in it."""
+    # What each state consists of, scaled to the time that passed in it.
     ended: dict[str, dict[_Leaf, int]] = {state: {} for state in passed_ns if state in _HINDERED}
     rows = [(state_of(time.state, time.context, time.reason), time) for time in _ranked(times)]
-    # Whether anybody who is watched ever sent it anything.
+    # Whether any watched process ever sent it anything.
     is_fed = any(state == "ipc" and _is_watched(time.wait.who) for state, time in rows)
-    # Of one thread there may be several names.
+    # One thread can have several names.
     names: dict[tuple[int, int], Culprit] = {}
     for state, time in rows:
         if state in ended and time.ended_ns > 0:
@@ -165,7 +167,7 @@ def _leaves(
         scaled = fit(found, passed_ns[state])
         open_ns = passed_ns[state] - sum(scaled.values())
         if open_ns and state in _BY_SOMEBODY:
-            # Who never got data from anybody who is watched waits for input from outside.
+            # A process that never got data from a watched one waits for input from outside.
             is_idle = state == "ipc" and not is_fed
             leaf = _Leaf(IDLE, "ipc") if is_idle else _Leaf(state, UNKNOWN, note=NOT_ENDED)
             scaled[leaf] = scaled.get(leaf, 0) + open_ns
@@ -177,11 +179,11 @@ def _leaves(
 
 
 def _ranked(times: Iterable[ThreadTime]) -> Iterator[ThreadTime]:
-    # Not in the order in which a capture or a store has them: it decides on names and roundings.
+    # Not in the order of a capture or a store: order decides on names and rounding.
     by_time = sorted(times, key=_by_ended)
     for _, alike in groupby(by_time, _by_ended):
         few = tuple(alike)
-        # To write one down takes longer than all else that is done with it.
+        # ``repr`` is the slowest part, so only ties pay for it.
         yield from few if len(few) == 1 else sorted(few, key=lambda time: repr(time[1:]))
 
 
@@ -207,7 +209,7 @@ def _leaf_of(
         return _Leaf(IDLE, kind, who, wait.resource)
     note = NO_REASON if kind == UNKNOWN else ""
     if state in ("run_queue", "stopped"):
-        # What it had waited for before, or the one that resumed it did, does not matter.
+        # An earlier wait, or the process that resumed it, does not matter.
         return _Leaf(state, kind, who)
     leaf = _Leaf(state, kind, who, wait.resource, note=note)
     if not _is_watched(who):
@@ -224,19 +226,19 @@ def _leaf_of(
 
 
 def _is_input(time: ThreadTime, who: Culprit | None, *, is_fed: bool) -> bool:
-    """Say whether a wait was for input from outside, of which nothing is known to be on its way."""
+    # A wait for input from outside, with no answer due.
     resource = time.wait.resource
     if time.context != wire.CONTEXT_GAP or time.reason != "ipc" or _is_watched(who):
         return False
     if resource is not None and resource.peers:
         return False
-    # Who waits for a worker with a time limit is woken by a timer as well.
+    # A timer also wakes a thread that waits for a worker with a time limit.
     is_of_clients = resource is not None and resource.kind in _OF_CLIENTS
     return who is not None or is_of_clients or not is_fed
 
 
 def _complete(found: dict[_Leaf, int], kind: str) -> None:
-    """Say of waits that a timer ended who was waited for, if it can only be one process."""
+    # Waits that a timer ended were for the only process that the others were for.
     alike = [leaf for leaf in found if leaf.kind == kind and leaf.state != IDLE]
     known = {leaf: found[leaf] for leaf in alike if leaf.who is not None}
     nobodys = [leaf for leaf in alike if leaf.who is None]
@@ -246,18 +248,16 @@ def _complete(found: dict[_Leaf, int], kind: str) -> None:
 
 
 def _as_before(reason: str) -> str:
-    # What a wait for data was about is known of a thread's own waits only.
+    # Only a thread's own waits for data state what they were about.
     return "ipc" if reason == "network" else reason
 
 
 def _is_watched(who: Culprit | None) -> bool:
-    # Of processes that are not watched no thread is named.
+    # Unwatched processes have no named threads.
     return who is not None and who.tid != 0
 
 
 class _Grower:
-    """Makes nodes of leaves."""
-
     def __init__(
         self, pid: int, total_ns: int, whereabouts: ThreadLocations | None, most: int | None
     ) -> None:
@@ -332,7 +332,7 @@ class _Grower:
             return node
         lines = NO_LINES
         if state in (HOST, HOST_WORK):
-            contexts = AT_WORK if who else FEEDING
+            contexts = AT_WORK if who else LAUNCHING
             lines = self._whereabouts.places.lines(pid, who.tid if who else None, contexts)
         if lines.first is not None and lines.weight_ns > 0:
             below = tuple(self._divide(time_ns, lines))
@@ -346,8 +346,8 @@ class _Grower:
         return node._replace(where=where, samples=seen.count if seen and not is_work else 0)
 
     def _divide(self, time_ns: int, lines: CodeLines) -> Iterator[TimeNode]:
-        """Yield the lines that some work went to, and the smaller ones together."""
-        # One alone has no need to be summed up.
+        # The lines that some work went to; smaller ones are summed up.
+        # A single one is not summed up.
         is_few = len(lines.each) - _MOST_LINES < _FEW
         shown = lines.each if is_few else lines.each[:_MOST_LINES]
         rest_ns = lines.weight_ns - sum(line.weight_ns for line in shown)
@@ -364,7 +364,7 @@ class _Grower:
                 yield TimeNode(state, part_ns, share, samples=others, note=note)
 
     def _fold(self, children: list[TimeNode]) -> tuple[TimeNode, ...]:
-        """Return children by their time, the smallest summed up."""
+        # By time, the smallest summed up.
         ranked = sorted((node for node in children if node.time_ns > 0), key=_by_time)
         if self._most is None:
             return tuple(ranked)

@@ -1,4 +1,4 @@
-"""Unseen time: what the time account says of waits that were too short, or too many, to be kept one by one."""
+"""Time of waits that were too short, or too many, to be sent one by one; from time accounting."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,12 @@ from otel_gpu.state.cpu_samples import Samples
 _ANYBODY = 0
 _UNEXPLAINED = "unexplained"
 _WORK = "host_work"
-# Of these a culprit is whom a thread waited for, which is not known of those that others waited for.
+# The culprit of these is the thread that was waited for, which is unknown for waits of others.
 _WAITS = frozenset({"run_queue", *rules.REPEATED_KINDS})
 
 
 class Unseen:
-    """Divides time among what an account knows of it, less what is known one by one."""
+    """Divides time by what accounting knows of it, less what is known one by one."""
 
     def __init__(self, waits: AccountWaits, timeline: EventTimeline, samples: Samples) -> None:
         self._waits = waits
@@ -31,14 +31,14 @@ class Unseen:
         self, pid: int, place: str, span: Evidence, kept: Iterable[CauseInterval], blocked_ns: int
     ) -> Iterator[CauseInterval]:
         """
-        Yield for what a thread waited in an effect, beside its waits that were kept.
+        Yield what a thread waited for in an effect, besides the waits that were kept.
 
         Args:
-            pid: Of its process.
+            pid: Its process.
             place: Where it was: one of ``rules``' places.
             span: The effect.
-            kept: These waits.
-            blocked_ns: How long it waited beside them.
+            kept: The waits that were kept.
+            blocked_ns: How long it waited besides them.
         """
         edges = span.start_unix_ns, span.end_unix_ns
         for part, time_ns in _shares(self._waits.waits(pid, place, *edges), kept, blocked_ns):
@@ -61,18 +61,19 @@ class Unseen:
         Return what a thread did while a process waited for it.
 
         Args:
-            pid: Of the process.
+            pid: The process.
             place: Where it waited; empty: anywhere.
-            other: The thread; where it waited in turn, it is what the last one did.
+            other: The thread. If it waited in turn, the result is what the last thread of the chain
+                did.
             group: The waits.
-            seen: What it was seen to do in them.
+            seen: What it was observed to do in them.
         """
         group = list(group)
-        known = [piece for piece in seen if piece.kind != _UNEXPLAINED]
-        whole_ns = sum(piece.time_ns for piece in group)
-        left_ns = whole_ns - sum(piece.time_ns for piece in known)
-        start_unix_ns = min(piece.evidence.start_unix_ns for piece in group)
-        end_unix_ns = max(piece.evidence.end_unix_ns for piece in group)
+        known = [interval for interval in seen if interval.kind != _UNEXPLAINED]
+        whole_ns = sum(interval.time_ns for interval in group)
+        left_ns = whole_ns - sum(interval.time_ns for interval in known)
+        start_unix_ns = min(interval.evidence.start_unix_ns for interval in group)
+        end_unix_ns = max(interval.evidence.end_unix_ns for interval in group)
         parts = self._waits.meanwhile(pid, place, other, start_unix_ns, end_unix_ns)
         if left_ns <= 0 or not parts:
             return seen
@@ -89,12 +90,12 @@ class Unseen:
                 )
             )
             left_ns -= time_ns
-        # What nobody saw. Samples are told of once.
-        is_work = any(piece.kind == _WORK for piece in found)
-        for piece in seen:
-            if piece.kind == _UNEXPLAINED:
-                lines = NO_LINES if is_work else piece.lines
-                found.append(piece._replace(time_ns=min(piece.time_ns, left_ns), lines=lines))
+        # The rest was not observed. Samples are reported once.
+        is_work = any(interval.kind == _WORK for interval in found)
+        for interval in seen:
+            if interval.kind == _UNEXPLAINED:
+                lines = NO_LINES if is_work else interval.lines
+                found.append(interval._replace(time_ns=min(interval.time_ns, left_ns), lines=lines))
                 left_ns -= found[-1].time_ns
         return known + found
 
@@ -106,16 +107,17 @@ def _shares(
     other: Culprit | None = None,
 ) -> Iterator[tuple[Waited, int]]:
     """
-    Yield what each part has of the time that is wanted.
+    Yield the share of each part in the wanted time.
 
-    The parts are of that and of what is known, and maybe of time around it, of which they have the same
-    shares. Where ``other`` waited in turn, a part is what the one did that it waited for.
+    The parts cover that time, the known intervals, and possibly time around both, in the same
+    proportions. Where ``other`` waited in turn, a part is what the thread at the end of the chain
+    did.
     """
     parts, known = list(parts), list(known)
     known_ns: Counter[tuple[str, int]] = Counter()
-    for piece in known:
-        known_ns[_key(piece.kind, piece.culprit, other)] += piece.time_ns
-    whole_ns = wanted_ns + sum(piece.time_ns for piece in known)
+    for interval in known:
+        known_ns[_key(interval.kind, interval.culprit, other)] += interval.time_ns
+    whole_ns = wanted_ns + sum(interval.time_ns for interval in known)
     left_ns = fit({n: part.time_ns for n, part in enumerate(parts)}, whole_ns)
 
     def take(number: int, key: tuple[str, int]) -> None:
@@ -127,7 +129,7 @@ def _shares(
         take(number, _key(part.kind, part.who, other))
         take(number, (part.kind, _ANYBODY))
     for number, part in enumerate(parts):
-        # Its own waits, as far as they were seen, were for the one behind it.
+        # Its own observed waits were for the thread behind it.
         if other and part.who and part.who.tid != other.tid:
             for kind in rules.REPEATED_KINDS:
                 take(number, (kind, _ANYBODY))
@@ -137,5 +139,5 @@ def _shares(
 
 
 def _key(kind: str, who: Culprit | None, other: Culprit | None) -> tuple[str, int]:
-    # For whom another thread waited only its own intervals know.
+    # Only another thread's own intervals know what it waited for.
     return kind, _ANYBODY if who is None or (other and kind in _WAITS) else who.tid

@@ -1,14 +1,14 @@
 """
-Verdicts: what bounds a process, from where the time of its feeder threads went.
+Verdicts: what bounds a process, from where the time of its launching threads went.
 
-A wait for the device is communication as far as other ranks had not yet called what this one had. How
-long the device takes to communicate once all have is not known from outside, and counts as the GPU's.
+A wait for the device is communication while other ranks had not yet made the call of this one. How
+long the device communicates after that is not visible from outside, and counts as the GPU's.
 """
 
-# The base is all of the time of the feeder threads, time that they were stopped included. Work on a CPU
-# and waiting for one are two classes: the first is cured by faster code, the second by whoever has the
-# CPU. A verdict is the class with most of the time. If another class has nearly as much, a little noise
-# would turn one verdict into the other, so it is mixed, and names both.
+# The base is all time of the launching threads, stopped time included. Work on a CPU and waiting
+# for one are two classes: faster code cures the first, and changing what else uses the CPU the
+# second. A verdict is the class with most of the time. If another class has nearly as much, a
+# little noise would swap them, so the verdict is mixed and names both.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from otel_gpu.enrich.activities import Series
 from otel_gpu.enrich.identity.identities import ProcessKey, key_of
 from otel_gpu.explain import rules
 from otel_gpu.explain.accounting.time_states import STATES, budget_of, state_of
-from otel_gpu.explain.accounting.time_tree import FEEDING, HOST, HOST_WORK, grow, resources_of
+from otel_gpu.explain.accounting.time_tree import HOST, HOST_WORK, LAUNCHING, grow, resources_of
 from otel_gpu.explain.chains import TimeNode, Verdict, VerdictClass
 from otel_gpu.explain.code_locations import CodeLocations
 from otel_gpu.explain.settings import Settings
@@ -63,7 +63,7 @@ CLASS_BY_STATE: Mapping[str, str] = {
     "other": OTHER,
     "idle": IDLE,
 }
-"""The class that the time in a state belongs to, as far as the state alone says."""
+"""The class of the time in a state, judged by the state alone."""
 
 _VERDICTS: Mapping[str, str] = {
     GPU: "gpu-bound",
@@ -75,20 +75,20 @@ _VERDICTS: Mapping[str, str] = {
     MEMORY: "allocation-bound",
     # Time inside calls that neither wait nor allocate is the host's work as well.
     API: "cpu-bound",
-    # Nothing kept it waiting: it had chosen to do nothing, or was asked to do nothing.
+    # Nothing kept it waiting: it chose to do nothing, or was asked to do nothing.
     SLEEP: IDLE,
     IDLE: IDLE,
     STOPPED: "stopped",
     OTHER: UNKNOWN,
 }
-# Of the whole, for a class to lead; and how much of its time the next one has at most: two to three.
+# The least share of a class that leads, and the largest ratio of the next one to it: two to three.
 _LEAST_SHARE = 0.4
 _TIE = 0.667
-# What is named beside the class that leads.
+# The least share of a class that is named beside the leading one.
 _NAMED_SHARE = 0.2
 _MOST_NAMED = 3
-# A launch is over in a few microseconds; what is far beyond that waits for room in the
-# queue, which is a wait for the device.
+# A launch returns in a few microseconds. One that is far longer waits for space in the queue, which
+# is a wait for the device.
 _LONG_LAUNCH_NS = 50_000
 
 
@@ -100,14 +100,14 @@ def find_verdicts(
     lags: Mapping[ProcessKey, int] | None = None,
 ) -> list[Verdict]:
     """
-    Return what bounds each process that has feeder threads.
+    Return what bounds each process that has launching threads.
 
     Args:
-        figures: What was counted of them.
-        settings: What matters.
+        figures: What was counted of these processes.
+        settings: The limits.
         places: Where their threads were.
-        around: What was counted of all processes, if these are not all.
-        lags: For how long other ranks of their communicators came later than they.
+        around: What was counted of all processes, if ``figures`` are not all.
+        lags: How long other ranks of their communicators came later, in nanoseconds.
     """
     figures = tuple(figures)
     resources = resources_of(figures if around is None else around)
@@ -131,13 +131,13 @@ def find_verdict(
     figures: Figures, tree: TimeNode | None, settings: Settings, lag_ns: int = 0
 ) -> Verdict | None:
     """
-    Return what bounds a process; None: it has no feeder threads.
+    Return what bounds a process; None: it has no launching threads.
 
     Args:
         figures: What was counted of it.
         tree: Where the time of these threads went.
-        settings: What matters.
-        lag_ns: For how long other ranks of its communicators came later than it did.
+        settings: The limits.
+        lag_ns: How long other ranks of its communicators came later.
     """
     if tree is None:
         return None
@@ -150,10 +150,10 @@ def find_verdict(
 
 
 def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
-    """Return the verdict, and the classes that it names, those with most of the time first."""
+    # The verdict, and the classes that it names, by their time.
     sums: dict[str, float] = {}
     for name in CLASSES:
-        # Launching is work of the host, like what it does between calls.
+        # Launching is the host's work, like its work between calls.
         sums[_VERDICTS[name]] = sums.get(_VERDICTS[name], 0.0) + shares[name]
     first, second = sorted(sums, key=lambda verdict: -sums[verdict])[:2]
     is_clear = sums[first] >= _LEAST_SHARE and sums[second] <= _TIE * sums[first]
@@ -166,7 +166,7 @@ def _judge(shares: Mapping[str, float]) -> tuple[str, tuple[str, ...]]:
 
 
 def _lines_of(verdict: Verdict, places: CodeLocations) -> CodeLines:
-    """Return the lines of the work that took most of the time of the class that leads."""
+    # Lines of the work that took most of the time of the leading class.
     tree = verdict.time_tree
     if tree is None or not verdict.bounds:
         return NO_LINES
@@ -185,17 +185,17 @@ def _lines_of(verdict: Verdict, places: CodeLocations) -> CodeLines:
                     work_ns += node.time_ns
                     workers.add((node.who.pid, node.who.tid))
     if 2 * work_ns < all_ns:
-        # Somebody slept, or waited in turn: where others worked meanwhile is beside the point.
+        # The threads slept, or waited in turn: lines of other work do not explain that.
         return NO_LINES
     if of == CPU:
-        return places.lines(verdict.process.pid, None, FEEDING)
+        return places.lines(verdict.process.pid, None, LAUNCHING)
     return merge(places.lines(*thread) for thread in sorted(workers))
 
 
 def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> dict[str, float]:
     classes = dict.fromkeys(CLASSES, 0)
     in_calls_ns = 0
-    # Inside calls, by their family: what was lost there to something else than the call.
+    # Time lost inside calls to something else than the call, by family.
     kept_ns: Counter[int] = Counter()
     for time in figures.times:
         state = state_of(time.state, time.context, time.reason)
@@ -218,7 +218,7 @@ def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> di
     classes[API] -= allocating_ns + queueing_ns
     classes[MEMORY] += allocating_ns
     classes[GPU] += queueing_ns
-    # What else it did meanwhile was no wait for them.
+    # Other time during the lag was no wait for ranks.
     communication_ns = min(max(0, lag_ns), classes[GPU])
     classes[GPU] -= communication_ns
     classes[COMMUNICATION] += communication_ns
@@ -228,7 +228,7 @@ def _shares_of(figures: Figures, total_ns: int, idle_ns: int, lag_ns: int) -> di
 def _inside_calls_ns(
     counted: Iterable[Series], in_calls_ns: int, kept_ns: Mapping[int, int]
 ) -> tuple[int, int]:
-    """Return how much of the time inside calls went to allocators and to full queues."""
+    # How much of the time inside calls went to allocators and to full queues.
     allocating_ns = queueing_ns = 0
     for _, key, api, _, aggregate in counted:
         if api is None or key.nested:
@@ -237,7 +237,7 @@ def _inside_calls_ns(
             allocating_ns += max(0, aggregate.sum)
         elif api.family in rules.LAUNCH_FAMILIES:
             queueing_ns += max(0, aggregate.sum - aggregate.counted * _LONG_LAUNCH_NS)
-    # A launch that lost its CPU, or was stopped, found no full queue for that.
+    # A launch that lost its CPU, or was stopped, did not wait for a full queue.
     allocating_ns -= sum(kept_ns.get(family, 0) for family in rules.ALLOCATOR_FAMILIES)
     queueing_ns -= sum(kept_ns.get(family, 0) for family in rules.LAUNCH_FAMILIES)
     allocating_ns = max(0, min(allocating_ns, in_calls_ns))

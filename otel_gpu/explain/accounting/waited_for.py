@@ -1,4 +1,4 @@
-"""What a thread that was waited for did in a window, as the time account of its process says."""
+"""What a waited-for thread did in a window, from the time accounting of its process."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from otel_gpu.explain.chains import CauseKind, Culprit, TimeNode
 from otel_gpu.explain.intervals import CauseInterval
 
 _UNEXPLAINED = CauseKind.UNEXPLAINED
-# Of the window; readings and windows do not end at the same moment.
+# Of the window; readings and windows do not end at the same time.
 _LEAST_SHARE = 0.005
 
 
@@ -22,7 +22,7 @@ class _Part(NamedTuple):
     resource: Resource | None
 
 
-def account_pieces(
+def account_intervals(
     other: Culprit,
     window: tuple[int, int, int],
     times: Iterable[ThreadTime],
@@ -30,35 +30,35 @@ def account_pieces(
     left_ns: int,
 ) -> Iterator[CauseInterval]:
     """
-    Yield what is left of a window, as far as the account knows it.
+    Yield what accounting knows of the rest of a window.
 
     Args:
         other: The thread.
-        window: When it begins and ends, and the Unix time of its begin.
+        window: Start and end (ktime), and the Unix time of the start.
         times: What was spent in it.
-        seen: The part of it that was seen interval by interval.
-        left_ns: How much is left.
+        seen: The intervals that were observed.
+        left_ns: Time beside those intervals.
     """
     start, end, start_unix_ns = window
     parts = _parts(times)
     spent_ns = sum(parts.values())
     if spent_ns <= 0:
         return
-    # Of several threads it is what they did on average.
+    # Several threads: what they did on average.
     scale = min(1.0, (end - start) / spent_ns)
     known: dict[str, int] = {}
-    for piece in seen:
-        known[piece.kind] = known.get(piece.kind, 0) + piece.time_ns
+    for interval in seen:
+        known[interval.kind] = known.get(interval.kind, 0) + interval.time_ns
     for (kind, culprit, resource), time_ns in parts.items():
         part_ns = round(time_ns * scale)
-        told_ns = min(part_ns, known.get(kind, 0))
-        known[kind] = known.get(kind, 0) - told_ns
-        part_ns = min(part_ns - told_ns, left_ns)
+        seen_ns = min(part_ns, known.get(kind, 0))
+        known[kind] = known.get(kind, 0) - seen_ns
+        part_ns = min(part_ns - seen_ns, left_ns)
         if part_ns <= _LEAST_SHARE * (end - start) or kind == _UNEXPLAINED:
             continue
         left_ns -= part_ns
         is_followed = culprit is not None and culprit.tid != 0 and kind in rules.REPEATED_KINDS
-        # Where no thread kept it waiting, it kept the other one waiting itself.
+        # A thread that nothing kept waiting kept the other one waiting itself.
         is_own = culprit is None and kind != CauseKind.RUN_QUEUE
         span = evidence.of_unseen(other, start, start_unix_ns, end - start, "account")
         span = span._replace(id=f"{span.id}-{kind}", reason=kind)
@@ -75,8 +75,8 @@ def account_pieces(
 
 
 def _parts(times: Iterable[ThreadTime]) -> dict[_Part, int]:
-    """Return what some time went to, the most first."""
-    # Who makes no calls waits as one does between two of them.
+    # By time, the most first.
+    # A thread that makes no calls waits as one does between two of them.
     tree = grow(
         (
             time._replace(context=wire.CONTEXT_GAP) if time.context == wire.CONTEXT_OTHER else time
@@ -93,7 +93,7 @@ def _parts(times: Iterable[ThreadTime]) -> dict[_Part, int]:
 
 
 def _kind_of(branch: TimeNode, node: TimeNode) -> str:
-    """Return the kind of cause of a part of a tree; of a wait that has not ended that of its state."""
+    # A wait that has not ended has the kind of its state.
     if branch.state == HOST:
         return CauseKind.HOST_WORK
     return next(

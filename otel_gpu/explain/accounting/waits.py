@@ -1,10 +1,10 @@
 """
-Account waits: what the time account says of the waits of a process around a moment.
+Waits of a process around an interval, from its time accounting.
 
 Only the longest waits of a call or gap are sent one by one, and those of threads that make no calls
-from a floor on. The account has all of them, by what they were and by who ended them, and is read now
-and then. What it added from the last reading before a window to the first one after it is what is known of
-the others.
+above a floor. Accounting has all of them, by what they were and which thread ended them, and is
+read periodically. The difference between the last reading before a window and the first one after
+it describes the waits that were not sent.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ _IN_CALLS = frozenset({wire.CONTEXT_CALL, wire.CONTEXT_SYNCHRONIZE})
 
 class Waited(NamedTuple):
     """
-    For what a thread waited for so long, or what the one did that it waited for.
+    Time that a thread waited, or what the waited-for thread did then.
 
     Attributes:
         kind: A kind of cause.
-        who: Whose doing it was; None: that is not known.
-        resource: What it was about.
-        time_ns: How long it was.
+        who: The culprit; None: not known.
+        resource: What it waited for.
+        time_ns: The time.
     """
 
     kind: str
@@ -41,20 +41,20 @@ class Waited(NamedTuple):
 
 
 class AccountWaits:
-    """Asks the readings of the accounts for the waits that ended between those around a window."""
+    """Finds waits that ended between the readings around a window."""
 
     def __init__(self, recent: RecentTimes) -> None:
         self._recent = recent
 
     def waits(self, pid: int, place: str, start_unix_ns: int, end_unix_ns: int) -> list[Waited]:
         """
-        Return for what a process waited around a window; it may be more than the window.
+        Return what a process waited for around a window; can be more than the window.
 
         Args:
-            pid: Of the process.
+            pid: The process.
             place: Where its threads were: one of ``rules``' places.
-            start_unix_ns: When the window began.
-            end_unix_ns: When it ended.
+            start_unix_ns: Start of the window.
+            end_unix_ns: End of the window.
         """
         sums: Counter[tuple[str, Culprit | None, Resource | None]] = Counter()
         for time in self._around(pid, place, start_unix_ns, end_unix_ns):
@@ -69,14 +69,14 @@ class AccountWaits:
         """
         Return what was done while a process waited for a thread, around a window.
 
-        It may be more than the window.
+        It can be more than the window.
 
         Args:
-            pid: Who waited.
+            pid: The process that waited.
             place: Where; empty: anywhere.
-            who: Whom it waited for; that one may have waited for another one in turn.
-            start_unix_ns: When the window began.
-            end_unix_ns: When it ended.
+            who: The thread that it waited for, which can have waited for another one in turn.
+            start_unix_ns: Start of the window.
+            end_unix_ns: End of the window.
         """
         sums: Counter[tuple[str, Culprit]] = Counter()
         for time in self._around(pid, place, start_unix_ns, end_unix_ns):

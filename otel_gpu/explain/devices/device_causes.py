@@ -1,11 +1,10 @@
 """
-Why a device kept a thread waiting: its clocks were limited, or it had failed.
+Device causes: a device kept a thread waiting because its clocks were limited, or it had failed.
 
-A wait for a device is no fault of the host, unless the device says otherwise of itself. NVML counts for
-how long clocks were limited, and not when: so of a wait it is the share that they were limited of the
-time between the readings around it. Of that, what is lost is as much as the clocks were slower: a device
-that does not compute but reads its memory loses less. After an error of a device, nothing that is waited
-for comes any more.
+A wait for a device is not a fault of the host, unless the device reports otherwise. NVML counts how
+long clocks were limited, and not when. So the share of a wait is that of the time between the
+readings around it. The loss is as much as the clocks were slower; a device that reads its memory
+instead of computing loses less. After an error of a device, no wait for it ends normally.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,32 +29,32 @@ from otel_gpu.state.device_states import DeviceStates
 
 _OF_DEVICES = frozenset({CauseKind.GPU_CLOCKS, CauseKind.GPU_FAULT})
 _WAITS = frozenset({CauseKind.GPU_WAIT, CauseKind.GPU_BACKPRESSURE})
-# A fault is read a moment after it was.
+# A fault is read a moment after it happened.
 _READ_LATE_NS = 500_000_000
-# Of calls that fail: how long before them a fault is still what they fail of.
+# How long after a fault calls still fail because of it.
 _FAILS_NS = 10_000_000_000
-# Less of a wait is not worth a word.
+# A smaller share of a wait is not reported.
 _LEAST_SHARE = 0.05
 
 
 class Waiting(Protocol):
-    """What is explained; see ``causes.Subject``."""
+    """A call or gap to explain; see ``causes.Subject``."""
 
     @property
     def span(self) -> Evidence:
-        """When it was."""
+        """Its interval."""
 
     @property
     def process(self) -> Program | None:
-        """Whose time it was."""
+        """Its process; None: not known."""
 
     @property
     def device(self) -> DeviceIdentity | None:
-        """The device that it was about, as far as that is known."""
+        """The device that it was about; None: not known."""
 
 
 class _Seen(NamedTuple):
-    """What another thread did in a window, as far as its device goes."""
+    # What another thread did in a window, and with which device.
 
     span: Evidence
     process: Program | None
@@ -63,22 +62,24 @@ class _Seen(NamedTuple):
 
 
 class DeviceCauses:
-    """Asks what devices say of themselves."""
+    """Attributes waits for devices to what the devices reported."""
 
     def __init__(self, states: DeviceStates) -> None:
         self._states = states
 
-    def split(self, subject: Waiting, pieces: list[CauseInterval]) -> list[CauseInterval]:
-        """Return the pieces of an effect, with what the device is to blame for taken out of waits for it."""
-        waited_ns = sum(piece.time_ns for piece in pieces if piece.kind in _WAITS)
+    def split(self, subject: Waiting, intervals: list[CauseInterval]) -> list[CauseInterval]:
+        """Return intervals of an effect with the device's part separated from waits for it."""
+        waited_ns = sum(interval.time_ns for interval in intervals if interval.kind in _WAITS)
         if not waited_ns or subject.process is None:
-            return pieces
+            return intervals
         uuid = self._states.find(subject.process.pid, subject.device)
         found = [*self._find_fault(subject, uuid, waited_ns)]
-        left_ns = waited_ns - sum(piece.time_ns for piece in found)
+        left_ns = waited_ns - sum(interval.time_ns for interval in found)
         found += self._find_limit(subject, uuid, left_ns)
         return (
-            [*_without(pieces, sum(piece.time_ns for piece in found)), *found] if found else pieces
+            [*_without(intervals, sum(interval.time_ns for interval in found)), *found]
+            if found
+            else intervals
         )
 
     def split_of(
@@ -86,24 +87,26 @@ class DeviceCauses:
         other: Culprit,
         span: Evidence,
         did: Sequence[CallActivity | StallActivity],
-        pieces: list[CauseInterval],
+        intervals: list[CauseInterval],
     ) -> Iterator[CauseInterval]:
         """
-        Yield the pieces of a window of a thread that was waited for, split likewise.
+        Yield the intervals of a window of a waited-for thread, split in the same way.
 
         Args:
             other: The thread.
             span: The window.
             did: Its calls and stalls in it, the calls first.
-            pieces: What is known of it.
+            intervals: What is known of it.
         """
         first = did[0] if did else None
         device = first.device if isinstance(first, CallActivity) else None
-        for piece in self.split(_Seen(span, first.process if first else None, device), pieces):
-            yield piece._replace(culprit=other) if piece.kind in _OF_DEVICES else piece
+        for interval in self.split(
+            _Seen(span, first.process if first else None, device), intervals
+        ):
+            yield interval._replace(culprit=other) if interval.kind in _OF_DEVICES else interval
 
     def failed_of(self, effect: Effect, device: DeviceIdentity | None) -> Cause | None:
-        """Return the fault that a failed call is due to, which takes no time; None: none is known."""
+        """Return the fault that made a call fail, which takes no time; None: none is known."""
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         uuid = self._states.find(effect.process.pid, device)
         since_unix_ns = effect.start_unix_ns - _FAILS_NS
@@ -135,7 +138,7 @@ class DeviceCauses:
             return
         fault = self._first(process, uuid, span.start_unix_ns, span.end_unix_ns)
         if fault is not None:
-            # It was read a moment later than it was, so that there is always some time after it.
+            # Faults are read a moment late, so there is always some time after them.
             after_ns = max(1, span.end_unix_ns - max(span.start_unix_ns, fault.unix_ns))
             yield CauseInterval(
                 CauseKind.GPU_FAULT,
@@ -154,7 +157,7 @@ class DeviceCauses:
     def _first(
         self, process: Program, uuid: str, start_unix_ns: int, end_unix_ns: int
     ) -> DeviceFaultActivity | None:
-        """Return the first fault in a window that a process has to pay for."""
+        # The first fault in a window that affects a process.
         end_unix_ns += _READ_LATE_NS
         for fault in self._states.faults(process, uuid, start_unix_ns, end_unix_ns):
             meaning = meaning_of(fault.event.xid)
@@ -179,16 +182,16 @@ class DeviceCauses:
         yield CauseInterval(CauseKind.GPU_CLOCKS, lost_ns, None, evidence, trouble=trouble)
 
 
-def _without(pieces: list[CauseInterval], taken_ns: int) -> Iterable[CauseInterval]:
-    """Yield pieces without so much of the waits for the device: the longest give first."""
-    waits = [piece for piece in pieces if piece.kind in _WAITS]
+def _without(intervals: list[CauseInterval], taken_ns: int) -> Iterable[CauseInterval]:
+    # Subtracts time from the waits for the device, the longest first.
+    waits = [interval for interval in intervals if interval.kind in _WAITS]
     left: dict[int, int] = {}
-    for piece in sorted(waits, key=lambda one: -one.time_ns):
-        given_ns = min(taken_ns, piece.time_ns)
+    for interval in sorted(waits, key=lambda one: -one.time_ns):
+        given_ns = min(taken_ns, interval.time_ns)
         taken_ns -= given_ns
-        left[id(piece)] = piece.time_ns - given_ns
-    for piece in pieces:
-        yield piece._replace(time_ns=left[id(piece)]) if id(piece) in left else piece
+        left[id(interval)] = interval.time_ns - given_ns
+    for interval in intervals:
+        yield interval._replace(time_ns=left[id(interval)]) if id(interval) in left else interval
 
 
 def _cause_of(fault: DeviceFaultActivity, states: DeviceStates) -> Cause:

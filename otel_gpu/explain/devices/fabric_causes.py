@@ -1,9 +1,9 @@
 """
-What the network adapters counted while somebody waited who uses RDMA.
+Fabric causes: what network adapters counted while a process that uses RDMA waited.
 
-How long a lost packet kept a collective waiting is not measured: a transfer is made by the adapter
-alone, and what waits for it waits for the device. So this cause takes no time of an effect. It says
-what was counted meanwhile, and more of it than before.
+How long a lost packet delayed a collective is not measured: the adapter makes a transfer alone, and
+what waits for it waits for the device. So this cause takes no time of an effect. It reports what
+was counted in that time, and whether that is more than before.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,24 +20,24 @@ from otel_gpu.wire.probe_table import Api
 
 _USUAL_FACTOR = 2.0
 _MAX_COUNTERS = 4
-# Whatever a wait for the device, or for other ranks, is put down to.
+# Kinds of waits for the device, or for other ranks.
 _WAITS = frozenset(
     {CauseKind.GPU_WAIT, CauseKind.NETWORK, "gpu_clocks", "collective_wait", "collective_stuck"}
 )
 _NETWORK_LAYERS = frozenset({wire.LAYER_NCCL, wire.LAYER_VERBS})
-# Also one of these is too many.
+# One of these is enough to report.
 _FAULTS = frozenset({Meaning.ERROR, Meaning.LINK_DOWN})
 
 
 class FabricCauses:
-    """Keeps who uses RDMA, and what the adapters count; bounded."""
+    """Keeps which processes use RDMA, and what adapters count; bounded."""
 
     def __init__(self, max_programs: int) -> None:
         self._fabric = FabricState()
         self._users: Recent[ProcessKey, None] = Recent(max_programs)
 
     def observe(self, activity: FabricActivity) -> None:
-        """Take in a reading."""
+        """Add a reading."""
         self._fabric.observe(activity)
 
     def know_user(self, process: Program) -> None:
@@ -46,25 +46,25 @@ class FabricCauses:
 
     def find(self, effect: Effect, api: Api, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """
-        Return what the adapters have to do with an effect: one cause, or none.
+        Return one cause from the adapters for an effect, or none.
 
         Args:
             effect: What took long, or hangs.
-            api: The call that it was, or that it delayed.
-            causes: What is known of it.
+            api: The call, or the one that the gap delayed.
+            causes: The causes so far.
         """
-        said = _said_by_adapter(effect)
-        if key_of(effect.process) not in self._users and not said:
+        reported = _reported_by_adapter(effect)
+        if key_of(effect.process) not in self._users and not reported:
             return ()
         if api.layer not in _NETWORK_LAYERS and not any(one.kind in _WAITS for one in causes):
             return ()
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         found = self._fabric.counted(effect.start_unix_ns, end_unix_ns)
-        evidence = (*said, *(_evidence(one) for one in found if _matters(one)))
+        evidence = (*reported, *(_evidence(one) for one in found if _matters(one)))
         return (Cause(CauseKind.NETWORK, 0, 0.0, None, evidence),) if evidence else ()
 
 
-def _said_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
+def _reported_by_adapter(effect: Effect) -> tuple[Evidence, ...]:
     if effect.kind != EffectKind.NETWORK_EVENT:
         return ()
     name = f"event-{effect.process.pid}-{effect.tid}-{effect.start_unix_ns}"
@@ -82,13 +82,13 @@ def _matters(counted: Counted) -> bool:
 
 def _evidence(counted: Counted) -> Evidence:
     number = f"{counted.adapter}-{counted.port}-{counted.start_unix_ns}"
-    said = ", ".join(_say(counted.went_down, counted.counts))
+    counts = ", ".join(_say(counted.went_down, counted.counts))
     return Evidence(
         f"{COUNTED}-{number}",
         COUNTED,
         counted.start_unix_ns,
         counted.end_unix_ns,
-        reason=f"{counted.adapter} port {counted.port}: {said}",
+        reason=f"{counted.adapter} port {counted.port}: {counts}",
     )
 
 

@@ -1,8 +1,8 @@
 """
-What NVIDIA's numbers of device errors (XIDs) mean, how bad each is, and what to do.
+NVIDIA's numbers of device errors (XIDs): meaning, severity, and what to do.
 
-By NVIDIA's "XID Errors" (docs.nvidia.com/deploy/xid-errors). Those that are not here are as bad as
-most of them are: the process whose work it was does not go on.
+By NVIDIA's "XID Errors" (docs.nvidia.com/deploy/xid-errors). Numbers that are not here are as
+severe as most: the process whose work it was does not go on.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class XidMeaning(NamedTuple):
     """
     What a number means, and what to do about it.
 
-    ``is_of_all`` says whether all who use the device have to pay for it, and not only the one whose
+    ``is_of_all``: the error affects all processes that use the device, and not only the one whose
     work it was.
     """
 
@@ -98,7 +98,7 @@ _BY_NUMBER: Mapping[int, XidMeaning] = {one.number: one for one in XIDS}
 
 
 def meaning_of(number: int) -> XidMeaning:
-    """Return what a number means; of one that is not known, that."""
+    """Return what a number means, also an unknown one."""
     return _BY_NUMBER.get(number) or XidMeaning(
         number,
         "an error of the device",

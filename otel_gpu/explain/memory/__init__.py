@@ -1,1 +1,1 @@
-"""Why a request for device memory failed, and what allocates again and again."""
+"""Why a request for device memory failed, and which calls allocate repeatedly."""

@@ -1,4 +1,4 @@
-"""What to do about requests for memory that failed, each with the number that says so."""
+"""Advice for failed requests for memory, each with the number behind it."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _MOST_POOLS = 3
 
 
 def advise(failure: Failure) -> Iterator[str]:
-    """Yield what can be done."""
+    """Yield what to do, the most useful first."""
     match failure.cause:
         case CauseKind.FRAGMENTATION:
             yield from _against_holes(failure)
@@ -57,12 +57,12 @@ def advise(failure: Failure) -> Iterator[str]:
 
 
 def pool_name(pool: tuple[int, int]) -> str:
-    """Return what a pool is called, as PyTorch numbers them."""
+    """Return the name of a pool, by PyTorch's numbers."""
     return f"private pool {pool[0]}.{pool[1]}"
 
 
 def kept_text(kept: Kept) -> str:
-    """Return for what free memory is kept, who allocated in there, and how much it is."""
+    """Return what free memory is kept for, the line that allocated there, and its size."""
     what = (
         pool_name(kept.pool)
         if kept.pool != SHARED
@@ -89,12 +89,12 @@ def _ask_again(failure: Failure) -> str:
 
 def _let_go_of_pools(failure: Failure) -> str:
     pools = [one for one in failure.kept if one.pool != SHARED]
-    told = "; ".join(map(kept_text, pools[:_MOST_POOLS]))
+    kept_names = "; ".join(map(kept_text, pools[:_MOST_POOLS]))
     more = f"; {len(pools) - _MOST_POOLS:,} more pools" if len(pools) > _MOST_POOLS else ""
     is_own = any(one.pool == failure.pool for one in pools)
     grown = "Allocate what is largest in it first. " if is_own else ""
     return (
-        f"{told[:1].upper()}{told[1:]}{more}. It cannot be given back while the CUDA graph or the torch.cuda.MemPool "
+        f"{kept_names[:1].upper()}{kept_names[1:]}{more}. It cannot be given back while the CUDA graph or the torch.cuda.MemPool "
         f"that it belongs to is there, nor used by others. {grown}Let go of graphs that are not replayed any more, "
         "let graphs share one pool, or delete the MemPool once it is empty."
     )
@@ -102,9 +102,9 @@ def _let_go_of_pools(failure: Failure) -> str:
 
 def _use_one_stream(failure: Failure) -> str:
     kept = next(one for one in failure.kept if one.largest_hole_bytes >= failure.asked_bytes)
-    told = kept_text(kept)
+    kept_names = kept_text(kept)
     return (
-        f"{told[:1].upper()}{told[1:]}, the largest hole has {format_size(kept.largest_hole_bytes)}: it serves that "
+        f"{kept_names[:1].upper()}{kept_names[1:]}, the largest hole has {format_size(kept.largest_hole_bytes)}: it serves that "
         "stream only. Allocate on one stream what is to use the same memory."
     )
 
@@ -115,7 +115,7 @@ def _kept_bytes(failure: Failure) -> int:
 
 
 def grow(size_bytes: int) -> str:
-    """Return the advice to let segments grow, as so much is free in holes."""
+    """Return the advice to let segments grow, with the size of the holes."""
     return (
         "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which is off: "
         f"{format_size(size_bytes)} is free in holes that are too small."
@@ -123,7 +123,7 @@ def grow(size_bytes: int) -> str:
 
 
 def keep_cache(segments: int, where: str) -> str:
-    """Return the advice not to empty the cache there, as so many segments came back."""
+    """Return the advice not to empty the cache in a line, with how many segments came back."""
     return (
         f"Do not call torch.cuda.empty_cache() in {where}: {segments:,} segments that it gave back "
         "were soon needed again."
@@ -142,7 +142,7 @@ def _against_holes(failure: Failure) -> Iterator[str]:
 
 
 def _fraction(failure: Failure) -> str:
-    """Return the share of the device that others leave; empty where that is not known."""
+    # The share of the device that others leave; empty if not known.
     capacity, outside = failure.capacity_bytes, failure.outside_bytes
     if not capacity or outside is None:
         return ""

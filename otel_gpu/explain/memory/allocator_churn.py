@@ -1,9 +1,9 @@
 """
-Allocator churn: calls that take memory from a device and give it back, again and again.
+Allocator churn: calls that repeatedly take memory from a device and release it.
 
-An allocator is there so that a program need not ask the device, for which each such call may wait. What
-is lost is the time of those calls, which is counted in full; whose they are is known of those that were
-chosen, by their stacks.
+An allocator exists so that a program need not ask the device, as each such call can wait for it.
+The lost time is that of those calls, which is counted in full. Recorded calls have stacks, which
+show the lines.
 """
 
 import re
@@ -27,10 +27,10 @@ from otel_gpu.wire.frames import PYTHON, Frame
 KINDS: Final = frozenset(
     {CauseKind.EMPTY_CACHE, CauseKind.ALLOCATION_RETRY, CauseKind.ALLOCATOR_BYPASS}
 )
-"""What time in calls that allocate and free may be lost to."""
+"""Reasons of lost time in calls that allocate and free."""
 
 _FAMILIES = frozenset({wire.FAMILY_ALLOCATE, wire.FAMILY_FREE})
-# By native code, and where that has no name by PyTorch's own Python.
+# In native code, or if that has no name in PyTorch's own Python.
 _EMPTY_CACHE = re.compile(r"(?:.*::|c10_)(?:empty_cache|emptyCache)\b.*")
 _EMPTY_CACHE_FILE = re.compile(r"(?:.*/)?torch/cuda/memory\.py")
 _MAX_LINES = 64
@@ -39,9 +39,9 @@ _NS_PER_S = 1_000_000_000
 
 class Churn(NamedTuple):
     """
-    Calls that were made for one reason, from one line; what was chosen of them.
+    Recorded calls with one reason, from one line.
 
-    ``frees`` are those of the calls that gave memory back.
+    ``frees`` are the calls that released memory.
     """
 
     kind: CauseKind
@@ -74,13 +74,13 @@ class _Sums:
         self.size_bytes += weight * (0 if is_free else event.size_bytes)
 
 
-# None: an allocator took what it did not have; of that, nothing is lost by itself.
+# None: an allocator took memory that it did not have. Nothing is lost by that alone.
 _Sorts = dict[tuple[CauseKind | None, Frame], _Sums]
 
 
 class AllocatorChurn:
     """
-    Watches calls that allocate and free; bounded.
+    Sums the calls that allocate and free; bounded.
 
     Args:
         settings: The limits.
@@ -93,11 +93,11 @@ class AllocatorChurn:
 
     def observe(self, activity: CallActivity, *, has_allocator: bool) -> None:
         """
-        Take in a call.
+        Add a call.
 
         Args:
             activity: The call.
-            has_allocator: Whether its process has an allocator, past which it may have been made.
+            has_allocator: Whether its process has an allocator that it can bypass.
         """
         event, stack = activity.event, activity.stack
         is_nested = event.parent_start_ktime_ns != 0
@@ -110,7 +110,7 @@ class AllocatorChurn:
                 sorts.setdefault(key, _Sums(stack)).add(activity)
 
     def churn_of(self, program: ProcessKey) -> tuple[Churn, ...]:
-        """Return what was chosen of all calls of a program, by reason and line."""
+        """Return the recorded calls of a program in all, by reason and line."""
         return tuple(
             Churn(kind, place, one.calls, one.frees, one.time_ns, one.max_ns, one.size_bytes)
             for (kind, place), one in self._all.get(program, {}).items()
@@ -118,18 +118,18 @@ class AllocatorChurn:
         )
 
     def find(self, figures: Figures, start_unix_ns: int, end_unix_ns: int) -> Iterator[Chronic]:
-        """Yield what a program lost in a stretch, of which these are the figures; each call once."""
+        """Yield what a program lost in a window, by its figures; each call counts once."""
         sorts = self._fresh.pop(key_of(figures.process), {})
         chosen_ns = sum(one.time_ns for one in sorts.values())
         if not chosen_ns or all(kind is None for kind, _ in sorts):
             return
         counted_ns = _counted_ns(figures)
         tree = grow(figures.times, None, None)
-        feeders_ns = tree.time_ns if tree else max(1, end_unix_ns - start_unix_ns)
+        launching_ns = tree.time_ns if tree else max(1, end_unix_ns - start_unix_ns)
         settings = self._settings
         least_ns = max(
             1,
-            round(settings.chronic_share * feeders_ns),
+            round(settings.chronic_share * launching_ns),
             settings.chronic_lost_ns * (end_unix_ns - start_unix_ns) // _NS_PER_S,
         )
         for kind, stack, time_ns in _sum_up(sorts):
@@ -137,11 +137,11 @@ class AllocatorChurn:
             if lost_ns >= least_ns:
                 yield _chronic(
                     figures.process, (start_unix_ns, end_unix_ns), kind, stack, lost_ns, least_ns,
-                    feeders_ns,
+                    launching_ns,
                 )  # fmt: skip
 
     def forget(self, program: ProcessKey) -> None:
-        """Let go of a program that ended, but for what it did in all."""
+        """Forget the current window of a program that ended; its totals stay."""
         self._fresh.pop(program, None)
 
 
@@ -151,21 +151,21 @@ def _kind_of(activity: CallActivity, stack: CallStack) -> CauseKind | None:
     if is_free and any(map(_empties_cache, frames)):
         return CauseKind.EMPTY_CACHE
     if any(map(is_of_allocator, frames)):
-        # It keeps what it has, but where the device had no more, and before it asks again.
+        # It keeps its memory, unless the device had no more and it asks again.
         return CauseKind.ALLOCATION_RETRY if is_free or activity.event.status else None
     return CauseKind.ALLOCATOR_BYPASS
 
 
 def _empties_cache(frame: Frame) -> bool:
     if frame.kind == PYTHON:
-        # A program may call a function of its own like that.
+        # A program can have a function of its own with that name.
         is_torch = _EMPTY_CACHE_FILE.fullmatch(frame.file) is not None
         return is_torch and frame.function == "empty_cache"
     return _EMPTY_CACHE.fullmatch(frame.function) is not None
 
 
 def _sum_up(sorts: _Sorts) -> Iterator[tuple[CauseKind, CallStack, int]]:
-    """Yield reasons with where most of it was, and how long the chosen calls took."""
+    # Reasons, the stack of most of their time, and the time of their recorded calls.
     times: dict[CauseKind, int] = {}
     most: dict[CauseKind, _Sums] = {}
     anew_ns = 0
@@ -176,7 +176,7 @@ def _sum_up(sorts: _Sorts) -> Iterator[tuple[CauseKind, CallStack, int]]:
         times[kind] = times.get(kind, 0) + one.time_ns
         if kind not in most or one.time_ns > most[kind].time_ns:
             most[kind] = one
-    # What was given back is taken anew.
+    # Released memory is allocated again.
     for kind in (CauseKind.EMPTY_CACHE, CauseKind.ALLOCATION_RETRY):
         if kind in times:
             times[kind] += anew_ns
@@ -200,9 +200,9 @@ def _chronic(
     stack: CallStack,
     lost_ns: int,
     least_ns: int,
-    feeders_ns: int,
+    launching_ns: int,
 ) -> Chronic:
     name = f"account-{process.pid}-{kind}-{window[0]}"
     evidence: Iterable[Evidence] = (Evidence(name, "account", *window, stack=stack),)
-    cause = Cause(kind, lost_ns, lost_ns / feeders_ns, None, tuple(evidence))
-    return Chronic(process, *window, cause, lost_ns, least_ns, feeders_ns, HIGH, frozenset())
+    cause = Cause(kind, lost_ns, lost_ns / launching_ns, None, tuple(evidence))
+    return Chronic(process, *window, cause, lost_ns, least_ns, launching_ns, HIGH, frozenset())

@@ -1,4 +1,4 @@
-"""Why a request for memory failed, by where what is free lies."""
+"""Causes of failed requests for memory, by where free memory is."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -10,14 +10,14 @@ from otel_gpu.wire.memory import SHARED, Action, BlockState, Operations, Segment
 
 _MIB = 1 << 20
 SMALL_BYTES: Final = _MIB
-"""Requests up to this are served from segments of their own."""
+"""Requests up to this size are served from segments of their own."""
 SMALL_SEGMENT_BYTES: Final = 2 * _MIB
-# Of what is larger than this a segment has as much as was asked for, in whole 2 MiB.
+# Above this, a segment has the requested size in whole 2 MiB.
 _MIDDLING_BYTES, _MIDDLING_SEGMENT_BYTES = 10 * _MIB, 20 * _MIB
-# Of a device: what others take that is worth a name. The process's own context is less.
+# Of a device: the least share of others that is reported. The process's own context is smaller.
 _OTHERS_SHARE = 0.1
 _MAX_HOLDERS = 3
-# What an allocator does while it tries a request.
+# The most operations of an allocator while it tries a request.
 _MAX_TRIED = 4_096
 
 Holders = tuple[LineHolding, ...]
@@ -29,7 +29,7 @@ Groups = Mapping[Key, Sequence[Segment]]
 def with_holes(
     known: Failure, usable: Sequence[Segment], place_of: Callable[[int], Frame]
 ) -> Failure:
-    """Return what is known with the holes of the segments that could have served it."""
+    """Return a failure with the holes of the segments that could have served it."""
     holes = [hole for number, one in enumerate(usable) for hole in holes_of(one, number)]
     hole_bytes = sum(hole.size_bytes for hole in holes)
     return known._replace(
@@ -42,15 +42,15 @@ def with_holes(
 
 
 def judge(known: Failure) -> Failure:
-    """Return what is known with the cause of it."""
+    """Return a failure with its cause."""
     asked, free = known.asked_bytes, known.device_free_bytes or 0
-    # A new segment is what the device did not have.
+    # The device lacked a new segment.
     lacking = segment_bytes(asked) - free
     leaked = known.leaks[0].size_bytes if known.leaks else 0
     largest = known.largest_hole_bytes
     stuck = known.hole_bytes - known.whole_bytes
-    # What lies free as a whole is in nobody's way.
-    is_in_pieces = stuck > 0 and asked <= known.hole_bytes + free
+    # Segments that are free as a whole obstruct nothing.
+    is_fragmented = stuck > 0 and asked <= known.hole_bytes + free
     others = known.outside_bytes or 0
     if others < known.capacity_bytes * _OTHERS_SHARE:
         others = 0
@@ -58,10 +58,10 @@ def judge(known: Failure) -> Failure:
     if lacking > 0 and largest is not None and largest >= asked:
         cause = CauseKind.FITTING_HOLE
         known = known._replace(kept=tuple(one for one in known.kept if one[:2] != _own(known)))
-    elif kept is not None and kept_bytes > max(stuck if is_in_pieces else 0, leaked, others):
+    elif kept is not None and kept_bytes > max(stuck if is_fragmented else 0, leaked, others):
         cause = kept
-    elif lacking > 0 and is_in_pieces:
-        # What is never freed is also what keeps the holes apart.
+    elif lacking > 0 and is_fragmented:
+        # Memory that is never freed also keeps the holes apart.
         leaking = {one.place for one in known.leaks}
         is_pinned = bool(known.pins) and known.pins[0].place in leaking
         is_leak = is_pinned and leaked >= lacking
@@ -74,17 +74,17 @@ def judge(known: Failure) -> Failure:
 
 
 def _largest_holding_of(known: Failure, lacking_bytes: int) -> tuple[CauseKind | None, int]:
-    """Return for what free memory is kept that would have been enough, and how much; None: for nothing."""
-    # A pool is given back when nothing is left that uses it; before that, not even what is free as a whole.
+    # What keeps enough free memory, and how much; None: nothing does.
+    # A pool is released when nothing uses it any more; before that, not even its free segments are.
     in_pools = [one for one in known.kept if one.pool != SHARED]
     pooled_bytes = sum(one.whole_bytes for one in in_pools)
     if pooled_bytes >= lacking_bytes or _fits(in_pools, known.asked_bytes):
         largest = max((one.largest_hole_bytes for one in in_pools), default=0)
         return CauseKind.PRIVATE_POOL, max(pooled_bytes, largest)
-    # Before an allocator gives up, it gives back all segments that are free: but not while a graph is captured.
+    # Before an allocator fails, it releases all free segments, except while a graph is captured.
     cached_bytes = sum(one.whole_bytes for one in known.kept if one.pool == SHARED)
     if not known.kept:
-        # Live, pools are not seen.
+        # A live capture does not see pools.
         cached_bytes = known.whole_bytes
     if cached_bytes >= lacking_bytes:
         return CauseKind.KEPT_CACHE, cached_bytes
@@ -109,19 +109,19 @@ def kept_of(
     holders_of: Callable[[Groups], Mapping[Key, Holders]],
 ) -> tuple[Kept, ...]:
     """
-    Return what is free that could not serve a request, the most first.
+    Return the free memory that could not serve a request, the most first.
 
     Args:
         known: The request.
-        segments: All that the allocator has.
-        holders_of: Returns who allocated in each of some groups of them, the most first.
+        segments: All segments of the allocator.
+        holders_of: Returns the lines that allocated in groups of segments, the most first.
     """
     groups: dict[Key, list[Segment]] = {}
     for one in segments:
         groups.setdefault((one.pool, one.stream, one.is_small), []).append(one)
     own = known.pool, known.stream, known.asked_bytes <= SMALL_BYTES
     splits = {key: split_of(members) for key, members in groups.items()}
-    # Of its own pool it is what is not given back, though nothing is in its way.
+    # In its own pool, only what is not released although nothing obstructs it.
     kept = {
         key: split
         for key, split in splits.items()
@@ -145,10 +145,10 @@ def was_freed_late(
     operations: Operations, at: int, holes: Iterable[Hole], asked_bytes: int
 ) -> bool:
     """
-    Say whether a hole that is large enough became free only while a request was tried.
+    Return whether a hole that is large enough became free only while a request was tried.
 
-    An allocator that has nothing waits for the streams that still use what was freed, and asks the device once
-    more; PyTorch does not look again at what it has by then.
+    An allocator without memory waits for streams that still use freed blocks, and asks the device
+    once more. PyTorch does not search its own memory again after that.
     """
     fitting = [hole for hole in holes if hole.size_bytes >= asked_bytes]
     actions, addresses, times = operations.actions, operations.addresses, operations.unix_us
@@ -177,7 +177,7 @@ def segment_bytes(asked_bytes: int) -> int:
 def pins_of(
     segments: Sequence[Segment], holes: Sequence[Hole], place_of: Callable[[int], Frame]
 ) -> tuple[Pin, ...]:
-    """Return whose blocks keep holes apart, those of the most first."""
+    """Return the lines whose blocks keep holes apart, the most bytes first."""
     stuck: dict[int, int] = {}
     for hole in holes:
         kept = hole.size_bytes - hole.whole_bytes

@@ -1,20 +1,20 @@
 """
-Why a device's memory ran out.
+Out of memory: why a request for a device's memory failed.
 
-What is said rests on an effect: a request that failed. How fragmented memory is says nothing by
-itself, for it always is: the largest hole is a few percent of what is free in healthy programs too.
+Conclusions need an effect, which is a failed request. Fragmentation by itself proves nothing, as it
+is normal: the largest hole is a few percent of free memory in healthy programs too.
 """
 
-# Some facts about requests that fail
-# -----------------------------------
+# Some facts about failed requests
+#     --------------------------------
 #
-# An allocator that has no hole takes a whole segment from the device, which is more than was asked for.
-# Before it gives up it has given back all segments that are free as a whole: what is free of it
-# then lies between blocks that are in use, or is kept for other streams, pools and sizes.
+# An allocator without a hole takes a whole segment from the device, which is more than was asked
+# for. Before it fails it has released all segments that are free as a whole. What is free then lies
+# between blocks in use, or is kept for other streams, pools and sizes.
 #
-# A snapshot has every block. Of what is captured live, blocks are known that were followed: where
-# others lie, there seem to be holes. How much is free of all is exact, as the allocator says itself
-# what it holds and has handed out; a hole that could have served the request is none.
+# A snapshot has every block. A live capture has the blocks that were followed: where others lie,
+# there seem to be holes. The sum of free memory is exact, as the allocator reports what it holds
+# and has handed out. A hole that could have served the request is not one.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,14 +74,14 @@ from otel_gpu.wire.memory import (
 )
 
 MAX_FAILURES: Final = 8
-"""Requests that failed, the last ones, which are looked into."""
+"""The latest failed requests that are examined."""
 
 ANYBODY: Final = Program(
     0, 0, "snapshot", 0, {"service.name": "snapshot", "service.instance.id": "snapshot"}
 )
-"""The process of a snapshot, which does not say whose it is."""
+"""The process of a snapshot, which does not name it."""
 
-# Operations in which it is looked for who uses a pool.
+# Operations that are searched for the users of a pool.
 _MAX_LOOKED = 1_000_000
 _ALLOCATORS = ("libc10.so", "libc10_cuda.so")
 
@@ -89,7 +89,7 @@ _ALLOCATORS = ("libc10.so", "libc10_cuda.so")
 def find_failures(
     snapshot: MemorySnapshot, history: BlockWalk, place_of: Callable[[int], Frame]
 ) -> tuple[Failure, ...]:
-    """Return the last requests that failed in a snapshot, in order."""
+    """Return the last failed requests in a snapshot, in order."""
     actions = snapshot.operations.actions
     found = [at for at, action in enumerate(actions) if action == Action.OUT_OF_MEMORY]
     return tuple(_recorded(snapshot, history, at, place_of) for at in found[-MAX_FAILURES:])
@@ -140,13 +140,13 @@ def _recorded(
 
 
 class _Allocated:
-    """Says who allocated in segments before an operation."""
+    # Finds the lines that allocated in segments before an operation.
 
     def __init__(self, operations: Operations, at: int, place_of: Callable[[int], Frame]) -> None:
         self._operations, self._at, self._place_of = operations, at, place_of
 
     def __call__(self, groups: Groups) -> dict[Key, Holders]:
-        """Return who did, in each group; of what is older than the recording, who took the segments."""
+        # For memory older than the recording, the lines that took the segments.
         starts = sorted(
             (one.address, one.address + one.size_bytes, key)
             for key, members in groups.items()
@@ -174,10 +174,10 @@ def failure_of(
     activity: OutOfMemoryActivity, held: DeviceBlocks | None, own_bytes: int = 0
 ) -> Failure:
     """
-    Return why a request failed that was seen live.
+    Return why a request failed that was observed live.
 
     Args:
-        activity: What was seen.
+        activity: The failure.
         held: What the allocator holds; None: no allocator is known.
         own_bytes: What the process took of the device without its allocator.
     """
@@ -209,7 +209,7 @@ def failure_of(
 
 
 def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
-    """Return the chain of a request that failed: it took no time, and is worse than any that did."""
+    """Return the chain of a failed request: it took no time, and is worse than any slow effect."""
     event, api = activity.event, activity.api.name if activity.api else ""
     effect = Effect(
         EffectKind.OUT_OF_MEMORY,
@@ -228,7 +228,7 @@ def failure_chain(failure: Failure, activity: OutOfMemoryActivity) -> Chain:
 
 
 def recorded_chain(failure: Failure, number: int) -> Chain:
-    """Return the chain of a request that failed in a snapshot, which does not say whose it is."""
+    """Return the chain of a failed request in a snapshot, which names no process."""
     name = f"device-{failure.device}-{number}"
     span_ids = ids.incident_ids(ids.NO_SEED, name)
     effect = Effect(EffectKind.OUT_OF_MEMORY, ANYBODY, "", 0, "", failure.unix_ns, 0, 0, *span_ids)
@@ -244,9 +244,9 @@ def _chain(failure: Failure, effect: Effect, name: str) -> Chain:
 
 def is_retried(activity: OutOfMemoryActivity) -> bool:
     """
-    Say whether a call failed that an allocator made, which gave up nothing yet.
+    Return whether a failed call is an allocator's first try.
 
-    It gives back its cache and tries again; if that fails too, it says so itself.
+    It releases its cache and tries again; if that fails too, it reports that itself.
     """
     if activity.event.source != wire.OUT_OF_MEMORY_CALL or activity.stack is None:
         return False
@@ -254,20 +254,20 @@ def is_retried(activity: OutOfMemoryActivity) -> bool:
 
 
 def is_of_allocator(frame: Frame) -> bool:
-    """Say whether a frame is of a framework's allocator of device memory."""
+    """Return whether a frame belongs to a framework's allocator of device memory."""
     return frame.module.rpartition("/")[2].startswith(_ALLOCATORS)
 
 
 def place_of_stack(stack: CallStack | None) -> Frame:
-    """Return the line of a program that a stack is in; ``NOWHERE`` where it is not known."""
+    """Return the line of a program that a stack is in; ``NOWHERE``: not known."""
     return find_allocating_place(stack.frames) if stack else NOWHERE
 
 
 def can_expand(attributes: Mapping[str, object]) -> bool:
-    """Return whether the allocator of a process was told to let its segments grow."""
+    """Return whether the settings of a process let the segments of its allocator grow."""
     settings = (str(attributes.get(VARIABLE_PREFIX + name, "")) for name in ALLOCATOR_VARIABLES)
-    told = next((one for one in settings if one), "")
-    options = (option.partition(":") for option in told.replace(" ", "").split(","))
+    option_text = next((one for one in settings if one), "")
+    options = (option.partition(":") for option in option_text.replace(" ", "").split(","))
     return any((name, value) == ("expandable_segments", "True") for name, _, value in options)
 
 
@@ -276,7 +276,7 @@ def _leaks(held: DeviceBlocks | None) -> tuple[LineHolding, ...]:
         return ()
     now = {holder.place: holder for holder in held.holders(By.IN_USE, named=True)}
     found = [
-        # As many of its blocks as grew, if all are as large.
+        # As many of its blocks as grew, if all have one size.
         LineHolding(
             trend.place,
             trend.grown_bytes,
@@ -308,7 +308,7 @@ def _known_sizes(activity: OutOfMemoryActivity) -> Iterator[tuple[int, int]]:
 
 
 class _Places:
-    """Says of the keys of a map where in the program they are."""
+    # Finds the code location of a key of a map.
 
     def __init__(self, activity: OutOfMemoryActivity) -> None:
         self._places = {key: place_of_stack(stack) for key, stack in activity.stacks.items()}
@@ -326,7 +326,7 @@ def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
     hole_bytes = min(found.hole_bytes, known.hole_bytes)
     largest = found.largest_hole_bytes or 0
     is_known = found.hole_bytes <= known.hole_bytes and largest < known.asked_bytes
-    # What seems to lie free as a whole does so where all blocks are known.
+    # Segments that seem free as a whole are so only if all blocks are known.
     is_all = sum(size for _, size in _known_sizes(activity)) >= activity.event.allocated_bytes > 0
     return found._replace(
         hole_bytes=hole_bytes,
@@ -338,10 +338,10 @@ def _with_map(known: Failure, activity: OutOfMemoryActivity) -> Failure:
 
 
 def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> Iterator[Segment]:
-    """Yield the segments of a map, with the blocks in them; what grew is one."""
+    """Yield the segments of a map with their blocks. Segments that grew are merged."""
     blocks = sorted(blocks_of(activity.map))
     at = 0
-    for address, size_bytes in _stretches(segments_of(activity.map), is_one=is_expandable):
+    for address, size_bytes in _merged(segments_of(activity.map), is_one=is_expandable):
         inside: list[Block] = []
         while at < len(blocks) and blocks[at][0] < address:
             at += 1
@@ -356,7 +356,7 @@ def segments_of_map(activity: OutOfMemoryActivity, *, is_expandable: bool) -> It
         )
 
 
-def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator[tuple[int, int]]:
+def _merged(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator[tuple[int, int]]:
     start = end = 0
     for address, size_bytes in sorted(segments):
         if is_one and address == end and end > start:
@@ -372,7 +372,7 @@ def _stretches(segments: Iterable[tuple[int, int]], *, is_one: bool) -> Iterator
 def _outside(
     snapshot: MemorySnapshot, history: BlockWalk, device_free: int, reserved: int
 ) -> int | None:
-    """Return what others hold: of a device of unknown size, what they took since the peak."""
+    # What others hold; for a device of unknown size, what they took since the peak.
     if snapshot.capacity_bytes:
         return max(0, snapshot.capacity_bytes - device_free - reserved)
     taken = history.peak_reserved_bytes - device_free - reserved

@@ -1,1 +1,1 @@
-"""For which rank a rank waits."""
+"""Which ranks other ranks wait for."""

@@ -1,4 +1,4 @@
-"""What a collective is called that ranks wait in: its number, its communicator, and what was asked for."""
+"""The names of collectives: number, communicator, and what was asked for."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ _STUCK = "the device or the network hangs"
 
 
 def operation_name(operation: int) -> str:
-    """Return what an operation is called, also one that is not known."""
+    """Return the name of an operation, also of an unknown one."""
     return OPERATIONS.get(operation, f"operation {operation}")
 
 
@@ -31,29 +31,29 @@ def signature_text(signature: Signature) -> str:
     """Return what a call asked for, as ``all_reduce of 1,024 float32 (sum)``."""
     datatype, reduction = signature.datatype, signature.reduction
     known = datatype < len(DATATYPES)
-    said = f"{signature.elements:,} {DATATYPES[datatype] if known else f'of type {datatype}'}"
+    what = f"{signature.elements:,} {DATATYPES[datatype] if known else f'of type {datatype}'}"
     if reduction != NO_REDUCTION:
         own = f"reduction {reduction}"
-        said += f" ({REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else own})"
+        what += f" ({REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else own})"
     root = f", root {signature.root}" if signature.root >= 0 else ""
-    return f"{operation_name(signature.operation)} of {said}{root}"
+    return f"{operation_name(signature.operation)} of {what}{root}"
 
 
 def communicator_name(group: RankGroup) -> str:
-    """Return what a communicator is called."""
+    """Return the name of a communicator, or its id."""
     if name := group.name:
         return f"communicator {name}"
     return f"communicator {group.id:016x}" if group.id else "a communicator"
 
 
 def rank_name(group: RankGroup, member: Member) -> str:
-    """Return what a rank is called: its number, or its process where that is not known."""
+    """Return the name of a rank: its number, or its process if the number is not known."""
     rank = group.rank_of(member)
     return f"rank {rank}" if rank >= 0 else f"process {member.process.pid}"
 
 
 def ranks_text(group: RankGroup, members: Iterable[Member]) -> str:
-    """Return several ranks, as ``rank 0, rank 1``; of many all numbers, as ``ranks 0-5, 8``."""
+    """Return several ranks, as ``rank 0, rank 1``; many as ranges, as ``ranks 0-5, 8``."""
     members = tuple(members)
     numbers = sorted(map(group.rank_of, members))
     if len(members) <= _MOST_RANKS or numbers[0] < 0:
@@ -70,12 +70,12 @@ def ranks_text(group: RankGroup, members: Iterable[Member]) -> str:
 
 
 def late_name(identity: int, rank: int) -> str:
-    """Return what was waited for where a rank came last, time and again."""
+    """Return the name of waits for a rank that repeatedly came last."""
     return f"communicator {identity:016x}, {f'rank {rank}' if rank >= 0 else 'one rank'} last"
 
 
 def standing_text(group: RankGroup, standing: Standing) -> str:
-    """Return who waits for whom in which collective; empty: nobody does, as far as is known."""
+    """Return which ranks wait for which in which collective; empty: none do, or it is not known."""
     asked = standing.signatures
     operation = operation_name(asked[0][0].operation) if asked else "collective"
     which = f"{operation} {standing.number:,} of {communicator_name(group)}"
@@ -91,7 +91,7 @@ def standing_text(group: RankGroup, standing: Standing) -> str:
 
 
 def absence_text(group: RankGroup, standing: Standing) -> str:
-    """Return how many wait for a rank that is missing, and whether it can still come; else empty."""
+    """Return how many ranks wait for a missing one, and whether it can still come; else empty."""
     if standing.state != RankState.RANK_MISSING:
         return ""
     gone = [one for one in standing.lacking if not one.is_in]
@@ -131,7 +131,7 @@ def _queued(group: RankGroup, standing: Standing) -> str:
             f"watched: one of them may be missing, or {_STUCK}"
         )
     all_of = f"all {count:,} ranks" if count > 1 else "its one rank"
-    # Where ranks exchange different amounts, these have to match, and not all say what they are.
+    # If ranks exchange different amounts, these have to match, and not all calls contain them.
     asked = standing.signatures
     is_exchange = count > 1 and asked and asked[0][0].operation == wire.COLLECTIVE_ALL_TO_ALL
     calls = (one.call_of(standing.number) for one in standing.waiting)
@@ -144,5 +144,6 @@ def _queued(group: RankGroup, standing: Standing) -> str:
 
 
 def _is_compared(call: QueuedCollective, count: int) -> bool:
-    """Say whether it was known of a call what it sends to each rank, so that it would have been told."""
+    # Whether a call contained what it sends to each rank, so that a mismatch would have been
+    # reported.
     return len(call.sends) == len(call.receives) == count or bool(call.signature.elements)

@@ -1,19 +1,20 @@
 """
-Collectives: for whom a rank waits.
+Collectives: which rank another one waits for.
 
-A device cannot finish a collective before its last rank has called it. So the time in which a thread
-waits for the device, after its rank called and before the last one did, is due to that last one.
-Whoever stopped waiting before another rank called was not waiting for that one.
+A device cannot finish a collective before its last rank has called it. So the time that a thread
+waits for the device, after its rank called and before the last one did, is due to the last one. A
+thread that stopped waiting before another rank called did not wait for that one.
 """
 
-# A hang is told by the ranks of this host alone
-# ------------------------------------------------
+# Hangs are found from the ranks of this host alone
+#     -------------------------------------------------
 #
-# If one has not called what others have, it is missing. If all called and asked for different things,
-# no rank's device can go on. If all called the same and none knows it to be done, it is the device, the
-# network, or a rank on another host; there it takes longer until that is said, as a device may have much
-# to do before. And somebody has to ask: a program that never looks whether a collective is done would seem
-# to wait for ever. So it is a thread that hangs in a call, or one that queries events again and again.
+# If a rank has not called what others have, it is missing. If all called and asked for different
+# things, no rank's device can go on. If all called the same and none knows it to be done, the cause
+# is the device, the network, or a rank on another host. That is reported later, as a device can
+# have much to do before. And a thread has to ask for the end: a program that never asks whether a
+# collective is done would seem to wait for ever. So it is a thread that hangs in a call, or one
+# that queries events repeatedly.
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -37,9 +38,9 @@ from otel_gpu.state.nccl.rank_calls import Member
 from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.nccl.rank_positions import RankState, Standing
 
-# The last one may have queued its part some time before its call returned.
+# The last rank can have queued its part some time before its call returned.
 _SLACK_NS = 1_000_000
-# How often a device may take longer than it ever did.
+# How many times longer than its longest one a collective can take.
 _LONGEST_FACTOR = 4
 _MAX_ASKING = 4_096
 
@@ -51,7 +52,7 @@ _KIND_BY_STATE = {
 
 
 class Delay(NamedTuple):
-    """A stretch of time in which a rank waited, and for whom; times are ktime."""
+    """An interval in which a rank waited, and for which ranks; times are ktime."""
 
     kind: CauseKind
     start_ktime_ns: int
@@ -62,7 +63,9 @@ class Delay(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """A rank that waits in a collective without a call that hangs; ``start_ktime_ns`` is its own call."""
+    """
+    A rank that waits in a collective without a call that hangs; ``start_ktime_ns`` is its own call.
+    """
 
     effect: Effect
     start_ktime_ns: int
@@ -73,7 +76,7 @@ class Hang(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """What tells it from calls that hang, and from other hangs."""
+        """Its key among calls that hang and other hangs."""
         return self.effect.process.pid, 0, self.start_ktime_ns
 
     @property
@@ -84,11 +87,13 @@ class Hang(NamedTuple):
 
 class Collectives:
     """
-    Says for whom ranks wait.
+    Finds the ranks that other ranks wait for.
 
     Attributes:
-        communicators: How far the ranks are.
-        has_no_calls: Whether nobody sees who asks for the end of a collective: all that wait count.
+        communicators: The progress of the ranks.
+        has_no_calls: Whether calls that ask for the end of a collective are not recorded. Then all
+            ranks
+          that wait count.
     """
 
     def __init__(self, timeline: EventTimeline, settings: Settings) -> None:
@@ -96,20 +101,20 @@ class Collectives:
         self.has_no_calls = False
         self._timeline = timeline
         self._settings = settings
-        # Of ranks: calls that query events so far, and when there were more of them.
+        # By rank: calls that query events so far, and when that number last grew.
         self._queries: Fifo[ProcessKey, tuple[int, int]] = Fifo(_MAX_ASKING)
         # When a call was last seen to hang.
         self._hanging: Recent[ProcessKey, int] = Recent(_MAX_ASKING)
 
     def observe(self, activity: CommunicatorActivity) -> None:
-        """Take in a reading of one rank."""
+        """Add a reading of one rank."""
         self._timeline.know(activity.process)
         self.communicators.observe(activity)
         if not self._timeline.unix_offset_ns:
             self._timeline.unix_offset_ns = self.communicators.unix_offset_ns or 0
 
     def observe_aggregates(self, activity: AggregatesActivity) -> None:
-        """Take in which ranks ask whether something is done."""
+        """Note which ranks query whether something is done."""
         if not self.communicators:
             return
         counts: dict[ProcessKey, int] = {}
@@ -127,7 +132,7 @@ class Collectives:
                 self._queries.setdefault(program, (count, 0))
 
     def observe_open_call(self, activity: OpenCallActivity) -> None:
-        """Take in that a call hangs."""
+        """Note a call that hangs."""
         program = key_of(activity.process)
         self._hanging[program] = activity.seen_unix_ns
 
@@ -135,12 +140,13 @@ class Collectives:
         self, program: ProcessKey, start_ktime_ns: int, end_ktime_ns: int, *, is_open: bool = False
     ) -> list[Delay]:
         """
-        Return for whom a rank waited in a window, in order; no moment is in two of them.
+        Return the intervals in which a rank waited for others in a window, in order; they do not
+        overlap.
 
         Args:
             program: The program.
-            start_ktime_ns: When the window begins.
-            end_ktime_ns: When it ends.
+            start_ktime_ns: Start of the window.
+            end_ktime_ns: End of the window.
             is_open: Whether the wait has not ended by then.
         """
         found: list[Delay] = []
@@ -172,7 +178,7 @@ class Collectives:
         slack_ns = 0 if is_open else _SLACK_NS
         for begin, came, late, call in group.delays(member, start, end + slack_ns):
             if not is_open and came >= end + slack_ns:
-                # It went on before that one came.
+                # It went on before that rank came.
                 return
             if is_waiting and came >= end and call.number >= standing.number:
                 name = standing_text(group, standing)
@@ -197,13 +203,13 @@ class Collectives:
         offset_ns = self._timeline.unix_offset_ns
         number = f"collective-{group.id:x}-{culprits[0].pid if culprits else 0}-{start}"
         times = start + offset_ns, end + offset_ns
-        # Of several none is more to blame than the others.
+        # Of several, none is more of a cause than the others.
         one = culprits[0] if len(culprits) == 1 else None
         evidence = Evidence(number, "collective", *times, one)
         return Delay(kind, start, end, culprits, Resource(RESOURCE, name), evidence)
 
     def hangs(self, unix_ns: int) -> Iterator[Hang]:
-        """Yield the ranks that wait in a collective at a moment, and have no call that hangs."""
+        """Yield the ranks that wait in a collective at a time, and have no call that hangs."""
         now = self.communicators.ktime_of(unix_ns)
         for group in self.communicators.groups() if now else ():
             standing = group.standing()
@@ -216,18 +222,18 @@ class Collectives:
                     yield self._hang(group, standing, member, now)
 
     def hangs_at(self, program: ProcessKey, unix_ns: int) -> bool:
-        """Say whether a rank waits for the end of a collective, as far as its calls say so."""
+        """Return whether a rank waits for the end of a collective, by its calls."""
         limit_ns = 2 * self._settings.collective_hang_ns
         is_seen = unix_ns - self._hanging.get(program, 0) <= limit_ns
         return is_seen or self._asks(program, unix_ns)
 
     def _asks(self, program: ProcessKey, unix_ns: int) -> bool:
-        """Say whether a rank asks whether something is done, again and again, and does not hang in it."""
+        # Whether a rank queries repeatedly whether something is done, and does not hang in that.
         if self.has_no_calls:
             return True
         _, asked_unix_ns = self._queries.get(program, (0, 0))
         limit_ns = self._settings.collective_hang_ns
-        # Calls that hang are looked at now and then.
+        # Calls that hang are read periodically.
         hangs_in_call = unix_ns - self._hanging.get(program, 0) <= 2 * limit_ns
         return unix_ns - asked_unix_ns <= limit_ns and not hangs_in_call
 

@@ -1,4 +1,4 @@
-"""Hangs: collectives that do not end, where no call says so."""
+"""Hangs: collectives that do not end, without a call that hangs."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from otel_gpu.explain.severity import judge, lost_to_host_ns
 
 
 class Hangs:
-    """Keeps the ranks that hang in a collective among the incidents, as long as they do."""
+    """Keeps ranks that hang in a collective among the incidents while they hang."""
 
     def __init__(
         self, collectives: Collectives, causes: Causes, incidents: Incidents, settings: Settings
@@ -25,7 +25,7 @@ class Hangs:
         self._known: dict[OpenKey, tuple[Hang, Chain]] = {}
 
     def find(self, unix_ns: int) -> Iterator[Chain]:
-        """Yield the hangs of a moment that were not known before; those that are over end."""
+        """Yield new hangs at a time, and end those that are over."""
         if not self._collectives.communicators:
             return
         found: dict[OpenKey, tuple[Hang, Chain]] = {}
@@ -35,7 +35,7 @@ class Hangs:
         for key in self._known.keys() - found.keys():
             hang, chain = self._known[key]
             self._incidents.forget_hung(key)
-            # A device that took long is no news when it is done; whoever came late was late.
+            # A device that took long is not reported once it is done; a late rank still is.
             if not (hang.is_over and chain.causes[0].kind == CauseKind.COLLECTIVE_STUCK):
                 self._incidents.add(chain)
         for key, (_, chain) in found.items():
@@ -45,7 +45,10 @@ class Hangs:
         self._known = found
 
     def leave_to_call(self, program: ProcessKey) -> None:
-        """Forget the hangs of a process: a call that hangs in them says the same, of the same thread."""
+        """
+        Forget the hangs of a process: a call that hangs in one reports the same, for the same
+        thread.
+        """
         for key, (hang, _) in list(self._known.items()):
             if key_of(hang.effect.process) == program:
                 del self._known[key]

@@ -1,4 +1,4 @@
-"""Delays: which of a thread's waits for the device were for another rank."""
+"""Rank waits: which of a thread's waits for the device were for another rank."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,58 +13,60 @@ WHILE_IT_HANGS = FOR_THE_DEVICE | {
     CauseKind.SLEEP,
     CauseKind.HOST_WORK,
 }
-"""What may be such a wait of a rank that hangs: its call has not ended, or it asks again and again."""
+"""
+Kinds that such waits of a hanging rank can have: its call has not ended, or it queries repeatedly.
+"""
 
 
 def kinds_at(place: str, *, is_polling: bool) -> frozenset[CauseKind]:
-    """Return what may be a wait for the device where a thread is, and so one for another rank."""
+    """Return the kinds of waits for the device in a place, which can be for another rank."""
     if is_polling:
-        # It sleeps between two looks whether the device is done.
+        # It sleeps between two queries whether the device is done.
         return FOR_THE_DEVICE | {CauseKind.SLEEP}
-    # What a copy waits for on the host has a reason; else it is the device.
+    # A copy's waits on the host have a reason; without one it is the device.
     return FOR_THE_DEVICE | {CauseKind.UNEXPLAINED} if place == rules.COPY else FOR_THE_DEVICE
 
 
 def cut_delays(
-    pieces: Sequence[CauseInterval],
+    intervals: Sequence[CauseInterval],
     delays: Iterable[Delay],
     kinds: frozenset[CauseKind] = FOR_THE_DEVICE,
 ) -> list[CauseInterval]:
     """
-    Return pieces of which what was a wait for another rank is one of its own.
+    Return intervals in which waits for another rank are intervals of their own.
 
     Args:
-        pieces: What a thread did.
+        intervals: What a thread did.
         delays: When others kept its rank waiting, in order.
-        kinds: What may be such a wait.
+        kinds: Kinds that can be such waits.
     """
     left = list(delays)
     if not left:
-        return list(pieces)
+        return list(intervals)
     cut: list[CauseInterval] = []
-    for piece in pieces:
-        if not piece.is_timed:
+    for interval in intervals:
+        if not interval.is_timed:
             continue
-        inside = [_clip(delay, piece.start_ktime_ns, piece.end_ktime_ns) for delay in left]
-        # While it waited for a CPU, say, that is what it waited for.
-        left = [part for delay in left for part in _outside(delay, piece)]
-        found = [_piece(one) for one in inside if one is not None and piece.kind in kinds]
-        rest_ns = piece.time_ns - sum(one.time_ns for one in found)
-        cut += [*found, piece._replace(time_ns=rest_ns)]
-    for piece in pieces:
-        if piece.is_timed:
+        inside = [_clip(delay, interval.start_ktime_ns, interval.end_ktime_ns) for delay in left]
+        # A wait for a CPU, for example, is not also one for a rank.
+        left = [part for delay in left for part in _outside(delay, interval)]
+        found = [_interval_of(one) for one in inside if one is not None and interval.kind in kinds]
+        rest_ns = interval.time_ns - sum(one.time_ns for one in found)
+        cut += [*found, interval._replace(time_ns=rest_ns)]
+    for interval in intervals:
+        if interval.is_timed:
             continue
-        # When that was is not known, only for how long: it lay around the pieces of which it is.
-        rest_ns = piece.time_ns
-        while rest_ns and left and piece.kind in kinds:
+        # Only its duration is known, and not when it was: around the intervals that belong to it.
+        rest_ns = interval.time_ns
+        while rest_ns and left and interval.kind in kinds:
             delay = left.pop(0)
             end = min(delay.end_ktime_ns, delay.start_ktime_ns + rest_ns)
-            cut.append(_piece(delay._replace(end_ktime_ns=end)))
+            cut.append(_interval_of(delay._replace(end_ktime_ns=end)))
             rest_ns -= end - delay.start_ktime_ns
             if end < delay.end_ktime_ns:
                 left.insert(0, delay._replace(start_ktime_ns=end))
-        cut.append(piece._replace(time_ns=rest_ns))
-    return [piece for piece in cut if piece.time_ns > 0]
+        cut.append(interval._replace(time_ns=rest_ns))
+    return [interval for interval in cut if interval.time_ns > 0]
 
 
 def _clip(delay: Delay, start: int, end: int) -> Delay | None:
@@ -72,13 +74,13 @@ def _clip(delay: Delay, start: int, end: int) -> Delay | None:
     return delay._replace(start_ktime_ns=start, end_ktime_ns=end) if end > start else None
 
 
-def _outside(delay: Delay, piece: CauseInterval) -> Iterator[Delay]:
-    before = _clip(delay, delay.start_ktime_ns, min(piece.start_ktime_ns, delay.end_ktime_ns))
-    after = _clip(delay, max(piece.end_ktime_ns, delay.start_ktime_ns), delay.end_ktime_ns)
+def _outside(delay: Delay, interval: CauseInterval) -> Iterator[Delay]:
+    before = _clip(delay, delay.start_ktime_ns, min(interval.start_ktime_ns, delay.end_ktime_ns))
+    after = _clip(delay, max(interval.end_ktime_ns, delay.start_ktime_ns), delay.end_ktime_ns)
     yield from (part for part in (before, after) if part is not None)
 
 
-def _piece(delay: Delay) -> CauseInterval:
+def _interval_of(delay: Delay) -> CauseInterval:
     culprit = delay.culprits[0] if delay.culprits else None
     return CauseInterval(
         delay.kind,

@@ -1,8 +1,8 @@
 """
-Stragglers: ranks that come last time and again.
+Stragglers: ranks that repeatedly come last.
 
-Where every step waits for one rank, no step is slower than usual. What the others wait for it in a
-stretch of time says so, and the account of that rank's own time says why.
+If every step waits for one rank, no step is slower than usual. What the other ranks wait for it in
+a window proves it, and the times of that rank show why.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _GPU_WAIT = "gpu_wait"
 
 
 def lags_since(lags: Lags, before: Lags) -> Lags:
-    """Return for how long who waited for whom since an earlier moment."""
+    """Return how long ranks waited for others since an earlier reading."""
     return {
         program: {
             name: time_ns - known
@@ -38,8 +38,8 @@ def lags_since(lags: Lags, before: Lags) -> Lags:
     }
 
 
-class _Stretch(NamedTuple):
-    """A stretch of time, and what is known of all processes in it."""
+class _Window(NamedTuple):
+    # A window, and what is known of all processes in it.
 
     figures_of: FiguresOf
     lags: Lags
@@ -59,61 +59,61 @@ def find_stragglers(
     resources: Resources | None = None,
 ) -> Iterator[Chronic]:
     """
-    Yield for whom a rank waited for much of a stretch of time.
+    Yield the ranks that a rank waited for during much of a window.
 
     Args:
-        figures: What was counted of it in the stretch.
+        figures: What was counted of it in the window.
         figures_of: Returns the same of other processes.
-        lags: For how long which ranks came later than which in it.
-        times_unix_ns: When the stretch began and ended.
-        settings: What matters.
+        lags: How much later which ranks came than which, in nanoseconds.
+        times_unix_ns: Start and end of the window.
+        settings: The limits.
         places: Where threads were.
         resources: What other processes wait for.
     """
     budget = budget_of(figures.times)
-    feeders_ns, start_unix_ns, end_unix_ns = sum(budget.values()), *times_unix_ns
-    if key_of(figures.process) not in lags or feeders_ns < settings.minimum_budget_ns:
+    launching_ns, start_unix_ns, end_unix_ns = sum(budget.values()), *times_unix_ns
+    if key_of(figures.process) not in lags or launching_ns < settings.minimum_budget_ns:
         return
     start_unix_ns = max(start_unix_ns, figures.process.start_unix_ns)
-    length_ns = min(end_unix_ns - start_unix_ns, feeders_ns)
+    length_ns = min(end_unix_ns - start_unix_ns, launching_ns)
     least_ns = max(
         1,
-        round(settings.chronic_share * feeders_ns),
+        round(settings.chronic_share * launching_ns),
         settings.chronic_lost_ns * length_ns // 1_000_000_000,
     )
     edges = start_unix_ns, end_unix_ns
-    stretch = _Stretch(figures_of, lags, edges, settings, places, resources)
-    for cause in _waits(figures, stretch, least_ns):
+    window = _Window(figures_of, lags, edges, settings, places, resources)
+    for cause in _waits(figures, window, least_ns):
         lost_ns = fault_ns(cause)
         if lost_ns >= least_ns and cause.culprit is not None:
             yield Chronic(
                 *(figures.process, start_unix_ns, end_unix_ns, cause, lost_ns, least_ns),
-                *(feeders_ns, HIGH, frozenset({cause.culprit.pid})),
+                *(launching_ns, HIGH, frozenset({cause.culprit.pid})),
             )
 
 
 def _waits(
-    figures: Figures, stretch: _Stretch, least_ns: int, path: tuple[ProcessKey, ...] = ()
+    figures: Figures, window: _Window, least_ns: int, path: tuple[ProcessKey, ...] = ()
 ) -> Iterator[Cause]:
-    """Yield for whom a rank waited, the longest wait first, and what kept those."""
+    # The ranks that a rank waited for, the longest wait first, and what delayed them.
     own = key_of(figures.process)
     path = (*path, own)
     budget = budget_of(figures.times)
-    feeders_ns = max(1, sum(budget.values()))
-    # What else it did meanwhile was no wait for them.
+    launching_ns = max(1, sum(budget.values()))
+    # Other time during the lag was no wait for ranks.
     left_ns = budget[_GPU_WAIT]
-    found = stretch.lags.get(own, {})
+    found = window.lags.get(own, {})
     for (program, *which), lag_ns in sorted(found.items(), key=lambda item: (-item[1], item[0])):
         time_ns = min(lag_ns, left_ns)
-        late = stretch.figures_of(program)
+        late = window.figures_of(program)
         if time_ns < least_ns or late is None or program in path:
             continue
         left_ns -= time_ns
-        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, feeders_ns)
-        via = tuple(_own_causes(late, usual, time_ns, stretch, path))
+        usual = _shares({**budget, _GPU_WAIT: budget[_GPU_WAIT] - time_ns}, launching_ns)
+        via = tuple(_own_causes(late, usual, time_ns, window, path))
         culprit = Culprit(late.process.pid, late.process.pid, late.process.comm)
         yield Cause(
-            *(CauseKind.COLLECTIVE_WAIT, time_ns, time_ns / feeders_ns, culprit, (), via),
+            *(CauseKind.COLLECTIVE_WAIT, time_ns, time_ns / launching_ns, culprit, (), via),
             Resource(RESOURCE, late_name(*which)),
         )
 
@@ -130,19 +130,19 @@ def _own_causes(
     late: Figures,
     usual: Mapping[str, float],
     time_ns: int,
-    stretch: _Stretch,
+    window: _Window,
     path: tuple[ProcessKey, ...],
 ) -> Iterator[Cause]:
-    """Yield what a late rank did more than the one that waited, as parts of the time that this waited."""
-    tree = grow(late.times, None, stretch.resources)
+    # What a late rank did more than the one that waited, as parts of that wait.
+    tree = grow(late.times, None, window.resources)
     if tree is None:
         return
-    account = AccountCauses(late.process, *stretch.edges, stretch.places, late.times)
-    sums = CauseSums(_MAX_CAUSES, stretch.settings.max_evidence)
+    account = AccountCauses(late.process, *window.edges, window.places, late.times)
+    sums = CauseSums(_MAX_CAUSES, window.settings.max_evidence)
     sums.add(account.causes(tree))
     waiting = tree.child(_GPU_WAIT)
-    # It may have waited for a third one, in another communicator.
-    waits = [] if waiting is None else list(_waits(late, stretch, 1, path))
+    # It can have waited for a third rank, in another communicator.
+    waits = [] if waiting is None else list(_waits(late, window, 1, path))
     sums.add(waits)
     waited_ns = sum(one.time_ns for one in waits)
     if waiting is not None and waiting.time_ns > waited_ns:
@@ -167,10 +167,10 @@ def _own_causes(
 
 class Stragglers:
     """
-    Looks for stragglers in stretches of the stream's time, one after the other.
+    Finds stragglers in consecutive windows of the stream's time.
 
     Attributes:
-        places: Where threads were, since the stretch began.
+        places: Where threads were, since the window began.
     """
 
     def __init__(self, communicators: CommunicatorStates, settings: Settings) -> None:
@@ -192,7 +192,9 @@ class Stragglers:
         start_unix_ns: int,
         end_unix_ns: int,
     ) -> Iterator[Chronic]:
-        """Yield for whom a rank waited in a stretch, by its figures and those of others."""
+        """
+        Yield the ranks that a rank waited for in a window, by its figures and those of others.
+        """
         if start_unix_ns != self._edges[0]:
             self._before = self._now
         if (start_unix_ns, end_unix_ns) != self._edges:

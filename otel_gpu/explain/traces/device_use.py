@@ -45,17 +45,17 @@ from otel_gpu.state.traces.launches import (
 from otel_gpu.wire.device_activity import DeviceModel, DeviceTrace
 
 MAX_GAPS: Final = 50
-"""Of a device, the longest ones, which are named one by one."""
+"""The longest gaps of a device, which are reported one by one."""
 
-# Copies and fills of nothing leave no trace on a device.
+# Copies and fills of 0 bytes leave no trace on a device.
 _LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch(?!Host)\w*")
-# Of a path, from which on it says nothing.
+# The share of unknown time from which on a path is left out.
 _UNKNOWN = 0.5
 _NO_MODEL = DeviceModel("")
 
 
 class IdlePlace(NamedTuple):
-    """What the thread did that a device waited for, and the function of Python that did it."""
+    """What the thread did that a device waited for, and its Python function."""
 
     cause: IdleCause
     name: str
@@ -71,7 +71,9 @@ class NamedGap(NamedTuple):
 
 
 class RegionUse(NamedTuple):
-    """How often a program did something, in how many steps, and how long the device was idle then."""
+    """
+    How often a program did something, in how many steps, and the idle time of the device in it.
+    """
 
     times: int
     steps: int
@@ -84,16 +86,17 @@ class DeviceUse(NamedTuple):
 
     Attributes:
         phases: Of the whole window.
-        steps: All of them; those that are set aside say why.
-        idle_ns: By cause; all of them are the idle time of ``phases``.
+        steps: All of them; those that are set aside have a reason.
+        idle_ns: By cause; the sum is the idle time of ``phases``.
         places: What was waited for, the longest first.
         gaps: The longest ones; ``every_gap`` are all.
-        collectives: What it did together with other ranks, and how long that took.
-        kinds: By name, what such work of ``timeline`` is.
+        collectives: Time of work with other ranks.
+        kinds: The kind of work of ``timeline``, by name.
         regions: What a program should not do in each step.
         searches: Algorithms of convolutions that were tried out.
-        critical: The critical path of the step in the middle, which is named, or of the window where
-            nobody says where steps are; None: it is not known.
+        critical: The critical path of the step with the median duration, with its name, or of the
+            window if
+          steps are not known; None: not known.
     """
 
     trace: DeviceTrace
@@ -124,21 +127,23 @@ class DeviceUse(NamedTuple):
 
     @property
     def is_reliable(self) -> bool:
-        """Whether causes of idle time can be believed."""
+        """Whether causes of idle time are reliable."""
         return is_reliable(self.health)
 
     @property
     def can_judge(self) -> bool:
-        """Whether a verdict can be believed."""
+        """Whether a verdict is reliable."""
         return can_judge(self.health)
 
 
-# Of the latest trace, which is examined once for all who take it. It is large: it must not stay.
+# The latest trace is examined once for all callers. It is large, so it is not kept longer.
 _examined: list[tuple[DeviceUse, ...]] = []
 
 
 def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
-    """Return how a program used each of its devices, by their numbers; see ``forget_examined``."""
+    """
+    Return how a program used each of its devices, by number; cached until ``forget_examined``.
+    """
     for uses in _examined:
         if uses and uses[0].trace is trace:
             return uses
@@ -148,7 +153,7 @@ def examine(trace: DeviceTrace) -> tuple[DeviceUse, ...]:
 
 
 def forget_examined() -> None:
-    """Let go of the latest trace: everybody has taken it."""
+    """Drop the cached results of the latest trace."""
     _examined.clear()
 
 
@@ -218,7 +223,7 @@ def _middle(steps: Sequence[TracedStep]) -> TracedStep:
 
 
 def launches_of(trace: DeviceTrace) -> Counter[str]:
-    """Return how often each call was made that launches work."""
+    """Return how often each call that launches work was made."""
     launching = [_LAUNCH.fullmatch(name) is not None for name in trace.names]
     names = trace.host.names
     called = Counter(compress(names, map(launching.__getitem__, names)))

@@ -1,8 +1,8 @@
 """
-What bounds a program, by the time that its device lost.
+Device verdicts: what bounds a program, by the time that its device lost.
 
-A device that computes at least 80 % of its window is the bound itself. Of another one the verdict is
-where more than half of the rest went: that is what there is to win, whatever the share of computing.
+A device that computes at least 80 % of its window is the bound itself. Otherwise the verdict is
+where more than half of the rest went: that is what can be gained, whatever the share of computing.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,8 @@ _CLASSES: Mapping[IdleCause, str] = {
     IdleCause.HOST_OTHER: OTHER,
     IdleCause.LAUNCH_LATENCY: CPU,
     IdleCause.MODULE_LOADING: CPU,
-    # What was launched long before waits for a peer, another stream or an event: which, nobody says.
+    # Work that was launched long before waits for a peer, another stream or an event; which one is
+    # not known.
     IdleCause.DEPENDENCY: OTHER,
     IdleCause.NOT_RECORDED: OTHER,
     IdleCause.NO_LAUNCH: OTHER,
@@ -47,10 +48,10 @@ _CLASSES: Mapping[IdleCause, str] = {
 
 class DeviceVerdict(NamedTuple):
     """
-    What bounds a program; ``verdict`` is ``unknown`` where that cannot be said.
+    What bounds a program; ``verdict`` is ``unknown`` if it is not reliable.
 
-    ``lost_ns`` is the window less computing, by what it was lost to, the most first. ``names`` are
-    the classes that the verdict is about: of ``mixed`` two.
+    ``lost_ns`` is the window without computing, by what it was lost to, the most first. ``names``
+    are the classes of the verdict: two for ``mixed``.
     """
 
     verdict: str
@@ -68,7 +69,7 @@ def find_device_verdict(
     Args:
         phases: Of the window.
         idle_ns: By cause.
-        is_reliable: Whether causes can be believed (``trace_health``).
+        is_reliable: Whether causes are reliable (``trace_health``).
     """
     lost_ns = dict(sorted(_lost(phases, idle_ns).items(), key=lambda item: -item[1]))
     lost_ns = {name: time_ns for name, time_ns in lost_ns.items() if time_ns}

@@ -1,10 +1,10 @@
 """
-Why a device did nothing.
+Idle causes: why a device did nothing.
 
-What ends a gap was enqueued by a call. What the thread of that call did from the beginning of the
-gap to the call is what the device waited for, and what is left of the gap after the call began is
-the latency of the launch. The time of a gap is divided so; what it went to most names the gap. Where the window ends with a gap, nothing
-was launched any more: it is due to what the thread did whose steps these are.
+A call enqueued the work that ends a gap. What the thread of that call did from the start of the gap
+to the call is what the device waited for. The rest of the gap, from the start of the call, is
+launch latency. So the time of a gap is divided, and its largest part names it. If the window ends
+with a gap, nothing more was launched: it is due to the thread whose steps these are.
 """
 
 import re
@@ -27,7 +27,7 @@ from otel_gpu.wire.device_activity import DeviceTrace
 NOISE_NS: Final = 5_000
 """Shorter gaps are between any two kernels, and summed apart."""
 LOADING_NS: Final = 1_000_000
-"""A launch for which an idle device waits longer loads code, as CUDA and HIP do at the first launch of a kernel."""
+"""A launch with a longer latency loads code, as CUDA and HIP do at the first launch of a kernel."""
 _LAUNCHES_KERNELS: Final = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
 _LOADS: Final = re.compile(
     r"(?:cu|cuda|hip)(?:ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|KernelGetFunction|GetFuncBySymbol)\w*"
@@ -38,7 +38,7 @@ _LOADS: Final = re.compile(
 class IdleCause(StrEnum):
     """What a device waited for."""
 
-    # That of Enum is a function of Python.
+    # The one of Enum is a Python function.
     __hash__ = str.__hash__
 
     DATA_LOADER = "data_loader"
@@ -55,7 +55,7 @@ class IdleCause(StrEnum):
     NOISE = "noise"
 
 
-# Looking a member up takes longer than what is done with it, and there are many gaps.
+# Attribute access on an enum takes longer than the rest of the loop, and there are many gaps.
 _NOISE: Final = IdleCause.NOISE
 _HOST_OTHER: Final = IdleCause.HOST_OTHER
 _LAUNCH_LATENCY: Final = IdleCause.LAUNCH_LATENCY
@@ -72,16 +72,16 @@ _OF_DOING: Mapping[int, IdleCause] = {
 }
 
 
-# What is appended at once to columns that few gaps have anything in.
+# Appended at once to columns that are empty for most gaps.
 _NO_ROWS: Final = array("i", (NO_ROW,)) * 256
 
 
 class IdleGap(NamedTuple):
     """
-    A stretch in which a device did nothing, with what most of it went to.
+    An interval in which a device did nothing, with its largest cause.
 
-    ``named`` is the row of the host that says what its thread did, and ``python`` the function of
-    Python that did it; ``NO_ROW``: not known.
+    ``named`` is the row of the host with what its thread did, and ``python`` that of the Python
+    function; ``NO_ROW``: not known.
     """
 
     start_ns: int
@@ -92,12 +92,12 @@ class IdleGap(NamedTuple):
 
     @property
     def duration_ns(self) -> int:
-        """How long it was."""
+        """Its length in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
 class IdleGaps:
-    """The gaps of one device as columns, in order; iterating yields each as a ``IdleGap``."""
+    """The gaps of one device as columns, in order; iteration yields each as an ``IdleGap``."""
 
     __slots__ = (
         "_causes", "_ends_ns", "_launches", "_loads", "_named", "_names", "_pythons", "_starts_ns", "_totals",
@@ -119,13 +119,13 @@ class IdleGaps:
         return len(self._starts_ns)
 
     def __iter__(self) -> Iterator[IdleGap]:
-        # There is room for more in the last two.
+        # The last two columns can be longer.
         columns = (self._starts_ns, self._ends_ns, self._causes, self._named, self._pythons)
         for start_ns, end_ns, cause, named, python in zip(*columns, strict=False):
             yield IdleGap(start_ns, end_ns, _CAUSES[cause], named, python)
 
     def add(self, start_ns: int, end_ns: int, cause: IdleCause) -> int:
-        """Add one; returns its number."""
+        """Add a gap; return its number."""
         number = len(self._starts_ns)
         if number == len(self._named):
             self._named.extend(_NO_ROWS)
@@ -136,7 +136,7 @@ class IdleGaps:
         return number
 
     def settle(self, number: int, cause: IdleCause, named: int, python: int) -> None:
-        """Say what one was due to."""
+        """Set the cause of a gap."""
         self._causes[number] = _NUMBERS[cause]
         self._named[number] = named
         self._pythons[number] = python
@@ -147,25 +147,26 @@ class IdleGaps:
         return _MODULE_LOADING if loads else _OF_DOING[doing]
 
     def cause_of_launch(self, call: int, time_ns: int) -> IdleCause:
-        """Return what a device waits for in a call, and until what it launched begins."""
+        """Return what a device waits for from a call to the start of its work."""
         loads = time_ns >= LOADING_NS and self._launches[self._names[call]]
         return _MODULE_LOADING if loads else _LAUNCH_LATENCY
 
     def count(self, cause: IdleCause, named: int, python: int, time_ns: int) -> None:
-        """Say what the time of gaps went to, by rows of the host."""
+        """Add time of gaps to a cause, by rows of the host."""
         key = _NUMBERS[cause], self._names[named], self._names[python]
         self._totals[key] = self._totals.get(key, 0) + time_ns
 
     def by_place(self) -> Mapping[tuple[IdleCause, int, int], int]:
         """
-        Return how long the device waited for what, in nanoseconds, in order of the first of each.
+        Return the time by cause and code, in nanoseconds, in order of first occurrence.
 
-        By cause and the numbers of two names, of what the thread did and of the function of Python.
+        Keys are the cause and the numbers of two names: what the thread did, and its Python
+        function.
         """
         return {(_CAUSES[key[0]], *key[1:]): time_ns for key, time_ns in self._totals.items()}
 
     def longest(self, count: int) -> list[IdleGap]:
-        """Return the longest ones, the longest first."""
+        """Return the longest gaps, the longest first."""
         lengths = map(sub, self._ends_ns, self._starts_ns)
         found = nlargest(count, ((length, -number) for number, length in enumerate(lengths)))
         return [self[-number] for _, number in found]
@@ -180,7 +181,7 @@ class IdleGaps:
         )
 
     def by_cause(self) -> Counter[IdleCause]:
-        """Return how long the device waited for what, in nanoseconds."""
+        """Return the idle time by cause, in nanoseconds."""
         found: Counter[IdleCause] = Counter()
         for (cause, _, _), time_ns in self._totals.items():
             found[_CAUSES[cause]] += time_ns
@@ -188,15 +189,18 @@ class IdleGaps:
 
 
 _Question = tuple[int, int, int, int, int]
-"""What did a thread do in a stretch? Its start and end, the launch that followed and its call, the number of the gap."""
+"""
+What did a thread do in an interval? Its start and end, the latency of the launch after it, the
+call, and the number of the gap.
+"""
 
 _NOTHING: Final = int(Doing.NOTHING)
 _OPERATION: Final = int(Doing.OPERATION)
 
 Spent = dict[tuple[int, int, int], int]
-"""How long a thread did what, as segments say it."""
+"""How long a thread did what, by segments of its time."""
 
-# Of what moves pages, where nothing was launched any more.
+# For page migrations after the last launch.
 _NO_MORE: Final = -2
 
 _NO_QUESTION: Final[_Question] = (1 << 63, 1 << 63, 0, NO_ROW, -1)
@@ -214,12 +218,12 @@ def find_gaps(
     Return the gaps of one device, and what their time went to.
 
     Args:
-        trace: Of one process.
-        timeline: Of the device.
+        trace: The trace of one process.
+        timeline: The timeline of the device.
         links: By activity, the call that enqueued it.
         lost: Rows of calls whose work was not recorded.
-        host_time: What threads did; they are walked through.
-        thread: Whose steps the window is, if it is steps.
+        host_time: What threads did; it is walked through.
+        thread: The thread of the steps, if the window consists of steps.
     """
     host, gaps = trace.host, IdleGaps(trace)
     questions: dict[int, list[_Question]] = {}
@@ -254,11 +258,8 @@ def find_gaps(
 
 
 def _calls(trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int]) -> Sequence[int]:
-    """
-    Return the call that enqueued each activity, or else what the device waited for with it.
-
-    Pages of managed memory move for what comes next; ``_NO_MORE``: nothing does.
-    """
+    # The call that enqueued each activity, or what the device waited for with it. Pages of managed
+    # memory move for the work that follows; ``_NO_MORE``: none does.
     if not timeline.migrations:
         return links
     is_moved = [is_migration(name) for name in trace.names]
@@ -272,7 +273,7 @@ def _calls(trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int]) -
 
 
 def _bounds(trace: DeviceTrace, timeline: DeviceTimeline) -> Iterator[tuple[int, int, int, int]]:
-    """Yield start and end of gaps, and the activities before and after each; ``NO_ROW``: there is none."""
+    # Start and end of gaps, and the activities before and after each; ``NO_ROW``: none.
     rows, activities = timeline.rows, trace.activities
     reached_ns, last = timeline.start_ns, NO_ROW
     starts_ns, durations_ns = (
@@ -289,7 +290,7 @@ def _bounds(trace: DeviceTrace, timeline: DeviceTimeline) -> Iterator[tuple[int,
 
 
 def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleCause | None:
-    """Return the cause of a gap that does not depend on what a thread did; None: it does."""
+    # A cause that does not depend on what a thread did; None: it does.
     if call == NO_ROW:
         return IdleCause.NO_LAUNCH
     called_ns = trace.host.starts_ns[call]
@@ -303,7 +304,7 @@ def _certain(trace: DeviceTrace, start_ns: int, end_ns: int, call: int) -> IdleC
 def _was_lost(
     trace: DeviceTrace, lost_ns: Sequence[int], last: int, start_ns: int, called_ns: int
 ) -> bool:
-    """Say whether something was enqueued after the last call of which nothing was recorded."""
+    # Whether unrecorded work was enqueued after the last call.
     after_ns = trace.host.starts_ns[last] if last != NO_ROW else start_ns
     at = bisect_right(lost_ns, after_ns)
     return at < len(lost_ns) and lost_ns[at] < called_ns
@@ -312,7 +313,7 @@ def _was_lost(
 def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps: IdleGaps) -> None:
     for thread in host_time.threads:
         _answer(host_time, thread, questions.pop(thread, []), gaps)
-    # Of other threads nothing was recorded.
+    # Nothing was recorded of other threads.
     for asked in chain.from_iterable(questions.values()):
         _settle(asked, {}, gaps)
 
@@ -320,7 +321,7 @@ def _answer_all(host_time: HostTime, questions: dict[int, list[_Question]], gaps
 def _answer(
     host_time: HostTime, thread: int, questions: Sequence[_Question], gaps: IdleGaps
 ) -> None:
-    """Walk through a thread, and settle the gaps that it ended."""
+    # Walks through a thread, and settles the gaps that it ended.
     waiting = iter(questions)
     asked = next(waiting, _NO_QUESTION)
     from_ns, to_ns, *_ = asked
@@ -358,16 +359,16 @@ def _settle(asked: _Question, spent: Spent, gaps: IdleGaps) -> None:
         gaps.count(gaps.cause_of_launch(call, rest_ns), call, NO_ROW, rest_ns)
     if spent:
         longest = max(spent, key=spent.__getitem__)
-        # Nearly all: whatever else it did took less.
+        # Nearly always: everything else took less.
         if 2 * spent[longest] > end_ns - start_ns and spent[longest] >= rest_ns:
             doing, named, python = longest
             gaps.settle(gap, gaps.cause_of(doing, named), named, python)
             return
-    # None: nothing but the latency of the launch.
+    # None: only launch latency.
     totals: dict[int | None, int] = {None: rest_ns, _NOTHING: nothing_ns}
     for (doing, _, _), time_ns in spent.items():
         totals[doing] = totals.get(doing, 0) + time_ns
-    # Of what took equally long, the host's work rather than what only follows.
+    # Of equals, the host's work rather than what only follows it.
     most = max(reversed(totals), key=totals.__getitem__)
     if most is None:
         gaps.settle(gap, gaps.cause_of_launch(call, rest_ns), call, NO_ROW)

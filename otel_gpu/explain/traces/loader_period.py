@@ -1,4 +1,6 @@
-"""Whether a program waits for its data loader every so many steps, as for workers that end together."""
+"""
+Whether a program waits for its data loader at regular steps, as for workers that end together.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,7 +8,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 LONG: Final = 3.0
-"""Times what a step usually waits: from there on it is a long wait."""
+"""Times the usual wait of a step: from there on a wait is long."""
 
 _FEWEST = 3
 _SHARE = 0.8
@@ -23,14 +25,14 @@ class LoaderPeriod(NamedTuple):
 
 def find_loader_period(waits_ns: Sequence[int]) -> LoaderPeriod | None:
     """
-    Return the rhythm of waits; None: they have none, or there are too few to tell.
+    Return the period of long waits; None: there is none, or there are too few waits.
 
     Args:
         waits_ns: How long each step waited, in order.
     """
     if not waits_ns:
         return None
-    # Of every second step, half of the waits are long.
+    # With a period of two, half of the waits are long.
     usual_ns = sorted(waits_ns)[len(waits_ns) // 3]
     least_ns = max(LONG * usual_ns, _LEAST_NS)
     long = [step for step, wait_ns in enumerate(waits_ns) if wait_ns > least_ns]
@@ -39,7 +41,7 @@ def find_loader_period(waits_ns: Sequence[int]) -> LoaderPeriod | None:
         return None
     period = round(median(distances))
     alike = sum(distance == period for distance in distances)
-    # All that waits nearly as long and a step that is not in the rhythm speak against it.
-    if period < 2 or alike < _SHARE * len(distances):  # noqa: PLR2004 -- every step is no rhythm
+    # Irregular distances count against a period.
+    if period < 2 or alike < _SHARE * len(distances):  # noqa: PLR2004 -- not a period
         return None
     return LoaderPeriod(period, len(long), len(waits_ns))

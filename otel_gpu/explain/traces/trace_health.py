@@ -1,4 +1,4 @@
-"""What is wrong with a trace, before anything is concluded of it."""
+"""Trace health: what is wrong with a trace, before anything is concluded from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -12,13 +12,16 @@ from otel_gpu.state.traces.stream_order import StreamOrder
 from otel_gpu.wire.device_activity import DeviceTrace
 
 UNRELIABLE: Final = 0.05
-"""The share of launches, events or activities from which on idle time is not to be believed."""
+"""The share of launches, events or activities from which on idle time is unreliable."""
 UNEXPLAINED: Final = 0.1
-"""The share of a window, likewise, of gaps whose end was launched by nobody that was recorded."""
+"""
+The share of a window in gaps without a recorded launch at their end from which on causes are
+unreliable.
+"""
 LEAST_BUSY_NS: Final = 50_000
-"""What a device has to work at least for a verdict: about as long as half a dozen launches take."""
+"""The least work of a device for a verdict: about as long as half a dozen launches take."""
 LEAST_WINDOW: Final = 0.01
-"""The share of what was recorded that a window has to be for a verdict, where no steps are known."""
+"""The least share of the recording that a window needs for a verdict, if no steps are known."""
 
 _WHOLE_STEPS = 2
 _EARLY = 0.01
@@ -48,7 +51,7 @@ class Fault(StrEnum):
     SHORT_WINDOW = "short_window"
 
 
-# What takes away the figure of idle time itself, and not only its causes.
+# Faults that hide idle time itself, and not only its causes.
 _HIDES_WORK = frozenset(
     {
         Fault.REJECTED,
@@ -59,15 +62,15 @@ _HIDES_WORK = frozenset(
         Fault.DISORDERED,
     }
 )
-# What takes away the verdict only: what each gap was due to is known.
+# Faults that hide only the verdict: the cause of each gap is known.
 _KEEPS_CAUSES = frozenset({Fault.LITTLE_WORK})
 
 
 class TraceProblem(NamedTuple):
     """
-    One thing that is wrong: how often or how long, and of how much.
+    One problem: how often or how long, and of how much.
 
-    ``is_fatal``: no verdict is to be believed, and no cause of idle time if it ``hides_causes``.
+    ``is_fatal``: no verdict is reliable, and no cause of idle time if it ``hides_causes``.
     """
 
     fault: Fault
@@ -82,12 +85,12 @@ class TraceProblem(NamedTuple):
 
     @property
     def hides_causes(self) -> bool:
-        """Whether no cause of idle time is to be believed."""
+        """Whether causes of idle time are unreliable."""
         return self.is_fatal and self.fault not in _KEEPS_CAUSES
 
 
 class Lost(NamedTuple):
-    """Calls of which nothing was recorded that they launched, and how many launched anything."""
+    """Launches whose work was not recorded, and the number of all calls that launch."""
 
     launches: int
     graphs: int
@@ -104,7 +107,7 @@ def examine_health(
     steps: int,
     devices: int,
 ) -> tuple[TraceProblem, ...]:
-    """Return what is wrong with what a trace says of one device; what is fatal comes first."""
+    """Return the problems of a trace with one device, fatal ones first."""
     found = [
         *_of_order(timeline.order),
         *_of_file(trace, devices),
@@ -161,7 +164,7 @@ def _of_launches(
     if activities > timeline.migrations and not launches.linked:
         yield TraceProblem(Fault.NO_LAUNCHES, activities, activities, is_fatal=True)
     unexplained_ns = idle_ns.get(IdleCause.NOT_RECORDED, 0) + idle_ns.get(IdleCause.NO_LAUNCH, 0)
-    # If work is missing, it is not known to be idle.
+    # If work is missing, idle time is not known to be idle.
     is_idle = launches.linked and not (is_much or lost.graphs)
     if is_idle and unexplained_ns > UNEXPLAINED * window_ns:
         yield TraceProblem(Fault.UNEXPLAINED_IDLE, unexplained_ns, window_ns, is_fatal=True)
@@ -194,20 +197,20 @@ def _of_steps(steps: int) -> Iterator[TraceProblem]:
 
 
 def has_times(order: StreamOrder) -> bool:
-    """Say whether when a device did what can be believed, so that there are steps."""
+    """Return whether the times of activities are reliable, so that there are steps."""
     return not (order.has_wrong_durations or order.is_disordered)
 
 
 def knows_idle(findings: Sequence[TraceProblem]) -> bool:
-    """Say whether all that a device did is known, so that the rest is idle time."""
+    """Return whether all that a device did is known, so that the rest is idle time."""
     return not any(one.is_fatal and one.fault in _HIDES_WORK for one in findings)
 
 
 def is_reliable(findings: Sequence[TraceProblem]) -> bool:
-    """Say whether causes of idle time can be believed."""
+    """Return whether causes of idle time are reliable."""
     return not any(one.hides_causes for one in findings)
 
 
 def can_judge(findings: Sequence[TraceProblem]) -> bool:
-    """Say whether a verdict can be believed."""
+    """Return whether a verdict is reliable."""
     return not any(one.is_fatal for one in findings)

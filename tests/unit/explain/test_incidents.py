@@ -70,7 +70,7 @@ def test_calls_that_failed_get_advice_about_failures():
 
 
 def test_another_culprit_another_process_or_a_pause_make_another_incident():
-    """What is put together has the same cause, in the same stretch of time."""
+    """What is put together has the same cause, in the same window of time."""
     other = image(43, name="other")
     stream = [
         *(usual(), usual(process=other)),

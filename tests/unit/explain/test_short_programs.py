@@ -75,13 +75,13 @@ def test_failures_of_a_short_program_are_told():
 def sizes_of(explainer):
     """How much the parts of an explainer keep, by their names."""
     parts = {
-        "accounts": explainer._baselines.ledger.accounts.items(),
+        "accounts": explainer._baselines.state.accounts.items(),
         "baselines": explainer._baselines._programs,
         "stalls": explainer._timeline._stalls._tracks,
         "calls": explainer._timeline._calls._tracks,
         "tids": explainer._timeline._calls._tids,
         "run_queues": explainer._timeline._run_queues,
-        "ended": explainer._endings._ended,
+        "ended": explainer._exits._ended,
         "closed": explainer._incidents._closed,
         "pending": explainer._pending,
     }

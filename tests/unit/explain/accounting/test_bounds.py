@@ -21,11 +21,11 @@ HOLDER = Culprit(42, 43, "saver")
 
 def bounds_of(*times, samples=(), incidents=()):
     """What a verdict names: class and words."""
-    places, ledger = CodeLocations(16), CaptureState()
+    places, state = CodeLocations(16), CaptureState()
     for sample in samples:
         places.observe(sample)
-    ledger.observe(account(1, *times))
-    (verdict,) = find_verdicts(ledger.figures().values(), Settings(), places)
+    state.observe(account(1, *times))
+    (verdict,) = find_verdicts(state.figures().values(), Settings(), places)
     verdict = with_bounds(verdict, incidents)
     return verdict.verdict, [(one.name, plain(say_bound(one))) for one in verdict.bounds]
 

@@ -283,7 +283,7 @@ def test_a_sample_of_several_threads_of_a_process_counts_once():
 
 
 def test_a_sample_counts_once_in_an_incident_that_goes_on():
-    """In a stretch without any, what was seen in the one before is no news."""
+    """In a window without any, what was seen in the one before is no news."""
     samples = sampled({stack_at("decode"): 3}, 5_000, process=WORKER, context=wire.CONTEXT_OTHER)
     readings = [
         account(99 + second, of_loader(800 * second), rest(200 * second)) for second in range(30)

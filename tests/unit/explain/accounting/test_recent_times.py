@@ -6,7 +6,7 @@ from otel_gpu import wire
 from otel_gpu.enrich.identity.identities import Culprit
 from otel_gpu.enrich.thread_times import NO_WAIT, Wait
 from otel_gpu.explain.accounting.recent_times import RecentTimes
-from otel_gpu.explain.accounting.waited_for import account_pieces
+from otel_gpu.explain.accounting.waited_for import account_intervals
 from otel_gpu.explain.chains import CauseKind
 from otel_gpu.explain.explainer import Explainer
 from otel_gpu.explain.intervals import CauseInterval
@@ -34,10 +34,10 @@ def recent(*readings):
     return made
 
 
-def spent(made, start_s, end_s, *, feeds=True, is_whole=False):
+def spent(made, start_s, end_s, *, is_launching=True, is_whole=False):
     """By state, what was spent in a window, in milliseconds."""
     window = T0 + round(start_s * SECOND), T0 + round(end_s * SECOND)
-    found = made.of(RANK.pid, *window, feeds=feeds, is_whole=is_whole)
+    found = made.of(RANK.pid, *window, is_launching=is_launching, is_whole=is_whole)
     return {(time.state, time.reason): time.time_ns // MS for time in found}
 
 
@@ -90,7 +90,7 @@ class TestWindow:
             (11, (BLOCKED, GAP, SECOND), (BLOCKED, wire.CONTEXT_OTHER, 600 * MS)),
         )
 
-        assert spent(made, 10, 11, feeds=False) == {(BLOCKED, ""): 600}
+        assert spent(made, 10, 11, is_launching=False) == {(BLOCKED, ""): 600}
 
     def test_what_is_long_ago_is_kept_in_larger_pieces(self):
         """A hang may last for days."""
@@ -110,10 +110,10 @@ class TestWindow:
         assert sum(spent(made, 11, 12).values()) == 500
 
 
-def pieces(rows, *, seen=(), window_ns=SECOND):
+def intervals(rows, *, seen=(), window_ns=SECOND):
     """What an account says of a window of a second."""
     culprit = Culprit(RANK.pid, RANK.pid, "trainer")
-    made = account_pieces(
+    made = account_intervals(
         culprit,
         (0, window_ns, T0),
         [thread_time(RANK, *row[:3], **row[3]) for row in rows],
@@ -125,7 +125,7 @@ def pieces(rows, *, seen=(), window_ns=SECOND):
 
 class TestPieces:
     def test_a_wait_that_has_not_ended_has_its_kind(self):
-        found = pieces([(BLOCKED, GAP, SECOND, {"reason": "lock", "wait": OPEN})])
+        found = intervals([(BLOCKED, GAP, SECOND, {"reason": "lock", "wait": OPEN})])
 
         assert found == {"lock": (1000, Culprit(RANK.pid, RANK.pid, "trainer"))}
 
@@ -134,12 +134,12 @@ class TestPieces:
         culprit = Culprit(5, 6, "other")
         seen = [CauseInterval("lock", 400 * MS, culprit, None)]
 
-        found = pieces([(BLOCKED, GAP, 600 * MS, {"reason": "lock", "wait": OPEN})], seen=seen)
+        found = intervals([(BLOCKED, GAP, 600 * MS, {"reason": "lock", "wait": OPEN})], seen=seen)
 
         assert found["lock"][0] == 200
 
     def test_several_threads_count_by_what_they_did_on_average(self):
-        found = pieces(
+        found = intervals(
             [
                 (BLOCKED, GAP, 3 * SECOND, {"reason": "lock", "wait": OPEN}),
                 (BLOCKED, GAP, SECOND, {"reason": "sleep", "wait": OPEN}),
@@ -152,7 +152,7 @@ class TestPieces:
         }
 
     def test_accounts_without_waits_say_states_only(self):
-        found = pieces([(wire.STATE_RUN_QUEUE, GAP, SECOND, {"wait": NO_WAIT})])
+        found = intervals([(wire.STATE_RUN_QUEUE, GAP, SECOND, {"wait": NO_WAIT})])
 
         assert found == {"run_queue": (1000, None)}
 

@@ -30,10 +30,10 @@ ON_CPU, RUN_QUEUE, BLOCKED = wire.STATE_ON_CPU, wire.STATE_RUN_QUEUE, wire.STATE
 
 
 def verdicts_of(*activities):
-    ledger = CaptureState()
+    state = CaptureState()
     for activity in activities:
-        ledger.observe(activity)
-    return find_verdicts(ledger.figures().values(), Settings())
+        state.observe(activity)
+    return find_verdicts(state.figures().values(), Settings())
 
 
 def verdict_of(*activities):
@@ -217,9 +217,9 @@ def looked_at(times, *samples):
     places = CodeLocations(16)
     for sample in samples:
         places.observe(sample)
-    ledger = CaptureState()
-    ledger.observe(account(1, *times))
-    (verdict,) = find_verdicts(ledger.figures().values(), Settings(), places)
+    state = CaptureState()
+    state.observe(account(1, *times))
+    (verdict,) = find_verdicts(state.figures().values(), Settings(), places)
     named = [line.where.function for line in verdict.lines.each]
     return verdict.verdict, named
 

@@ -39,7 +39,7 @@ def at_line(line, *native):
 
 def stream(made, *, counted, seconds=10, allocator=True, on_cpu_ns=2 * SECOND):
     """
-    Calls, and what was counted of them, in a stretch that a feeder thread lives through.
+    Calls, and what was counted of them, in a window that a feeder thread lives through.
 
     ``made`` are (API, start in ms, length in ms, stack); ``counted`` are (API, lengths in ms).
     """

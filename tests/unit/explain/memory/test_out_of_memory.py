@@ -48,7 +48,7 @@ def judged(*activities):
     return chain.failure
 
 
-def pieces(count, held_bytes, segment_bytes=20 * MIB, keys=(1,)):
+def fragments(count, held_bytes, segment_bytes=20 * MIB, keys=(1,)):
     """Segments with a block at the beginning of each, and what is left of them free."""
     starts = [BASE + number * GIB for number in range(count)]
     return {
@@ -68,7 +68,7 @@ def in_pieces(asked_bytes=256 * MIB, at_s=2, **more):
         "allocated_bytes": 208 * MIB,
         "device_free_bytes": 60 * MIB,
         "device_total_bytes": 1_100 * MIB,
-        "map": pieces(52, 4 * MIB),
+        "map": fragments(52, 4 * MIB),
         "stacks": {1: CACHE},
         "stack": STEP,
     }
@@ -97,7 +97,9 @@ def test_without_a_map_what_was_free_says_it():
 def test_where_blocks_are_not_followed_no_hole_is_larger_than_what_is_free():
     """A hole that would have served the request is none."""
     failure = judged(
-        in_pieces(map={**pieces(2, 4 * MIB, 520 * MIB), "left_out": 50}, allocated_bytes=700 * MIB)
+        in_pieces(
+            map={**fragments(2, 4 * MIB, 520 * MIB), "left_out": 50}, allocated_bytes=700 * MIB
+        )
     )
 
     assert failure.hole_bytes == 340 * MIB
@@ -108,7 +110,7 @@ def test_where_blocks_are_not_followed_no_hole_is_larger_than_what_is_free():
 
 def test_a_map_without_blocks_knows_no_hole():
     """Whole segments seem to be free; how much is free of all is what the allocator says."""
-    failure = judged(in_pieces(map=pieces(52, 0) | {"blocks": []}))
+    failure = judged(in_pieces(map=fragments(52, 0) | {"blocks": []}))
 
     assert failure.cause == CauseKind.FRAGMENTATION
     assert (failure.hole_bytes, failure.largest_hole_bytes, failure.pins) == (832 * MIB, None, ())
@@ -116,7 +118,7 @@ def test_a_map_without_blocks_knows_no_hole():
 
 def test_where_no_block_is_in_the_way_it_is_no_fragmentation():
     """Half of the segments are free as a whole: they were not given back, and could not have been moved."""
-    used, free = pieces(26, 20 * MIB), pieces(52, 0)
+    used, free = fragments(26, 20 * MIB), fragments(52, 0)
     whole = {**free, "blocks": used["blocks"]}
 
     failure = judged(in_pieces(map=whole, allocated_bytes=520 * MIB))
@@ -133,7 +135,7 @@ def test_what_is_used_up_is_exhausted():
     failure = judged(
         in_pieces(
             allocated_bytes=1_040 * MIB,
-            map=pieces(52, 20 * MIB),
+            map=fragments(52, 20 * MIB),
             device_free_bytes=60 * MIB,
         )
     )
