@@ -1,1 +1,1 @@
-"""Records from the kernel, or from a recording."""
+"""Yields records: live from the kernel, or from a recording."""

@@ -1,8 +1,8 @@
 """
-The end of a capture that was told to end: records are read for a moment more, and then no longer.
+The end of a capture: after a request to end, records are read for one more second.
 
-What programs leave in the rings can take minutes to explain and to keep. What was counted is read
-after that all the same, as it is what reports promise.
+The rest of the rings can take minutes to process, so it is counted as unread. Series and totals are
+still read after that, because reports promise them.
 """
 
 import math
@@ -12,22 +12,22 @@ from itertools import chain, islice
 from typing import Final
 
 END_UNREAD: Final = "end_unread"
-"""The reason of losses of records that were not read any more."""
+"""The reason of losses: records that were not read at the end."""
 
-# A capture ends within 5 s, with all that is read and sent after this.
+# The whole end, with final readings and export, has to take less than 5 s.
 _READS_S = 1.0
 _AT_A_TIME = 64
 
 
 class Ending:
     """
-    Says whether records are still read.
+    The state of the end of one capture.
 
     Args:
         clock: A monotonic clock in seconds.
 
     Attributes:
-        unread: How many records were not read any more, or nothing was done that they ask for.
+        unread: How many records were not read, or not acted on.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,27 +36,27 @@ class Ending:
         self.unread = 0
 
     def begin(self) -> None:
-        """Take in that the capture is to end; safe in a signal handler."""
+        """Request the end; safe in a signal handler."""
         self._until_s = min(self._until_s, self._clock() + _READS_S)
 
     @property
     def has_begun(self) -> bool:
-        """Whether the capture was told to end."""
+        """Whether the end was requested."""
         return self._until_s < math.inf
 
     @property
     def is_over(self) -> bool:
-        """Whether no records are read any more."""
+        """Whether the time for reading records is over."""
         return self._clock() >= self._until_s
 
     def within(self, records: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield records, and take and count the rest when it is over."""
-        return chain.from_iterable(self._pieces(iter(records)))
+        """Yield records while there is time; consume the rest, and count it as unread."""
+        return chain.from_iterable(self._batches(iter(records)))
 
-    def _pieces(self, records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    def _batches(self, records: Iterator[bytes]) -> Iterator[list[bytes]]:
         while not self.is_over:
-            piece = list(islice(records, _AT_A_TIME))
-            if not piece:
+            batch = list(islice(records, _AT_A_TIME))
+            if not batch:
                 return
-            yield piece
+            yield batch
         self.unread += sum(1 for _ in records)

@@ -1,8 +1,8 @@
 """
-Reads both rings in the order in which things happened.
+Merges the two rings into the order of events.
 
-What processes do (forks, execs, ends) comes through a ring of its own: nothing of a program may
-come before what names it, or after its end.
+Forks, execs and exits of processes have their own ring. A program's other records must come after its
+start and before its end.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,20 +24,20 @@ _OLD_PROGRAM = wire.EXEC_RECORD.offset_of("old_program_ktime_ns")
 
 class Lifecycle:
     """
-    Says what processes do, and has done what must be done then.
+    Reads both rings, and acts on starts and ends of processes.
 
     Args:
         programs: The loaded programs.
-        user_stacks: Learns the handles of kernels.
-        snapshots: Gives the last readings of what ended.
-        watchlist: Keeps who is watched.
-        completion: Completes the other records.
-        faults: Counts errors; one costs what it is about.
-        ending: Says whether records are still read.
-        note_ended: Is called with the programs that ended, before what came after is read.
+        user_stacks: Gets the handles of kernels.
+        snapshots: Yields the last readings of programs that ended.
+        watchlist: The watched programs.
+        completion: Completes the records of the event ring.
+        faults: Counts errors; each costs only its record.
+        ending: Whether records are still read.
+        note_ended: Called with programs that ended, before later records are read.
 
     Attributes:
-        had_records: Whether processes did anything by the last reading.
+        had_records: Whether the latest reading contained records of processes.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Lifecycle:
         }
 
     def read(self) -> Iterator[bytes]:
-        """Yield what both rings hold, completed."""
-        # Where the calls end is noted first: then no call in this batch can belong to a
-        # process whose fork or exec is not in it.
+        """Yield the completed records of both rings."""
+        # The position of the event ring is read first. So the fork or exec of every process with
+        # events in this batch is in the lifecycle records.
         lifecycle: Sequence[bytes] = ()
         with self._faults.at("rings"):
             try:
@@ -86,7 +86,7 @@ class Lifecycle:
                 raise
 
     def last_readings(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield all that will ever be read of programs that ended."""
+        """Yield the final series, times, memory, communicators and steps of programs that ended."""
         if ended:
             with self._faults.at("last_aggregates"):
                 yield from self._snapshots.last_aggregates(ended)
@@ -117,7 +117,7 @@ class Lifecycle:
             if header.kind == wire.RECORD_EXIT
         }
         self._note_ended(ended)
-        # A program's last series come before its end, but after all that names it.
+        # A program's last readings come before its end, but after its start.
         yield from self.last_readings(replaced)
         exits = []
         for number, (header, record) in enumerate(zip(headers, lifecycle, strict=True)):
@@ -139,19 +139,19 @@ class Lifecycle:
             self._user_stacks.processes.ask_due()
         records = self._watchlist.notice(self._ending.within(self._programs.events.read(until)))
         yield from self._completion.complete(records)
-        # Nothing of it may come after its end. Without that, what it counted is in the last reading of all.
+        # Without these, the capture's final snapshot contains what ended programs counted.
         if self._ending.is_over:
             self._ending.unread += len(exits)
             return
         yield from self.last_readings(ended)
         yield from exits
-        # Last: what a program said before its end, such as a step, is about one that is known.
+        # Last, because records from before the end, such as steps, need the program's entry.
         for pid, program_ktime_ns in ended:
             with self._faults.at("after_exit"):
                 self._watchlist.forget(pid, program_ktime_ns)
 
     def _give_up(self, lifecycle: Sequence[bytes]) -> None:
-        """Do nothing more than let go on what stands still."""
+        # Stopped processes must be continued in any case.
         let_all_go_on(lifecycle)
         self._ending.unread += len(lifecycle)
 

@@ -1,9 +1,9 @@
 """
-Which of the agent and its neighbours has a CPU first: those that it watches.
+The nice value of the capturing thread, so that the watched programs get CPUs first.
 
-The thread that captures runs with a higher nice value, but not while something waits for it: a
-process that stands still until its probes are placed, or records that fill the ring buffer. On a busy
-machine a lowered thread gets a tenth of a CPU or less, and the kernel drops what finds no room.
+The thread runs with a higher nice value, except while something waits for it: a process that is
+stopped until its probes are placed, or a ring buffer that fills up. On a busy machine a thread with a
+high nice value gets a tenth of a CPU or less, and the kernel drops records when the ring is full.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ import threading
 from typing import Final
 
 NICE_CAPABILITIES: Final = frozenset({"SYS_NICE"})
-"""What a thread needs to lower its nice value again where its limit does not allow that."""
+"""Capabilities for lowering the nice value again where RLIMIT_NICE does not allow it."""
 _HIGHEST_NICE: Final = 19
-# What RLIMIT_NICE counts from: 20 stands for nice 0.
+# RLIMIT_NICE is 20 minus the nice value.
 _LIMIT_OF_NICE_0: Final = 20
 
 _logger = logging.getLogger(__name__)
@@ -24,9 +24,10 @@ _logger = logging.getLogger(__name__)
 
 def allow_return() -> bool:
     """
-    Let this process lower its nice value to what it is now without a capability; False: it needs one.
+    Raise RLIMIT_NICE so that the present nice value can be restored without a capability.
 
-    To be called while it has its privileges. What it starts later inherits the limit.
+    Call it while the process has its privileges; children inherit the limit. Returns False if the
+    limit could not be raised.
     """
     wanted = _LIMIT_OF_NICE_0 - os.getpriority(os.PRIO_PROCESS, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NICE)
@@ -41,10 +42,10 @@ def allow_return() -> bool:
 
 class Priority:
     """
-    The nice value of the thread that makes this and calls it.
+    Switches the nice value of the calling thread.
 
     Args:
-        lowered_by: How much higher it is while nothing waits for the thread; 0: it stays as it is.
+        lowered_by: How much to raise the nice value while nothing waits for the thread; 0: never.
     """
 
     def __init__(self, lowered_by: int) -> None:
@@ -56,7 +57,7 @@ class Priority:
             self._low = self._own
 
     def adjust(self, *, is_urgent: bool) -> None:
-        """Take in whether something waits for the thread."""
+        """Set the nice value by whether something waits for the thread."""
         wanted = self._own if is_urgent else self._low
         if wanted != self._now:
             with contextlib.suppress(OSError):
@@ -65,7 +66,7 @@ class Priority:
 
 
 def _can_return(nice: int) -> bool:
-    """Try it on a thread of its own, as the nice value is a thread's: there may be no way back."""
+    # Tried on a thread of its own, because it may be impossible to undo.
     found: list[bool] = []
 
     def try_it() -> None:

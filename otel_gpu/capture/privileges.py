@@ -1,9 +1,9 @@
 """
-Privileges that a capture gives up once they are not needed any more.
+Drops the privileges that a capture does not need.
 
-Root has all capabilities; a capture takes six (docs/security.md says what each is for). The others are
-given up after the command was forked, which keeps what its caller has, and before anything else is
-done. Capabilities are of threads, so this has to be while the agent has one thread.
+Root has all capabilities; a capture needs six (see docs/security.md). The others are dropped after the
+command was forked, which keeps its caller's, and before anything else is done. Capabilities belong to
+threads, so the agent must have only one thread at that time.
 """
 
 import ctypes
@@ -32,13 +32,13 @@ from otel_gpu.procfs.system_call_filter import (
 CAPTURE_CAPABILITIES: Final = frozenset(
     {"BPF", "PERFMON", "SYS_PTRACE", "DAC_READ_SEARCH", "CHECKPOINT_RESTORE", "SYSLOG"}
 )
-"""What every capture needs; the units in ``deploy/`` give the same."""
+"""Capabilities of every capture, as in the units in ``deploy/``."""
 COMMAND_CAPABILITIES: Final = frozenset({"KILL"})
 """
-What a command needs beside them.
+Further capabilities for a command.
 
-Its processes can become another user's. They are to get the signals that are passed on, and to go on
-after a stop for probes.
+Its processes can change to another user. The agent forwards signals to them, and continues them after
+a stop for probes.
 """
 _WRITE_CAPABILITY: Final = "DAC_OVERRIDE"
 _FACCESSAT2: Final = 439  # the same number on x86-64 and AArch64
@@ -49,16 +49,15 @@ _logger = logging.getLogger(__name__)
 
 def give_up_privileges(needed: frozenset[str], written: Iterable[Path] = ()) -> None:
     """
-    Give up all capabilities but those that are needed, and the chance to get others.
+    Drop all capabilities but ``needed``, and forbid the process to gain others.
 
-    Where there are none to give up, nothing changes. ``written`` are files that will be written:
-    where that takes a capability, as for root in a folder of another user, it is kept. What fails
-    is logged, and leaves privileges as they are.
+    ``written`` are files to be written later. If that takes CAP_DAC_OVERRIDE, as for root in another
+    user's folder, it is kept. A failure is logged and leaves privileges unchanged.
     """
     try:
         permitted = permitted_mask()
         kept = permitted & mask_of(needed)
-        # Older kernels want CAP_SYS_ADMIN in place of some.
+        # Kernels without some of these capabilities require CAP_SYS_ADMIN instead.
         if kept == permitted or not all(map(knows_capability, needed)):
             return
         if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 -- no names needed
@@ -70,7 +69,7 @@ def give_up_privileges(needed: frozenset[str], written: Iterable[Path] = ()) -> 
             limit_capabilities(kept)
         set_capabilities(kept, kept)
         if os.geteuid():
-            # What reads other users' processes is a program of its own, and needs them too.
+            # The child program that reads other users' processes needs them, too.
             pass_on_capabilities(kept)
         forbid_new_privileges()
     except OSError as error:
@@ -84,7 +83,7 @@ def _needed_to_write(kept: int, permitted: int, written: Iterable[Path]) -> int:
     set_capabilities(permitted, kept)
     refused = [place for path in written for place in _places(path) if not _is_writable(place)]
     set_capabilities(permitted, kept | permitted & override)
-    # Where it does not help, as on a file system that is read-only, it is not kept.
+    # Not kept where it does not help, as on a read-only file system.
     for place in filter(_is_writable, refused):
         _logger.info("CAP_%s is kept to write %s", _WRITE_CAPABILITY, place)
         return override
@@ -92,7 +91,7 @@ def _needed_to_write(kept: int, permitted: int, written: Iterable[Path]) -> int:
 
 
 def _places(path: Path) -> Iterable[Path]:
-    """Yield what has to be writable for a file: itself, and the folder that it or its first new one is in."""
+    # The file, if it exists, and its closest existing folder.
     path = path.absolute()
     if path.exists():
         yield path
@@ -100,7 +99,7 @@ def _places(path: Path) -> Iterable[Path]:
 
 
 def _is_writable(path: Path) -> bool:
-    # access(2) asks for what is permitted, and not for what is effective.
+    # access(2) tests the permitted capabilities, not the effective ones.
     found: int = ctypes.CDLL(None).syscall(
         ctypes.c_long(_FACCESSAT2),
         ctypes.c_int(_AT_FDCWD),

@@ -1,4 +1,4 @@
-"""Completes records of the kernel side: what they name by numbers is said before them."""
+"""Completes records of the kernel side: symbol records precede the records that refer to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -26,13 +26,13 @@ _KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
 
 class RecordCompletion:
     """
-    Says what stacks, kernels, resources and culprits in records are.
+    Resolves the stacks, kernels, resources and other processes that records refer to by number.
 
     Args:
         programs: The loaded programs.
-        user_stacks: Finds stacks of programs.
-        snapshots: Knows kernel stacks, resources and culprits.
-        watchlist: Learns of threads that had a CPU.
+        user_stacks: Resolves user stacks and kernels.
+        snapshots: Resolves kernel stacks, resources and unwatched processes.
+        watchlist: Gets the threads that on-CPU samples found.
         faults: Counts errors.
     """
 
@@ -56,7 +56,7 @@ class RecordCompletion:
         }
 
     def complete(self, records: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield records of the event ring; a stack that cannot be found costs only itself."""
+        """Yield the records of the event ring; if a stack fails, its record comes without it."""
         user_stacks = self._user_stacks
         for record in records:
             try:
@@ -77,11 +77,11 @@ class RecordCompletion:
 
     def _complete(self, kind: bytes, record: bytes) -> Iterable[bytes]:
         if kind == _STALL_KIND:
-            return (*self._tell(record), *self._user_stacks.resolve(record))
+            return (*self._resolve_stall(record), *self._user_stacks.resolve(record))
         if kind == _CPU_SAMPLE_KIND:
-            *told, sample = self._snapshots.stacks.place(record)
+            *stacks, sample = self._snapshots.stacks.place(record)
             seen = self._watchlist.after_tick(record)
-            return (*seen, *told, *self._user_stacks.resolve(sample))
+            return (*seen, *stacks, *self._user_stacks.resolve(sample))
         if kind == _BLOCK_KIND:
             return self._place_blocks(record)
         if kind in self._rarer:
@@ -89,7 +89,7 @@ class RecordCompletion:
         return self._user_stacks.resolve(record)
 
     def _place_blocks(self, record: bytes) -> Iterable[bytes]:
-        """Return where blocks of one key are allocated; nowhere, if the key is of several places."""
+        # A key that stands for several stacks gets none.
         fields = wire.BLOCK_STACK_RECORD.named(record)
         stack = fields["stack"]
         if stack & STACK_OF_ONE or self._user_stacks.tells_stacks_apart(record):
@@ -105,9 +105,8 @@ class RecordCompletion:
         self._snapshots.steps.note_reported(record)
         yield record
 
-    def _tell(self, record: bytes) -> Iterator[bytes]:
-        """Yield what a stall names by numbers, where that was not said before."""
+    def _resolve_stall(self, record: bytes) -> Iterator[bytes]:
         stall = wire.STALL_RECORD.unpack(record)
-        yield from self._snapshots.stacks.tell(stall[_KERNEL_STACK])
-        yield from self._snapshots.resources.tell(stall[_RESOURCE])
+        yield from self._snapshots.stacks.describe(stall[_KERNEL_STACK])
+        yield from self._snapshots.resources.describe(stall[_RESOURCE])
         self._snapshots.culprits.note(stall[_CULPRIT], stall[_END] - stall[_RUNNABLE])

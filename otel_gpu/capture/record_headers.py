@@ -1,4 +1,4 @@
-"""What the kernel side's records say of themselves, before anybody decodes them."""
+"""Headers of the kernel side's records, read without decoding the rest."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from otel_gpu import wire
 
 
 class Header(NamedTuple):
-    """``struct record_header``: what every record begins with."""
+    """``struct record_header``, with which every record begins."""
 
     kind: int
     flags: int
@@ -18,5 +18,5 @@ class Header(NamedTuple):
 
 
 def header_of(record: bytes) -> Header:
-    """Return the header of a record of the kernel side."""
+    """Unpack the header of a record."""
     return Header._make(wire.RECORD_HEADER.unpack_from(record))

@@ -1,13 +1,12 @@
 r"""
-Recordings: the record stream in a file, written as it happens, read back later.
+Recordings: the record stream in a file.
 
-Some facts about recordings
----------------------------
+Format
+------
 
-A recording outlives the host, the processes and the version of otel_gpu that made
-it, and it may come from a stranger. The agent that writes it may be killed at any
-byte. So a file is a header, then chunks that each stand for themselves, then a mark
-that says that nothing is missing. Numbers are little-endian.
+A recording outlives the host, the processes and the version of otel_gpu that wrote it, and it is
+untrusted input. Its writer can be killed at any byte. So a file is a header, then chunks that can be
+read independently, then a mark that shows that it is complete. Numbers are little-endian.
 
     header      ┌───────────────────┬────────┬────────┬────────┐
                 │ "OTELGPU\0"       │ format │ wire   │ crc32  │
@@ -35,11 +34,10 @@ One clock record (unix_ns 2 at ktime 1), alone in its recording:
     18 00 00 00  2c 00 00 00  24 54 25 77  78 01 d3 …     24 bytes hold 44: 4 + 40
     00 00 00 00  ff ff ff ff  ff ff ff ff                 and that is all
 
-What this means: a reader gives every whole chunk before it complains about what
-follows, so a killed writer costs its last chunk. No length is believed before it is
-checked against a bound, no chunk unpacks to more than it declares, and no checksum
-is skipped. Records of an older wire version are handed on as they are: decode knows those that
-changed since.
+A reader yields every whole chunk before it raises an error, so a killed writer loses only its last
+chunk. Each length is checked against a bound before use, no chunk unpacks to more than it declares,
+and every checksum is checked. Records of an older wire version are yielded unchanged; decoding converts
+those that have changed.
 """
 
 import logging
@@ -68,7 +66,7 @@ _END = _CHUNK.pack(0, 0xFFFFFFFF, 0xFFFFFFFF)
 _LENGTH = struct.Struct("<I")
 # Where zlib cannot compress it adds 5 bytes per 16 KiB, and a frame.
 _MAX_COMPRESSED_BYTES = MAX_CHUNK_BYTES + MAX_CHUNK_BYTES // 1024
-# Level 1 packs records of calls to about a fifth; more costs CPU that is not ours.
+# Level 1 packs records of calls to about a fifth; higher levels take too much CPU.
 _COMPRESSION_LEVEL = 1
 _FLUSH_BYTES = 256 << 10
 _FLUSH_INTERVAL_S = 1.0
@@ -79,20 +77,19 @@ _logger = logging.getLogger(__name__)
 
 class RecordingWriter:
     """
-    Write a recording, a chunk at a time.
+    Writes a recording in chunks.
 
-    An existing recording at ``path`` is replaced; anything else there is not touched.
-    The file is readable to its owner only: command lines are in it. What is buffered
-    (less than ``flush_bytes``) is lost with a killed writer.
+    It replaces a recording at ``path``, and refuses to replace any other file. Only the owner can
+    read the file, because it contains command lines. If the writer is killed, buffered records (less
+    than ``flush_bytes``) are lost.
 
     Args:
-        path: Where the recording goes; a symbolic link is refused.
-        flush_bytes: How many bytes of records make a chunk.
-        flush_interval_s: After how long fewer make one too, with the next ``write``.
+        path: Of the file; a symbolic link is refused.
+        flush_bytes: The size at which buffered records become a chunk.
+        flush_interval_s: The age at which a ``write`` makes them a chunk, whatever their size.
 
     Raises:
-        RecordingError: Something that is no recording is in the way, or the file
-            cannot be made.
+        RecordingError: Another file is at ``path``, or it cannot be created.
     """
 
     def __init__(
@@ -120,12 +117,11 @@ class RecordingWriter:
 
     def write(self, batch: Sequence[bytes]) -> None:
         """
-        Add records in order.
+        Append records.
 
         Raises:
-            RecordingError: The file cannot grow. What it holds stays readable, and
-                the writer is closed.
-            ValueError: A record is larger than a chunk may be, or the writer is closed.
+            RecordingError: The file cannot grow. Its content stays readable, and the writer is closed.
+            ValueError: A record is larger than the largest chunk, or the writer is closed.
         """
         if self._fd < 0:
             raise ValueError("the recording is closed")
@@ -143,7 +139,7 @@ class RecordingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered as a chunk, so that it survives the writer; raises as ``write``."""
+        """Write buffered records as a chunk; raises like ``write``."""
         self._flushed_s = time.monotonic()
         if not self._buffer:
             return
@@ -153,7 +149,7 @@ class RecordingWriter:
         self._append(header + compressed)
 
     def close(self) -> None:
-        """Write what is buffered and the end mark, unless it is closed; raises as ``write``."""
+        """Write buffered records and the end mark, unless closed; raises like ``write``."""
         if self._fd < 0:
             return
         self.flush()
@@ -178,7 +174,7 @@ class RecordingWriter:
         try:
             os.ftruncate(self._fd, self._file_bytes)
         except OSError as error:
-            # A reader stops at the partial chunk just as well; it only says so.
+            # A reader stops at the partial chunk, too, but reports it.
             _logger.debug("%s: partial chunk left in place: %s", self._path, error)
 
     def _close_file(self) -> None:
@@ -191,15 +187,13 @@ def read_recording(path: Path) -> Iterator[Sequence[bytes]]:
     """
     Read a recording's records in order, in batches.
 
-    Memory is bounded whatever the file holds. Everything whole is yielded before an
-    error is raised, so a caller may keep what came first.
+    Memory is bounded for any content. All whole chunks are yielded before an error is raised.
 
     Yields:
-        Batches of records; no batch is empty.
+        Batches of records; none is empty.
 
     Raises:
-        RecordingError: There is no such file, it is no recording, another version
-            wrote it, it ends early, or it is damaged.
+        RecordingError: The file is missing, not a recording, of another version, truncated or damaged.
     """
     try:
         with path.open("rb") as file:
@@ -245,7 +239,7 @@ def _check_header(header: bytes, path: Path) -> None:
     magic, format_version, wire_version, checksum = _HEADER.unpack(header)
     if magic != MAGIC:
         raise _not_a_recording(path)
-    # Before the checksum: a later format may check its header in another way.
+    # Before the checksum, which later formats may compute in another way.
     if format_version > FORMAT_VERSION:
         raise RecordingError(
             f"{path}: is a recording of format {format_version}; "
@@ -264,7 +258,7 @@ def _check_header(header: bytes, path: Path) -> None:
 
 
 def _read_chunk(file: BinaryIO, path: Path) -> bytes | None:
-    """The next chunk, unpacked; None at the end mark."""
+    # The next chunk, unpacked; None at the end mark.
     header = file.read(_CHUNK.size)
     if len(header) < _CHUNK.size:
         raise _truncated(path)
@@ -278,7 +272,7 @@ def _read_chunk(file: BinaryIO, path: Path) -> bytes | None:
         raise _truncated(path)
     unpacker = zlib.decompressobj()
     try:
-        # One byte more than declared is enough to know that there is more.
+        # One byte more than declared shows that there is more.
         raw = unpacker.decompress(compressed, raw_bytes + 1)
     except zlib.error as error:
         raise _damaged(path, "a chunk cannot be unpacked") from error

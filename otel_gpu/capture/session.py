@@ -1,9 +1,8 @@
 """
-The live source of records: the kernel's, with the agent's own between them.
+A live capture: yields the kernel side's records and the agent's own.
 
-One loop, one thread. It sleeps until the kernel has something urgent (a process is
-stopped and waits for probes), much (a ring fills up), or a timer is due. Whatever a
-replay will need is put into the stream here, so nothing downstream asks /proc.
+One loop in one thread. It sleeps until a process stops and waits for probes, a ring fills up, or a timer
+is due. Everything that a replay needs becomes a record here, so nothing downstream reads /proc.
 """
 
 import contextlib
@@ -48,10 +47,11 @@ from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import clock_record, json_record, unseen_exit_record
 from otel_gpu.wire.histogram_layout import layout_description
 
-# How long the loop sleeps at most: while something goes on, and while nearly nothing does.
+# The longest sleep of the loop: when busy, and at rest.
 _POLL_S = 0.1
 _REST_S = 0.5
-# Something goes on where a turn yields more records than this, and for so long after a process was born or ended.
+# The loop is busy after an iteration with more records than this, and for this long after a process
+# started or ended.
 _FEW_RECORDS = 32
 _RESTLESS_S = 2.0
 _CLOCK_DRIFT_NS = 50_000
@@ -60,14 +60,14 @@ _CACHES_INTERVAL_S = 2.0
 _FOLD_INTERVAL_S = 20.0
 _THRESHOLD_INTERVAL_S = 5.0
 _RESCAN_INTERVAL_S = 30.0
-_SWEEP_INTERVAL_S = 5.0
+_STALE_INTERVAL_S = 5.0
 _DROP_INTERVAL_S = 1.0
 _TICKS_INTERVAL_S = 0.5
-# Who waits for a rank is to be known within two seconds.
+# Waits for a rank must be known within two seconds.
 _COMMUNICATORS_INTERVAL_S = 0.5
-# What was found when the capture is told to end is handled first.
+# Smaller batches at the end, because the time for records is short.
 _MAX_BATCH, _MAX_LAST_BATCH = 256, 64
-# Of the ring buffer: what is fuller must not wait.
+# From this fill of the ring buffer on, reading is urgent.
 _URGENT_FILL = 0.25
 _MAX_NAMED = 8
 _MEMORY_MAP = "what is read under the lock of the memory map"
@@ -82,13 +82,13 @@ class Session:
     Args:
         programs: The loaded programs.
         config: The configuration.
-        command: What the user runs through us, at its gate; or None.
+        command: A command that waits at its gate, or None.
         pids: Processes to watch, with their children.
-        cgroup: A cgroup whose processes to watch, also later ones.
-        watch_all: Watch whatever maps a CUDA library.
-        status: The agent's own counters for RECORD_STATUS.
-        faults: Counts errors; what they cost ends with one task, one record or one process.
-        is_shown: Somebody looks at what is yielded, and presses keys: the loop never sleeps for long.
+        cgroup: A cgroup whose present and future processes to watch.
+        watch_all: Watch every process that maps a CUDA library.
+        status: Returns the agent's own counters for RECORD_STATUS.
+        faults: Counts errors; each costs one task, one record or one process.
+        is_shown: Output is interactive, so the loop never sleeps for long.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Session:
         self._still_running = 0
         self._offset_ns: int | None = None
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # Until then something goes on.
+        # The loop is busy until then.
         self._rests_from_s = math.inf if is_shown else time.monotonic() + _RESTLESS_S
 
     def stop(self) -> None:
@@ -169,19 +169,19 @@ class Session:
 
     def batches(self, duration_s: float | None = None) -> Iterator[Sequence[bytes]]:
         """
-        Yield records until the command ends, every watched pid ended, or ``stop``.
+        Yield records until the command ends, every watched pid has ended, or ``stop``.
 
         Args:
-            duration_s: Stop by itself after this long.
+            duration_s: Stop after this time.
 
         Yields:
-            A batch several times a second, which may be empty, and several where there is much.
-            The first opens the gate of the command, the last holds the final counters.
+            Batches, at least several times a second; they can be empty. The gate of the command opens
+            with the first, and the last contains the final counters.
         """
         yield list(self._begin())
         deadline_s = None if duration_s is None else time.monotonic() + duration_s
         schedule = self._make_schedule()
-        # Not before: a command waits at its gate for what was done so far.
+        # Not earlier, because a command waits at its gate until here.
         priority = Priority(self._config.capture.nice)
         with self._poller() as poller:
             while not self._is_over(deadline_s):
@@ -194,44 +194,39 @@ class Session:
                 reap_orphans(self._command)
                 turn = itertools.chain(self._clock(), self._lifecycle.read(), self._due(schedule))
                 count = 0
-                for piece in self._pieces(turn):
-                    count += len(piece)
+                for batch in self._batched(turn):
+                    count += len(batch)
                     if self._ending.has_begun:
                         priority.adjust(is_urgent=True)
-                    yield piece
+                    yield batch
                 self._note_turn(count)
         priority.adjust(is_urgent=True)
-        # Twice: whoever is gone before and after the ring was read has ended unseen.
+        # Twice: a process that is missing before and after the ring was read ended without a record.
         for _ in range(2):
             turn = itertools.chain(self._clock(), self._lifecycle.read(), self._unseen_ends())
-            yield from self._pieces(turn)
+            yield from self._batched(turn)
         self._note_running()
-        # Apart, so that the last status knows the errors that those records led to.
-        yield from self._pieces(self._end())
+        # Separate, so that the last status contains the errors from those records.
+        yield from self._batched(self._end())
         self._host_metrics.close()
         with self._faults.at("stacks"):
             self._user_stacks.close()
         os.close(self._stop_fd)
 
     def _due(self, schedule: Schedule) -> Iterator[bytes]:
-        # Of a capture that ends all is read once more, and nobody is looked for.
+        # A capture that ends reads everything once more below, and discovers no process.
         if not self._ending.has_begun:
             yield from schedule.run_due()
 
     def _pace_s(self) -> float:
-        """
-        Return how long the loop may sleep.
-
-        Records wait in the ring meanwhile; processes that are born, end or stop, and a ring that fills up,
-        wake it up.
-        """
+        # How long the loop can sleep. Records of processes, and a ring that fills up, wake it earlier.
         now_s = time.monotonic()
         if now_s < self._rests_from_s:
             return _POLL_S
         return min(_REST_S, max(_POLL_S, self._user_stacks.processes.due_s - now_s))
 
     def _note_turn(self, count: int) -> None:
-        """Take in how many records a turn has yielded."""
+        # How many records an iteration yielded decides how long the loop stays busy.
         restless_s = 0.0
         if count > _FEW_RECORDS or self._lifecycle.had_records:
             restless_s = _RESTLESS_S
@@ -240,7 +235,7 @@ class Session:
         self._rests_from_s = max(self._rests_from_s, time.monotonic() + restless_s)
 
     def _is_pending(self) -> bool:
-        """Whether a turn left something for the next one."""
+        # Whether an iteration left work for the next one.
         return (
             self._watchlist.is_pending
             or self._snapshots.culprits.is_pending
@@ -254,7 +249,7 @@ class Session:
         return programs.lifecycle.fill > 0 or programs.events.fill > _URGENT_FILL
 
     def _note_running(self) -> None:
-        """Note what the command leaves running: what that does from now on is not seen."""
+        # Processes that the command leaves running are not captured from here on.
         if self._command is None or self._command.poll() is None:
             return
         if running := self._watchlist.cuda_users():
@@ -287,10 +282,10 @@ class Session:
         self._adjust_sampling()
         with self._faults.at("looks"):
             yield from self._look()
-        # Rates are of what is between two readings. This is the first one, now that probes are there.
+        # Rates are differences of two readings. This is the first one, now that probes are placed.
         yield from self._snapshot()
         self._host_metrics.start()
-        # The kernel's BTF and symbol table were read, and took tens of megabytes meanwhile.
+        # Reading the kernel's BTF and symbol table took tens of megabytes, which are free now.
         give_back_memory()
 
     def _describe(self) -> dict[str, Any]:
@@ -318,7 +313,7 @@ class Session:
         )
         schedule.every(capture.discovery_interval_s, "discovery", self._watchlist.discover)
         schedule.every(_RESCAN_INTERVAL_S, "rescan", self._watchlist.rescan)
-        schedule.every(_SWEEP_INTERVAL_S, "sweep", self._sweep)
+        schedule.every(_STALE_INTERVAL_S, "sweep", self._free_stale_entries)
         schedule.every(_FOLD_INTERVAL_S, "ended_waits", self._snapshots.fold_ended_waits)
         schedule.every(_CACHES_INTERVAL_S, "caches", self._keep_caches_small)
         schedule.every(_CLOCK_INTERVAL_S, "clock", self._sample_clock)
@@ -359,7 +354,7 @@ class Session:
     def _adjust_blocks(self) -> Iterator[bytes]:
         windows = self._watchlist.block_windows
         for programs in windows.adjust(self._watchlist.programs):
-            # What came from the last window comes first.
+            # First the records of the previous window.
             yield from self._snapshots.memory()
             yield from self._snapshots.forget_holders(programs)
 
@@ -390,7 +385,7 @@ class Session:
         self._missed_starts.settle_all()
         self._count_stalls()
         self._programs.preloaded.is_ending = True
-        # What is found now is told by the reading that follows.
+        # The snapshot below contains the steps that are found here.
         with self._faults.at("steps"):
             yield from self._snapshots.steps.read()
         with self._faults.at("snapshot"):
@@ -404,7 +399,7 @@ class Session:
         CACHES.keep_within(self._config.capture.cache_bytes, is_at_rest=is_at_rest)
         return iter(())
 
-    def _sweep(self) -> Iterator[bytes]:
+    def _free_stale_entries(self) -> Iterator[bytes]:
         yield from self._unseen_ends()
         living = self._watchlist.free_stale_entries()
         yield from self._snapshots.last_of_others(living)
@@ -413,7 +408,7 @@ class Session:
         give_back_memory()
 
     def _unseen_ends(self) -> Iterator[bytes]:
-        # What ended without a record of it.
+        # Programs that ended without a record.
         if self._ending.is_over:
             return
         with self._faults.at("sweep"):
@@ -427,7 +422,7 @@ class Session:
 
     def _clock(self) -> Iterator[bytes]:
         with self._faults.at("clock"):
-            # Nearly always one reading tells that they did not drift, at each turn of the loop.
+            # One reading in each iteration; many only if it shows a drift.
             if self._has_drifted(*read_clocks(1)) and self._has_drifted(*read_clocks()):
                 yield from self._sample_clock()
 
@@ -450,7 +445,7 @@ class Session:
             ("pressure", self._host_metrics.pressure),
             ("devices", self._host_metrics.devices),
             ("fabric", self._host_metrics.fabric),
-            ("retransmits", self._snapshots.resources.tell_retransmits),
+            ("retransmits", self._snapshots.resources.report_retransmits),
             ("counters", self._snapshots.counters),
         ):
             with self._faults.at(place):
@@ -458,7 +453,7 @@ class Session:
         status = self._status()
         with self._faults.at("counters"):
             self._snapshots.describe_refusals()
-        # The last word: it says which of the others failed.
+        # Last, because it contains the failures of the others.
         yield json_record(
             wire.RECORD_STATUS,
             kernel_clock.ktime_ns(),
@@ -489,19 +484,15 @@ class Session:
     def _look(self) -> Iterator[bytes]:
         yield from self._early_calls.run(self._watchlist.programs)
 
-    def _pieces(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:
-        """
-        Yield what a turn of the loop found, piece by piece.
-
-        A full ring, and what is made of it, are never in memory as a whole. Where there is little time
-        left, what is made of a piece takes little of it.
-        """
+    def _batched(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:
+        # At least one batch. A full ring and the records from it are never in memory at once; at the
+        # end, smaller batches take less time each.
         records = iter(records)
         is_first = True
         while True:
             most = _MAX_LAST_BATCH if self._ending.has_begun else _MAX_BATCH
-            piece = list(itertools.islice(records, most))
-            if not piece and not is_first:
+            batch = list(itertools.islice(records, most))
+            if not batch and not is_first:
                 return
             is_first = False
-            yield piece
+            yield batch

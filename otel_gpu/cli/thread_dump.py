@@ -161,7 +161,7 @@ class _Round:
     def _thread(self, looked: _ResolvedThread) -> ThreadNow:
         look = looked.look
         state = THREAD_STATES[look.state]
-        for event in decode(self._kernel_stacks.tell(look.kernel_stack), Counter()):
+        for event in decode(self._kernel_stacks.describe(look.kernel_stack), Counter()):
             if isinstance(event, Stack):
                 self._functions[event.kernel_stack] = event.functions
         functions = self._functions.get(look.kernel_stack, ())

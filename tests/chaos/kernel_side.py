@@ -72,7 +72,7 @@ class Probes:
     def detach(self, links):
         return
 
-    has_room = True
+    can_queue = True
 
     def take_answers(self):
         return False

@@ -34,7 +34,7 @@ def waits_in(
         stack = fields["kernel_stack"]
         if stack < 0 or fields["system_call"] != system_call:
             continue
-        for record in stacks.tell(stack):
+        for record in stacks.describe(stack):
             names[stack] = tuple(json.loads(record[wire.RECORD_HEADER.size :])["functions"])
         waits[names[stack]] += wire.TIMES.unpack(value)[1]
         ids[names[stack]].add(stack)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_gpu.capture.bpf.libbpf import BatchOptions, Libbpf
 from otel_gpu.errors import MapFullError
 
-_NO_ROOM = (-errno.E2BIG, -errno.ENOMEM)
+_FULL = (-errno.E2BIG, -errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class BpfMap:
     """
     A map in the kernel; keys and values are bytes.
 
-    The file descriptor stays whose it was. ``max_entries`` may say more than there can be.
+    The map does not close the file descriptor. The kernel can hold fewer than ``max_entries``.
     """
 
     libbpf: Libbpf
@@ -27,7 +27,7 @@ class BpfMap:
     max_entries: int
 
     def lookup(self, key: bytes, value_bytes: int | None = None) -> bytes | None:
-        """Return the value under ``key``; per-CPU maps need their own size."""
+        """Return the value under ``key``; for per-CPU maps, pass the size of all CPUs' values."""
         value = ctypes.create_string_buffer(value_bytes or self.value_bytes)
         if self.libbpf.raw.bpf_map_lookup_elem(self.fd, key, value) < 0:
             return None
@@ -35,15 +35,15 @@ class BpfMap:
 
     def update(self, key: bytes, value: bytes, *, only_new: bool = False) -> bool:
         """
-        Set the value under ``key``; False if it is there already and must be new.
+        Set the value under ``key``; with ``only_new``, return False if the key exists.
 
         Raises:
-            MapFullError: There is no room for another key.
+            MapFullError: The map holds no further key.
         """
         result = self.libbpf.raw.bpf_map_update_elem(self.fd, key, value, int(only_new))
         if result == -errno.EEXIST:
             return False
-        if result in _NO_ROOM:
+        if result in _FULL:
             raise MapFullError(f"map {self.name} is full")
         if result < 0:
             raise self.libbpf.error(f"cannot update map {self.name}", -result)
@@ -65,10 +65,10 @@ class BpfMap:
 
     def read_batches(self, batch_bytes: int = 65_536) -> Iterator[tuple[int, bytes, bytes]]:
         """
-        Read the whole map, through a buffer of so many bytes, which is zeroed each time.
+        Read the whole map through a buffer of ``batch_bytes``.
 
         Yields:
-            (entries, keys, values), both packed; an entry that moves meanwhile can come twice.
+            (entries, keys, values), both packed; an entry that moves during the read can come twice.
         """
         batch_entries = max(1, batch_bytes // (self.key_bytes + self.value_bytes))
         options = BatchOptions(ctypes.sizeof(BatchOptions), 0, 0)

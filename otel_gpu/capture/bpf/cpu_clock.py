@@ -1,4 +1,4 @@
-"""A clock of one CPU, on which a program runs: a perf event, whose period may be changed."""
+"""A perf event that runs a BPF program at intervals on one CPU, with a period that can change."""
 
 import fcntl
 import struct
@@ -14,11 +14,11 @@ _PERIOD = struct.Struct("=Q")
 
 class CpuClock(NamedTuple):
     """
-    What runs at each tick of a CPU.
+    A BPF program that runs at each tick of a CPU.
 
     Attributes:
-        stop: Detaches the program, and closes the clock.
-        fd: The perf event's, which is open until then.
+        stop: Detaches the program, and closes the perf event.
+        fd: Of the perf event, open until then.
     """
 
     stop: Callable[[], object]
@@ -26,10 +26,10 @@ class CpuClock(NamedTuple):
 
     def set_period(self, period_ns: int) -> None:
         """
-        Begin anew, with another period from now on.
+        Restart the clock with another period.
 
         Raises:
-            BpfError: The kernel refuses it.
+            BpfError: The kernel refuses the period.
         """
         try:
             fcntl.ioctl(self.fd, _PERF_EVENT_IOC_PERIOD, _PERIOD.pack(period_ns))

@@ -1,14 +1,13 @@
 """
-Samples of threads that are on a CPU: when the clocks run, and how many ticks are sampled.
+On-CPU sampling: when the clocks run, and what share of their ticks is sampled.
 
-The clock of each CPU ticks while anything is watched, and its ticks are counted where they find
-a watched thread. All CPUs share a budget of samples. Before the first reading, every CPU may
-find a watched thread at every tick; from then on, one in as many ticks is sampled as
-the latest reading leaves room for. What comes sooner than it is read is held back by the kernel
-side, which keeps to the budget by itself.
+Each CPU has a clock that ticks while anything is watched. The kernel side counts ticks that find a
+watched thread. All CPUs share a budget of samples per second. Until the first reading we assume that
+every tick finds one; then the latest reading decides that one in N ticks is sampled. Between two
+readings the kernel side keeps to the budget by itself.
 
-A program whose steps take as long as some ticks would be met at the same places in each of them.
-So with each reading the clocks go on with another period, which the samples have as their weight.
+A program whose steps last a whole number of ticks would always be sampled at the same places. So each
+reading changes the period of the clocks, and samples carry that period as their weight.
 """
 
 import math
@@ -25,17 +24,17 @@ from otel_gpu.config import Config
 from otel_gpu.errors import BpfError
 
 _ONLINE = Path("/sys/devices/system/cpu/online")
-_LONGER = 0.2  # than the rate says, at most; not shorter, so that no budget is exceeded
+_LONGER = 0.2  # periods exceed that of the rate by at most this share; never less, for the budget
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class TickBudget:
     """
-    One tick in how many is sampled.
+    Computes the N of "one in N ticks is sampled".
 
     Args:
-        samples_per_second: Of all CPUs.
-        ticks_per_second: That there may be before any were seen.
+        samples_per_second: The budget of all CPUs together.
+        ticks_per_second: The most that is expected, used until the first reading.
     """
 
     def __init__(self, samples_per_second: float, ticks_per_second: float) -> None:
@@ -44,9 +43,9 @@ class TickBudget:
 
     def take(self, ticks: int, elapsed_s: float) -> int:
         """
-        Take how many ticks there were, and return the new number.
+        Return N after a reading of ``ticks`` in ``elapsed_s`` seconds.
 
-        It rises at once, and falls by half at most: what was there a moment ago may come back.
+        It rises at once and at most halves, because load that just ended can return.
         """
         if elapsed_s > 0:
             self.one_in = max(self._fitting(ticks / elapsed_s), math.ceil(self.one_in / 2))
@@ -78,7 +77,7 @@ class OnCpuSampling:
         self._stacks_per_second = config.samples.stacks_per_second
         self._clock = clock
         self._clocks: dict[int, CpuClock] = {}
-        # From 0 to 1. In steps of the golden ratio, so that those of any few readings are far apart.
+        # From 0 to 1. Steps of the golden ratio keep consecutive values far apart.
         self._turn = random.random()  # noqa: S311 -- no secret
         self._budget: TickBudget
         self._ticks = 0
@@ -86,10 +85,10 @@ class OnCpuSampling:
 
     def adjust(self, *, is_watching: bool) -> None:
         """
-        Have clocks on all CPUs while something is watched, and keep to the budget.
+        Run clocks on all CPUs while something is watched, and keep to the budget.
 
         Raises:
-            BpfError: The kernel refuses them. They are off from then on.
+            BpfError: The kernel refuses the clocks. They stay off.
         """
         if not self._is_enabled:
             return
@@ -103,7 +102,7 @@ class OnCpuSampling:
         else:
             one_in = self._budget.one_in
             is_same = self._budget.take(found, elapsed_s) == one_in
-            # No tick found anything, so no program keeps step with them.
+            # No tick found a thread, so the period needs no change.
             if is_same and not found and self._clocks.keys() == cpus:
                 return
         period_ns = self._next_period_ns()

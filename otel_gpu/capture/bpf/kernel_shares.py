@@ -1,8 +1,8 @@
 """
-Shares of the maps that all programs fill: see ``bpf/core/shares.bpf.h`` and ``otel_gpu/limits/shares.py``.
+Shares of the BPF maps per program and user: see ``bpf/core/shares.bpf.h``, ``otel_gpu/limits/shares.py``.
 
-The kernel side charges what it adds and removes. What the agent adds and removes is charged by
-corrections, which only the agent writes. They are put right by a count of all programs now and then.
+The kernel side charges the entries that it adds and removes. Entries that the agent adds and removes
+are charged as corrections, which only the agent writes. A periodic recount fixes the corrections.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from otel_gpu.limits.shares import EntryOwner
 from otel_gpu.stacks.samples import ProcessKey
 
 ENDS_WITH_PROGRAMS: Final = (wire.SHARE_SERIES, wire.SHARE_TIMES, wire.SHARE_FOLDED_TIMES)
-"""Shares of the maps whose entries are freed at once when their program has ended."""
+"""Shares of maps whose entries are freed at once when their program ends."""
 
 BOUNDS: Final[Mapping[int, str]] = {
     wire.SHARE_SERIES: "series",
@@ -45,7 +45,7 @@ COUNTERS_OF_REFUSALS: Final = (
     wire.COUNTER_SPANS_WITHHELD_RATE,
     wire.COUNTER_BLOCK_STACKS_WITHHELD,
 )
-"""What grows with whatever is refused."""
+"""Counters that grow with every refusal."""
 
 TIMES_PER_FOLDED: Final = 8
 LIFECYCLE_BYTES: Final = 1 << 20
@@ -59,7 +59,7 @@ _PROCESS_HELD: Final = wire.PROCESS.fields.index("shares.held_0")
 
 
 def share_bounds(config: Config) -> tuple[int, ...]:
-    """Return how many entries all programs can have together, by ``enum share_kind``."""
+    """Return the most entries of all programs together, by ``enum share_kind``."""
     capture = config.capture
     bounds = {
         wire.SHARE_SERIES: capture.max_series,
@@ -78,12 +78,12 @@ def share_bounds(config: Config) -> tuple[int, ...]:
 
 class KernelShares:
     """
-    What each program and each user holds of the maps.
+    Entries that each program and each user holds in the maps.
 
     Args:
         bpf: The loaded object.
         bounds: Most entries of all programs, by ``enum share_kind``.
-        refusals: Learns what the agent was refused, and what was refused to programs that ended.
+        refusals: Gets refusals to the agent, and those to programs that ended.
     """
 
     def __init__(self, bpf: BpfObject, bounds: tuple[int, ...], refusals: Refusals) -> None:
@@ -98,13 +98,13 @@ class KernelShares:
 
     def take(self, kind: int, holder: EntryOwner, entries: int = 1) -> int:
         """
-        Charge entries that the agent adds to a user.
+        Charge a user for entries that the agent wants to add.
 
         Returns:
-            How many of them may be added.
+            How many of them are allowed; the rest is counted as refused.
         """
         free = self._bounds[kind] - self._held(wire.ALL_USERS, kind)
-        # After each further entry, what is held must not be more than what is free then.
+        # After each entry, USER_SHARE * free entries must still be at least what the user holds.
         most = wire.USER_SHARE * free - self._held(holder.uid, kind) + wire.USER_SHARE
         taken = max(min(entries, most // (wire.USER_SHARE + 1)), 0)
         self._correct(holder.uid, kind, taken)
@@ -112,12 +112,12 @@ class KernelShares:
             self._refusals.add(BOUNDS[kind], holder, entries - taken)
         return taken
 
-    def give_back(self, kind: int, uid: int, entries: int = 1) -> None:
-        """Free entries that were charged to a user."""
+    def release(self, kind: int, uid: int, entries: int = 1) -> None:
+        """Uncharge entries of a user."""
         self._correct(uid, kind, -entries)
 
     def end(self, programs: Iterable[ProcessKey]) -> None:
-        """Free what programs held that ended, as (pid, program_ktime_ns): their entries are freed."""
+        """Uncharge the entries of programs that ended, which the caller frees."""
         for pid, program_ktime_ns in programs:
             key = wire.PROGRAM_KEY.pack(program_ktime_ns, pid)
             if raw := self._ended.lookup(key):
@@ -125,11 +125,11 @@ class KernelShares:
 
     def recount(self, living: Collection[ProcessKey], threads: Iterable[int]) -> None:
         """
-        Charge users with what their programs hold that live, and no other.
+        Set each user's charge to what its living programs hold.
 
         Args:
-            living: The programs that have entries, as (pid, program_ktime_ns).
-            threads: The process of each thread that is followed.
+            living: The programs that have entries.
+            threads: The pid of each followed thread.
         """
         held: dict[int, list[int]] = {}
         users: dict[int, int] = {}
@@ -157,14 +157,14 @@ class KernelShares:
             self._set(
                 uid,
                 [
-                    # Those of kernel stacks have no programs to count.
+                    # Kernel stacks belong to no program, so they cannot be recounted.
                     corrected[kind] if kind == wire.SHARE_STACKS else now - shares[kind]
                     for kind, now in enumerate(counted.get(uid) or _NOTHING)
                 ],
             )
 
     def refused(self) -> Iterator[tuple[str, EntryOwner, int, str]]:
-        """Yield what was refused to programs that live: (bound, holder, count, name of the process)."""
+        """Yield refusals to living programs: (bound, holder, count, empty process name)."""
         for key, raw in self._processes.entries():
             fields = wire.PROCESS.unpack(raw)
             holder = EntryOwner(int.from_bytes(key, "little"), fields[_PROCESS_UID])
@@ -197,10 +197,10 @@ class KernelShares:
         return held + self._corrected.get(uid, _NOTHING)[kind]
 
     def _correct(self, uid: int, kind: int, entries: int) -> None:
-        for whose in (uid, wire.ALL_USERS) if entries else ():
-            corrections = list(self._corrected.get(whose, _NOTHING))
+        for user in (uid, wire.ALL_USERS) if entries else ():
+            corrections = list(self._corrected.get(user, _NOTHING))
             corrections[kind] += entries
-            self._set(whose, corrections)
+            self._set(user, corrections)
 
     def _set(self, uid: int, corrections: list[int]) -> None:
         if self._corrected.get(uid) != corrections:

@@ -1,8 +1,8 @@
 """
 libbpf's functions with their signatures.
 
-Nothing here decides anything. A negative return or a null pointer becomes a
-``BpfError`` that carries what libbpf and the kernel's verifier printed meanwhile.
+A negative result or a null pointer becomes a ``BpfError`` with the output of libbpf and of the
+kernel's verifier.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def _fields(text: str) -> list[tuple[str, Any]]:
 
 
 class UprobeOptions(ctypes.Structure):
-    """``struct bpf_uprobe_opts``; libbpf learns our version of it from ``sz``."""
+    """``struct bpf_uprobe_opts``; ``sz`` states our version of it."""
 
     _fields_ = _fields("sz:Q ref_ctr_offset:Q bpf_cookie:Q retprobe:? func_name:s")
 
@@ -160,7 +160,7 @@ class Libbpf:
     The loaded library. Calls go through ``call``, ``pointer`` or ``raw``.
 
     Raises:
-        HostError: libbpf is not installed or too old, and this installation brought none.
+        HostError: libbpf is missing or too old, and this installation contains none.
     """
 
     def __init__(self) -> None:
@@ -174,10 +174,10 @@ class Libbpf:
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._format = ctypes.CDLL(None).vsnprintf
         self._format.argtypes = [c_void_p, c_size_t, c_char_p, c_void_p]
-        # Kept, or the callback would be collected under libbpf's feet.
+        # Kept alive: libbpf calls it for as long as it is loaded.
         self._print = _PRINT(self._remember)
         library.libbpf_set_print(self._print)
-        # libbpf fills this with the verifier's words when a program is refused.
+        # libbpf writes the verifier's log here when the kernel refuses a program.
         self.verifier_log = ctypes.create_string_buffer(_VERIFIER_LOG_BYTES)
 
     def _remember(self, level: int, template: bytes, arguments: int) -> int:
@@ -189,7 +189,7 @@ class Libbpf:
         return 0
 
     def error(self, what: str, code: int) -> BpfError:
-        """Return what went wrong as an exception, with the log so far."""
+        """Return a failure as an exception with the log so far, and clear the log."""
         reason = os.strerror(code) if code else "unknown error"
         log = "\n".join([*self._log, self.verifier_log.value.decode(errors="replace")])
         self._log.clear()
@@ -214,7 +214,7 @@ class Libbpf:
         return int(result)
 
     def btf_data(self, btf: int) -> bytes:
-        """Return the bytes of BTF that is being made."""
+        """Return the bytes of BTF under construction."""
         size_bytes = c_uint32()
         data = self.pointer("btf__raw_data", btf, ctypes.byref(size_bytes), what="BTF is not made")
         return ctypes.string_at(data, size_bytes.value)
@@ -223,7 +223,7 @@ class Libbpf:
         self, program_fd: int, path: bytes, probes: Sequence[tuple[int, int]], *, on_return: bool
     ) -> int:
         """
-        Attach a program to many (file offset, cookie) pairs; libbpf 1.1 cannot yet.
+        Attach a program to many (file offset, cookie) pairs, which libbpf 1.1 cannot do.
 
         Returns:
             The file descriptor of the link, or a negative error number.
@@ -245,7 +245,7 @@ class Libbpf:
 
     def open_cpu_clock(self, cpu: int, period_ns: int) -> int:
         """
-        Open a clock of one CPU that ticks while that is not idle; it does not run yet.
+        Open a clock of one CPU that ticks while the CPU is not idle; it does not run yet.
 
         Returns:
             A file descriptor, or a negative error number.
@@ -258,7 +258,7 @@ class Libbpf:
             flags=_PERF_DISABLED | _PERF_EXCLUDE_IDLE,
         )
         number = c_long(_SYS_PERF_EVENT_OPEN[platform.machine()])
-        whose = (c_long(-1), c_long(cpu), c_long(-1))  # of every process, on this CPU, in no group
+        scope = (c_long(-1), c_long(cpu), c_long(-1))  # every process, this CPU, no group
         flags = c_long(_PERF_FLAG_FD_CLOEXEC)
-        result = self._syscall(number, ctypes.byref(attributes), *whose, flags)
+        result = self._syscall(number, ctypes.byref(attributes), *scope, flags)
         return int(result) if result >= 0 else -ctypes.get_errno()

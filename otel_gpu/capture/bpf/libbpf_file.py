@@ -1,8 +1,8 @@
 """
-Which libbpf the agent calls: the system's, or the one that came in the wheel.
+The libbpf that the agent loads: the system's, or the one in the wheel.
 
-The system's comes first, since the system's updates reach it. A wheel brings its own, with what
-that one needs, for hosts that have none or one that is too old; see ``tools/build_hook.py``.
+The system's comes first, because it gets the system's updates. A wheel contains its own, with its
+dependencies, for hosts without one or with an old one; see ``tools/build_hook.py``.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ _HINT = "install libbpf 1.0 or newer (Debian, Ubuntu: libbpf1; Fedora: libbpf)"
 
 class LoadedLibbpf(NamedTuple):
     """
-    A libbpf that is loaded and new enough, its functions still without signatures.
+    A loaded libbpf that is new enough; its functions have no signatures yet.
 
-    ``passed_over`` says why it is the wheel's and not the system's; empty for the system's.
+    ``passed_over``: why the system's was not used; empty if it is the system's.
     """
 
     library: ctypes.CDLL
@@ -49,14 +49,14 @@ def open_libbpf(bundle: Path = BUNDLE_FOLDER) -> LoadedLibbpf:
     """
     Load the system's libbpf if it is new enough, else the bundled one, which only wheels have.
 
-    The answer holds for the process: once the bundled one is loaded, glibc gives it out under the
-    name of the system's.
+    The choice is final for the process: once the bundled one is loaded, glibc returns it under the
+    system's name, too.
 
     Raises:
-        HostError: There is neither.
+        HostError: Neither can be used.
     """
     found = _find(bundle)
-    # Who sets signatures sets them for itself.
+    # A handle of its own for each caller, because signatures are set on the handle.
     return found._replace(library=ctypes.CDLL(found.path, use_errno=True))
 
 
@@ -76,8 +76,8 @@ def _find(bundle: Path) -> LoadedLibbpf:
 
 
 def _load_bundle(folder: Path) -> ctypes.CDLL:
-    # What a library needs is before it in the list. glibc takes a library that is loaded
-    # already for one of that name that is needed, so nothing has to be found on a path.
+    # The list has dependencies first. glibc resolves a needed name to a library that is already
+    # loaded, so no search path is needed.
     manifest: dict[str, Any] = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
     return [
         ctypes.CDLL(str(folder / entry["file"]), use_errno=True) for entry in manifest["libraries"]

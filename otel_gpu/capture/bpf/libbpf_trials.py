@@ -1,4 +1,4 @@
-"""What libbpf finds out about this kernel by trying: programs, maps, and what programs call."""
+"""Features of this kernel that libbpf tests by trying them: program types, maps, helpers."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,10 +6,10 @@ from typing import NamedTuple
 from otel_gpu.capture.bpf.libbpf_file import open_libbpf
 from otel_gpu.errors import HostError
 
-# A version says little: distributions bring newer BPF to older kernels, as RHEL 9 does to 5.14.
-# The youngest of these is bpf_get_attach_cookie(), by which one program serves every probed symbol.
-# It came with Linux kernel commit 7adfc6c9b315 ("bpf: Add bpf_get_attach_cookie() BPF helper to
-# access bpf_cookie value") (in v5.15), and links of uprobes in the same series.
+# The kernel's version does not decide: distributions port newer BPF to older kernels, as RHEL 9 does
+# to 5.14. The newest helper is bpf_get_attach_cookie(), by which one program serves every probed
+# symbol. Linux commit 7adfc6c9b315 ("bpf: Add bpf_get_attach_cookie() BPF helper to access bpf_cookie
+# value") added it in v5.15; the same series added links of uprobes.
 HELPERS: Mapping[int, str] = {
     112: "bpf_probe_read_user",
     113: "bpf_probe_read_kernel",
@@ -26,7 +26,7 @@ HELPERS: Mapping[int, str] = {
     174: "bpf_get_attach_cookie",
     175: "bpf_task_pt_regs",
 }
-"""What the programs call of the kernel, by its number in ``enum bpf_func_id``, since Linux 5.5."""
+"""Helpers that the programs call, added since Linux 5.5, by number in ``enum bpf_func_id``."""
 
 _PROG_TYPE_KPROBE = 2  # uprobes are programs of this type
 _MAP_TYPE_RINGBUF = 27
@@ -34,9 +34,9 @@ _MAP_TYPE_RINGBUF = 27
 
 class LibbpfReport(NamedTuple):
     """
-    What the loaded libbpf says: its version, and what the kernel let it load; whose it is.
+    The loaded libbpf, and what the kernel lets it load.
 
-    ``lacking`` are the names of HELPERS that the kernel does not know; empty, where nothing could be tried.
+    ``lacking``: the HELPERS that the kernel does not have; empty where programs cannot be loaded.
     """
 
     version: tuple[int, int]
@@ -48,17 +48,17 @@ class LibbpfReport(NamedTuple):
 
 
 def query_libbpf() -> LibbpfReport | str:
-    """Load libbpf and let it try what a capture needs; a text says why it cannot be."""
+    """Load libbpf and let it try what a capture needs; return the reason if it cannot be loaded."""
     try:
         found = open_libbpf()
     except HostError as error:
         return str(error)
     library = found.library
-    # What libbpf would print about refused attempts is said by the finding.
+    # Refused attempts are results here, so libbpf prints nothing about them.
     library.libbpf_set_print(None)
     programs = library.libbpf_probe_bpf_prog_type(_PROG_TYPE_KPROBE, None) == 1
     ring_buffers = library.libbpf_probe_bpf_map_type(_MAP_TYPE_RINGBUF, None) == 1
-    # Of what it cannot try it says that it is there.
+    # libbpf returns 1 or an error for helpers that it cannot try; only 0 means missing.
     lacking = tuple(
         name
         for number, name in HELPERS.items()

@@ -1,12 +1,11 @@
 """
-Which way the programs get to know the kernel that runs.
+Loaders: where the BPF programs get the layout of the kernel's types from.
 
-There are two, behind one interface, the ``BpfObject``. Both are libbpf's loading of an
-object that was compiled with the project:
+Both load an object that was compiled with the project, by libbpf, as a ``BpfObject``:
 
-- ``libbpf``: the kernel describes its types itself, by BTF.
-- ``bcc``: it does not, so BCC reads them from the kernel's headers, and the object is the one
-  whose programs need nothing of the kernel's BTF.
+- ``libbpf``: the kernel describes its types by BTF.
+- ``bcc``: the kernel has no BTF. BCC reads the types from the kernel's headers, and the object is the
+  variant that needs no kernel BTF.
 """
 
 import ctypes
@@ -29,42 +28,42 @@ KERNEL_BTF = Path("/sys/kernel/btf/vmlinux")
 
 _CHECK = "check_layout"
 _EXPECTED = struct.Struct("<QQQQ")
-# What is checked, in the order of the numbers that ``check_layout`` returns, from 1.
+# In the order of the numbers that ``check_layout`` returns, from 1.
 _CHECKS = (
     *("task_struct.pid", "task_struct.comm", "task_struct.group_leader"),
     *("task_struct.thread_pid", "mm_struct.start_stack", "signal_struct.live"),
     *("task_struct.start_boottime", "sched_entity.sum_exec_runtime", "task_struct.thread"),
     *("task_struct.stack", "thread_info.cpu", "task_struct.state"),
 )
-# Among the fields of "stat" behind the name.
+# Fields of /proc/PID/stat, counted from behind the name.
 _STAT_THREADS, _STAT_START_STACK = 17, 25
-_TRIES = 3  # a thread may come or go meanwhile
+_TRIES = 3  # threads that start or end in between change the count
 
 _logger = logging.getLogger(__name__)
 
 
 def choose_loader(wanted: str, btf: Path = KERNEL_BTF) -> str:
-    """Return ``libbpf`` or ``bcc``: what is wanted, and if ``auto``, by whether there is BTF."""
+    """Return ``libbpf`` or ``bcc``; ``auto`` takes ``libbpf`` if the kernel has BTF."""
     found = "libbpf" if btf.exists() else "bcc"
     return found if wanted == "auto" else wanted
 
 
 class KernelFunction(StrEnum):
-    """A function that not every kernel has, by its name in the kernel's BTF."""
+    """Kernel functions that some kernels lack, by their names in BTF."""
 
     READS_IN_PLACE = "bpf_rdonly_cast"
-    # Since Linux 6.1, programs can take memory wherever they run; see bpf/core/maps.bpf.h.
+    # Since Linux 6.1, programs can allocate memory in every context; see bpf/core/maps.bpf.h.
     ALLOCATES = "bpf_mem_alloc_init"
     READS_OTHERS = "bpf_copy_from_user_task"
     RETRANSMITS = "btf_trace_tcp_retransmit_skb"
 
 
 def has_kernel_function(function: KernelFunction, btf: Path = KERNEL_BTF) -> bool:
-    """Return whether the kernel's BTF names a function, as it does those that programs may call."""
+    """Return whether the kernel's BTF contains a function."""
     return function in _functions(btf)
 
 
-# Megabytes are read, and a kernel that runs stays the same.
+# Cached: it reads megabytes, and the running kernel does not change.
 @functools.cache
 def _functions(btf: Path) -> frozenset[KernelFunction]:
     try:
@@ -76,10 +75,10 @@ def _functions(btf: Path) -> frozenset[KernelFunction]:
 
 def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObject:
     """
-    Open the object that suits this kernel; it is not loaded yet.
+    Open the object for this kernel, without loading it.
 
     Raises:
-        HostError: What this way needs is missing; the hint says what to install.
+        HostError: BTF, BCC or the headers are missing; the hint names the package to install.
     """
     if choose_loader(wanted) == "bcc":
         path, types = object_path(has_btf=False), ask_headers()
@@ -93,14 +92,14 @@ def open_object(wanted: str, uprobes: Sequence[str], *, multi: bool) -> BpfObjec
 
 
 class _HeadersObject(BpfObject):
-    """An object that was fitted to headers, which may be of another build than the kernel."""
+    """An object fitted to headers, which can come from another build than the kernel."""
 
     def load(self) -> None:
         """
-        Load, and check that the kernel's types are where the headers say.
+        Load, and check that the kernel's types have the layout that the headers state.
 
         Raises:
-            HostError: They are not.
+            HostError: They have another layout.
         """
         super().load()
         for _ in range(_TRIES):
@@ -116,7 +115,7 @@ class _HeadersObject(BpfObject):
         _logger.info("the kernel's types were checked against its headers")
 
     def _check(self) -> int:
-        # The number of the first check that fails; 0: all is well.
+        # The number of the first check that fails; 0: none.
         stat = stat_fields("/proc/thread-self")
         expected = _EXPECTED.pack(
             int(stat[_STAT_START_STACK]),

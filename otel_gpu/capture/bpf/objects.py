@@ -1,13 +1,12 @@
 """
-The BPF object: opened, configured, loaded, and closed again.
+Opens, configures, loads, attaches and closes a BPF object file.
 
     with BpfObject(path) as bpf:
         bpf.set_read_only_data(".rodata.settings", settings)
         bpf.load()
         bpf.attach("sched_switch")
 
-Every attachment lives no longer than the object. When the agent dies without
-closing it, the kernel detaches everything by itself: nothing is pinned.
+Attachments end with the object. Nothing is pinned, so the kernel detaches everything if the agent dies.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ from otel_gpu.errors import BpfError, HostError
 
 OBJECT_FOLDER = Path(__file__).resolve().parents[2] / "_bpf"
 _SYSTEM_WIDE = -1
-# As much as the kernel has in its buffer at a time.
+# The size of the kernel's buffer for iterators.
 _ITERATOR_BYTES = 32768
 
 _logger = logging.getLogger(__name__)
@@ -44,10 +43,10 @@ _logger = logging.getLogger(__name__)
 
 def object_path(*, has_btf: bool = True) -> Path:
     """
-    Return where this machine's BPF object is, for kernels that describe their types or do not.
+    Return the path of this machine's BPF object, in the variant for kernels with or without BTF.
 
     Raises:
-        HostError: It was not built for this architecture.
+        HostError: There is none for this architecture.
     """
     variant = "" if has_btf else ".nobtf"
     path = OBJECT_FOLDER / f"otel_gpu.{platform.machine()}{variant}.bpf.o"
@@ -63,8 +62,8 @@ class BpfObject:
     """
     One BPF object file with its programs, maps and attachments.
 
-    ``multi``: attach many ``uprobes`` at once where the kernel can. ``kernel_types`` are those of a
-    kernel that does not describe them itself.
+    ``multi``: attach many ``uprobes`` at once where the kernel can. ``kernel_types``: for a kernel
+    without BTF.
 
     Raises:
         HostError: libbpf is missing or too old.
@@ -103,13 +102,13 @@ class BpfObject:
 
     def start_attacher(self, kept: Collection[int], at_turn: Callable[[], object]) -> None:
         """
-        Have another process place probes from now on, as ``Attacher`` says; after ``load``.
+        Let another process place probes from now on, see ``Attacher``; after ``load``.
 
-        Where there can be none, this one goes on to do it.
+        If it cannot be started, this process places them.
         """
         loaded = [program for program in self._uprobes if program not in self._put_off]
         needed = {self.program_fd(program) for program in loaded}
-        # Programs that are put off are loaded there, on the maps that there are.
+        # The attacher loads postponed programs, which use the maps of the others.
         if len(loaded) < len(self._uprobes):
             needed |= {fd for _, fd in self._map_fds()}
         try:
@@ -119,16 +118,16 @@ class BpfObject:
 
     @property
     def attacher(self) -> Attacher | None:
-        """The process that places probes, if that is another one."""
+        """The process that places probes; None if this one does."""
         return self._attacher
 
     @property
-    def has_room(self) -> bool:
-        """Whether the probes of another file can wait, where the kernel keeps others waiting."""
-        return self._attacher is None or self._attacher.has_room
+    def can_queue(self) -> bool:
+        """Whether the probes of another file can be queued behind those that the kernel delays."""
+        return self._attacher is None or self._attacher.can_queue
 
     def take_answers(self) -> bool:
-        """Take in which probes were placed late, and say whether the kernel keeps others waiting."""
+        """Handle the attacher's answers, and return whether the kernel delays further ones."""
         if self._attacher is None:
             return False
         self._attacher.take_answers()
@@ -136,17 +135,17 @@ class BpfObject:
 
     def detach_all(self, at_turn: Callable[[], object] = lambda: None) -> Remainder | None:
         """
-        Detach every program; ``at_turn`` is called all the while.
+        Detach every program, and call ``at_turn`` repeatedly until that is done.
 
         Returns:
-            What the attacher has not detached yet; None: from now on none of the programs runs.
+            What the attacher has yet to detach; None: no program runs any more.
         """
         self._links.detach_all(at_turn)
         attacher, self._attacher = self._attacher, None
         return attacher.close() if attacher else None
 
     def close(self) -> None:
-        """Detach every program and forget the object."""
+        """Detach every program and close the object."""
         self.detach_all()
         for pointer in (*self._late_objects.values(), self._object):
             if pointer:
@@ -154,15 +153,15 @@ class BpfObject:
         self._late_objects, self._object = {}, 0
 
     def set_max_entries(self, name: str, entries: int) -> None:
-        """Size a map; before ``load``."""
+        """Set the size of a map; before ``load``."""
         self._max_entries[name] = entries
 
     def let_grow(self, name: str) -> None:
-        """Let a hash map take memory for the entries that it has, and no more; before ``load``."""
+        """Allocate a hash map's entries on demand, not in advance; before ``load``."""
         self._grown.append(name)
 
     def set_read_only_data(self, section: str, data: bytes) -> None:
-        """Fill a ``.rodata`` section; before ``load``. The sizes must agree."""
+        """Set the content of a ``.rodata`` section, of its exact size; before ``load``."""
         self._read_only_data[section] = data
 
     def leave_out(self, program: str) -> None:
@@ -171,14 +170,14 @@ class BpfObject:
 
     def put_off(self, *programs: str) -> None:
         """
-        Load programs together once the first of them is attached, and not with the others; before ``load``.
+        Load these programs together when the first of them is attached; call before ``load``.
 
-        What verifies few instructions is not worth it: each group takes some 30 ms of its own.
+        Each group costs about 30 ms, so it pays only for programs that take long to verify.
         """
         self._put_off |= dict.fromkeys(programs, programs)
 
     def leave_out_all_but(self, program: str) -> None:
-        """Load one program, and no other; before ``load``."""
+        """Load only this program; before ``load``."""
         self._only = program
 
     def load(self) -> None:
@@ -186,12 +185,12 @@ class BpfObject:
         Create the maps and have the kernel verify the programs.
 
         Raises:
-            HostError: This user may not load programs, or the headers lack a type.
+            HostError: This user is not allowed to load programs, or the headers lack a type.
             BpfError: With the verifier's log.
         """
         self._load_once()
-        # Whether the kernel has uprobe_multi (since Linux 6.6) can only be asked with a
-        # loaded program: a folder is refused with EBADF, an unknown link with EINVAL.
+        # Only a loaded program can test for uprobe_multi (since Linux 6.6): for a folder the kernel
+        # returns EBADF if it has it, and EINVAL if not.
         if self._multi and self._create_multi(self._uprobes[0], "/", [(0, 0)]) != -errno.EBADF:
             self.libbpf.raw.bpf_object__close(self._object)
             self._multi = False
@@ -222,7 +221,7 @@ class BpfObject:
                 raise
 
     def _load_late(self, programs: tuple[str, ...]) -> int:
-        """Load programs that were put off, as an object of their own on the maps of the first."""
+        # A second object from the same file, which uses the maps of the first.
         if error := self._late_errors.get(programs):
             raise error
         fds = dict(self._map_fds())
@@ -305,7 +304,7 @@ class BpfObject:
         return BpfMap(self.libbpf, name, fd, *(int(size(pointer)) for size in sizes))
 
     def program_fd(self, name: str) -> int:
-        """Return the file descriptor of a program, which stays the object's; after ``load``."""
+        """Return the file descriptor of a program, which the object closes; after ``load``."""
         return self.libbpf.call("bpf_program__fd", self._program(name), what=f"program {name}")
 
     def attach(self, program: str) -> Link:
@@ -313,7 +312,7 @@ class BpfObject:
         return self._keep(self._attach(program))
 
     def attach_clock(self, program: str, cpu: int, period_ns: int) -> CpuClock:
-        """Have a program run on each tick of a clock of one CPU, whatever that interrupts."""
+        """Run a program on each tick of a clock of one CPU, in whatever context the tick interrupts."""
         what = f"{program} is not attached to CPU {cpu}"
         if (fd := self.libbpf.open_cpu_clock(cpu, period_ns)) < 0:
             raise self.libbpf.error(what, -fd)
@@ -326,7 +325,7 @@ class BpfObject:
         return CpuClock(self._keep(pointer), fd)
 
     def attach_iterator(self, program: str) -> Callable[[], bytes]:
-        """Return what runs a program for each of what its section names, and returns its output."""
+        """Return a function that runs an iterator program once and returns its output."""
         pointer = self._attach(program)
         self._keep(pointer)
         link = self.libbpf.call("bpf_link__fd", pointer)
@@ -335,8 +334,8 @@ class BpfObject:
             output = bytearray()
             fd = self.libbpf.call("bpf_iter_create", link, what=f"{program} is not run")
             try:
-                while piece := os.read(fd, _ITERATOR_BYTES):
-                    output += piece
+                while chunk := os.read(fd, _ITERATOR_BYTES):
+                    output += chunk
             finally:
                 os.close(fd)
             return bytes(output)
@@ -353,12 +352,12 @@ class BpfObject:
         """
         Attach a program to instructions of a file, in every process that maps it.
 
-        The path may be ``/proc/self/fd/N``. A probe is a file offset, of an instruction, and a
-        cookie: what the program gets from ``bpf_get_attach_cookie``. On return, the stack pointer
-        at the instruction has to be that of the function's entry. Links of an attacher can be waiting.
+        The path can be ``/proc/self/fd/N``. A probe is the file offset of an instruction, and a cookie,
+        which the program gets from ``bpf_get_attach_cookie``. With ``on_return``, the stack pointer
+        at the instruction must be that of the function's entry. The attacher can place probes later.
 
         Raises:
-            BpfError: One of them cannot be, so that none is.
+            BpfError: One probe failed, so none is attached.
         """
         if not probes:
             return []
@@ -378,7 +377,7 @@ class BpfObject:
     def _attach_uprobes(
         self, program: str, path: str, probes: Sequence[tuple[int, int]], on_return: bool
     ) -> list[tuple[Link, int]]:
-        """Do it in this process; return what detaches each link, with its descriptor."""
+        # In this process. Returns for each link a function that detaches it, and its descriptor.
         if self._multi:
             fd = self._create_multi(program, path, probes, on_return=on_return)
             if fd < 0:
@@ -416,7 +415,7 @@ class BpfObject:
         return self._links.add(lambda: self.libbpf.raw.bpf_link__destroy(pointer))
 
     def detach(self, links: Sequence[AnyLink]) -> None:
-        """Undo attachments; those of another process may be undone a while later."""
+        """Undo attachments; the attacher may undo its own later."""
         self._links.detach(link for link in links if not isinstance(link, ProbeLink))
         probes = [link for link in links if isinstance(link, ProbeLink)]
         if probes and self._attacher:

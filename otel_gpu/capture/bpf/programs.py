@@ -1,4 +1,4 @@
-"""The loaded BPF programs and their maps, spoken to in the words of ``bpf/events.h``."""
+"""The loaded BPF programs and their maps, with the types of ``bpf/events.h``."""
 
 import contextlib
 import itertools
@@ -85,7 +85,7 @@ _TRACEPOINTS = (
     "timer_begins",
     "timer_ends",
 )
-# By whether the kernel can read its stacks in place; see bpf/core/core_fixes.bpf.h.
+# Whether the kernel can read its stacks in place: program; see bpf/core/core_fixes.bpf.h.
 _SWITCHES = {True: "sched_switch_in_place", False: "sched_switch"}
 _BOOK_PASSING = "book_passing"
 _RETRANSMITS = "tcp_retransmit_skb"
@@ -104,9 +104,9 @@ _logger = logging.getLogger(__name__)
 
 def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
     """
-    Size the maps for a configuration; before ``load``.
+    Set the sizes of the maps; before ``load``.
 
-    ``can_grow``: large hash maps take memory only for the entries that they have (since Linux 6.1).
+    ``can_grow``: allocate entries of large hash maps on demand (since Linux 6.1).
     """
     capture = config.capture
     for name, entries in (
@@ -133,25 +133,25 @@ def size_maps(bpf: BpfObject, config: Config, *, can_grow: bool) -> None:
 
 class Programs:
     """
-    The kernel side of one capture.
+    The kernel side of one capture: loaded programs, maps and rings.
 
     Args:
         config: Sizes, floors and histogram layout.
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
         in_place: Read kernel stacks in place where the kernel can.
-        looks: Be ready to look at threads: processes are watched that have lived before.
+        looks: Allow thread dumps, which processes need that started before the capture.
 
     Attributes:
-        blocks: What is kept of the blocks that frameworks hand out.
-        communicators: What is kept of NCCL's communicators.
+        blocks: Blocks of the frameworks' allocators.
+        communicators: NCCL's communicators.
         preloaded: Programs that count their own calls.
-        file_work: What reading files of processes takes.
-        unread: Of which processes something was not read.
-        rhythms: What is kept of threads whose steps are looked for.
-        processes: Who is watched.
-        shares: Who holds how much of the maps.
-        refusals: To whom was refused what is beyond their share.
+        file_work: The budget for reading files of processes.
+        unread: Processes that could not be read completely.
+        rhythms: Threads whose steps are detected.
+        processes: The watched processes.
+        shares: Entries of the maps by program and user.
+        refusals: Refusals to programs and users beyond their share.
         switch_program: The name of the program that is attached to sched_switch.
 
     Raises:
@@ -240,10 +240,10 @@ class Programs:
     @property
     def looks(self) -> ThreadDumps | None:
         """
-        Look at threads with this; None: this kernel cannot, or it is not wanted.
+        Thread dumps; None if this kernel cannot, or they are not wanted.
 
         Raises:
-            BpfError: The kernel refuses the program, which is loaded when this is first asked for.
+            BpfError: The kernel refuses the program, which the first access loads.
         """
         if self._wants_looks and self._looks is None and choose_loader(self._loader) == "libbpf":
             self._looks = ThreadDumps(self.bpf)
@@ -251,10 +251,10 @@ class Programs:
 
     def close(self) -> None:
         """
-        Detach everything, let go on what stands still, and unmap the rings.
+        Detach everything, continue stopped processes, and unmap the rings.
 
-        Probes that the kernel takes long to take away are left to a child, and what stops at them goes
-        on: the end waits for no program of other users.
+        Probes that the kernel removes slowly are left to a child process, and processes that stop at
+        them are continued. So programs of other users cannot delay the end.
         """
         left = self.bpf.detach_all(self._let_all_go_on)
         if left is None:
@@ -273,27 +273,27 @@ class Programs:
         self.bpf.close()
 
     def _let_all_go_on(self) -> None:
-        # Stopped since the rings were last read.
+        # Processes that were stopped since the rings were last read.
         let_all_go_on(self.lifecycle.read())
 
     def attacher_cpu_ns(self) -> int:
-        """Return the CPU time that was spent on probes by the process that places them."""
+        """Return the CPU time of the attacher process; 0 without one."""
         return self.bpf.attacher.cpu_ns() if self.bpf.attacher else 0
 
     def end_soon(self) -> None:
-        """Wait for no probe for long any more; safe in a signal handler."""
+        """Stop waiting for slow probes; safe in a signal handler."""
         if self.bpf.attacher:
             self.bpf.attacher.end_soon()
 
     def lose(self, counter: int) -> None:
-        """Count something that the agent itself could not use."""
+        """Count a loss on the agent's side, in a counter of ``enum counter``."""
         self._lost[counter] += 1
 
     def memory(self) -> list[tuple[ProcessKey, BpfMap, bytes]]:
         """
-        Return whose every allocation, block, capture or communicator is that was not freed.
+        Return the owner of every allocation, block, capture and communicator in the maps.
 
-        As ((pid, program_ktime_ns), map, key).
+        As (program, map, key).
         """
         found = []
         maps = (self._allocations, self._captures, *self.blocks.maps, *self.communicators.maps)
@@ -304,13 +304,13 @@ class Programs:
         return found
 
     def mark_known(self, executable: FileId) -> None:
-        """Say that processes that start this file need not be stopped any more."""
+        """Stop no more processes that start this file."""
         key = wire.FILE_KEY.pack(executable.inode, executable.device)
-        with contextlib.suppress(MapFullError):  # It is stopped once more then.
+        with contextlib.suppress(MapFullError):  # The next process is stopped once more then.
             self._known_executables.update(key, _PID.pack(1))
 
     def forget_known(self) -> None:
-        """Probes are gone: whatever is started or loaded from now on has to be reported again."""
+        """Report every executable and library again, because probes were removed."""
         for known in (self._known_executables, self._seen_libraries):
             for key, _ in list(known.entries()):
                 known.delete(key)
@@ -319,29 +319,29 @@ class Programs:
         self, programs: Collection[ProcessKey] | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """
-        Yield every series as (key, value), whoever counted it.
+        Yield every series as (key, value).
 
-        What programs counted themselves is read for these programs only, as (pid, program_ktime_ns).
+        Series that programs counted themselves are added, of these ``programs`` or of all.
         """
         counted_by_preload = self.preloaded.read(programs)
         if not counted_by_preload:
             yield from self._aggregates.entries()
             return
-        # Each once: an entry that moves meanwhile comes twice.
+        # A dict, because an entry that moves during the read comes twice.
         for key, value in dict(self._aggregates.entries()).items():
             other = counted_by_preload.pop(key, None)
             yield key, value if other is None else add(value, other)
         yield from counted_by_preload.items()
 
     def forget_aggregate(self, key: bytes) -> None:
-        """Free a series of a program that ended."""
+        """Delete a series of a program that ended."""
         self._aggregates.delete(key)
 
     def book_passing(self) -> None:
         """
-        Put all time that has passed into the account, also of what has not ended yet.
+        Add the time of open intervals to the time accounting.
 
-        On a kernel without BTF it comes there when it has ended.
+        On a kernel without BTF, an interval is added only when it ends.
         """
         begun_ktime_ns = kernel_clock.ktime_ns()
         if self._book_passing is not None:
@@ -352,61 +352,61 @@ class Programs:
         self, programs: Collection[ProcessKey] | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """
-        Yield every entry of the time account as (key, value).
+        Yield every entry of the time accounting as (key, value).
 
-        What programs know of it themselves is read for these programs only, as (pid, program_ktime_ns).
+        Waits inside CUDA calls that programs counted are separated, of these ``programs`` or of all.
         """
         entries = itertools.chain.from_iterable(times.entries() for times in self._times)
         if not self.preloaded.keys():
             return entries
-        # Each once: an entry that moves meanwhile comes twice.
+        # A dict, because an entry that moves during the read comes twice.
         return self.preloaded.divide_times(dict(entries).items(), self._booked_ktime_ns, programs)
 
     def forget_times(self, key: bytes) -> None:
-        """Free an entry of a program that ended."""
+        """Delete an entry of a program that ended."""
         for times in self._times:
             times.delete(key)
 
     def kernel_stack(self, stack: int) -> tuple[int, ...]:
-        """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
+        """Return the addresses of a kernel stack, innermost first; empty if it is unknown."""
         return kernel_stack(self._stacks, stack)
 
     def resource(self, resource: int) -> bytes | None:
-        """Return what a resource is, as ``RESOURCE``; None: it is not there any more."""
+        """Return a resource as ``RESOURCE``; None if the kernel side evicted it."""
         return self._resources.lookup(_PID.pack(resource))
 
     def stall_sample(self, tid: int) -> bytes | None:
-        """Return where a thread last left the CPU to wait, as a RECORD_SAMPLE, if it is kept."""
+        """Return the stack of a thread's latest wait as a RECORD_SAMPLE; None if it is not kept."""
         key = _PID.pack(tid)
-        # Not while it is written.
+        # Two equal reads, because it can be written during one.
         sample = self._stall_samples.lookup(key)
         return sample if sample == self._stall_samples.lookup(key) else None
 
     def set_interpreter(self, pid: int, interpreter: bytes) -> None:
-        """Say where the interpreter of a process keeps its GIL and frames: ``INTERPRETER``."""
+        """Set the addresses of a process's GIL and frames, as ``INTERPRETER``."""
         try:
             self._interpreters.update(_PID.pack(pid), interpreter)
         except MapFullError:
             self._lost[wire.COUNTER_LOST_INTERPRETERS_FULL] += 1
 
     def forget_interpreter(self, pid: int) -> None:
-        """Forget it, when the process ends."""
+        """Delete the addresses, when the process ends."""
         self._interpreters.delete(_PID.pack(pid))
 
     def set_threshold(
         self, program_ktime_ns: int, pid: int, api: int, copy_kind: int, threshold_ns: int
     ) -> None:
-        """Say from which duration a call of one series is slow."""
+        """Set the duration from which calls of one series are slow."""
         key = wire.THRESHOLD_KEY.pack(program_ktime_ns, pid, api, copy_kind)
-        with contextlib.suppress(MapFullError):  # The floor stands in for it.
+        with contextlib.suppress(MapFullError):  # The configured floor applies then.
             self._thresholds.update(key, threshold_ns.to_bytes(8, "little"))
 
     def forget_threshold(self, program_ktime_ns: int, pid: int, api: int, copy_kind: int) -> None:
-        """Free the threshold of a series that is gone."""
+        """Delete the threshold of a series that is gone."""
         self._thresholds.delete(wire.THRESHOLD_KEY.pack(program_ktime_ns, pid, api, copy_kind))
 
     def attach_clock(self, cpu: int, period_ns: int) -> CpuClock:
-        """Sample the watched threads that run on a CPU, at intervals."""
+        """Sample the watched threads of a CPU at intervals."""
         return self.bpf.attach_clock(_CPU_TICK, cpu, period_ns)
 
     def detach(self, link: Link) -> None:
@@ -414,16 +414,16 @@ class Programs:
         self.bpf.detach([link])
 
     def set_sampling(self, one_in: int, period_ns: int) -> None:
-        """Say how far apart ticks are, and that one in so many of a watched thread is sampled."""
+        """Set the period of ticks, and that one in ``one_in`` of a watched thread is sampled."""
         sampling = wire.CPU_SAMPLING.build(one_in=one_in, period_ns=period_ns)
         self._cpu_sampling.update(_PID.pack(0), sampling)
 
     def read_ticks(self) -> int:
-        """Return how many ticks have found a watched thread, sampled or not."""
+        """Return how many ticks found a watched thread, sampled or not."""
         return sum(map(self._read_counter, _TICKS))
 
     def read_counters(self) -> tuple[int, ...]:
-        """Return the counters, by ``enum counter``, summed over CPUs; ours are among them."""
+        """Return the counters by ``enum counter``, of all CPUs and the agent together."""
         return tuple(map(self._read_counter, range(wire.COUNTER_COUNT)))
 
     def _read_counter(self, counter: int) -> int:
@@ -432,9 +432,9 @@ class Programs:
 
     def open_threads(self) -> Iterator[tuple[dict[str, Any], list[dict[str, int]]]]:
         """
-        Yield the threads that are inside a CUDA call now, as ``struct thread`` has them.
+        Yield each thread inside a CUDA call, as the fields of ``struct thread``.
 
-        Each with its open calls, the outermost first, as ``struct open_call`` has them.
+        With its open calls, outermost first, as the fields of ``struct open_call``.
         """
         for _, _, values in self._threads.read_batches():
             for thread in wire.THREAD.all_named(values):

@@ -1,22 +1,22 @@
-"""Reading a BPF ring buffer through its memory, many records at a time."""
+"""Reads a BPF ring buffer through its memory, many records at a time."""
 
-# Some facts about the BPF ring buffer
-# ------------------------------------
+# The BPF ring buffer
+# -------------------
 #
-# User space maps two position pages and the data. The consumer page is ours to write,
-# the producer page the kernel's. All pages of a mapping count as our memory from the start,
-# touched or not. So we map a part of the data at a time, the next one when a record begins
-# behind it, and join a record that lies in several. Positions only grow; modulo the size
-# they are offsets. Each record has an 8-byte header: its length, with one bit for "not
-# finished yet" (stop here, it will be) and one for "discarded" (skip it), and is padded to
-# 8 bytes. A record may be read as soon as the producer position covers it and it is not
-# busy, and its room is given back by moving the consumer position past it.
+# User space maps two pages of positions and the data. We write the consumer's page, the kernel
+# writes the producer's. Positions only grow; modulo the size they are offsets into the data.
+# Each record has an 8-byte header: its length, a bit for "busy" (stop here and retry later) and a
+# bit for "discarded" (skip it). Records are padded to 8 bytes. A record can be read once the
+# producer's position is past it and it is not busy. Moving the consumer's position past it frees
+# its space.
 #
-# What this means for us: libbpf's reader calls back once per record, which costs a
-# ctypes transition each. Slicing the mapping costs a fifth of that, so we read it
-# ourselves. The protocol needs an acquire load of the positions and of each header.
-# x86 gives that to any load. Elsewhere, letting go of a lock and taking it again orders
-# what is before with what is after.
+# All pages of a mapping count as our memory, touched or not. So we map one window of the data at a
+# time, move it when a record begins behind it, and join records that cross its end.
+#
+# libbpf's reader makes one callback per record, each with a ctypes transition. Slicing the mapping
+# costs a fifth of that, so we read it ourselves. The protocol needs acquire loads of the positions
+# and of each header. On x86 every load is one. Elsewhere, releasing and acquiring a lock orders
+# the loads.
 
 import mmap
 import platform
@@ -27,18 +27,18 @@ _BUSY = 1 << 31
 _DISCARDED = 1 << 30
 _HEADER_BYTES = 8
 _PAGE_BYTES = mmap.PAGESIZE
-# Room is given back in pieces of this size: each time costs the kernel a cache miss.
-_PIECE_BYTES = 1 << 16
-# To map a part costs a few microseconds, and there are some hundred records in it.
-_MAPPED_BYTES = 1 << 18
+# Space is freed in steps of this size: each step costs the kernel a cache miss.
+_FREED_AT_ONCE_BYTES = 1 << 16
+# Mapping a window takes a few microseconds. It holds some hundred records.
+_WINDOW_BYTES = 1 << 18
 
 
 class RingBuffer:
     """
-    The reading end of one ring buffer map.
+    The reader of one ring buffer map.
 
     Args:
-        fd: Of the map; stays the caller's.
+        fd: Of the map; the caller closes it.
         size_bytes: Of its data, a power of two.
     """
 
@@ -53,7 +53,7 @@ class RingBuffer:
         )
         self._consumer = memoryview(self._consumer_map).cast("Q")
         self._producer = memoryview(self._producer_map).cast("Q")
-        self._mapped_bytes = min(_MAPPED_BYTES, size_bytes)
+        self._mapped_bytes = min(_WINDOW_BYTES, size_bytes)
         self._begin = 0
         self._data = self._map()
         self._lengths = memoryview(self._data).cast("I")
@@ -62,35 +62,34 @@ class RingBuffer:
         self._lock.acquire()
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the ring."""
         for view in (self._consumer, self._producer, self._lengths):
             view.release()
         for mapping in (self._consumer_map, self._producer_map, self._data):
             mapping.close()
 
     def position(self) -> int:
-        """Return how far the kernel has written."""
+        """Return the producer's position: how many bytes the kernel has ever written."""
         position = self._producer[0]
         self._order()
         return position
 
     @property
     def fill(self) -> float:
-        """How much of it waits to be read, from 0 to 1."""
+        """The share of the ring that waits to be read, from 0 to 1."""
         return (self.position() - self._consumer[0]) / (self._mask + 1)
 
     def read(self, until: int | None = None) -> Iterator[bytes]:
         """
-        Take the finished records that are there, oldest first.
+        Yield and free the finished records, oldest first.
 
-        Their room is given back while they are taken, so that a full ring is never in memory
-        twice.
+        Space is freed as records are consumed, so a full ring is never in memory twice.
 
         Args:
-            until: A position; records written after it stay for later.
+            until: A position; records behind it stay.
         """
         end = self.position() if until is None else until
-        position = given_back = self._consumer[0]
+        position = freed = self._consumer[0]
         mask, mapped_bytes = self._mask, self._mapped_bytes
         data, lengths, begin = self._data, self._lengths, self._begin
         try:
@@ -116,8 +115,8 @@ class RingBuffer:
                         data, lengths, begin = self._data, self._lengths, self._begin
                         record += data[: size_bytes - len(record)]
                     yield record
-                if position - given_back > _PIECE_BYTES:
-                    self._consumer[0] = given_back = position
+                if position - freed > _FREED_AT_ONCE_BYTES:
+                    self._consumer[0] = freed = position
         finally:
             self._consumer[0] = position
 
@@ -128,7 +127,7 @@ class RingBuffer:
         )
 
     def _move(self, position: int) -> None:
-        """Map the part that a position is in."""
+        # Map the window that contains a position.
         self._begin = (position & self._mask) & ~(self._mapped_bytes - 1)
         before, self._data = self._data, self._map()
         self._lengths.release()

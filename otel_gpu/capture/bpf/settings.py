@@ -13,7 +13,7 @@ from otel_gpu.wire.probe_table import APIS
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _NEVER_NS = (1 << 63) - 1
 _WAKEUP_FRACTION = 8
-# Beyond this part of the ring, records are worth more than the stacks of some.
+# Above this fill, space in the ring is kept for records without stacks.
 _SAMPLE_LIMIT_FRACTION = 2
 _STALL_SAMPLES_INTERVAL_NS = 5_000_000
 _BLOCK_MODES = {
@@ -25,14 +25,14 @@ _BLOCK_MODES = {
 
 
 def process_flags(config: Config) -> int:
-    """Return what the BPF side does with a process by default."""
+    """Return the default flags of a watched process, for ``spans.mode``."""
     return {"chosen": 0, "full": wire.PROCESS_FULL, "none": wire.PROCESS_NO_SPANS}[
         config.spans.mode
     ]
 
 
 def pack_settings(config: Config, *, watch_all: bool) -> bytes:
-    """Return ``struct settings`` for ``.rodata.settings``."""
+    """Return the bytes of ``struct settings`` for ``.rodata.settings``."""
     interval_ns = max(1, 1_000_000_000 // config.spans.rate_per_process)
     return wire.SETTINGS.pack(
         *_filled_up(duration_bounds_ns(config)),
@@ -65,13 +65,13 @@ def pack_settings(config: Config, *, watch_all: bool) -> bytes:
 
 
 def block_mode(config: Config) -> int:
-    """Return which blocks are followed, of ``enum block_mode``: without stacks, only totals."""
+    """Return the ``enum block_mode`` of a configuration; without stacks, at most totals."""
     mode = _BLOCK_MODES[config.memory.blocks]
     return mode if config.stacks.enabled else min(mode, wire.BLOCKS_TOTALS)
 
 
 def tick_period_ns(config: Config) -> int:
-    """Return how often the sampling clock of a CPU ticks."""
+    """Return the period of a CPU's sampling clock."""
     return round(1_000_000_000 / config.samples.rate_hz)
 
 
@@ -80,7 +80,7 @@ def _filled_up(bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def nanoseconds(value: float, unit_ns: int) -> int:
-    """Return an amount of a unit in nanoseconds, within what the kernel side can compare."""
+    """Convert to nanoseconds, limited to 0 and 2^63 - 1, which the kernel side can compare."""
     return min(_NEVER_NS, max(0, round(value * unit_ns)))
 
 
@@ -93,7 +93,7 @@ def _pack_apis() -> bytes:
 
 
 def is_in_initial_pid_namespace() -> bool:
-    """Whether the agent's process ids are those of the kernel."""
+    """Whether the agent sees the kernel's own process ids."""
     return not _pid_namespace_inode()
 
 

@@ -1,10 +1,10 @@
 """
-When reports of blocks are seen: always, or in windows where there are too many.
+Limits the rate of block reports: above it, a library has probes only in windows.
 
-A probe costs its program more than what is done in it. So if a process reports more than it may,
-its library carries no probe for a while, such that on average it is as often as it may. Each
-report has the allocator's totals, which are right again with the first one of a window; who holds
-what is known of the window only.
+Hitting a probe costs a program more than the work in it. So if a process reports more blocks than
+allowed, its library loses the probe for long enough that the average rate is allowed. Each report
+contains the allocator's totals, so they are right again with the first report of a window. Holders
+are known only for the window.
 """
 
 import time
@@ -31,12 +31,12 @@ class _Window:
 
 class BlockWindows:
     """
-    The windows of each library that blocks are reported to.
+    The report windows of each library.
 
     Args:
-        blocks: Where reports are counted.
-        attachments: Whose probes come and go.
-        config: How many reports a process may make.
+        blocks: Counts of reports.
+        attachments: The probes to place and remove.
+        config: The allowed rate of reports per process.
         clock: A monotonic clock in seconds.
     """
 
@@ -57,14 +57,14 @@ class BlockWindows:
 
     def adjust(self, watched: Mapping[int, int]) -> Iterator[Collection[ProcessKey]]:
         """
-        Close the windows that have seen too many reports, and open those that are due.
+        Close windows with too many reports, and open those that are due.
 
         Args:
             watched: ``program_ktime_ns`` by pid of every process that is watched.
 
         Yields:
-            The programs of which nothing is known from before a window, as (pid, program_ktime_ns). It
-            opens when the next one is asked for.
+            The programs of each window that opens, whose blocks from before are unknown. The window
+            opens when the next item is requested.
         """
         now_s = self._clock()
         made = self._count_reports()
@@ -92,7 +92,7 @@ class BlockWindows:
             self._attachments.ignore_reports(file)
 
     def _count_reports(self) -> dict[int, int]:
-        # Since the last time, by pid.
+        # By pid, since the previous count.
         made: dict[int, int] = {}
         reports: dict[ProcessKey, int] = {}
         for key, value in self._blocks.read_totals():

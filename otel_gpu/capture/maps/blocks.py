@@ -1,8 +1,8 @@
 """
-What the kernel side keeps of the blocks that frameworks hand out: totals, holders, and the map.
+Blocks of the frameworks' allocators in the kernel side's maps: totals, holders, and memory maps.
 
-The map of a device is read when a request has failed on it. What was freed since then is kept
-apart by the kernel side until that is done, so the map is as it was at the failure.
+The memory map of a device is read after an allocation failed on it. Until then the kernel side keeps
+blocks that are freed after the failure, so the map shows the state at the failure.
 """
 
 import itertools
@@ -18,11 +18,11 @@ from otel_gpu.errors import MapFullError
 from otel_gpu.stacks.samples import ProcessKey
 
 STACK_OF_ONE: Final = 1 << wire.STACK_OF_ONE_BIT
-"""In the key of a stack: it is of one block alone."""
+"""A bit in the key of a stack that belongs to only one block."""
 
 _MAX_BLOCKS: Final = 262_144
 _MAX_HOLDERS: Final = 65_536
-# Of one device: what is larger than the others.
+# Per device; the largest are kept.
 MAX_MAP_BLOCKS: Final = 8192
 MAX_MAP_SEGMENTS: Final = 4096
 _TRIES: Final = 5
@@ -36,7 +36,7 @@ _CHAIN: Final = wire.CHAIN_KEY
 
 
 def let_blocks_grow(bpf: BpfObject) -> None:
-    """Make room for many blocks where what is not used takes none; before ``load``."""
+    """Allow many blocks where map entries are allocated on demand; before ``load``."""
     for name, entries in (("blocks", _MAX_BLOCKS), ("holders", _MAX_HOLDERS)):
         bpf.set_max_entries(name, entries)
         bpf.let_grow(name)
@@ -48,8 +48,8 @@ class BlockMaps:
     The kernel side's maps of blocks.
 
     Attributes:
-        are_followed: Whether anything is wanted of them.
-        maps: What an ended program may leave behind. Keys begin with program, address and pid.
+        are_followed: Whether the configuration asks for blocks.
+        maps: Maps in which a program can leave entries. Keys begin with its start, an address and its pid.
     """
 
     def __init__(self, bpf: BpfObject, config: Config) -> None:
@@ -66,39 +66,39 @@ class BlockMaps:
 
     def read_totals(self) -> Iterator[tuple[bytes, bytes]]:
         """
-        Yield each device of each program that a framework reported on, as ``MEMORY_TOTALS``.
+        Yield ``MEMORY_TOTALS`` of each device of each program with reports.
 
-        All are 0 where only what a program inherited was reported.
+        All fields are 0 if the reports were only about memory that the program inherited.
         """
         for key, read in self._devices.entries():
-            # It may be read in the middle of a report.
+            # Read again if it was read in the middle of an update.
             again = (self._devices.lookup(key) or read for _ in range(_TRIES))
             value = next(filter(_adds_up, itertools.chain([read], again)), read)
             yield key, value[_TOTALS]
 
     def forget_totals(self, key: bytes) -> None:
-        """Free a device of a program that ended."""
+        """Delete a device of a program that ended."""
         self._devices.delete(key)
         self._unread.delete(key)
 
     def read_holders(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield who holds blocks, as ``HOLDER``."""
+        """Yield the holders of blocks, as ``HOLDER``."""
         for key, value in self._holders.entries():
             yield key, value[_HOLDER]
 
     def forget_holder(self, key: bytes) -> None:
-        """Free a holder of a program that ended, or that will hold nothing any more."""
+        """Delete a holder that will not change any more."""
         self._holders.delete(key)
 
     def forget_blocks(self, programs: Collection[ProcessKey]) -> None:
-        """Forget all blocks of programs, as (pid, program_ktime_ns)."""
+        """Delete all blocks of programs."""
         for key, _ in list(self._blocks.entries()):
             program_ktime_ns, _, pid, _ = wire.BLOCK_KEY.unpack(key)
             if (pid, program_ktime_ns) in programs:
                 self._blocks.delete(key)
 
     def break_chain(self, program: ProcessKey, stack: int) -> None:
-        """Say that a key made of frame pointers, of a program as (pid, program_ktime_ns), is of several stacks."""
+        """Mark a stack key, which was computed from frame pointers, as standing for several stacks."""
         pid, program_ktime_ns = program
         try:
             self._broken_chains.update(
@@ -109,15 +109,15 @@ class BlockMaps:
 
     def read_map(self, program: ProcessKey, device: int, ktime_ns: int) -> dict[str, Any] | None:
         """
-        Return what was where on a device when a request failed, as RECORD_MEMORY_MAP has it.
+        Return the memory map of a device at a failed allocation, as the body of RECORD_MEMORY_MAP.
 
         Args:
-            program: The program that asked, as (pid, program_ktime_ns).
-            device: As the process sees it.
-            ktime_ns: When that was.
+            program: The program whose allocation failed.
+            device: Its number in the process.
+            ktime_ns: Time of the failure.
 
         Returns:
-            None: there was another failure before that, and nobody read the map meanwhile.
+            None if an earlier failure's map was not read before this failure.
         """
         pid, program_ktime_ns = program
         key = wire.DEVICE_KEY.pack(program_ktime_ns, pid, max(device, 0))
@@ -125,7 +125,7 @@ class BlockMaps:
             return None
         blocks: dict[int, tuple[int, int]] = {}
         segments = self._segments(program, device, ktime_ns)
-        # What is freed meanwhile is among the freed before it is gone from the others.
+        # In this order: a block is added to the freed ones before it is removed from the live ones.
         for bpf_map in (self._blocks, self._freed):
             for raw_key, raw in bpf_map.entries():
                 owner, address, owner_pid, kind = wire.BLOCK_KEY.unpack(raw_key)
@@ -184,7 +184,7 @@ class BlockMaps:
 
 
 def is_over(key: bytes, holder: bytes) -> bool:
-    """Say whether a holder, with its key, is of one block that is free again."""
+    """Whether a holder is of a single block that was freed."""
     is_of_one = wire.HOLDER_KEY.unpack(key)[_STACK] & STACK_OF_ONE
     return bool(is_of_one) and not wire.HOLDER.unpack(holder)[_LIVE_BLOCKS]
 
@@ -198,7 +198,7 @@ def _adds_up(value: bytes) -> bool:
 
 
 def _joined(mappings: dict[int, int]) -> dict[int, int]:
-    # What is mapped piece by piece, at adjacent addresses, is one segment.
+    # Adjacent mappings are one segment.
     joined: dict[int, int] = {}
     start = end = 0
     for address, size_bytes in sorted(mappings.items()):

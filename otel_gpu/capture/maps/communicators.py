@@ -1,4 +1,4 @@
-"""What the kernel side keeps of NCCL's communicators: how far each rank is with its collectives."""
+"""NCCL's communicators in the kernel side's maps: the progress of each rank's collectives."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,12 +13,12 @@ _MADE: Final = slice(_MADE_AT, _MADE_AT + 8)
 _NOT_MADE: Final = bytes(8)
 _FLAGS: Final = wire.COMMUNICATOR.fields.index("flags")
 _ENDED: Final = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
-# Of those whose entries are not allocated before they are used.
+# Maps whose entries are allocated on demand.
 _GROWING: Final = ("communicators", "communicator_handles", "process_communicators")
 
 
 def let_communicators_grow(bpf: BpfObject) -> None:
-    """Have communicators take no memory that are not there; before ``load``."""
+    """Allocate entries of communicators on demand; before ``load``."""
     for name in _GROWING:
         bpf.let_grow(name)
 
@@ -28,7 +28,7 @@ class CommunicatorMaps:
     The kernel side's maps of communicators.
 
     Attributes:
-        maps: What an ended program may leave behind. Keys begin with program, an address and pid.
+        maps: Maps in which a program can leave entries. Keys begin with its start, an address and its pid.
     """
 
     def __init__(self, bpf: BpfObject) -> None:
@@ -41,16 +41,16 @@ class CommunicatorMaps:
         )
 
     def read(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each communicator of each program, as ``COMMUNICATOR``."""
+        """Yield each communicator as ``COMMUNICATOR``."""
         for key, value in self._communicators.entries():
             if value[_MADE] != _NOT_MADE:
                 yield key, value[_COMMUNICATOR]
 
     def forget(self, key: bytes) -> None:
-        """Free one of a program that ended, or that was destroyed."""
+        """Delete a communicator that was destroyed, or whose program ended."""
         self._communicators.delete(key)
 
 
 def is_ended(communicator: bytes) -> bool:
-    """Say whether the program has destroyed or aborted a communicator."""
+    """Whether the program has destroyed or aborted a communicator."""
     return bool(wire.COMMUNICATOR.unpack(communicator)[_FLAGS] & _ENDED)

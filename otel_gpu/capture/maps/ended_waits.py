@@ -1,9 +1,9 @@
 """
-Waits for processes that ended: their entries of the time account become one for each name.
+Merges time-accounting entries about processes that ended into one entry per process name.
 
-The time account of a process has an entry for each thread that kept it waiting. Beside a program that
-runs for days, thousands of short ones come and go, and each leaves entries that never change again.
-The kernel's map has room for so many, and each of ours is kept several times.
+The time accounting of a program has an entry for each thread that kept it waiting. Beside a program
+that runs for days, thousands of short ones leave entries that never change again. They would fill the
+kernel's map, and the agent holds each of them several times.
 """
 
 import zlib
@@ -14,7 +14,7 @@ from otel_gpu import wire
 from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import Entry
 
-# A process with fewer entries keeps all of them: who had which pid is told of it.
+# A program with fewer entries keeps them all, with pids.
 _ENOUGH = 256
 _FIELDS = wire.TIMES_KEY.fields
 _PID, _PROCESS_KEY, _IS_FOLDED = (
@@ -28,11 +28,11 @@ _NOTHING = bytes(wire.TIMES.size)
 
 class EndedWaits:
     """
-    Adds up entries of those who ended.
+    Merges entries about processes that ended.
 
     Args:
-        drop: Frees an entry; it does not change any more.
-        lives: Says whether there is a process.
+        drop: Deletes an entry, which does not change any more.
+        lives: Returns whether a pid exists.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class EndedWaits:
         self._drop = drop
         self._lives = lives or (lambda pid: Path(f"/proc/{pid}").exists())
         self._sums: dict[ProcessKey, dict[bytes, tuple[int, int, int]]] = {}
-        # Values at the time before: what changed since then is not over.
+        # Values at the previous call. Entries that changed since then are not merged.
         self._before: dict[bytes, bytes] = {}
 
     def fold(
         self, latest: Mapping[bytes, bytes], excepted: Iterable[ProcessKey] = ()
     ) -> list[Entry]:
-        """Return what becomes of entries: those that are gone have nothing, the sums have all."""
+        """Return the changed entries: merged ones with zeros, and the sums."""
         by_program: dict[ProcessKey, list[bytes]] = {}
         for key in latest:
             fields = wire.TIMES_KEY.unpack(key)
@@ -92,5 +92,5 @@ class EndedWaits:
 
 
 def _number(name: bytes) -> int:
-    # In place of a pid, to tell names apart.
+    # Distinguishes names, in place of a pid.
     return zlib.crc32(name.rstrip(b"\0")) | 1

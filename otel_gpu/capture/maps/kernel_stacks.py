@@ -1,4 +1,4 @@
-"""Kernel stacks as RECORD_STACK: the names of their functions, sent once each."""
+"""Kernel stacks as RECORD_STACK: the names of their functions, sent once per stack."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from otel_gpu.procfs import kernel_clock
 from otel_gpu.wire.agent_records import json_record
 
 _SCHEDULER = "__schedule"
-# Ids from here on are not the kernel side's, but given out here.
+# Ids from here on are assigned by this module, not by the kernel side.
 _FIRST_OF_TICKS = 1 << 30
 _MAX_OF_TICKS = 4096
 _ADDRESS = struct.Struct("<Q")
@@ -26,7 +26,7 @@ class _KernelSide(Protocol):
 
 
 class KernelStacks:
-    """The stacks that the kernel side gave ids to."""
+    """Resolves kernel stacks by the ids of the kernel side, and those of on-CPU samples."""
 
     def __init__(self, programs: _KernelSide, symbols: KernelSymbols | None = None) -> None:
         self._programs = programs
@@ -38,15 +38,15 @@ class KernelStacks:
         self._ticks = 0
 
     def prepare(self) -> None:
-        """Read the kernel's symbols now: it takes a tenth of a second."""
+        """Read the kernel's symbols, which takes 0.1 s."""
         self._symbols.read()
 
     def compress(self) -> None:
-        """Let the names of the kernel's functions take less memory, some at a time."""
+        """Compress some more of the kernel's function names."""
         self._symbols.compress()
 
-    def tell(self, stack: int) -> Iterator[bytes]:
-        """Yield the functions of a stack, innermost first, when it is met for the first time."""
+    def describe(self, stack: int) -> Iterator[bytes]:
+        """Yield a stack's functions, innermost first, the first time that it is passed."""
         if stack < 0 or stack in self._sent:
             return
         addresses = self._programs.kernel_stack(stack)
@@ -55,10 +55,10 @@ class KernelStacks:
         self._sent.add(stack)
         places, functions = self._name(addresses)
         if _SCHEDULER in functions:
-            # What is above the scheduler is how we came to look.
+            # Frames above the scheduler belong to our probe.
             above = functions.index(_SCHEDULER) + 1
             del functions[:above], places[:above]
-        # The kernel leaves these out of the stack of another thread, not out of our own.
+        # The kernel omits these from other threads' stacks, but not from the current one's.
         functions = [
             function
             for function, place in zip(functions, places, strict=True)
@@ -68,10 +68,10 @@ class KernelStacks:
 
     def place(self, sample: bytes) -> Iterator[bytes]:
         """
-        Yield a CPU_SAMPLE record with an id in place of the kernel stack that may follow it.
+        Yield a CPU_SAMPLE record with an id in place of the kernel stack that can follow it.
 
-        Before it comes what the stack is, if that was not said yet. Ticks interrupt functions
-        anywhere: ids are of functions, and so few.
+        A new stack's RECORD_STACK comes first. Ticks interrupt functions at any address, so an id
+        stands for a list of functions, not of addresses, which keeps ids few.
         """
         addresses = sample[_SAMPLE_BYTES:].rstrip(b"\0")
         if not addresses:
@@ -90,8 +90,8 @@ class KernelStacks:
         yield _with_kernel_stack(sample, stack)
 
     def _name(self, addresses: Sequence[int]) -> tuple[list[int], list[str]]:
-        # All but the first are where a call returns to. A function that ends with a call, as
-        # one that never returns does, would have that in the next function.
+        # All but the first are return addresses. After a call to a function that never returns, that
+        # address can lie in the next function, so one byte is subtracted.
         places = [address - bool(caller) for caller, address in enumerate(addresses)]
         return places, [self._symbols.name(place) for place in places]
 
@@ -102,7 +102,7 @@ def _record(stack: int, functions: Sequence[str]) -> bytes:
 
 
 def without_kernel_stack(record: bytes) -> bytes:
-    """Return a CPU_SAMPLE record without the kernel stack that may follow it, others as they are."""
+    """Return a CPU_SAMPLE record without the kernel stack that can follow it; others unchanged."""
     return _with_kernel_stack(record, -1) if record.startswith(_SAMPLE_KIND) else record
 
 

@@ -12,11 +12,11 @@ from otel_gpu.limits.caches import CACHES
 KALLSYMS = Path("/proc/kallsyms")
 _SCHEDULER_LIMITS = (b"__sched_text_start", b"__sched_text_end")
 _LONGEST_FUNCTION_BYTES = 1 << 20
-# So many names are kept as one string: each for itself all would be 10 MB, and few are ever asked for.
-# Compressed they take a third, which is left for later: it takes as long as to read them.
+# Names are kept as strings of this many names. One string per name would take 10 MB, and few are needed.
+# Compressed they take a third. That takes as long as reading them, so it is done later.
 _NAMES_AT_ONCE = 256
 _BLOCK_BYTES = 1 << 19
-_PIECES_AT_A_TIME = 64
+_COMPRESSED_AT_ONCE = 64
 # ffffffff81000100 t schedule
 _DIGITS, _KIND, _NAME = 16, slice(17, 18), 19
 _KINDS = frozenset({b"t", b"T", b"w", b"W"})
@@ -24,22 +24,22 @@ _KINDS = frozenset({b"t", b"T", b"w", b"W"})
 
 class KernelSymbols:
     """
-    The kernel's symbol table, read when it is first asked.
+    The kernel's symbol table, read on first use.
 
-    Where addresses are hidden (``kernel.kptr_restrict`` without CAP_SYSLOG) nothing
-    is known, and every function is called by its address.
+    Where addresses are hidden (``kernel.kptr_restrict`` without CAP_SYSLOG), a function's name is its
+    address.
     """
 
     def __init__(self, kallsyms: Path = KALLSYMS) -> None:
         self._path = kallsyms
         self._addresses: array[int] | None = None
-        # In the order of the table, and where in it the names of the addresses are.
+        # Names in file order, and for each address its position there.
         self._names: list[bytes] = []
         self._order = array("I")
-        # So many of the names are compressed.
+        # How many of the strings are compressed.
         self._compressed = 0
         self._scheduler = (0, 0)
-        # By the position behind it in the table.
+        # By the end index in the table of addresses.
         self._known: dict[int, str] = {}
         CACHES.register("kernel_symbols", self, "_order", size_bytes="_size_bytes")
 
@@ -49,49 +49,49 @@ class KernelSymbols:
         return sum(len(one) * one.itemsize for one in columns) + sum(map(len, self._names))
 
     def name(self, address: int) -> str:
-        """Return the function that an address lies in, without an offset."""
+        """Return the name of the function that contains an address; in hex if there is none."""
         addresses = self._table()
         end = bisect_right(addresses, address)
         if not end or address - addresses[end - 1] > _LONGEST_FUNCTION_BYTES:
             return hex(address)
         name = self._known.get(end)
         if name is None:
-            # Of several names of one function always the same.
+            # A function with several names always gets the same one.
             begin = bisect_left(addresses, addresses[end - 1], 0, end)
             found = max(map(self._name, range(begin, end)))
             name = self._known[end] = found.decode("utf-8", "replace")
         return name
 
     def is_scheduler(self, address: int) -> bool:
-        """Whether the kernel leaves a function out of wait channels, as the scheduler's are."""
+        """Whether an address is in the scheduler's functions, which the kernel omits from wait channels."""
         self._table()
         return self._scheduler[0] <= address < self._scheduler[1]
 
     def _table(self) -> "array[int]":
-        # Where addresses are hidden it stays empty, and is not read again for that.
+        # Where addresses are hidden it stays empty, and is not read again.
         return self.read() if self._addresses is None else self._addresses
 
     def _name(self, index: int) -> bytes:
         number, position = divmod(self._order[index], _NAMES_AT_ONCE)
-        piece = self._names[number]
+        names = self._names[number]
         if number < self._compressed:
-            piece = zlib.decompress(piece)
-        # A module's name is behind that of the function.
-        return piece.split(b"\n")[position].partition(b"\t")[0]
+            names = zlib.decompress(names)
+        # The module's name follows the function's.
+        return names.split(b"\n")[position].partition(b"\t")[0]
 
     def compress(self) -> None:
-        """Let some of the names take less memory; of all once it was called often enough."""
-        end = min(self._compressed + _PIECES_AT_A_TIME, len(self._names))
+        """Compress some more of the names."""
+        end = min(self._compressed + _COMPRESSED_AT_ONCE, len(self._names))
         for number in range(self._compressed, end):
             self._names[number] = zlib.compress(self._names[number], level=1)
         self._compressed = end
 
     def read(self) -> "array[int]":
-        """Read the table; the addresses, ascending."""
+        """Read the table, and return the addresses in ascending order."""
         addresses, waiting = array("Q"), list[bytes]()
         limits = [-1, -1]  # in the order of the table
         for block in self._blocks():
-            # There are a hundred thousand: nothing but what is done in C.
+            # A hundred thousand lines: use only operations that run in C.
             lines = [line for line in block.split(b"\n") if line[_KIND] in _KINDS]
             names = [line[_NAME:] for line in lines]
             digits = b"".join([line[:_DIGITS] for line in lines])
@@ -116,7 +116,7 @@ class KernelSymbols:
         return self._addresses
 
     def _blocks(self) -> Iterator[bytes]:
-        # Whole lines, but not all at once: that would be twice the memory.
+        # Whole lines, in blocks: all at once would take twice the memory.
         rest = b""
         try:
             with self._path.open("rb") as file:

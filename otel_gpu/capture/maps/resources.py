@@ -1,4 +1,4 @@
-"""What threads waited for, as RECORD_RESOURCE: files, devices, sockets and pipes, once each."""
+"""RECORD_RESOURCE for files, devices, sockets and pipes that threads waited for, once each."""
 
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,8 +18,8 @@ from otel_gpu.procfs.sockets import (
 )
 from otel_gpu.wire.agent_records import json_record
 
-MAX_TOLD: Final = 8192
-"""Resources that are not told again; one that was not met for longest is forgotten first."""
+MAX_DESCRIBED: Final = 8192
+"""How many described resources are remembered; the least recently used is described again."""
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DATAGRAM = 1, 2
 _INTERNET_KINDS: Mapping[int, str] = {_STREAM: "tcp", _DATAGRAM: "udp"}
@@ -28,35 +28,35 @@ _IPV4_BYTES = 4
 
 class ResourceMaps:
     """
-    The resources that the kernel side gave ids to.
+    Describes resources by the ids of the kernel side.
 
     Args:
         programs: The loaded programs.
-        watched: Returns the watched processes: who may have the other end of a pipe.
+        watched: Returns the watched pids, which can hold the other end of a pipe or socket.
     """
 
     def __init__(self, programs: Programs, watched: Callable[[], Iterable[int]]) -> None:
         self._programs = programs
         self._holders = SocketHolders(watched)
-        # By id, with how many retransmits of a connection were told.
-        self._told: Recent[int, int] = Recent(MAX_TOLD)
+        # By id: the reported retransmits of a connection, -1 for other resources.
+        self._described: Recent[int, int] = Recent(MAX_DESCRIBED)
 
-    def tell(self, resource: int) -> Iterator[bytes]:
-        """Yield what a resource is, when it is met for the first time; 0 is none."""
+    def describe(self, resource: int) -> Iterator[bytes]:
+        """Yield the description of a resource the first time that it is passed; 0 is none."""
         if not resource:
             return
-        if resource in self._told:
-            self._told.move_to_end(resource)
+        if resource in self._described:
+            self._described.move_to_end(resource)
             return
-        yield from self._tell(resource)
+        yield from self._report(resource)
 
-    def tell_retransmits(self) -> Iterator[bytes]:
-        """Yield connections again that have had to send more of their segments twice."""
-        for resource, told in list(self._told.items()):
-            if told >= 0:
-                yield from self._tell(resource, more_than=told)
+    def report_retransmits(self) -> Iterator[bytes]:
+        """Yield connections again whose count of retransmits has grown."""
+        for resource, retransmits in list(self._described.items()):
+            if retransmits >= 0:
+                yield from self._report(resource, more_than=retransmits)
 
-    def _tell(self, resource: int, more_than: int = -1) -> Iterator[bytes]:
+    def _report(self, resource: int, more_than: int = -1) -> Iterator[bytes]:
         raw = self._programs.resource(resource)
         if raw is None:
             return
@@ -65,7 +65,7 @@ class ResourceMaps:
         if retransmits <= more_than:
             return
         is_counted = fields["identity.is_remote"] and fields["identity.socket_type"] == _STREAM
-        self._told[resource] = retransmits if is_counted else -1
+        self._described[resource] = retransmits if is_counted else -1
         body = {"resource": resource, **self._describe(fields)}
         yield json_record(
             wire.RECORD_RESOURCE,
@@ -91,7 +91,7 @@ class ResourceMaps:
         file_system, subtype = _text(fields["file_system"]), _text(fields["subtype"])
         match stat.S_IFMT(fields["mode"]):
             case stat.S_IFIFO:
-                # One without a name is on a file system that has no root.
+                # An unnamed pipe is on a file system without a root.
                 name = "" if file_system == "pipefs" else name
                 return {"kind": "pipe", "name": name, "peers": self._others(inode, fields["pid"])}
             case stat.S_IFCHR | stat.S_IFBLK:
@@ -115,7 +115,7 @@ class ResourceMaps:
                     "file_system": file_system,
                     "is_remote": remote,
                 }
-        # What has neither a type nor a folder: [eventfd], [io_uring].
+        # Anonymous inodes: [eventfd], [io_uring].
         name = name.removeprefix("/")
         return {"kind": "eventfd" if name == "[eventfd]" else "other", "name": name}
 
@@ -129,7 +129,7 @@ class ResourceMaps:
         local = Endpoint(address_text(fields["local_address"][:size]), fields["local_port"])
         described: dict[str, Any] = {"kind": kind, "is_remote": bool(fields["identity.is_remote"])}
         if not fields["inode"] and not remote.port:
-            # It stands for many.
+            # A combined entry of many connections.
             return described
         if not remote.port:
             return described | {"name": str(local), "is_incoming": True}
@@ -141,7 +141,7 @@ class ResourceMaps:
         return described
 
     def _others(self, inode: int, pid: int) -> list[int]:
-        """Return the watched processes that have an inode open, but for one that is not alone."""
+        # The watched processes that have an inode open, without ``pid`` unless it is the only one.
         holders = self._holders.of(inode) if inode else ()
         return [holder for holder in holders if holder != pid] or list(holders)
 

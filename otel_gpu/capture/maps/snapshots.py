@@ -1,4 +1,4 @@
-"""What the maps hold, read as records: series, counters, open calls."""
+"""Reads the kernel side's maps into records: series, times, memory, counters, open calls."""
 
 import struct
 from collections.abc import Callable, Collection, Iterator
@@ -33,22 +33,22 @@ from otel_gpu.wire.agent_records import (
 )
 from otel_gpu.wire.histogram_layout import duration_bounds_ns
 
-# The first fields of the keys of series and times: program_ktime_ns, pid.
+# Head of the keys of series and times: program_ktime_ns, pid.
 _PROCESS_KEY = struct.Struct("<QI")
 _TIMES_STACK = wire.TIMES_KEY.fields.index("kernel_stack")
 _TIMES_END_STACK = wire.TIMES_KEY.fields.index("end_kernel_stack")
 _TIMES_RESOURCE = wire.TIMES_KEY.fields.index("resource")
 _TIMES_WHO = wire.TIMES_KEY.fields.index("who_pid")
 _NO_TOTALS = bytes(wire.MEMORY_TOTALS.size)
-# Of those of holders and communicators: program_ktime_ns, stack or handle, pid.
+# Head of the keys of holders and communicators: program_ktime_ns, stack or handle, pid.
 _HOLDER_KEY = struct.Struct("<QQI")
-# Readings in a row in which open waits are not booked, where the lifecycle ring is never empty.
+# How many consecutive readings can skip open waits if the lifecycle ring is never empty.
 _MOST_PUT_OFF = 3
 _ENDED_NS = wire.TIMES.fields.index("ended_ns")
 
 
 class _Reading:
-    """One map, read again and again: what changed since the last time."""
+    # One map: which entries changed since the previous read.
 
     def __init__(
         self,
@@ -62,22 +62,20 @@ class _Reading:
         self._free = free
         self._process_key = key_of
         self.latest: dict[bytes, bytes] = {}
-        # Of the entries that were returned last, those that are not new, as they were before.
+        # Previous values of the entries that were returned last, without new ones.
         self.before: dict[bytes, bytes] = {}
 
     def changed(self) -> list[Entry]:
-        """Return the entries that are new or have another value."""
         changed = [entry for entry in self._read() if self.latest.get(entry[0]) != entry[1]]
         self.before = {key: self.latest[key] for key, _ in changed if key in self.latest}
         self.latest.update(changed)
         return changed
 
     def keys(self) -> set[ProcessKey]:
-        """Return the programs, as (pid, program_ktime_ns), that had entries when last read."""
         return {self._process_key(key) for key in self.latest}
 
     def last(self, ended: Collection[ProcessKey]) -> list[Entry]:
-        """Return the entries of programs that ended, as (pid, program_ktime_ns), and free them."""
+        """Return the entries of programs that ended, and delete them."""
         last = [entry for entry in self._read_of(ended) if self._process_key(entry[0]) in ended]
         self.before = {}
         for key, _ in last:
@@ -87,7 +85,7 @@ class _Reading:
         return last
 
     def drop(self, key: bytes) -> None:
-        """Free an entry that will not change any more."""
+        """Delete an entry that will not change any more."""
         self._free(key)
         self.latest.pop(key, None)
 
@@ -99,8 +97,8 @@ class Snapshots:
     Args:
         programs: The loaded programs.
         config: Floors, limits and histogram layout.
-        user_stacks: Names the stacks of open calls.
-        watched: Returns the watched processes.
+        user_stacks: Resolves the stacks of open calls.
+        watched: Returns the watched pids.
     """
 
     def __init__(
@@ -132,9 +130,9 @@ class Snapshots:
         self._communicators = _Reading(ranks.read, ranks.forget, _holder_key)
         self._thresholds: dict[tuple[int, int, int, int], int] = {}
         self._counters: tuple[int, ...] = ()
-        # How often in a row open waits were not booked.
+        # How many consecutive readings skipped open waits.
         self._put_off = 0
-        # What COUNTERS_OF_REFUSALS were, and whether a program that lives was refused something.
+        # The latest COUNTERS_OF_REFUSALS, and whether the latest report had refusals.
         self._refused = [0] * len(COUNTERS_OF_REFUSALS)
         self._were_refused = False
         self.stacks = KernelStacks(programs)
@@ -149,17 +147,18 @@ class Snapshots:
         self._programs.unread.add(pid, uid, "the order of its calls", reason)
 
     def aggregates(self) -> Iterator[bytes]:
-        """Yield the series that changed since they were last read: nothing in them is later."""
+        """Yield the series that changed since the previous read."""
         changed = self._series.changed()
         yield from aggregates_records(kernel_clock.ktime_ns(), changed)
 
     def last_aggregates(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield the series of programs that ended, as (pid, program_ktime_ns), and free them."""
+        """Yield the series of programs that ended, and delete them."""
         yield from aggregates_records(kernel_clock.ktime_ns(), self._series.last(ended))
 
     def times(self) -> Iterator[bytes]:
-        """Yield the entries of the time account that changed since they were last read."""
-        # A process may stand still for us whose record waits: that is known to be ours once it goes on.
+        """Yield the time-accounting entries that changed since the previous read."""
+        # The lifecycle ring can contain a process that we stopped. Its wait must not be added while it
+        # is open: only once it continues is it known that we caused it.
         if self._programs.lifecycle.fill and self._put_off < _MOST_PUT_OFF:
             self._put_off += 1
         else:
@@ -168,26 +167,26 @@ class Snapshots:
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.changed())
 
     def fold_ended_waits(self) -> Iterator[bytes]:
-        """Yield what becomes of entries of the time account that are about who ended."""
-        # What programs divide themselves is no entry of the kernel's.
+        """Merge time-accounting entries about processes that ended, and yield the changes."""
+        # Entries of preloaded programs are computed here, not read from the kernel's map.
         folded = self._ended_waits.fold(self._times.latest, self._programs.preloaded.keys())
         if folded:
             yield times_record(kernel_clock.ktime_ns(), folded)
 
     def last_times(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield the time account of programs that ended, and free it, with what they counted themselves."""
+        """Yield the times of programs that ended; delete them, and close their preload memory."""
         yield from self._pack_times(kernel_clock.ktime_ns(), self._times.last(ended))
         self._programs.preloaded.close(ended)
 
     def memory(self) -> Iterator[bytes]:
-        """Yield what changed of the memory that frameworks hand out, and of who holds it."""
+        """Yield changed totals and holders of the frameworks' allocators."""
         yield from self._pack_memory(self._memory.changed(), self._holders.changed())
 
     def last_memory(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield the memory of programs that ended, and free its entries."""
+        """Yield totals and holders of programs that ended, and delete them."""
         totals = self._memory.last(ended)
         yield from self._pack_memory(totals, self._holders.last(ended))
-        # The map may be large, and most programs have nothing in it.
+        # The map of blocks can be large, and most programs have none.
         if totals:
             self._programs.blocks.forget_blocks(ended)
 
@@ -201,7 +200,7 @@ class Snapshots:
                 self._holders.drop(key)
 
     def forget_holders(self, programs: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield that nobody holds anything in these programs, as what is known of it is old."""
+        """Yield the holders of these programs with zeros, because they are out of date; delete them."""
         gone = self._holders.last(programs)
         self._programs.blocks.forget_blocks(programs)
         nothing = bytes(wire.HOLDER.size)
@@ -209,7 +208,7 @@ class Snapshots:
         yield from memory_records(wire.RECORD_HOLDERS, kernel_clock.ktime_ns(), entries)
 
     def communicators(self) -> Iterator[bytes]:
-        """Yield how far ranks are with collectives, of the communicators that changed."""
+        """Yield the communicators that changed."""
         changed = self._communicators.changed()
         yield from _communicators_records(changed)
         for key, communicator in changed:
@@ -217,11 +216,11 @@ class Snapshots:
                 self._communicators.drop(key)
 
     def last_communicators(self, ended: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield the communicators of programs that ended, and free them."""
+        """Yield the communicators of programs that ended, and delete them."""
         yield from _communicators_records(self._communicators.last(ended))
 
     def memory_map(self, record: bytes) -> Iterator[bytes]:
-        """Yield what was where when a request failed, of which this is the OUT_OF_MEMORY record."""
+        """Yield the memory map at the failure in an OUT_OF_MEMORY record."""
         failed = wire.OUT_OF_MEMORY_RECORD.named(record)
         pid, program_ktime_ns, ktime_ns = (
             failed[name] for name in ("pid", "program_ktime_ns", "ktime_ns")
@@ -233,7 +232,7 @@ class Snapshots:
             )
 
     def last_of_others(self, living: Collection[ProcessKey]) -> Iterator[bytes]:
-        """Yield and free what is left of programs that are not among those that live."""
+        """Yield and delete all entries of programs that are not in ``living``."""
         readings = (
             *(self._series, self._times, self._memory, self._holders),
             self._communicators,
@@ -250,9 +249,9 @@ class Snapshots:
     def _pack_times(self, ktime_ns: int, entries: list[Entry]) -> Iterator[bytes]:
         for key, value in entries:
             fields = wire.TIMES_KEY.unpack(key)
-            yield from self.stacks.tell(fields[_TIMES_STACK])
-            yield from self.stacks.tell(fields[_TIMES_END_STACK])
-            yield from self.resources.tell(fields[_TIMES_RESOURCE])
+            yield from self.stacks.describe(fields[_TIMES_STACK])
+            yield from self.stacks.describe(fields[_TIMES_END_STACK])
+            yield from self.resources.describe(fields[_TIMES_RESOURCE])
             if who := fields[_TIMES_WHO]:
                 before = self._times.before.get(key)
                 self.culprits.note(who, _ended_ns(value) - (_ended_ns(before) if before else 0))
@@ -260,7 +259,7 @@ class Snapshots:
             yield times_record(ktime_ns, entries)
 
     def push_thresholds(self) -> None:
-        """Tell the kernel side from which duration each series' calls are slow."""
+        """Send the durations from which calls are slow, by series, to the kernel side."""
         current = find_thresholds(self._series.latest.items(), self._bounds_ns, self._floor_ns)
         for name, threshold_ns in current.items():
             if self._thresholds.get(name) != threshold_ns:
@@ -271,12 +270,12 @@ class Snapshots:
         self._thresholds = current
 
     def counters(self) -> Iterator[bytes]:
-        """Yield the kernel side's counters."""
+        """Yield the counters of losses and limits."""
         self._counters = self._programs.read_counters()
         yield counters_record(kernel_clock.ktime_ns(), self._counters)
 
     def describe_refusals(self) -> None:
-        """Find out to whom more was refused since the counters were read before."""
+        """Find out which programs and users were refused entries since the previous counters."""
         counted = [self._counters[counter] for counter in COUNTERS_OF_REFUSALS]
         for holder, lines in PROCESS_LOG.left_out().items():
             self._programs.refusals.add("log_lines", holder, lines)
@@ -286,7 +285,7 @@ class Snapshots:
             self._programs.refusals.describe(found)
 
     def open_calls(self) -> Iterator[bytes]:
-        """Yield the calls that have been open for longer than the limit, with their callers."""
+        """Yield the calls that have been open for longer than the limit, with their stacks."""
         now_ktime_ns = kernel_clock.ktime_ns()
         for thread, calls in self._programs.open_threads():
             pid, tid, program_ktime_ns = thread["pid"], thread["tid"], thread["program_ktime_ns"]
@@ -300,10 +299,10 @@ class Snapshots:
             for depth, call in enumerate(calls):
                 if now_ktime_ns - call["start_ktime_ns"] < self._open_limit_ns:
                     break
-                stack, told = self._user_stacks.resolve_open(
+                stack, symbols = self._user_stacks.resolve_open(
                     sample, (pid, program_ktime_ns), tid, call["start_ktime_ns"]
                 )
-                yield from told
+                yield from symbols
                 yield open_call_record(
                     now_ktime_ns,
                     pid=pid,

@@ -1,9 +1,9 @@
 """
-Looks at threads, whatever they do meanwhile: where each one is, and since when.
+Thread dumps: the state of each thread, since when, and its stacks.
 
-No thread is stopped or waited for. A thread that is off the CPU is seen as it is. One that is on
-another CPU has its registers there, and those that are seen are of its last way into the kernel:
-a tick of the clock ago at most, on a kernel that ticks. Its stack may be another one by now.
+No thread is stopped. A thread that is off the CPU is read as it is. The registers of a thread on another
+CPU are unavailable; those that are read are from its last entry into the kernel, at most one timer tick
+ago (on a kernel that ticks). Its stack can have changed since.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,35 +24,35 @@ from otel_gpu.config import Config
 from otel_gpu.errors import HostError
 
 LOOK_AT_THREAD = "look_at_thread"
-"""The program, which the other object does not have."""
+"""The BPF program, which the object for kernels without BTF does not have."""
 
 WHOLE_PROCESS = 0
-"""In place of a thread: all of them."""
+"""In place of a tid: all threads of the process."""
 
 WantedThreads = Mapping[tuple[int, int], int]
 """``program_ktime_ns`` by (pid, tid or ``WHOLE_PROCESS``)."""
 
 _RING_BYTES = 16 << 20
 _AT_A_TIME = 1024
-# Large ones, which only a capture fills.
+# Large maps that only a capture fills.
 _UNUSED_MAPS = ("threads", "aggregates", "allocations", "thread_times", "folded_times")
 _SIGNED = 1 << 63
 
 
 class ThreadDump(NamedTuple):
     """
-    One thread at a moment.
+    The state of one thread at ``ktime_ns``.
 
     Attributes:
         state: ``enum thread_state``.
-        task_state: The same as the kernel has it, such as ``TASK_UNINTERRUPTIBLE``.
-        since_ktime_ns: When the state began, or a little later; 0: not known.
-        is_late: It was on a CPU: where it is in user space is where it was a moment ago.
-        is_followed: ``open_calls`` are all that it has entered since it was watched.
-        open_calls: The stack pointers at the entries of its open CUDA calls, the outermost first.
-        kernel_stack: The number of a stack; negative: none.
-        system_call: A number; -1: it is in none, or on a CPU.
-        sample: A RECORD_SAMPLE; empty: it has no user space, or that could not be read at all.
+        task_state: The kernel's own value, such as ``TASK_UNINTERRUPTIBLE``.
+        since_ktime_ns: When the state began, or a little later; 0: unknown.
+        is_late: It was on a CPU, so its user registers are up to a tick old.
+        is_followed: ``open_calls`` contains every call that it entered since it was watched.
+        open_calls: The stack pointers at the entries of its open CUDA calls, outermost first.
+        kernel_stack: Id of a stack; negative: none.
+        system_call: Number; -1: in none, or on a CPU.
+        sample: A RECORD_SAMPLE; empty: a kernel thread, or its user space could not be read.
     """
 
     pid: int
@@ -72,18 +72,18 @@ class ThreadDump(NamedTuple):
 
 
 class ThreadDumps:
-    """What looks at threads: an object in which ``look_at_thread`` is loaded."""
+    """Takes thread dumps with the programs of a capture."""
 
     def __init__(self, bpf: BpfObject) -> None:
         self._run = bpf.attach_iterator(LOOK_AT_THREAD)
         self._looked_at = bpf.map("looked_at")
 
-    def take(self, whom: WantedThreads) -> list[ThreadDump]:
-        """Look at all of these once; those that are gone are left out."""
+    def take(self, wanted: WantedThreads) -> list[ThreadDump]:
+        """Dump these threads once; threads that have ended are left out."""
         found: list[ThreadDump] = []
         keys = {
             wire.LOOK_KEY.pack(*key): program_ktime_ns.to_bytes(8, "little")
-            for key, program_ktime_ns in whom.items()
+            for key, program_ktime_ns in wanted.items()
         }
         waiting = list(keys)
         while waiting:
@@ -100,10 +100,10 @@ class ThreadDumps:
 
 class ThreadDumper:
     """
-    The kernel side of looks without a capture: nothing is attached, and nothing is watched.
+    Takes thread dumps without a capture: it attaches no probe and watches no process.
 
     Raises:
-        HostError: This kernel or this user allows no looks.
+        HostError: This kernel or this user cannot take thread dumps.
         BpfError: The kernel refuses the program.
     """
 
@@ -132,29 +132,29 @@ class ThreadDumper:
         self._events.close()
         self._bpf.close()
 
-    def take(self, whom: WantedThreads) -> tuple[list[ThreadDump], list[bytes]]:
-        """Look at all of these once; also the records of what they run that was not met before."""
-        return self._looks.take(whom), list(self._events.read())
+    def take(self, wanted: WantedThreads) -> tuple[list[ThreadDump], list[bytes]]:
+        """Dump these threads once; also return records of code objects that are new."""
+        return self._looks.take(wanted), list(self._events.read())
 
     def kernel_stack(self, stack: int) -> tuple[int, ...]:
-        """Return the addresses of a kernel stack, innermost first; empty: it is not there."""
+        """Return the addresses of a kernel stack, innermost first; empty if it is unknown."""
         return kernel_stack(self._stacks, stack)
 
     def set_interpreter(self, pid: int, interpreter: bytes) -> None:
-        """Say where the interpreter of a process keeps its frames: ``INTERPRETER``."""
+        """Set the addresses of a process's Python frames, as ``INTERPRETER``."""
         self._interpreters.update(pid.to_bytes(4, "little"), interpreter)
 
     def forget_interpreter(self, pid: int) -> None:
-        """Forget it."""
+        """Delete these addresses."""
         self._interpreters.delete(pid.to_bytes(4, "little"))
 
 
 def check_kernel(config: Config) -> None:
     """
-    Refuse a kernel without what looks need.
+    Check that the kernel supports thread dumps.
 
     Raises:
-        HostError: It has no BTF, or cannot read the memory of others from a BPF program.
+        HostError: It has no BTF, or its BPF programs cannot read the memory of other processes.
     """
     if choose_loader(config.capture.loader) != "libbpf":
         raise HostError(
@@ -170,20 +170,20 @@ def check_kernel(config: Config) -> None:
 
 
 def can_dump_threads() -> bool:
-    """Return whether the kernel has what ``look_at_thread`` calls, if it has BTF."""
+    """Whether the kernel has the functions that thread dumps call; False without BTF."""
     return has_kernel_function(KernelFunction.READS_OTHERS)
 
 
 def kernel_stack(stacks: BpfMap, stack: int) -> tuple[int, ...]:
-    """Return the addresses of a kernel stack in a map, innermost first; empty: it is not there."""
+    """Return the addresses of a kernel stack in a map, innermost first; empty if it is unknown."""
     raw = stacks.lookup(stack.to_bytes(4, "little"))
     return tuple(address for address in memoryview(raw).cast("Q") if address) if raw else ()
 
 
 def parse_thread_dumps(output: bytes) -> Iterator[ThreadDump]:
-    """Yield what an iteration returned."""
+    """Parse the output of the iterator program."""
     records = list(_split(output))
-    # The least is the best: it is as long ago as we came to a CPU that this was measured.
+    # The smallest offset is the best: others contain a delay between the two clock readings.
     behind_ns = min((_signed(fields["clock_behind_ns"]) for fields, _ in records), default=0)
     for fields, sample in records:
         flags, since_clock_ns = fields["flags"], fields["since_clock_ns"]

@@ -1,11 +1,10 @@
 """
-From which duration a call is slow, by series, learnt from the live histograms.
+The duration from which calls of a series are slow, computed from the live histograms.
 
-A call is slow when it takes at least three times the median of its series, and never
-below the configured floor. Until a series has enough calls to say what is usual, the
-floor stands in for it. A percentile of the tail would not do: once more than that share
-of the calls is slow, it lies among them, and nothing would be chosen any more. How many
-spans a long tail makes is bounded by the rate of the process.
+The threshold is three times the median of the series, and at least the configured floor. Until a series
+has ``MINIMUM_CALLS`` calls, the floor applies. A high percentile would not work: once more than that
+share of the calls is slow, the percentile is among them and no call is slow any more. The rate limit
+of the process bounds how many spans a long tail makes.
 """
 
 from collections import defaultdict
@@ -22,20 +21,18 @@ def find_thresholds(
     series: Iterable[tuple[bytes, bytes]], bounds_ns: tuple[int, ...], floor_ns: int
 ) -> dict[tuple[int, int, int, int], int]:
     """
-    Return a threshold in ns for each series of successful calls that has enough of them.
-
-    By the fields of ``struct threshold_key``.
+    Return thresholds in ns of series with enough successful calls, by the fields of ``struct threshold_key``.
 
     Args:
-        series: Keys and values as the kernel has them.
+        series: Keys and values as in the kernel's map.
         bounds_ns: Upper bounds of the duration buckets.
-        floor_ns: No threshold is lower.
+        floor_ns: The lowest threshold.
     """
     counts: dict[tuple[int, int, int, int], list[int]] = defaultdict(lambda: [0] * wire.MAX_BUCKETS)
     for key, value in series:
         fields = wire.AGGREGATE_KEY.named(key)
         if fields["metric"] in _METRICS and not fields["status"]:
-            # Gaps have no API: their threshold is under number 0.
+            # Launch gaps have no API; their number is 0.
             name = (fields["program_ktime_ns"], fields["pid"], fields["api"], fields["copy_kind"])
             buckets = wire.AGGREGATE.unpack(value)[-wire.MAX_BUCKETS :]
             counts[name] = [a + b for a, b in zip(counts[name], buckets, strict=True)]

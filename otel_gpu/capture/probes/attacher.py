@@ -141,7 +141,7 @@ class Attacher:
         return self._sent is not None
 
     @property
-    def has_room(self) -> bool:
+    def can_queue(self) -> bool:
         """Whether the probes of another file can wait, too."""
         return len(self._queue) < _MAX_QUEUED // 2
 

@@ -407,7 +407,7 @@ class Attachments:
         """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
         if mapped.file in self._files:
             self._drop(mapped.file)
-        if not self._programs.bpf.has_room:
+        if not self._programs.bpf.can_queue:
             return (), MissedStart.LATE
         if not self._shares.take(file.holder):
             return (), MissedStart.TOO_MANY

@@ -89,7 +89,7 @@ class WatchedProcesses:
         }
         added = {tid for tid in unknown[:room] if self._add_thread(tid, start)}
         unused = room - len(added)
-        self._shares.give_back(wire.SHARE_THREADS, holder.uid, unused)
+        self._shares.release(wire.SHARE_THREADS, holder.uid, unused)
         ended = {tid for tid in tids if is_exiting(pid, tid)}
         # Those of a process that has become another program meanwhile are met at their calls.
         is_same = self.program_ktime_ns(pid) == program_ktime_ns
@@ -104,7 +104,7 @@ class WatchedProcesses:
         with contextlib.suppress(MapFullError):
             if self._processes.update(_PID.pack(holder.pid), process, only_new=True):
                 return True
-        self._shares.give_back(wire.SHARE_PROCESSES, holder.uid)
+        self._shares.release(wire.SHARE_PROCESSES, holder.uid)
         return False
 
     def _add_thread(self, tid: int, start: Mapping[str, int]) -> bool:
@@ -143,7 +143,7 @@ class WatchedProcesses:
         if value := self._processes.lookup(_PID.pack(pid)):
             self._processes.delete(_PID.pack(pid))
             uid = wire.PROCESS.unpack(value)[_PROCESS_UID]
-            self._shares.give_back(wire.SHARE_PROCESSES, uid)
+            self._shares.release(wire.SHARE_PROCESSES, uid)
 
     def forget_thread(self, tid: int) -> None:
         """Follow a thread no longer, as it has ended."""

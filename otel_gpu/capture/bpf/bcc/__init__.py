@@ -1,1 +1,1 @@
-"""The second loader: BCC reads the kernel's headers where the kernel has no BTF."""
+"""The loader for kernels without BTF: BCC reads the layout of types from the kernel's headers."""

@@ -1,13 +1,12 @@
 """
-Asks BCC for constants of the kernel's headers; a program of its own.
+A program that evaluates constants of the kernel's headers with BCC.
 
-It is run by the system's Python, since the distribution's BCC is a module of that one; so it
-uses nothing that is not in every Python 3. And it is a process of its own, since LLVM stays in
-a process that has used it.
+The system's Python runs it, because the distribution's BCC is a module for that one. So it uses only
+what every Python 3 has. It is a process of its own, because LLVM stays in a process that used it.
 
-Standard input has ``{"source": C, "expressions": [C]}``. The answer on standard output is
-``{"values": [number or null], "log": text}``, or ``{"error": text, "log": text}``. Without
-expressions, it only says whether there is a BCC.
+Standard input: ``{"source": C, "expressions": [C]}``. Standard output:
+``{"values": [number or null], "log": text}``, or ``{"error": text, "log": text}``. Without expressions,
+it tests whether BCC is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-# Where BCC says that our text is.
+# The name that BCC gives our source in error messages.
 _ERROR = re.compile(r"^/virtual/main\.c:(\d+):\d+: (?:fatal )?error: ", re.MULTILINE)
 _ROUNDS = 4
 _MOVE_TO_R0, _EXIT = 0xB7, 0x95
@@ -28,7 +27,7 @@ _TWO_INSTRUCTIONS = 16
 
 
 def _ask(source: str, expressions: list[str], log: BinaryIO) -> list[int | None]:
-    """Return a number for each expression; None for those that do not compile."""
+    # A number for each expression; None for those that do not compile.
     from bcc import BPF  # type: ignore[import-not-found, import-untyped, unused-ignore]  # noqa: PLC0415 -- may be missing
 
     first_line = source.count("\n") + 2
@@ -55,31 +54,31 @@ def _ask(source: str, expressions: list[str], log: BinaryIO) -> list[int | None]
 
 
 def _constant(code: bytes) -> int | None:
-    """Return the number that a program returns which does nothing else."""
+    # The value of a program that only returns a constant.
     if len(code) == _TWO_INSTRUCTIONS and code[:2] == bytes((_MOVE_TO_R0, 0)) and code[8] == _EXIT:
         return int(struct.unpack_from("<i", code, 4)[0])
     return None
 
 
 def _read(log: BinaryIO, start: int) -> str:
-    # What C and C++ have written, and still keep.
+    # Flush the buffers of C and C++.
     ctypes.CDLL(None).fflush(None)
     log.seek(start)
     return log.read().decode(errors="replace")
 
 
 def main() -> None:
-    """Answer the question on standard input."""
+    """Read a question from standard input and write the answer to standard output."""
     question = json.load(sys.stdin)
     answer: dict[str, Any]
     answer_fd = os.dup(1)
     with os.fdopen(os.memfd_create("log"), "w+b") as log:
-        # BCC prints to both, also where it succeeds.
+        # BCC prints to both, even on success.
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         try:
             answer = {"values": _ask(question["source"], question["expressions"], log)}
-        except Exception as error:  # noqa: BLE001 -- the other process decides what it means
+        except Exception as error:  # noqa: BLE001 -- the parent decides what it means
             answer = {"error": f"{type(error).__name__}: {error}"}
         answer["log"] = _read(log, 0)
     with os.fdopen(answer_fd, "w") as stream:

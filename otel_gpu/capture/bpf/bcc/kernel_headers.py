@@ -1,8 +1,7 @@
 """
-Asking BCC what a kernel's types look like; BCC knows how to read the kernel's headers.
+Reads the layout of the kernel's types from its headers, with BCC.
 
-BCC is a package of the distribution, for the distribution's Python. What PyPI calls bcc is
-something else.
+BCC is a package of the distribution, for the distribution's Python. The bcc on PyPI is something else.
 """
 
 import json
@@ -29,7 +28,7 @@ _NO_BCC = ("ImportError", "ModuleNotFoundError")
 _NO_HEADERS = "Unable to find kernel headers"
 _ERROR_LINE = re.compile(r"^\S.*?error: .*$", re.MULTILINE)
 
-# What installs BCC and a kernel's headers, by ID or ID_LIKE of os-release(5).
+# Command, package of BCC and package of the headers, by ID or ID_LIKE of os-release(5).
 _INSTALL: Mapping[str, tuple[str, str, str]] = {
     "debian": ("apt-get install", "python3-bpfcc", "linux-headers-{}"),
     "ubuntu": ("apt-get install", "python3-bpfcc", "linux-headers-{}"),
@@ -46,10 +45,10 @@ _logger = logging.getLogger(__name__)
 
 def ask_headers() -> KernelTypes:
     """
-    Compile the kernel's headers, and return what they say; takes a second or two.
+    Compile the kernel's headers, which takes a second or two, and return the layout of the types.
 
     Raises:
-        HostError: BCC or the headers are missing, cannot be used, or are of another kernel.
+        HostError: BCC or the headers are missing, unusable, or of another kernel.
     """
     release = os.uname().release
     began_s = time.monotonic()
@@ -66,13 +65,13 @@ def ask_headers() -> KernelTypes:
 
 
 def find_bcc() -> str | None:
-    """Return a Python that has BCC; None: there is none."""
+    """Return the path of a Python that has BCC; None if there is none."""
     question: Mapping[str, Any] = {"source": "", "expressions": []}
     return next((path for path in _pythons() if "error" not in _ask(path, question)), None)
 
 
 def find_headers(release: str, root: Path = Path("/")) -> str | None:
-    """Return where BCC would read the headers of a kernel, in a host's root; None: nowhere."""
+    """Return the path from which BCC would read a kernel's headers; None if there are none."""
     named = os.environ.get("BCC_KERNEL_SOURCE")
     modules = root / "lib" / "modules" / release
     folders = [Path(named)] if named else [modules / "source", modules / "build"]
@@ -86,7 +85,7 @@ def find_headers(release: str, root: Path = Path("/")) -> str | None:
 def install_hint(
     release: str, *, bcc: bool = True, headers: bool = True, os_release: Path | None = None
 ) -> str:
-    """Return what to install for a kernel, in the words of this distribution or of a file's."""
+    """Return the command that installs BCC and headers on the distribution of ``os_release``."""
     tool, bcc_package, headers_package = next(
         (_INSTALL[name] for name in _distribution(os_release) if name in _INSTALL), _IN_WORDS
     )
@@ -138,7 +137,7 @@ def _compile(release: str) -> Mapping[str, int | None]:
 
 
 def _pythons() -> Iterable[str]:
-    # The distribution's, for which BCC is made; and ours, where it may see that one's modules.
+    # The distribution's, and ours, which may see the distribution's modules.
     return dict.fromkeys((_SYSTEM_PYTHON, sys.executable))
 
 
@@ -146,7 +145,7 @@ def _ask(python: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         child = subprocess.run(
             [python, "-I", str(_CHILD)],
-            # Only what BCC itself listens to: nothing of ours is meant for the other Python.
+            # Only BCC's own variables: ours are not for the other Python.
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
             | {name: value for name, value in os.environ.items() if name.startswith("BCC_")},
             input=json.dumps(question),

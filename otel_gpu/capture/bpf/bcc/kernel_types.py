@@ -1,9 +1,8 @@
 """
-The kernel's types that the programs read, for kernels that do not describe theirs.
+The kernel's types that the programs read, for kernels without BTF.
 
-Where there is no BTF, the layout of these types is asked of the kernel's headers: each
-size and offset is a constant that a compiler knows. Of the answers, BTF is made that
-has just these types, and libbpf fits the programs to it as it does to the kernel's own.
+A compiler computes each size and offset from the kernel's headers. From these we make BTF with just
+these types, and libbpf relocates the programs by it as by the kernel's own.
 """
 
 import platform
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from otel_gpu.capture.bpf.libbpf import Libbpf
 from otel_gpu.errors import HostError
 
-# What a field is. Another text is the name of the structure that it holds (with brackets: many
-# of), a mapping the fields of a structure without a name.
+# Types of fields. Any other text is the name of a structure, with brackets an array of it. A mapping
+# is an anonymous structure.
 _NUMBER = "number"
 _POINTER = "pointer"
 _TEXT = "text"
@@ -25,7 +24,7 @@ _THREAD_STRUCT: Mapping[str, _Fields] = {
     "aarch64": {"uw": {"tp_value": _NUMBER}},
 }
 
-# By the order in which one holds another. Sizes and signs are the headers' to say.
+# Members come before the structures that contain them. Sizes come from the headers.
 STRUCTURES: Mapping[str, _Fields] = {
     "ns_common": {"inum": _NUMBER},
     "pid_namespace": {"ns": "ns_common"},
@@ -76,7 +75,7 @@ STRUCTURES: Mapping[str, _Fields] = {
     "linux_binprm": {"file": _POINTER, "filename": _POINTER},
 }
 
-# Some kernels have these, some the others; see bpf/core/core_fixes.bpf.h.
+# Fields that not every kernel has; see bpf/core/core_fixes.bpf.h.
 _OPTIONAL = frozenset(
     {("task_struct", "__state"), ("task_struct", "state"), ("task_struct", "cpu")}
     | {("task_struct", "throttled"), ("task_struct", "utask"), ("thread_info", "cpu")}
@@ -120,15 +119,15 @@ SOURCE = """
 #define LETTERS(at) \\
 	(LETTER(at) | LETTER(at + 1) << 8 | LETTER(at + 2) << 16 | LETTER(at + 3) << 24)
 """
-"""What the expressions below need; C for a compiler that finds the kernel's headers."""
+"""C includes and macros that the expressions need."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTypes:
     """
-    What the headers say of one kernel, whose ``release`` is as ``uname -r`` says it.
+    The layout of one kernel's types; ``release`` as in ``uname -r``.
 
-    ``values`` are sizes and offsets in bytes, by expression, without those that it does not have.
+    ``values`` are sizes and offsets in bytes by expression; expressions that do not compile are missing.
     """
 
     release: str
@@ -136,10 +135,10 @@ class KernelTypes:
 
     def to_btf(self, libbpf: Libbpf) -> bytes:
         """
-        Return BTF of these types.
+        Return these types as BTF.
 
         Raises:
-            HostError: The headers lack a type or field that the programs need.
+            HostError: The headers lack a type or field that the programs read.
         """
         for structure, fields in STRUCTURES.items():
             for path, _ in _leaves(fields):
@@ -154,7 +153,7 @@ class KernelTypes:
 
 
 def expressions() -> list[str]:
-    """Return what to ask a compiler: C expressions of constants, in the words of ``SOURCE``."""
+    """Return the constant C expressions to evaluate after ``SOURCE``."""
     asked = ["REGISTERS"]
     asked += [f"LETTERS({at})" for at in range(0, _RELEASE_BYTES, _RELEASE_STEP)]
     for structure, fields in STRUCTURES.items():
@@ -168,10 +167,10 @@ def expressions() -> list[str]:
 
 def read_types(values: Mapping[str, int | None]) -> KernelTypes:
     """
-    Return what the answers to ``expressions()`` mean; None: it is no constant there.
+    Return the types by the values of ``expressions()``; None: that one does not compile.
 
     Raises:
-        HostError: They do not say which kernel they are of.
+        HostError: The kernel's version is missing.
     """
     known = {expression: value for expression, value in values.items() if value is not None}
     letters = [known.get(f"LETTERS({at})", 0) for at in range(0, _RELEASE_BYTES, _RELEASE_STEP)]
@@ -202,7 +201,7 @@ def _leaves(fields: _Fields, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 class _Writer:
-    """Writes BTF with libbpf; each method returns the id of a type."""
+    # Writes BTF with libbpf; each method returns the id of a type.
 
     def __init__(self, libbpf: Libbpf, types: KernelTypes) -> None:
         self._libbpf = libbpf
@@ -233,11 +232,11 @@ class _Writer:
         }
 
     def _structure(self, structure: str, fields: _Fields) -> int:
-        # The types of fields first: what is added after a structure belongs to it.
+        # Types of fields first: libbpf adds fields to the latest structure.
         members = [
             (name, 8 * self._values[_offset(structure, path)], self._type(structure, name, kind))
             for name, kind in fields.items()
-            # A structure without a name begins, as far as we need it, with its first field.
+            # An anonymous structure is placed by the offset of its first field.
             for path, _ in [next(_leaves({name: kind}))]
             if _offset(structure, path) in self._values
         ]

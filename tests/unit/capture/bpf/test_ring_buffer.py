@@ -117,7 +117,7 @@ def test_records_wrap_round_the_end(kernel, ring):
 
 def test_records_are_joined_over_the_parts_that_are_mapped(monkeypatch):
     """A record can be longer than the part of the data that is in memory, and wrap round the end."""
-    monkeypatch.setattr(ring_module, "_MAPPED_BYTES", PAGE)
+    monkeypatch.setattr(ring_module, "_WINDOW_BYTES", PAGE)
     size_bytes = 4 * PAGE
     kernel = Kernel(size_bytes)
     ring = RingBuffer(kernel.fd, size_bytes)
@@ -137,7 +137,7 @@ def test_records_are_joined_over_the_parts_that_are_mapped(monkeypatch):
 
 def test_room_is_given_back_while_records_are_taken(monkeypatch, ring, kernel):
     """What was taken by whoever stopped half-way is not there again."""
-    monkeypatch.setattr(ring_module, "_PIECE_BYTES", 8)
+    monkeypatch.setattr(ring_module, "_FREED_AT_ONCE_BYTES", 8)
     for payload in (b"first", b"second", b"third"):
         kernel.write(payload)
 

@@ -32,8 +32,8 @@ def functions(tmp_path):
 
     def told(*addresses):
         stacks = KernelStacks(Programs({7: addresses}), KernelSymbols(tmp_path / "kallsyms"))
-        (record,) = stacks.tell(7)
-        assert list(stacks.tell(7)) == []
+        (record,) = stacks.describe(7)
+        assert list(stacks.describe(7)) == []
         return json.loads(record[wire.RECORD_HEADER.size :].rstrip(b"\0"))["functions"]
 
     return told
@@ -76,7 +76,7 @@ def test_functions_of_the_scheduler_are_left_out_wherever_they_are(tmp_path):
     addresses = [0xFFFF_FFFF_8100_0000 + offset for offset in (0x410, 0x110, 0x210, 0x310, 0x10)]
     stacks = KernelStacks(Programs({7: addresses}), KernelSymbols(tmp_path / "kallsyms"))
 
-    (record,) = stacks.tell(7)
+    (record,) = stacks.describe(7)
 
     body = json.loads(record[wire.RECORD_HEADER.size :].rstrip(b"\0"))
     assert body["functions"] == ["do_nanosleep"]

@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu import wire
 from otel_gpu.capture.maps import resources
-from otel_gpu.capture.maps.resources import MAX_TOLD, ResourceMaps
+from otel_gpu.capture.maps.resources import MAX_DESCRIBED, ResourceMaps
 from otel_gpu.procfs.mounts import Mount
 from otel_gpu.wire.bodies import parse_body
 
@@ -48,7 +48,7 @@ def programs():
 
 
 @pytest.fixture
-def told(programs):
+def resource_maps(programs):
     return ResourceMaps(programs, lambda: [OWN_PID])
 
 
@@ -61,9 +61,9 @@ def body_of(record):
     return body
 
 
-def tell(told, programs, **fields):
+def tell(resource_maps, programs, **fields):
     programs.resources[7] = build(**fields)
-    [record] = told.tell(7)
+    [record] = resource_maps.describe(7)
     return body_of(record)
 
 
@@ -81,27 +81,29 @@ def connection(**fields):
     } | fields
 
 
-def test_each_is_told_once(told, programs):
-    """Until it was forgotten: then it is told again. Nothing has no name."""
+def test_each_is_described_once(resource_maps, programs):
+    """Until it was forgotten: then it is described again. 0 is no resource."""
     programs.resources[7] = build(mode=stat.S_IFIFO, file_system=b"pipefs")
 
-    assert len(list(told.tell(7))) == 1
-    assert list(told.tell(7)) == []
-    assert list(told.tell(0)) == []
-    assert list(told.tell(8)) == []
-    for number in range(10, 10 + MAX_TOLD):
+    assert len(list(resource_maps.describe(7))) == 1
+    assert list(resource_maps.describe(7)) == []
+    assert list(resource_maps.describe(0)) == []
+    assert list(resource_maps.describe(8)) == []
+    for number in range(10, 10 + MAX_DESCRIBED):
         programs.resources[number] = programs.resources[7]
-        list(told.tell(number))
-    assert len(list(told.tell(7))) == 1
+        list(resource_maps.describe(number))
+    assert len(list(resource_maps.describe(7))) == 1
 
 
-def test_a_file_is_named_by_its_path_and_its_mount(told, programs, monkeypatch):
+def test_a_file_is_named_by_its_path_and_its_mount(resource_maps, programs, monkeypatch):
     """What is mounted says whether another host has it."""
     nfs = Mount("/data", "nfs4", "store:/a")
     asked = []
     monkeypatch.setattr(resources, "find_mount", lambda *place: asked.append(place) or nfs)
 
-    assert tell(told, programs, mode=stat.S_IFREG, path=b"/data/x", device=52, inode=5) == {
+    assert tell(
+        resource_maps, programs, mode=stat.S_IFREG, path=b"/data/x", device=52, inode=5
+    ) == {
         "kind": "file",
         "name": "/data/x",
         "file_system": "nfs4",
@@ -112,10 +114,10 @@ def test_a_file_is_named_by_its_path_and_its_mount(told, programs, monkeypatch):
     assert asked == [(OWN_PID, 52, "/data/x")]
 
 
-def test_of_a_process_that_is_gone_the_kernel_has_said_the_type(told, programs):
+def test_of_a_process_that_is_gone_the_kernel_has_said_the_type(resource_maps, programs):
     """Its mounts are gone with it. Bytes that are no text are replaced."""
     assert tell(
-        told,
+        resource_maps,
         programs,
         pid=OTHER_PID,
         mode=stat.S_IFREG,
@@ -182,34 +184,34 @@ def test_of_a_process_that_is_gone_the_kernel_has_said_the_type(told, programs):
         ),
     ],
 )
-def test_the_kinds(told, programs, fields, body):
+def test_the_kinds(resource_maps, programs, fields, body):
     """Of each, what is known of it and no more."""
-    assert tell(told, programs, **fields) == body
+    assert tell(resource_maps, programs, **fields) == body
 
 
-def test_the_other_end_of_a_pipe_is_a_watched_process(told, programs):
+def test_the_other_end_of_a_pipe_is_a_watched_process(resource_maps, programs):
     """One that waits itself is not the other end, unless nobody else has the pipe."""
     read, write = os.pipe()
     try:
         fields = {"mode": stat.S_IFIFO, "inode": os.fstat(read).st_ino, "file_system": b"pipefs"}
-        assert tell(told, programs, **fields)["peers"] == [OWN_PID]
+        assert tell(resource_maps, programs, **fields)["peers"] == [OWN_PID]
         programs.resources[8] = build(pid=OTHER_PID, **fields)
-        [record] = told.tell(8)
+        [record] = resource_maps.describe(8)
         assert json.loads(record[wire.RECORD_HEADER.size :])["peers"] == [OWN_PID]
     finally:
         os.close(read)
         os.close(write)
 
 
-def test_a_connection_is_told_again_when_segments_had_to_be_sent_again(told, programs):
+def test_a_connection_is_told_again_when_segments_had_to_be_sent_again(resource_maps, programs):
     """As often as their number grows; files are not looked at again."""
     programs.resources[7] = build(**connection())
     programs.resources[8] = build(mode=stat.S_IFREG, path=b"/x")
-    list(told.tell(7))
-    list(told.tell(8))
+    list(resource_maps.describe(7))
+    list(resource_maps.describe(8))
 
-    assert list(told.tell_retransmits()) == []
+    assert list(resource_maps.report_retransmits()) == []
     programs.resources[7] = build(**connection(retransmits=3))
-    [record] = told.tell_retransmits()
+    [record] = resource_maps.report_retransmits()
     assert body_of(record)["retransmits"] == 3
-    assert list(told.tell_retransmits()) == []
+    assert list(resource_maps.report_retransmits()) == []

@@ -63,7 +63,7 @@ class Bpf:
         for link in links:
             del self.attached[link]
 
-    has_room = True
+    can_queue = True
 
     def take_answers(self):
         return False
@@ -162,12 +162,12 @@ def test_a_library_whose_probes_fail_late_is_taken_in_anew(library):
 
 def test_no_library_is_taken_in_while_too_much_waits(library):
     bpf, found = LateBpf(), []
-    bpf.has_room = False
+    bpf.can_queue = False
     attachments = Attachments(Programs(bpf))
     mapped = MappedFile(OWN, file_at(library), 1, 2, str(library))
     list(attachments.examine(OWN, [mapped], note=found.append))
     assert [one.problem for one in found] == [MissedStart.LATE]
-    bpf.has_room = True
+    bpf.can_queue = True
     list(attachments.examine(OWN, [mapped]))
     assert bpf.attached
 
