@@ -13,7 +13,7 @@ from tests.receiver import OtlpReceiver
 from tests.stubs.build import copy_of_runtime, workload
 
 BOUND_NS = 60.0
-CALLS_PER_ROUND = 1_000  # of tests/workloads/rounds.c
+CALLS_PER_ROUND = 1_000  # of tests/workloads/iterations.c
 ROUNDS = 2
 TURNS, QUICK_TURNS = 1_001, 301
 _OFF = {"OTEL_GPU_STEPS_FIND": "false"}
@@ -25,7 +25,7 @@ def run(*, quick: bool = False) -> list[Result]:
     turns = QUICK_TURNS if quick else TURNS
     with tempfile.TemporaryDirectory() as folder:
         libraries = [copy_of_runtime(Path(folder) / name) for name in ("off", "on")]
-        subjects = [Subject((workload("rounds"), library)) for library in libraries]
+        subjects = [Subject((workload("iterations"), library)) for library in libraries]
         off, on = subjects
         with (
             OtlpReceiver() as receiver,
@@ -35,9 +35,9 @@ def run(*, quick: bool = False) -> list[Result]:
             agent_on(off.pid, receiver, env=_OFF | _SETTINGS),
             agent_on(on.pid, other_receiver, env=_SETTINGS),
         ):
-            # Until the rhythm is known and no calls are kept any more.
+            # Until the period is known and no calls are kept any more.
             for subject in subjects:
-                _nanoseconds_per_call(subject, 2 * wire.RHYTHM_CALLS // CALLS_PER_ROUND)
+                _nanoseconds_per_call(subject, 2 * wire.DETECTOR_CALLS // CALLS_PER_ROUND)
             time.sleep(5.0)
             samples = [
                 [_nanoseconds_per_call(subject, ROUNDS) for subject in subjects]

@@ -88,5 +88,5 @@ def measure(
 
 
 def config_with(*, stacks: bool) -> Config:
-    """Return the configuration of a capture that withholds nothing."""
+    """Return the configuration of a capture that limits nothing."""
     return load(None, {}, {"stacks.enabled": stacks, "spans.rate_per_process": 1_000_000})

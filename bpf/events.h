@@ -26,43 +26,43 @@
 #define PATH_BYTES   256
 #define MAX_APIS     256 /* rows of the probe table */
 /* The status of a call in which a signal ended its process is this and the signal's number. */
-#define STATUS_KILLED	   1073741824 /* 1 << 30 */
-#define MAX_DEPTH	   8	      /* open CUDA calls of one thread; deeper ones are lost */
-#define MAX_INTERVALS	   4	      /* kept of a call or gap: its longest */
-#define MAX_PLACES	   8  /* of a thread on a CPU, counted before they are in the account */
-#define MAX_LINKS	   8  /* of a thread: what it last waited for */
-#define CALL_BUCKETS	   16 /* of a thread, each of the APIs with one number modulo this */
-#define MAX_KEPT	   2  /* kinds of waits of a thread: blocked, and in a run queue */
-#define MAX_STACK_FRAMES   24
-#define MAX_BOUNDS	   191 /* histogram bounds; one bucket more than bounds */
-#define MAX_BUCKETS	   192
-#define UUID_BYTES	   16
-#define DEVICE_NAME_BYTES  64
-#define MAX_PYTHON_FRAMES  128	 /* of one stack: the innermost */
-#define MAX_RETURNS	   8	 /* return addresses that uprobes have replaced */
-#define TEXT_BYTES	   512	 /* of a file name or qualified name */
-#define LINE_TABLE_BYTES   16384 /* of one code object */
-#define STACK_COPY_BYTES   32768 /* of the stack at a call */
-#define STALL_COPY_BYTES   8192	 /* of the stack of a thread that leaves the CPU */
-#define LOOK_COPY_BYTES	   24576 /* of the stack of a thread that is looked at */
-#define STATE_NONE	   255	 /* in place of an enum thread_state: not known */
-#define FUNCTION_BYTES	   1024	 /* of the name of a kernel */
-#define FILE_SYSTEM_BYTES  16	 /* of the name of a type of file system */
-#define ADDRESS_BYTES	   16	 /* of IPv6; of IPv4 the first four */
-#define STEP_NAME_BYTES	   32
-#define MAX_RHYTHMS	   64	 /* threads whose steps are looked for at one time */
-#define RHYTHM_AREAS	   8	 /* of them, those whose calls are kept */
-#define RHYTHM_CALLS	   32768 /* kept of each of those */
-#define FOLDED_BY_NAME	   2	 /* numbers of names are in place of pids; made in user space */
-#define RHYTHM_HISTORY	   4	 /* calls by which the beginning or the end of a step is known */
-#define RHYTHM_PATTERNS	   4	 /* of calls, by which steps begin, or end */
-#define RANGE_NAME_BYTES   64
-#define USER_SHARE	   3 /* times what is free: what the programs of one user can hold */
-#define USER_SPANS	   8 /* times the rate of spans of a process: that of all of a user */
-#define RINGS		   2 /* lifecycle, events */
-#define ALL_USERS	   4294967295 /* no uid */
-#define UNKNOWN_USER	   4294967294 /* of a process that is gone; no uid either */
-#define PRELOAD_VIEW_WORDS 30	      /* of a preload_slot: open calls, and what is before them */
+#define STATUS_KILLED	       1073741824 /* 1 << 30 */
+#define MAX_DEPTH	       8	  /* open CUDA calls of one thread; deeper ones are lost */
+#define MAX_INTERVALS	       4	  /* kept of a call or gap: its longest */
+#define MAX_PLACES	       8  /* of a thread on a CPU, counted before they are in the account */
+#define MAX_LINKS	       8  /* of a thread: what it last waited for */
+#define CALL_BUCKETS	       16 /* of a thread, each of the APIs with one number modulo this */
+#define MAX_KEPT	       2  /* kinds of waits of a thread: blocked, and in a run queue */
+#define MAX_STACK_FRAMES       24
+#define MAX_BOUNDS	       191 /* histogram bounds; one bucket more than bounds */
+#define MAX_BUCKETS	       192
+#define UUID_BYTES	       16
+#define DEVICE_NAME_BYTES      64
+#define MAX_PYTHON_FRAMES      128   /* of one stack: the innermost */
+#define MAX_RETURNS	       8     /* return addresses that uprobes have replaced */
+#define TEXT_BYTES	       512   /* of a file name or qualified name */
+#define LINE_TABLE_BYTES       16384 /* of one code object */
+#define STACK_COPY_BYTES       32768 /* of the stack at a call */
+#define STALL_COPY_BYTES       8192  /* of the stack of a thread that leaves the CPU */
+#define THREAD_DUMP_COPY_BYTES 24576 /* of the stack of a thread that is looked at */
+#define STATE_NONE	       255   /* in place of an enum thread_state: not known */
+#define FUNCTION_BYTES	       1024  /* of the name of a kernel */
+#define FILE_SYSTEM_BYTES      16    /* of the name of a type of file system */
+#define ADDRESS_BYTES	       16    /* of IPv6; of IPv4 the first four */
+#define STEP_NAME_BYTES	       32
+#define MAX_STEP_DETECTORS     64    /* threads whose steps are looked for at one time */
+#define DETECTOR_AREAS	       8     /* of them, those whose calls are kept */
+#define DETECTOR_CALLS	       32768 /* kept of each of those */
+#define FOLDED_BY_NAME	       2     /* numbers of names are in place of pids; made in user space */
+#define DETECTOR_HISTORY       4 /* calls by which the beginning or the end of a step is known */
+#define DETECTOR_PATTERNS      4 /* of calls, by which steps begin, or end */
+#define RANGE_NAME_BYTES       64
+#define USER_SHARE	       3 /* times what is free: what the programs of one user can hold */
+#define USER_SPANS	       8 /* times the rate of spans of a process: that of all of a user */
+#define RINGS		       2 /* lifecycle, events */
+#define ALL_USERS	       4294967295 /* no uid */
+#define UNKNOWN_USER	       4294967294 /* of a process that is gone; no uid either */
+#define PRELOAD_VIEW_WORDS     30 /* of a preload_slot: open calls, and what is before them */
 
 enum record_kind {
 	RECORD_CUDA_CALL = 1,
@@ -74,12 +74,12 @@ enum record_kind {
 	RECORD_DEVICE = 7,
 	RECORD_GAP = 8,
 	/* Resolved by the agent as they arrive: never in a recording. */
-	RECORD_SAMPLE = 9,	    /* struct sample_record */
-	RECORD_CODE = 10,	    /* struct code_record */
-	RECORD_LOOK = 12,	    /* struct look_record; a sample_record follows it at once */
-	RECORD_HANDLE = 15,	    /* struct handle_record */
+	RECORD_SAMPLE = 9,	 /* struct sample_record */
+	RECORD_CODE = 10,	 /* struct code_record */
+	RECORD_THREAD_DUMP = 12, /* struct thread_dump_record; a sample_record follows it at once */
+	RECORD_HANDLE = 15,	 /* struct handle_record */
 	RECORD_THREAD_CONTEXT = 16, /* struct thread_context_record */
-	RECORD_ROUND = 19,	    /* struct round_record */
+	RECORD_ITERATION = 19,	    /* struct iteration_record */
 	RECORD_PRELOAD = 21,	    /* struct preload_record */
 	/* Of threads on a CPU: in a recording, as calls are. */
 	RECORD_CPU_SAMPLE = 11, /* struct cpu_sample_record */
@@ -128,7 +128,7 @@ enum counter {
 	COUNTER_LOST_LIFECYCLE_RING_FULL = 8, /* a fork, exec, exit, library or device */
 	COUNTER_LOST_EXIT_INSIDE_CALL = 9,    /* a thread died inside a call */
 	/* Not losses. */
-	COUNTER_SPANS_WITHHELD_RATE = 10, /* eligible, but over the process's rate */
+	COUNTER_SPANS_RATE_LIMITED = 10, /* eligible, but over the process's rate */
 	COUNTER_PROBE_ENTRIES = 11,
 	COUNTER_PROBE_RETURNS = 12,
 	COUNTER_SCHEDULER_SWITCHES = 13,     /* of watched threads */
@@ -139,31 +139,34 @@ enum counter {
 	COUNTER_GAPS_CHOSEN = 18,	     /* gaps submitted */
 	COUNTER_SWITCHES_REPAIRED = 19,	     /* the kernel did not tell that a thread ran again */
 	COUNTER_SAMPLES = 20,		     /* user stacks taken */
-	COUNTER_SAMPLES_WITHHELD = 21,	     /* not taken: over the thread's rate */
+	COUNTER_SAMPLES_RATE_LIMITED = 21,   /* not taken: over the thread's rate */
 	COUNTER_LOST_SAMPLE = 22,	     /* a user stack or code object found no room */
 	COUNTER_LOST_PYTHON = 23,	     /* Python frames that were not what was expected */
 	COUNTER_LOST_INTERPRETERS_FULL = 24, /* the GIL and frames of a process are not known */
 	COUNTER_LOST_ALLOCATIONS_FULL = 25,  /* how much a later free gives back is not known */
 	COUNTER_LOST_UNKNOWN_FREE = 26,	     /* a free of what was not seen to be allocated */
-	COUNTER_TIMES_FOLDED = 27,	   /* time without details in the account, which was full */
-	COUNTER_LOST_RESOURCE = 28,	   /* what a wait was about found no room */
-	COUNTER_CPU_SAMPLES = 29,	   /* sent */
-	COUNTER_CPU_SAMPLES_WITHHELD = 30, /* ticks of watched threads that were not sampled */
-	COUNTER_LOST_CPU_SAMPLE = 31,	   /* a sample that found no room */
-	COUNTER_LOST_BLOCKS_FULL = 32,	   /* a block found no room: its free will be unknown */
-	COUNTER_LOST_HOLDERS_FULL = 33,	   /* bytes of a stack that found no room */
-	COUNTER_BLOCK_STACKS = 34,	   /* of blocks, sent */
-	COUNTER_BLOCK_STACKS_WITHHELD = 35, /* of blocks, over the rate: their stack is not known */
-	COUNTER_OUT_OF_MEMORY_WITHHELD = 36, /* failed requests, over the rate */
+	COUNTER_TIMES_FOLDED = 27,  /* time without details in the account, which was full */
+	COUNTER_LOST_RESOURCE = 28, /* what a wait was about found no room */
+	COUNTER_CPU_SAMPLES = 29,   /* sent */
+	COUNTER_CPU_SAMPLES_RATE_LIMITED = 30, /* ticks of watched threads that were not sampled */
+	COUNTER_LOST_CPU_SAMPLE = 31,	       /* a sample that found no room */
+	COUNTER_LOST_BLOCKS_FULL = 32,	       /* a block found no room: its free will be unknown */
+	COUNTER_LOST_HOLDERS_FULL = 33,	       /* bytes of a stack that found no room */
+	COUNTER_BLOCK_STACKS = 34,	       /* of blocks, sent */
+	COUNTER_BLOCK_STACKS_RATE_LIMITED =
+		35, /* of blocks, over the rate: their stack is not known */
+	COUNTER_OUT_OF_MEMORY_RATE_LIMITED = 36, /* failed requests, over the rate */
 	COUNTER_LOST_SIZE = 37, /* a copy or allocation whose arguments do not say its bytes */
 	COUNTER_LOST_ELAPSED_TIME = 38, /* negative, too long for a duration, or not a number */
 	COUNTER_LOST_COMMUNICATORS_FULL = 39, /* of NCCL: one that is not counted */
 	COUNTER_LOST_STEP = 40, /* that a program told, over its rate, or too long to be true */
 	/* 41 is in older recordings, and stays free. */
-	COUNTER_RHYTHMS_WITHHELD = 42, /* a thread whose steps are not looked for */
-	COUNTER_ROUNDS_WITHHELD = 43,  /* over the rate of their thread: steps that are not known */
-	COUNTER_LOST_RANGE = 44,       /* of NVTX: too many, or too long to be true */
-	COUNTER_RANGES_WITHHELD = 45,  /* of NVTX: the program said them to nobody, over its rate */
+	COUNTER_STEP_THREADS_RATE_LIMITED = 42, /* a thread whose steps are not looked for */
+	COUNTER_STEPS_RATE_LIMITED =
+		43,		 /* over the rate of their thread: steps that are not known */
+	COUNTER_LOST_RANGE = 44, /* of NVTX: too many, or too long to be true */
+	COUNTER_RANGES_RATE_LIMITED =
+		45, /* of NVTX: the program said them to nobody, over its rate */
 	COUNTER_LOST_NOT_WATCHED_FROM_START = 46, /* a process whose first calls may be missing */
 	COUNTER_LOST_MEMORY_READ = 47, /* of a process that could keep its readers waiting */
 	COUNTER_COUNT = 48,
@@ -527,23 +530,24 @@ struct sample_record {
 	struct saved_return returns[MAX_RETURNS];
 };
 
-enum look_flag {
-	LOOK_LATE = 1,	   /* it was on a CPU: registers are of when it last entered the kernel */
-	LOOK_FOLLOWED = 2, /* the calls that it has entered since then are known */
-	LOOK_NO_USER = 4,  /* its registers are not of user space: the sample is empty */
+enum thread_dump_flag {
+	THREAD_DUMP_LATE =
+		1, /* it was on a CPU: registers are of when it last entered the kernel */
+	THREAD_DUMP_FOLLOWED = 2, /* the calls that it has entered since then are known */
+	THREAD_DUMP_NO_USER = 4,  /* its registers are not of user space: the sample is empty */
 };
 
 /*
  * A thread that was looked at by another one, while it did whatever it does. The sample is behind
  * it; its token is the same ktime_ns.
  */
-struct look_record {
+struct thread_dump_record {
 	struct record_header header; /* size is that of both together */
 	__u64 since_clock_ns;  /* when its state began, by the scheduler's clock; 0: unknown */
 	__u64 clock_behind_ns; /* that clock is at least so far behind ktime, modulo 2^64 */
 	__u64 stack_pointers[MAX_DEPTH]; /* of its open calls, the outermost first */
 	__u32 open_calls;
-	__u32 flags;	    /* enum look_flag */
+	__u32 flags;	    /* enum thread_dump_flag */
 	__s32 kernel_stack; /* id in the stacks map; negative: none, or it was on a CPU */
 	__s32 system_call;  /* number; -1: in none */
 	__u32 task_state;   /* as the kernel has it: what it waits for can interrupt it, ... */
@@ -725,11 +729,11 @@ struct memory_totals {
 	__u64 before_freed_bytes; /* of blocks that were not seen to be allocated; not in totals */
 	__u64 allocations;
 	__u64 frees;
-	__u64 handed_out_bytes; /* by all allocations that were seen */
-	__u64 taken_back_bytes; /* by all frees that were seen */
-	__u64 unequal;		/* reports whose total is not before + handed out - taken back */
-	__u64 unsampled_bytes;	/* handed out by allocations that were not chosen for a stack */
-	__u64 withheld_bytes;	/* handed out by chosen ones whose stack was over the rate */
+	__u64 handed_out_bytes;	  /* by all allocations that were seen */
+	__u64 taken_back_bytes;	  /* by all frees that were seen */
+	__u64 unequal;		  /* reports whose total is not before + handed out - taken back */
+	__u64 unsampled_bytes;	  /* handed out by allocations that were not chosen for a stack */
+	__u64 rate_limited_bytes; /* handed out by chosen ones whose stack was over the rate */
 };
 
 struct holder_key {
@@ -834,15 +838,15 @@ struct step_record {
  * in calls that are kept of it, and says by which calls a step begins and ends. From then on each
  * round is reported, which the agent makes a step.
  */
-struct round_record {
+struct iteration_record {
 	struct record_header header; /* ktime_ns is the return of its last call */
 	__u64 start_ktime_ns;	     /* the return of the last call before it */
-	__u32 rhythm;		     /* whose it is: the index */
+	__u32 detector;		     /* whose it is: the index */
 	__u32 padding;
 	char comm[COMM_BYTES];
 };
 
-struct rhythm_call {
+struct detector_call {
 	__u64 start_ktime_ns;
 	__u32 gap_ns; /* since the return of the call before; the most that fits */
 	__u16 symbol; /* tells calls apart */
@@ -851,10 +855,10 @@ struct rhythm_call {
 };
 
 /* Both sides have it mapped, or at hand; each writes what is its own. */
-struct rhythm {
+struct step_detector {
 	/* The agent's. A history has 16 bits of each call, of the latest the lowest. */
-	__u64 starts[RHYTHM_PATTERNS]; /* histories by which steps begin; 0: none */
-	__u64 ends[RHYTHM_PATTERNS];
+	__u64 starts[DETECTOR_PATTERNS]; /* histories by which steps begin; 0: none */
+	__u64 ends[DETECTOR_PATTERNS];
 	__u64 start_mask; /* of so many calls; 0: rounds are not reported */
 	__u64 end_mask;
 	__u32 start_calls;
@@ -867,14 +871,14 @@ struct rhythm {
 	__u64 program_ktime_ns;
 	__u64 made; /* calls */
 	__u64 history;
-	__u64 returns_ktime_ns[RHYTHM_HISTORY]; /* before each of the latest calls */
-	__u64 start_ktime_ns;			/* of the round; 0: it is in none */
-	__u64 arrival_ktime_ns;			/* rate limit: theoretical arrival time */
-	__u64 last_return_ktime_ns;		/* when the thread has ended */
-	__u32 distinct;				/* calls in the history since it began */
-	__u16 before;				/* symbol of the last call */
-	__u8 is_over;				/* the last call was the last one of a round */
-	__u8 has_ended;				/* the thread has */
+	__u64 returns_ktime_ns[DETECTOR_HISTORY]; /* before each of the latest calls */
+	__u64 start_ktime_ns;			  /* of the round; 0: it is in none */
+	__u64 arrival_ktime_ns;			  /* rate limit: theoretical arrival time */
+	__u64 last_return_ktime_ns;		  /* when the thread has ended */
+	__u32 distinct;				  /* calls in the history since it began */
+	__u16 before;				  /* symbol of the last call */
+	__u8 is_over;				  /* the last call was the last one of a round */
+	__u8 has_ended;				  /* the thread has */
 };
 
 /* What a program passes to otel_gpu_step() of preload/libotel_gpu_marks.c; any values. */
@@ -1227,7 +1231,7 @@ struct threshold_key {
 };
 
 /* Who is looked at. */
-struct look_key {
+struct thread_dump_key {
 	__u32 pid;
 	__u32 tid; /* 0: all threads */
 };
@@ -1387,16 +1391,16 @@ struct thread {
 	__u64 slices_ns;    /* blocked in them; 0: there are none */
 	__u64 off_ktime_ns; /* 0: on a CPU */
 	__u64 runnable_ktime_ns;
-	__u64 blocked_ns;	      /* total since the thread was watched */
-	__u64 run_queue_ns;	      /* total since the thread was watched */
-	__u64 last_return_ktime_ns;   /* of its outermost CUDA call; 0: none yet */
-	__u64 clone_ktime_ns;	      /* entry of the fork that it is in */
-	__u64 context_ktime_ns;	      /* start of the outermost call whose context was sent */
-	__u64 noted_ktime_ns;	      /* start of the outermost call that the context below is of */
-	__u64 gap_span_id;	      /* of the application, where the gap began; 0: none */
-	__u64 rhythm_return_ktime_ns; /* of its last call that counts in its rhythm */
-	__u64 ranges_address;	      /* of what it publishes of ranges of NVTX; 0: nothing */
-	__u64 gap_blocked_ns;	      /* the totals above at the start of the gap */
+	__u64 blocked_ns;	    /* total since the thread was watched */
+	__u64 run_queue_ns;	    /* total since the thread was watched */
+	__u64 last_return_ktime_ns; /* of its outermost CUDA call; 0: none yet */
+	__u64 clone_ktime_ns;	    /* entry of the fork that it is in */
+	__u64 context_ktime_ns;	    /* start of the outermost call whose context was sent */
+	__u64 noted_ktime_ns;	    /* start of the outermost call that the context below is of */
+	__u64 gap_span_id;	    /* of the application, where the gap began; 0: none */
+	__u64 step_return_ktime_ns; /* of its last call that counts in its period */
+	__u64 ranges_address;	    /* of what it publishes of ranges of NVTX; 0: nothing */
+	__u64 gap_blocked_ns;	    /* the totals above at the start of the gap */
 	__u64 gap_run_queue_ns;
 	__u64 argument;	  /* of the system call that it left the CPU in */
 	__u64 runtime_ns; /* on CPUs, by the scheduler, when it left the CPU */
@@ -1447,9 +1451,9 @@ struct thread {
 	__u32 waits_for_io;	 /* for a device, as the kernel says */
 	__u32 collectives_epoch; /* of the host, when the following was looked up */
 	__u32 has_communicators;
-	__u32 rhythm;	       /* index, from 1; 0: none, NO_RHYTHM: there was no room */
-	__u32 until_rhythm;    /* calls before it asks for one again */
-	__u32 in_rhythm;       /* the outermost open call counts in its rhythm */
+	__u32 detector;	       /* index, from 1; 0: none, NO_DETECTOR: there was no room */
+	__u32 until_detector;  /* calls before it asks for one again */
+	__u32 counts_in_step;  /* the outermost open call counts in its period */
 	__u32 may_be_reported; /* the last outermost call is over, and still published */
 	__u16 last_api;	       /* of its last outermost call */
 	__u8 switch_type;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which calls are in the rhythm of a thread, and when a round of it is over: see struct rhythm.
+ * Which calls are in the period of a thread, and when an iteration of it is over: see struct step_detector.
  *
  * The kernel side does this with calls that have probes, and preload/step_detection.h with those that come
  * in the preload library. otel_gpu/capture/steps/period.py does the same with calls that were kept.
@@ -10,16 +10,16 @@
 
 #include "events.h"
 
-#define RHYTHM_AGAIN_CALLS 4096 /* before a thread without a rhythm asks for one again */
-#define SYMBOL_BITS	   16
-#define IN_RHYTHM                                                                                  \
+#define DETECTOR_AGAIN_CALLS 4096 /* before a thread without a detector asks for one again */
+#define SYMBOL_BITS	     16
+#define IN_DETECTOR                                                                                \
 	(1U << FAMILY_LAUNCH | 1U << FAMILY_GRAPH_LAUNCH | 1U << FAMILY_COPY |                     \
 	 1U << FAMILY_MEMSET | 1U << FAMILY_SYNCHRONIZE | 1U << FAMILY_COLLECTIVE)
 
-/* What programs do as often as they like, such as asking, is in no rhythm. */
-static inline __attribute__((always_inline)) _Bool counts_in_rhythm(__u8 family)
+/* What programs do as often as they like, such as asking, is in no period. */
+static inline __attribute__((always_inline)) _Bool counts_in_steps(__u8 family)
 {
-	return family < 32 && IN_RHYTHM >> family & 1;
+	return family < 32 && IN_DETECTOR >> family & 1;
 }
 
 /* Never 0. Launches are told apart by their kernel, copies by their direction and rough size. */
@@ -40,7 +40,7 @@ static inline __attribute__((always_inline)) __u16 symbol_of(__u8 family, __u8 a
 }
 
 static inline __attribute__((always_inline)) void
-describe_call(struct rhythm_call *kept, __u8 api, __u8 copy_kind, __u16 symbol, __u64 gap_ns)
+describe_call(struct detector_call *kept, __u8 api, __u8 copy_kind, __u16 symbol, __u64 gap_ns)
 {
 	kept->gap_ns = gap_ns > 0xffffffff ? 0xffffffff : gap_ns;
 	kept->symbol = symbol;
@@ -54,32 +54,32 @@ static inline __attribute__((always_inline)) _Bool is_among(const __u64 *pattern
 	       history == patterns[3];
 }
 
-/* Whether this is no other call than the one before. Until it is another, a round is not over. */
-static inline __attribute__((always_inline)) _Bool is_same_again(const struct rhythm *rhythm,
-								 __u32 symbol)
+/* Whether this is no other call than the one before. Until it is another, an iteration is not over. */
+static inline __attribute__((always_inline)) _Bool
+is_same_again(const struct step_detector *detector, __u32 symbol)
 {
-	return rhythm->folds && rhythm->before == symbol;
+	return detector->folds && detector->before == symbol;
 }
 
 /* The next call, after what is_over said was reported: the call before returned then. */
-static inline __attribute__((always_inline)) void take_turn(struct rhythm *rhythm, __u32 symbol,
-							    __u64 returned_ktime_ns)
+static inline __attribute__((always_inline)) void
+advance_detector(struct step_detector *detector, __u32 symbol, __u64 returned_ktime_ns)
 {
-	__u32 calls = rhythm->start_calls;
+	__u32 calls = detector->start_calls;
 	__u64 history;
 
-	rhythm->before = symbol;
-	if (rhythm->is_over)
-		rhythm->start_ktime_ns = 0;
-	history = rhythm->history << SYMBOL_BITS | symbol;
-	rhythm->history = history;
-	rhythm->returns_ktime_ns[rhythm->distinct % RHYTHM_HISTORY] = returned_ktime_ns;
-	rhythm->distinct++;
-	if (is_among(rhythm->starts, history & rhythm->start_mask))
-		rhythm->start_ktime_ns =
-			rhythm->returns_ktime_ns[(rhythm->distinct - calls) % RHYTHM_HISTORY];
-	rhythm->is_over =
-		rhythm->start_ktime_ns && is_among(rhythm->ends, history & rhythm->end_mask);
+	detector->before = symbol;
+	if (detector->is_over)
+		detector->start_ktime_ns = 0;
+	history = detector->history << SYMBOL_BITS | symbol;
+	detector->history = history;
+	detector->returns_ktime_ns[detector->distinct % DETECTOR_HISTORY] = returned_ktime_ns;
+	detector->distinct++;
+	if (is_among(detector->starts, history & detector->start_mask))
+		detector->start_ktime_ns =
+			detector->returns_ktime_ns[(detector->distinct - calls) % DETECTOR_HISTORY];
+	detector->is_over =
+		detector->start_ktime_ns && is_among(detector->ends, history & detector->end_mask);
 }
 
 #endif

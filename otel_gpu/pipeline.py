@@ -34,7 +34,7 @@ class Sink(Observer, Protocol):
     def observe_chain(self, chain: Chain) -> None:
         """Take a chain, after the spans of its effect."""
 
-    def withhold_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: str, count: int) -> None:
         """Count chains that are not kept, or not even made."""
 
     def observe_incident(self, incident: Incident) -> None:
@@ -89,15 +89,15 @@ class ExplainStage:
             self._hand_on(self._budget.add(chain))
 
     def _hand_on(self, decisions: Iterable[Decision]) -> None:
-        for chain, withheld in decisions:
-            if withheld:
-                self._call("withhold_chains", withheld, 1)
+        for chain, limited in decisions:
+            if limited:
+                self._call("limit_chains", limited, 1)
             else:
                 self._call("observe_chain", chain)
 
     def _count_left_out(self, explainer: Explainer) -> None:
         for reason, count in explainer.take_left_out().items():
-            self._call("withhold_chains", reason, count)
+            self._call("limit_chains", reason, count)
 
     def _hand_on_incidents(self, explainer: Explainer) -> None:
         for incident in explainer.closed_incidents():

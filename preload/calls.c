@@ -272,16 +272,17 @@ static inline __u64 end_call(struct frame *frame, const struct row *row)
 }
 
 /* Apart, since few threads have one. */
-static __attribute__((noinline)) void keep_rhythm(const struct frame *frame, const struct row *row,
-						  const __u64 *slots, __u64 now_ktime_ns)
+static __attribute__((noinline)) void keep_detector(const struct frame *frame,
+						    const struct row *row, const __u64 *slots,
+						    __u64 now_ktime_ns)
 {
 	__u64 size_bytes = row->size_slot ? size_of(row, slots) : 0;
 	__u8 copy_kind = copy_kind_of(row, slots);
 
-	follow_rhythm(preload_self.rhythm, row, copy_kind,
-		      symbol_of(row->family, row->api, copy_kind,
-				argument(slots, row->function_slot), size_bytes),
-		      frame->start_ktime_ns, now_ktime_ns);
+	follow_detector(preload_self.detector, row, copy_kind,
+			symbol_of(row->family, row->api, copy_kind,
+				  argument(slots, row->function_slot), size_bytes),
+			frame->start_ktime_ns, now_ktime_ns);
 }
 
 void preload_leave(struct frame *frame, const struct row *row, int status, const __u64 *slots)
@@ -300,8 +301,8 @@ void preload_leave(struct frame *frame, const struct row *row, int status, const
 		preload_self.inside[(frame->depth - 1) % MAX_DEPTH] = 1;
 	if (!slot)
 		return;
-	if (!frame->depth && counts_in_rhythm(row->family) && has_wanted_rhythm(slot))
-		keep_rhythm(frame, row, slots, now_ktime_ns);
+	if (!frame->depth && counts_in_steps(row->family) && has_wanted_detector(slot))
+		keep_detector(frame, row, slots, now_ktime_ns);
 	__atomic_store_n(&slot->depth, frame->depth, __ATOMIC_RELEASE);
 	frame->mark = 0;
 }

@@ -9,7 +9,7 @@
  *     PRELOAD_CONTROL_OFFSET    struct preload_control   written by the agent, in place
  *     PRELOAD_COMMON_OFFSET     struct preload_common    series that found no room in a slot
  *     PRELOAD_SLOTS_OFFSET      struct preload_slot[PRELOAD_SLOTS]
- *     PRELOAD_RHYTHMS_OFFSET    struct preload_rhythm[PRELOAD_RHYTHMS]
+ *     PRELOAD_DETECTORS_OFFSET    struct preload_detector[PRELOAD_DETECTORS]
  *
  * Nothing here is ever taken back: a slot that its thread has left keeps its counts, and the next
  * thread goes on counting on top of them. So the sum over all slots and the common part is
@@ -33,21 +33,21 @@
 
 #include "../bpf/events.h"
 
-#define PRELOAD_NAME	       "otel_gpu_preload"
-#define PRELOAD_MAGIC	       8317141777382731879 /* "gpucalls" in memory */
-#define PRELOAD_VERSION	       4		   /* of all that is in this file */
-#define PRELOAD_SLOTS	       1024 /* threads at one time; others use the common part */
-#define PRELOAD_SLOT_SERIES    64   /* of a slot */
-#define PRELOAD_COMMON_SERIES  1024
-#define PRELOAD_RHYTHMS	       16   /* threads whose steps are looked for at one time */
-#define PRELOAD_ROUNDS	       1024 /* the latest of a thread */
-#define PRELOAD_CONTROL_OFFSET 4096
-#define PRELOAD_COMMON_OFFSET  8192
-#define PRELOAD_SLOTS_OFFSET   1646592
-#define PRELOAD_SLOT_BYTES     110592
-#define PRELOAD_RHYTHMS_OFFSET 114892800
-#define PRELOAD_RHYTHM_BYTES   544768
-#define PRELOAD_BYTES	       123609088
+#define PRELOAD_NAME		 "otel_gpu_preload"
+#define PRELOAD_MAGIC		 8317141777382731879 /* "gpucalls" in memory */
+#define PRELOAD_VERSION		 4		     /* of all that is in this file */
+#define PRELOAD_SLOTS		 1024 /* threads at one time; others use the common part */
+#define PRELOAD_SLOT_SERIES	 64   /* of a slot */
+#define PRELOAD_COMMON_SERIES	 1024
+#define PRELOAD_DETECTORS	 16   /* threads whose steps are looked for at one time */
+#define PRELOAD_ITERATIONS	 1024 /* the latest of a thread */
+#define PRELOAD_CONTROL_OFFSET	 4096
+#define PRELOAD_COMMON_OFFSET	 8192
+#define PRELOAD_SLOTS_OFFSET	 1646592
+#define PRELOAD_SLOT_BYTES	 110592
+#define PRELOAD_DETECTORS_OFFSET 114892800
+#define PRELOAD_DETECTOR_BYTES	 544768
+#define PRELOAD_BYTES		 123609088
 
 /* What the preload library could not count or publish, in preload_header.lost. */
 enum preload_loss {
@@ -59,7 +59,7 @@ enum preload_loss {
 	PRELOAD_LOST_COPIES_FULL = 4, /* functions of one more copy of a library: not wrapped */
 	PRELOAD_LOST_BOUND_PAST =
 		5, /* no calls, but loads of what probes have to count from then on */
-	PRELOAD_LOST_RHYTHMS_FULL = 6, /* no calls, but threads whose steps are not looked for */
+	PRELOAD_LOST_DETECTORS_FULL = 6, /* no calls, but threads whose steps are not looked for */
 	PRELOAD_LOSSES = 8,
 };
 
@@ -94,7 +94,7 @@ enum preload_control_flag {
 	PRELOAD_FULL = 1,	 /* report every call */
 	PRELOAD_NO_CALLS = 2,	 /* report none: counts only */
 	PRELOAD_STREAM_WORK = 4, /* calls that say that work on a stream is done, though NO_CALLS */
-	PRELOAD_STEPS = 8, /* threads keep calls and follow rhythms: see struct preload_rhythm */
+	PRELOAD_STEPS = 8, /* threads keep calls and follow periods: see struct preload_detector */
 };
 
 /*
@@ -175,24 +175,24 @@ struct preload_slot {
 	struct preload_series series[PRELOAD_SLOT_SERIES];
 };
 
-/* A step of a thread whose rhythm is known; as struct round_record. */
-struct preload_round {
+/* A step of a thread whose period is known; as struct iteration_record. */
+struct preload_iteration {
 	__u64 start_ktime_ns;
 	__u64 end_ktime_ns;
 };
 
 /*
  * Of a thread whose steps are looked for. The thread takes one, and the agent gives it back, in the way
- * of struct rhythm, which says who writes what; here the pid and tid are as in the process's own pid
+ * of struct step_detector, which says who writes what; here the pid and tid are as in the process's own pid
  * namespace, the area is 1 or 0, and the last return is always there. A round is written before it
  * is counted.
  */
-struct preload_rhythm {
-	struct rhythm rhythm;
-	__u64 rounds_made;
+struct preload_detector {
+	struct step_detector detector;
+	__u64 iterations_made;
 	__u8 padding[3896];
-	struct preload_round rounds[PRELOAD_ROUNDS];
-	struct rhythm_call calls[RHYTHM_CALLS];
+	struct preload_iteration iterations[PRELOAD_ITERATIONS];
+	struct detector_call calls[DETECTOR_CALLS];
 };
 
 /* A call that is reported, by its address, to a probe at otel_gpu_preload_call(). */
@@ -234,12 +234,14 @@ _Static_assert(PRELOAD_COMMON_OFFSET + sizeof(struct preload_common) == PRELOAD_
 	       "no gap");
 _Static_assert(sizeof(struct preload_slot) == PRELOAD_SLOT_BYTES && !(PRELOAD_SLOT_BYTES % 4096),
 	       "pages");
-_Static_assert(PRELOAD_SLOTS_OFFSET + PRELOAD_SLOTS * PRELOAD_SLOT_BYTES == PRELOAD_RHYTHMS_OFFSET,
+_Static_assert(PRELOAD_SLOTS_OFFSET + PRELOAD_SLOTS * PRELOAD_SLOT_BYTES ==
+		       PRELOAD_DETECTORS_OFFSET,
 	       "no gap");
-_Static_assert(sizeof(struct preload_rhythm) == PRELOAD_RHYTHM_BYTES &&
-		       !(PRELOAD_RHYTHM_BYTES % 4096),
+_Static_assert(sizeof(struct preload_detector) == PRELOAD_DETECTOR_BYTES &&
+		       !(PRELOAD_DETECTOR_BYTES % 4096),
 	       "pages");
-_Static_assert(PRELOAD_RHYTHMS_OFFSET + PRELOAD_RHYTHMS * PRELOAD_RHYTHM_BYTES == PRELOAD_BYTES,
+_Static_assert(PRELOAD_DETECTORS_OFFSET + PRELOAD_DETECTORS * PRELOAD_DETECTOR_BYTES ==
+		       PRELOAD_BYTES,
 	       "all");
 
 #endif

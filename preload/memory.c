@@ -110,7 +110,7 @@ static void leave_slot(void *slot)
 		return;
 	if (CONTROL->generation)
 		otel_gpu_preload_thread(NO_SLOT, preload_memory);
-	leave_rhythm();
+	leave_detector();
 	preload_self.slot = NULL;
 	preload_self.epoch = 0;
 	((struct preload_slot *)slot)->depth = 0;
@@ -249,8 +249,8 @@ void preload_begin_thread(void)
 
 	preload_self.slot = NULL;
 	preload_self.epoch = 0;
-	preload_self.rhythm = NULL;
-	preload_self.until_rhythm = 0;
+	preload_self.detector = NULL;
+	preload_self.until_detector = 0;
 	preload_self.until_retry = RETRY_CALLS;
 	/* Their handlers may make calls, and would wait for what this thread has begun. */
 	sigfillset(&every_signal);

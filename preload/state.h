@@ -28,12 +28,12 @@ struct self {
 	struct preload_slot *slot; /* NULL: none; the common part is used */
 	__u64 epoch;		   /* of the memory that the slot is in; 0: there is none */
 	struct own_clock clock;
-	volatile __u64 *sequence_name; /* see interruptions.h */
-	struct preload_rhythm *rhythm; /* NULL: it has none */
+	volatile __u64 *sequence_name;	   /* see interruptions.h */
+	struct preload_detector *detector; /* NULL: it has none */
 	__s32 device;
 	__u32 until_retry;
-	__u32 until_rhythm;	/* calls before it asks for one again */
-	__u8 is_withheld;	/* there was none */
+	__u32 until_detector;	/* calls before it asks for one again */
+	__u8 is_rate_limited;	/* there was none */
 	__u8 is_sampled;	/* the outermost open call is */
 	__u8 inside[MAX_DEPTH]; /* something in the open call was reported, or counted by a probe */
 	__u8 series[SERIES_HASHES]; /* number + 1 of a series in the slot, by the hash of its key */
@@ -46,13 +46,13 @@ extern HIDDEN struct guard *preload_guard;
 extern HIDDEN char *preload_memory;
 extern OWN struct self preload_self;
 
-#define HEADER	((struct preload_header *)preload_memory)
-#define CONTROL ((const volatile struct preload_control *)(preload_memory + PRELOAD_CONTROL_OFFSET))
-#define COMMON	((struct preload_common *)(preload_memory + PRELOAD_COMMON_OFFSET))
-#define SLOTS	((struct preload_slot *)(preload_memory + PRELOAD_SLOTS_OFFSET))
-#define RHYTHMS ((struct preload_rhythm *)(preload_memory + PRELOAD_RHYTHMS_OFFSET))
+#define HEADER	  ((struct preload_header *)preload_memory)
+#define CONTROL	  ((const volatile struct preload_control *)(preload_memory + PRELOAD_CONTROL_OFFSET))
+#define COMMON	  ((struct preload_common *)(preload_memory + PRELOAD_COMMON_OFFSET))
+#define SLOTS	  ((struct preload_slot *)(preload_memory + PRELOAD_SLOTS_OFFSET))
+#define DETECTORS ((struct preload_detector *)(preload_memory + PRELOAD_DETECTORS_OFFSET))
 
-#define NO_SLOT ((const struct preload_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
+#define NO_SLOT	  ((const struct preload_slot *)~0ULL) /* see bpf/core/tasks.bpf.h */
 
 void preload_count_loss(enum preload_loss loss);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps of threads that do not tell them: calls are kept, and rounds of a rhythm reported. */
+/* Steps of threads that do not tell them: calls are kept, and iterations of a period reported. */
 #ifndef OTEL_GPU_PRELOAD_STEP_DETECTION_H
 #define OTEL_GPU_PRELOAD_STEP_DETECTION_H
 
@@ -12,87 +12,88 @@
 #include "row.h"
 #include "state.h"
 
-static __attribute__((noinline)) void claim_rhythm(const struct preload_slot *slot)
+static __attribute__((noinline)) void claim_detector(const struct preload_slot *slot)
 {
-	if (preload_self.until_rhythm) {
-		preload_self.until_rhythm--;
+	if (preload_self.until_detector) {
+		preload_self.until_detector--;
 		return;
 	}
-	for (__u32 i = 0; i < PRELOAD_RHYTHMS; i++) {
-		struct rhythm *rhythm = &RHYTHMS[i].rhythm;
+	for (__u32 i = 0; i < PRELOAD_DETECTORS; i++) {
+		struct step_detector *detector = &DETECTORS[i].detector;
 		__u32 nobody = 0;
 
-		if (!__atomic_compare_exchange_n(&rhythm->tid, &nobody, slot->tid, false,
+		if (!__atomic_compare_exchange_n(&detector->tid, &nobody, slot->tid, false,
 						 __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			continue;
-		rhythm->area = 1;
-		__atomic_store_n(&rhythm->pid, HEADER->pid, __ATOMIC_RELEASE);
-		preload_self.rhythm = &RHYTHMS[i];
+		detector->area = 1;
+		__atomic_store_n(&detector->pid, HEADER->pid, __ATOMIC_RELEASE);
+		preload_self.detector = &DETECTORS[i];
 		return;
 	}
-	if (!preload_self.is_withheld)
-		preload_count_loss(PRELOAD_LOST_RHYTHMS_FULL);
-	preload_self.is_withheld = true;
-	preload_self.until_rhythm = RHYTHM_AGAIN_CALLS;
+	if (!preload_self.is_rate_limited)
+		preload_count_loss(PRELOAD_LOST_DETECTORS_FULL);
+	preload_self.is_rate_limited = true;
+	preload_self.until_detector = DETECTOR_AGAIN_CALLS;
 }
 
-/* The rhythm has it that a round is over, which ended when the call before returned. */
-static inline void report_round(struct preload_rhythm *own, __u64 end_ktime_ns)
+/* The period has it that an iteration is over, which ended when the call before returned. */
+static inline void report_iteration(struct preload_detector *own, __u64 end_ktime_ns)
 {
-	own->rounds[own->rounds_made % PRELOAD_ROUNDS] = (struct preload_round){
-		.start_ktime_ns = own->rhythm.start_ktime_ns,
+	own->iterations[own->iterations_made % PRELOAD_ITERATIONS] = (struct preload_iteration){
+		.start_ktime_ns = own->detector.start_ktime_ns,
 		.end_ktime_ns = end_ktime_ns,
 	};
-	__atomic_store_n(&own->rounds_made, own->rounds_made + 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&own->iterations_made, own->iterations_made + 1, __ATOMIC_RELEASE);
 }
 
-static inline void follow_rhythm(struct preload_rhythm *own, const struct row *row, __u8 copy_kind,
-				 __u16 symbol, __u64 start_ktime_ns, __u64 now_ktime_ns)
+static inline void follow_detector(struct preload_detector *own, const struct row *row,
+				   __u8 copy_kind, __u16 symbol, __u64 start_ktime_ns,
+				   __u64 now_ktime_ns)
 {
-	struct rhythm *rhythm = &own->rhythm;
-	__u64 returned_ktime_ns = rhythm->last_return_ktime_ns;
-	__u32 kept = *(volatile __u32 *)&rhythm->kept;
+	struct step_detector *detector = &own->detector;
+	__u64 returned_ktime_ns = detector->last_return_ktime_ns;
+	__u32 kept = *(volatile __u32 *)&detector->kept;
 
-	rhythm->made++;
+	detector->made++;
 	if (!returned_ktime_ns)
 		returned_ktime_ns = start_ktime_ns;
-	if (rhythm->area && kept < RHYTHM_CALLS) {
+	if (detector->area && kept < DETECTOR_CALLS) {
 		own->calls[kept].start_ktime_ns = start_ktime_ns;
 		describe_call(&own->calls[kept], row->api, copy_kind, symbol,
 			      start_ktime_ns - returned_ktime_ns);
-		__atomic_store_n(&rhythm->kept, kept + 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&detector->kept, kept + 1, __ATOMIC_RELEASE);
 	}
-	if (rhythm->start_mask && !is_same_again(rhythm, symbol)) {
-		if (rhythm->is_over)
-			report_round(own, returned_ktime_ns);
-		take_turn(rhythm, symbol, returned_ktime_ns);
+	if (detector->start_mask && !is_same_again(detector, symbol)) {
+		if (detector->is_over)
+			report_iteration(own, returned_ktime_ns);
+		advance_detector(detector, symbol, returned_ktime_ns);
 	}
-	rhythm->last_return_ktime_ns = now_ktime_ns;
+	detector->last_return_ktime_ns = now_ktime_ns;
 }
 
 /* Whether anybody wants to know of this thread's next call. */
-static inline bool has_wanted_rhythm(const struct preload_slot *slot)
+static inline bool has_wanted_detector(const struct preload_slot *slot)
 {
-	const struct rhythm *rhythm;
+	const struct step_detector *detector;
 
 	if (!(CONTROL->flags & PRELOAD_STEPS) || !CONTROL->generation)
 		return false;
-	if (unlikely(!preload_self.rhythm))
-		claim_rhythm(slot);
-	if (!preload_self.rhythm)
+	if (unlikely(!preload_self.detector))
+		claim_detector(slot);
+	if (!preload_self.detector)
 		return false;
-	rhythm = &preload_self.rhythm->rhythm;
-	return rhythm->start_mask ||
-	       (rhythm->area && *(volatile __u32 *)&rhythm->kept < RHYTHM_CALLS);
+	detector = &preload_self.detector->detector;
+	return detector->start_mask ||
+	       (detector->area && *(volatile __u32 *)&detector->kept < DETECTOR_CALLS);
 }
 
 /* The thread ends. */
-static inline void leave_rhythm(void)
+static inline void leave_detector(void)
 {
-	if (!preload_self.rhythm)
+	if (!preload_self.detector)
 		return;
-	__atomic_store_n(&preload_self.rhythm->rhythm.has_ended, 1, __ATOMIC_RELEASE);
-	preload_self.rhythm = NULL;
+	__atomic_store_n(&preload_self.detector->detector.has_ended, 1, __ATOMIC_RELEASE);
+	preload_self.detector = NULL;
 }
 
 #endif

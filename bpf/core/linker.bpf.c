@@ -137,7 +137,7 @@ __noinline int scan_path(__u32 has_cuda)
 }
 
 /* Go on to the next library of a list. Returns 1 at its end. */
-static __noinline long look_forward(__u32 step, __u64 *library)
+static __noinline long walk_forward(__u32 step, __u64 *library)
 {
 	__u64 next = 0;
 
@@ -150,7 +150,7 @@ static __noinline long look_forward(__u32 step, __u64 *library)
 /* New libraries are at the end of a list. */
 __noinline __u64 find_last(__u64 library)
 {
-	REPEAT(MAX_LIBRARIES, look_forward, &library);
+	REPEAT(MAX_LIBRARIES, walk_forward, &library);
 	return library;
 }
 
@@ -162,7 +162,7 @@ struct walk_back {
 };
 
 /* Look at one library, and go on to the one before. Returns 1 where the walk ends. */
-static __noinline long look_back(__u32 step, struct walk_back *back)
+static __noinline long walk_back(__u32 step, struct walk_back *back)
 {
 	__u32 zero = 0, seen = 1;
 	struct walk *walk = bpf_map_lookup_elem(&walks, &zero);
@@ -206,7 +206,7 @@ __noinline int find_new(__u64 last, __u32 news)
 {
 	struct walk_back back = {.library = last, .news = news};
 
-	REPEAT(MAX_NEW_LIBRARIES, look_back, &back);
+	REPEAT(MAX_NEW_LIBRARIES, walk_back, &back);
 	return back.news;
 }
 

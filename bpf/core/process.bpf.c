@@ -102,7 +102,7 @@ static __noinline int send_last_waits(const struct thread *thread, struct proces
 		    kept->end_ktime_ns - kept->start_ktime_ns < settings.stall_floor_ns)
 			continue;
 		if (!admit(process, 0, now_ktime_ns)) {
-			count(COUNTER_SPANS_WITHHELD_RATE);
+			count(COUNTER_SPANS_RATE_LIMITED);
 			continue;
 		}
 		send_wait_context(thread, &kept->context, kept->start_ktime_ns, kept->end_ktime_ns);
@@ -178,16 +178,16 @@ int sched_process_fork(__u64 *ctx)
 }
 
 /* The thread ends, or becomes another program. */
-static __noinline int leave_rhythm(struct thread *thread)
+static __noinline int leave_detector(struct thread *thread)
 {
-	struct rhythm *rhythm = rhythm_of(thread);
+	struct step_detector *detector = detector_of(thread);
 
-	if (!rhythm)
+	if (!detector)
 		return 0;
-	if (rhythm->is_over && rhythm->start_mask)
-		send_round(rhythm, thread->rhythm - 1, thread->rhythm_return_ktime_ns);
-	rhythm->last_return_ktime_ns = thread->rhythm_return_ktime_ns;
-	rhythm->has_ended = 1;
+	if (detector->is_over && detector->start_mask)
+		send_iteration(detector, thread->detector - 1, thread->step_return_ktime_ns);
+	detector->last_return_ktime_ns = thread->step_return_ktime_ns;
+	detector->has_ended = 1;
 	return 0;
 }
 
@@ -215,7 +215,7 @@ int sched_process_exec(__u64 *ctx)
 		forget_thread(old_tid);
 	thread = find_thread(tid);
 	if (thread) {
-		leave_rhythm(thread);
+		leave_detector(thread);
 		pass_on_cpu(thread, process->program_ktime_ns, 0);
 		end_account(thread);
 	}
@@ -293,7 +293,7 @@ int sched_process_exit(__u64 *ctx)
 		signal = READ_KERNEL(task, exit_code) & SIGNAL_OF_EXIT;
 		if (thread->depth && signal)
 			send_killed_call(thread, task, signal, bpf_ktime_get_ns());
-		leave_rhythm(thread);
+		leave_detector(thread);
 		pass_on_cpu(thread, bpf_ktime_get_ns(), 0);
 		end_account(thread);
 		forget_thread(tid);

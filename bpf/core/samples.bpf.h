@@ -354,7 +354,7 @@ static __always_inline void sample_stall(struct thread *thread, struct task_stru
 	if (!admit_to(&thread->stall_samples_arrival_ktime_ns, now_ktime_ns,
 		      settings.stall_samples_interval_ns,
 		      STALL_SAMPLE_BURST * settings.stall_samples_interval_ns)) {
-		count(COUNTER_SAMPLES_WITHHELD);
+		count(COUNTER_SAMPLES_RATE_LIMITED);
 		return;
 	}
 	registers = (struct pt_regs *)bpf_task_pt_regs(task);

@@ -85,7 +85,7 @@ __weak __noinline int is_counted_by_preload(struct thread *thread, __u32 api)
 	program_ktime_ns = bpf_map_lookup_elem(&preloaded, &pid);
 	if (!program_ktime_ns || *program_ktime_ns != thread->program_ktime_ns)
 		return false;
-	if (!look_at_slot(thread))
+	if (!read_preload_view(thread))
 		return true;
 	depth = view->depth;
 	/* Deeper ones are counted, and not published. */
@@ -170,7 +170,7 @@ int enter_call(struct pt_regs *ctx)
 		forget_intervals(thread);
 		/* The preload library follows what it counts. */
 		if (settings.finds_steps && !thread->preload_slot)
-			note_rhythm(thread, call);
+			note_step_call(thread, call);
 	}
 	thread->depth++;
 	return 0;
@@ -271,7 +271,7 @@ int exit_call(struct pt_regs *ctx)
 			send_call(thread, call, sample_call(ctx, thread, now_ktime_ns),
 				  call->start_ktime_ns + duration_ns);
 		else
-			count(COUNTER_SPANS_WITHHELD_RATE);
+			count(COUNTER_SPANS_RATE_LIMITED);
 	}
 	if (thread->depth == 1) {
 		now_ktime_ns = pass_on_cpu(thread, now_ktime_ns, 0);
@@ -281,9 +281,9 @@ int exit_call(struct pt_regs *ctx)
 		thread->gap_span_id = 0;
 		if (is_in_span(thread))
 			note_gap_context(thread);
-		if (thread->in_rhythm)
-			thread->rhythm_return_ktime_ns = now_ktime_ns;
-		thread->in_rhythm = 0;
+		if (thread->counts_in_step)
+			thread->step_return_ktime_ns = now_ktime_ns;
+		thread->counts_in_step = 0;
 	}
 	thread->depth--;
 	return 0;

@@ -91,7 +91,7 @@ __weak __noinline int choose_gap(struct thread *thread, __u32 next_api, __u64 no
 	if (may_send(thread, CHOICE_SLOW, now_ktime_ns))
 		send_gap(thread, next_api, CHOICE_SLOW, now_ktime_ns);
 	else
-		count(COUNTER_SPANS_WITHHELD_RATE);
+		count(COUNTER_SPANS_RATE_LIMITED);
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Rhythms of threads, and what is sent of them: see struct rhythm. */
+/* StepDetectors of threads, and what is sent of them: see struct step_detector. */
 #ifndef OTEL_GPU_BPF_CUDA_ITERATIONS_H
 #define OTEL_GPU_BPF_CUDA_ITERATIONS_H
 
@@ -9,51 +9,53 @@
 #include "core/tasks.bpf.h"
 #include "events.h"
 
-#define ROUND_INTERVAL_NS 1000000
-#define ROUND_BURST_NS	  1000000000
+#define ITERATION_INTERVAL_NS 1000000
+#define ITERATION_BURST_NS    1000000000
 
 /* Shared with the agent, which maps both. Who has one is found without looking for it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_RHYTHMS);
+	__uint(max_entries, MAX_STEP_DETECTORS);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct rhythm);
-} rhythms __weak SEC(".maps");
+	__type(value, struct step_detector);
+} step_detectors __weak SEC(".maps");
 
-/* Of each area RHYTHM_CALLS. */
+/* Of each area DETECTOR_CALLS. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, RHYTHM_AREAS *RHYTHM_CALLS);
+	__uint(max_entries, DETECTOR_AREAS *DETECTOR_CALLS);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct rhythm_call);
-} rhythm_calls __weak SEC(".maps");
+	__type(value, struct detector_call);
+} detector_calls __weak SEC(".maps");
 
-static __always_inline struct rhythm *rhythm_of(const struct thread *thread)
+static __always_inline struct step_detector *detector_of(const struct thread *thread)
 {
-	__u32 index = thread->rhythm - 1;
+	__u32 index = thread->detector - 1;
 
-	return bpf_map_lookup_elem(&rhythms, &index);
+	return bpf_map_lookup_elem(&step_detectors, &index);
 }
 
-static __noinline int send_round(struct rhythm *rhythm, __u32 index, __u64 end_ktime_ns)
+static __noinline int send_iteration(struct step_detector *detector, __u32 index,
+				     __u64 end_ktime_ns)
 {
-	struct round_record *record;
+	struct iteration_record *record;
 
-	if (!admit_to(&rhythm->arrival_ktime_ns, end_ktime_ns, ROUND_INTERVAL_NS, ROUND_BURST_NS)) {
-		count(COUNTER_ROUNDS_WITHHELD);
+	if (!admit_to(&detector->arrival_ktime_ns, end_ktime_ns, ITERATION_INTERVAL_NS,
+		      ITERATION_BURST_NS)) {
+		count(COUNTER_STEPS_RATE_LIMITED);
 		return 0;
 	}
-	record = RESERVE_EVENT(rhythm->pid, record);
+	record = RESERVE_EVENT(detector->pid, record);
 	if (!record) {
 		count(COUNTER_LOST_RING_FULL);
 		return 0;
 	}
-	fill_header(&record->header, RECORD_ROUND, sizeof(*record), end_ktime_ns,
-		    rhythm->program_ktime_ns, rhythm->pid, rhythm->tid);
-	record->start_ktime_ns = rhythm->start_ktime_ns;
-	record->rhythm = index;
+	fill_header(&record->header, RECORD_ITERATION, sizeof(*record), end_ktime_ns,
+		    detector->program_ktime_ns, detector->pid, detector->tid);
+	record->start_ktime_ns = detector->start_ktime_ns;
+	record->detector = index;
 	record->padding = 0;
 	bpf_get_current_comm(record->comm, COMM_BYTES);
 	bpf_ringbuf_submit(record, wakeup_flags());

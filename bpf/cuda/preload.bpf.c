@@ -170,7 +170,7 @@ static __always_inline void send_if_chosen(struct pt_regs *ctx, struct thread *t
 	if (may_send(thread, choices, end_ktime_ns))
 		send_call(thread, call, sample_call(ctx, thread, end_ktime_ns), end_ktime_ns);
 	else
-		count(COUNTER_SPANS_WITHHELD_RATE);
+		count(COUNTER_SPANS_RATE_LIMITED);
 }
 
 /* A thread that is here has come back to its CPU, before anything that it publishes since. */

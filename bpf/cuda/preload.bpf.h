@@ -52,7 +52,7 @@ __weak __noinline int sync_preload(struct thread *thread)
 	struct open_call *call;
 	bool is_over;
 
-	if (!thread || !look_at_slot(thread))
+	if (!thread || !read_preload_view(thread))
 		return 0;
 	published = view->depth < MAX_DEPTH ? view->depth : MAX_DEPTH;
 	is_over = published == 1 && view->last_return_ktime_ns > view->calls[0].start_ktime_ns;

@@ -54,7 +54,7 @@ int report_range(struct pt_regs *ctx)
 	if (thread)
 		thread->ranges_address = told.published_address;
 	if (told.left_out && told.left_out < MAX_LEFT_OUT)
-		count_many(COUNTER_RANGES_WITHHELD, told.left_out);
+		count_many(COUNTER_RANGES_RATE_LIMITED, told.left_out);
 	shift_ns = now_ktime_ns - told.now_ns;
 	if (shift_ns < MAX_DELAY_NS)
 		shift_ns = 0;

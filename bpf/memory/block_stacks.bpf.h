@@ -154,14 +154,14 @@ __weak __noinline int admit_stack(__u32 pid, __u64 now_ktime_ns)
 		if (user && !admit_to(&user->block_stack_arrival_ktime_ns, now_ktime_ns,
 				      4 * interval_ns, BLOCK_STACKS_BURST / 2 * interval_ns)) {
 			__sync_fetch_and_add(&process->shares.refused[SHARE_BLOCK_STACKS], 1);
-			count(COUNTER_BLOCK_STACKS_WITHHELD);
+			count(COUNTER_BLOCK_STACKS_RATE_LIMITED);
 			return false;
 		}
 	}
 	if (admit_to(&block_stack_arrival_ktime_ns, now_ktime_ns, interval_ns,
 		     BLOCK_STACKS_BURST * interval_ns))
 		return true;
-	count(COUNTER_BLOCK_STACKS_WITHHELD);
+	count(COUNTER_BLOCK_STACKS_RATE_LIMITED);
 	return false;
 }
 

@@ -136,7 +136,7 @@ static __noinline __u64 hold_block(struct pt_regs *ctx, const struct thread *thr
 		stack = is_admitted ? STACK_OF_ONE | mix(block.ktime_ns, thread->tid) : 0;
 	}
 	if (!stack)
-		totals->withheld_bytes += block.size_bytes;
+		totals->rate_limited_bytes += block.size_bytes;
 	holder.stack = stack;
 	held = find_holder(&holder);
 	if (!held) {

@@ -94,7 +94,7 @@ static __always_inline bool admit_failure(__u64 now_ktime_ns)
 	if (admit_to(&out_of_memory_arrival_ktime_ns, now_ktime_ns, OUT_OF_MEMORY_INTERVAL_NS,
 		     OUT_OF_MEMORY_BURST_NS))
 		return true;
-	count(COUNTER_OUT_OF_MEMORY_WITHHELD);
+	count(COUNTER_OUT_OF_MEMORY_RATE_LIMITED);
 	return false;
 }
 

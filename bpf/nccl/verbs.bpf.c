@@ -72,7 +72,7 @@ static __noinline int send_event(struct process *process, const struct event_own
 		return 0;
 	if (!admit_to(&process->event_arrival_ktime_ns, now_ktime_ns, EVENT_INTERVAL_NS,
 		      EVENT_BURST_NS)) {
-		count(COUNTER_SPANS_WITHHELD_RATE);
+		count(COUNTER_SPANS_RATE_LIMITED);
 		return 0;
 	}
 	record = RESERVE_EVENT(owner->pid, record);

@@ -312,19 +312,19 @@ int tcp_retransmit_skb(__u64 *ctx)
 	struct sock *sk = (struct sock *)ctx[0];
 	__u32 zero = 0, id;
 	/* A context switch, which has its looks there too, does not come in between. */
-	struct resource *look = bpf_map_lookup_elem(&resource_looks, &zero), *known;
+	struct resource *scratch = bpf_map_lookup_elem(&resource_scratch, &zero), *known;
 
-	if (!look)
+	if (!scratch)
 		return 0;
-	begin_look(look);
-	look->identity.family = READ_KERNEL(sk, __sk_common.skc_family);
-	look->identity.socket_type = SOCK_STREAM;
-	read_addresses(look, sk, true);
-	if (!look->identity.is_remote)
+	clear_scratch(scratch);
+	scratch->identity.family = READ_KERNEL(sk, __sk_common.skc_family);
+	scratch->identity.socket_type = SOCK_STREAM;
+	read_addresses(scratch, sk, true);
+	if (!scratch->identity.is_remote)
 		return 0;
-	id = id_of(&look->identity);
+	id = id_of(&scratch->identity);
 	known = bpf_map_lookup_elem(&resources, &id);
-	if (known && is_same(&known->identity, &look->identity))
+	if (known && is_same(&known->identity, &scratch->identity))
 		__sync_fetch_and_add(&known->retransmits, 1);
 	return 0;
 }

@@ -223,7 +223,7 @@ int cpu_tick(struct bpf_perf_event_data *ctx)
 	if ((one_in > 1 && bpf_get_prandom_u32() % one_in) ||
 	    !admit_to(&cpu_sample_arrival_ktime_ns, now_ktime_ns, settings.cpu_sample_interval_ns,
 		      CPU_SAMPLE_BURST * settings.cpu_sample_interval_ns)) {
-		count(COUNTER_CPU_SAMPLES_WITHHELD);
+		count(COUNTER_CPU_SAMPLES_RATE_LIMITED);
 		return 0;
 	}
 	if (is_in_user) {

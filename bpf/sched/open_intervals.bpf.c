@@ -22,7 +22,7 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
-static __always_inline __s32 look_at_stack(struct task_struct *task)
+static __always_inline __s32 kernel_stack_of(struct task_struct *task)
 {
 	__u32 room = ROOM_OF_OTHERS, frames;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
@@ -46,7 +46,7 @@ static __always_inline void book_waiting(struct thread *thread, struct task_stru
 		runnable_ktime_ns = now_ktime_ns;
 	if (runnable_ktime_ns > from_ktime_ns) {
 		if (key.kernel_stack < 0 && now_ktime_ns - thread->off_ktime_ns >= STACK_FLOOR_NS)
-			key.kernel_stack = look_at_stack(task);
+			key.kernel_stack = kernel_stack_of(task);
 		book(&key, thread->comm, runnable_ktime_ns - from_ktime_ns, 0, 0);
 		from_ktime_ns = runnable_ktime_ns;
 	}

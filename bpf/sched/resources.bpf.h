@@ -125,7 +125,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct resource);
-} resource_looks __weak SEC(".maps");
+} resource_scratch __weak SEC(".maps");
 
 static __always_inline enum descriptor_place descriptor_place_of(__s32 system_call)
 {
@@ -192,23 +192,23 @@ static __always_inline __u64 ready_file(struct file *set)
 	return (__u64)(file ? file : set);
 }
 
-static __always_inline struct sock *identify_socket(struct resource *look, struct file *file,
+static __always_inline struct sock *identify_socket(struct resource *scratch, struct file *file,
 						    bool in_place)
 {
 	struct socket *socket = TYPED(LOAD(file, private_data), struct socket);
 	struct sock *sk = LOAD(socket, sk);
 
-	look->identity.family = LOAD(sk, __sk_common.skc_family);
-	look->identity.socket_type = LOAD(socket, type);
-	if (look->identity.family == AF_INET || look->identity.family == AF_INET6) {
-		read_addresses(look, sk, in_place);
-		if (look->identity.is_remote)
-			be_known_by_peer(&look->identity);
+	scratch->identity.family = LOAD(sk, __sk_common.skc_family);
+	scratch->identity.socket_type = LOAD(socket, type);
+	if (scratch->identity.family == AF_INET || scratch->identity.family == AF_INET6) {
+		read_addresses(scratch, sk, in_place);
+		if (scratch->identity.is_remote)
+			be_known_by_peer(&scratch->identity);
 	}
 	return sk;
 }
 
-static __always_inline void describe_local_socket(struct resource *look, struct sock *sk)
+static __always_inline void describe_local_socket(struct resource *scratch, struct sock *sk)
 {
 	struct unix_sock *own = (void *)sk, *peer;
 
@@ -216,33 +216,33 @@ static __always_inline void describe_local_socket(struct resource *look, struct 
 		return;
 	peer = (void *)BPF_CORE_READ(own, peer);
 	if (peer)
-		look->peer_inode =
+		scratch->peer_inode =
 			BPF_CORE_READ((struct sock *)peer, sk_socket, file, f_inode, i_ino);
-	if (!read_unix_path(look->path, own) && peer)
-		read_unix_path(look->path, peer);
+	if (!read_unix_path(scratch->path, own) && peer)
+		read_unix_path(scratch->path, peer);
 }
 
-static __always_inline void describe_file(struct resource *look, struct file *file)
+static __always_inline void describe_file(struct resource *scratch, struct file *file)
 {
 	struct super_block *file_system = BPF_CORE_READ(file, f_inode, i_sb);
 
-	bpf_probe_read_kernel_str(look->file_system, FILE_SYSTEM_BYTES,
+	bpf_probe_read_kernel_str(scratch->file_system, FILE_SYSTEM_BYTES,
 				  BPF_CORE_READ(file_system, s_type, name));
-	bpf_probe_read_kernel_str(look->subtype, FILE_SYSTEM_BYTES,
+	bpf_probe_read_kernel_str(scratch->subtype, FILE_SYSTEM_BYTES,
 				  BPF_CORE_READ(file_system, s_subtype));
-	look->special_device = BPF_CORE_READ(file, f_inode, i_rdev);
-	copy_path(look->path, file);
+	scratch->special_device = BPF_CORE_READ(file, f_inode, i_rdev);
+	copy_path(scratch->path, file);
 }
 
-/* Add this CPU's look under its id, if it is not there. Returns 0 if there is no room for it. */
-static __always_inline struct resource *add_resource(__u32 id, const struct resource *look)
+/* Add what this CPU found under its id, if it is not there. Returns 0 if there is no room for it. */
+static __always_inline struct resource *add_resource(__u32 id, const struct resource *scratch)
 {
 	struct resource *known;
 
 	/* BPF_NOEXIST: another CPU may have met the same. */
-	bpf_map_update_elem(&resources, &id, look, BPF_NOEXIST);
+	bpf_map_update_elem(&resources, &id, scratch, BPF_NOEXIST);
 	known = bpf_map_lookup_elem(&resources, &id);
-	return known && is_same(&known->identity, &look->identity) ? known : NULL;
+	return known && is_same(&known->identity, &scratch->identity) ? known : NULL;
 }
 
 /* What stands in the account for many: a file system, or a family of sockets. */
@@ -256,10 +256,10 @@ static __always_inline void generalize(struct resource_identity *identity)
 }
 
 /* Describe what was met for the first time, and add it. */
-static __always_inline struct resource *meet(const struct thread *thread, struct resource *look,
+static __always_inline struct resource *meet(const struct thread *thread, struct resource *scratch,
 					     __u32 id, struct file *file, struct sock *sk)
 {
-	struct resource_identity general = look->identity;
+	struct resource_identity general = scratch->identity;
 	struct process *process = find_process(thread->pid);
 	struct resource *known;
 	__u32 shared = id;
@@ -268,69 +268,69 @@ static __always_inline struct resource *meet(const struct thread *thread, struct
 		generalize(&general);
 		shared = id_of(&general);
 	}
-	look->program_ktime_ns = thread->program_ktime_ns;
-	look->pid = thread->pid;
-	look->shared = shared;
-	look->peer_inode = 0;
-	look->retransmits = 0;
-	look->special_device = 0;
-	__builtin_memset(look->file_system, 0, FILE_SYSTEM_BYTES);
-	__builtin_memset(look->subtype, 0, FILE_SYSTEM_BYTES);
-	__builtin_memset(look->path, 0, PATH_BYTES);
+	scratch->program_ktime_ns = thread->program_ktime_ns;
+	scratch->pid = thread->pid;
+	scratch->shared = shared;
+	scratch->peer_inode = 0;
+	scratch->retransmits = 0;
+	scratch->special_device = 0;
+	__builtin_memset(scratch->file_system, 0, FILE_SYSTEM_BYTES);
+	__builtin_memset(scratch->subtype, 0, FILE_SYSTEM_BYTES);
+	__builtin_memset(scratch->path, 0, PATH_BYTES);
 	if (!sk)
-		describe_file(look, file);
-	else if (look->identity.family == AF_UNIX)
-		describe_local_socket(look, sk);
-	known = add_resource(id, look);
+		describe_file(scratch, file);
+	else if (scratch->identity.family == AF_UNIX)
+		describe_local_socket(scratch, sk);
+	known = add_resource(id, scratch);
 	if (shared != id && !bpf_map_lookup_elem(&resources, &shared)) {
-		look->identity = general;
-		look->inode = 0;
-		look->peer_inode = 0;
-		look->special_device = 0;
-		look->local_port = 0;
-		__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
-		__builtin_memset(look->path, 0, PATH_BYTES);
-		add_resource(shared, look);
+		scratch->identity = general;
+		scratch->inode = 0;
+		scratch->peer_inode = 0;
+		scratch->special_device = 0;
+		scratch->local_port = 0;
+		__builtin_memset(scratch->local_address, 0, ADDRESS_BYTES);
+		__builtin_memset(scratch->path, 0, PATH_BYTES);
+		add_resource(shared, scratch);
 	}
 	return known;
 }
 
-static __always_inline void begin_look(struct resource *look)
+static __always_inline void clear_scratch(struct resource *scratch)
 {
-	__builtin_memset(&look->identity, 0, sizeof(look->identity));
-	__builtin_memset(look->local_address, 0, ADDRESS_BYTES);
-	look->local_port = 0;
+	__builtin_memset(&scratch->identity, 0, sizeof(scratch->identity));
+	__builtin_memset(scratch->local_address, 0, ADDRESS_BYTES);
+	scratch->local_port = 0;
 }
 
 /* Find out what a file is, and note it in the thread. */
-static __always_inline int look_at_file(struct thread *thread, __u64 address, bool in_place)
+static __always_inline int identify_file(struct thread *thread, __u64 address, bool in_place)
 {
 	struct file *file;
 	__u32 zero = 0, id, type;
-	struct resource *look = bpf_map_lookup_elem(&resource_looks, &zero), *known;
+	struct resource *scratch = bpf_map_lookup_elem(&resource_scratch, &zero), *known;
 	struct sock *sk = NULL;
 	bool is_of_set;
 
-	if (!thread || !look)
+	if (!thread || !scratch)
 		return 0;
 	is_of_set = descriptor_place_of(thread->system_call) == DESCRIPTOR_EPOLL;
 	if (is_of_set)
 		address = ready_file((void *)address);
 	file = TYPED(address, struct file);
-	begin_look(look);
-	look->inode = LOAD(file, f_inode, i_ino);
-	look->mode = LOAD(file, f_inode, i_mode);
-	look->identity.inode = look->inode;
-	look->identity.operations = (__u64)LOAD(file, f_op);
-	look->identity.device = LOAD(file, f_inode, i_sb, s_dev);
-	type = look->mode & FILE_TYPE;
+	clear_scratch(scratch);
+	scratch->inode = LOAD(file, f_inode, i_ino);
+	scratch->mode = LOAD(file, f_inode, i_mode);
+	scratch->identity.inode = scratch->inode;
+	scratch->identity.operations = (__u64)LOAD(file, f_op);
+	scratch->identity.device = LOAD(file, f_inode, i_sb, s_dev);
+	type = scratch->mode & FILE_TYPE;
 	if (type == FILE_SOCKET)
-		sk = identify_socket(look, file, in_place);
-	id = id_of(&look->identity);
+		sk = identify_socket(scratch, file, in_place);
+	id = id_of(&scratch->identity);
 	known = bpf_map_lookup_elem(&resources, &id);
 	if (!known)
-		known = meet(thread, look, id, (void *)address, sk);
-	else if (!is_same(&known->identity, &look->identity))
+		known = meet(thread, scratch, id, (void *)address, sk);
+	else if (!is_same(&known->identity, &scratch->identity))
 		known = NULL;
 	if (!known) {
 		count(COUNTER_LOST_RESOURCE);
@@ -341,10 +341,10 @@ static __always_inline int look_at_file(struct thread *thread, __u64 address, bo
 	if (is_of_set)
 		return 0;
 	/* What a datagram is sent to may be somebody else the next time. */
-	if (!sk || look->identity.socket_type == SOCK_STREAM)
+	if (!sk || scratch->identity.socket_type == SOCK_STREAM)
 		thread->last_file = address;
 	thread->last_inode = (__u64)LOAD(file, f_inode);
-	thread->last_inode_number = look->inode;
+	thread->last_inode_number = scratch->inode;
 	thread->last_resource = id;
 	thread->last_shared_resource = known->shared;
 	if (type != FILE_REGULAR && type != FILE_FOLDER)
@@ -356,14 +356,14 @@ static __always_inline int look_at_file(struct thread *thread, __u64 address, bo
  * Global functions, so that the verifier walks each once; with the address as a number, as such a
  * function takes no pointer to a file.
  */
-__weak __noinline int look_by_copies(struct thread *thread, __u64 address)
+__weak __noinline int identify_by_copies(struct thread *thread, __u64 address)
 {
-	return look_at_file(thread, address, false);
+	return identify_file(thread, address, false);
 }
 
-__weak __noinline int look_in_place(struct thread *thread, __u64 address)
+__weak __noinline int identify_in_place(struct thread *thread, __u64 address)
 {
-	return look_at_file(thread, address, true);
+	return identify_file(thread, address, true);
 }
 
 /* An address is soon that of another file; then its inode is another one, or has another number. */
@@ -425,9 +425,9 @@ static __always_inline void note_resource(struct thread *thread, struct task_str
 	if (!file)
 		return;
 	if (in_place)
-		look_in_place(thread, (__u64)file);
+		identify_in_place(thread, (__u64)file);
 	else
-		look_by_copies(thread, (__u64)file);
+		identify_by_copies(thread, (__u64)file);
 }
 
 #endif

@@ -83,20 +83,20 @@ static __always_inline bool is_loopback(const __u8 *address, bool is_v6)
 }
 
 /* Fill in the addresses of an Internet socket: IPv4 as its four bytes. */
-static __always_inline void read_addresses(struct resource *look, struct sock *sk, bool in_place)
+static __always_inline void read_addresses(struct resource *scratch, struct sock *sk, bool in_place)
 {
-	struct resource_identity *identity = &look->identity;
-	__u8 *remote = identity->remote_address, *local = look->local_address;
+	struct resource_identity *identity = &scratch->identity;
+	__u8 *remote = identity->remote_address, *local = scratch->local_address;
 	struct sock_common *common = &sk->__sk_common;
 	bool is_v6 = identity->family == AF_INET6 && bpf_core_field_exists(common->skc_v6_daddr);
 	__u64 *remote_words = (__u64 *)remote, *local_words = (__u64 *)local;
 
 	identity->remote_port = __builtin_bswap16(LOAD(sk, __sk_common.skc_dport));
-	look->local_port = LOAD(sk, __sk_common.skc_num);
+	scratch->local_port = LOAD(sk, __sk_common.skc_num);
 	identity->is_listening = identity->socket_type == SOCK_STREAM &&
 				 LOAD(sk, __sk_common.skc_state) == TCP_LISTEN;
 	if (identity->is_listening)
-		identity->local_port = look->local_port;
+		identity->local_port = scratch->local_port;
 	if (is_v6) {
 		bpf_core_read(remote, ADDRESS_BYTES, &common->skc_v6_daddr);
 		bpf_core_read(local, ADDRESS_BYTES, &common->skc_v6_rcv_saddr);

@@ -43,7 +43,7 @@ static __noinline int send_long_stall(struct thread *thread, __u64 runnable_ktim
 	if (!process || process->flags & PROCESS_NO_SPANS)
 		return 0;
 	if (!admit(process, 0, now_ktime_ns)) {
-		count(COUNTER_SPANS_WITHHELD_RATE);
+		count(COUNTER_SPANS_RATE_LIMITED);
 		return 0;
 	}
 	interval.user_stack = send_stall_sample(thread);
@@ -124,7 +124,7 @@ static __always_inline void notice_running(struct thread *thread, struct task_st
 	count(COUNTER_SWITCHES_REPAIRED);
 	from_ktime_ns =
 		now_ktime_ns - (READ_KERNEL(task, se.sum_exec_runtime) - thread->runtime_ns);
-	if (look_at_slot(thread)) {
+	if (read_preload_view(thread)) {
 		ran_ktime_ns = view_of(thread)->last_return_ktime_ns;
 		if (ran_ktime_ns > thread->off_ktime_ns && ran_ktime_ns < from_ktime_ns)
 			from_ktime_ns = ran_ktime_ns;

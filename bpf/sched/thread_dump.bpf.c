@@ -42,14 +42,14 @@ struct bpf_iter__task {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct look_key);
+	__type(key, struct thread_dump_key);
 	__type(value, __u64);
-} looked_at SEC(".maps");
+} threads_to_dump SEC(".maps");
 
-struct look_room {
-	struct look_record look;
+struct dump_buffer {
+	struct thread_dump_record dump;
 	struct sample sample;
-	__u8 more[LOOK_COPY_BYTES - STALL_COPY_BYTES];
+	__u8 more[THREAD_DUMP_COPY_BYTES - STALL_COPY_BYTES];
 };
 
 /* Only the agent looks, at one thread at a time. */
@@ -57,59 +57,59 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct look_room);
-} look_rooms SEC(".maps");
+	__type(value, struct dump_buffer);
+} dump_buffers SEC(".maps");
 
 static __always_inline __u64 *find_wanted(__u32 pid, __u32 tid)
 {
-	struct look_key key = {.pid = pid, .tid = 0};
-	__u64 *program_ktime_ns = bpf_map_lookup_elem(&looked_at, &key);
+	struct thread_dump_key key = {.pid = pid, .tid = 0};
+	__u64 *program_ktime_ns = bpf_map_lookup_elem(&threads_to_dump, &key);
 
 	if (program_ktime_ns)
 		return program_ktime_ns;
 	key.tid = tid;
-	return bpf_map_lookup_elem(&looked_at, &key);
+	return bpf_map_lookup_elem(&threads_to_dump, &key);
 }
 
 /* What it does, and since when. */
-static __always_inline void look_at_state(struct look_record *look, struct task_struct *task)
+static __always_inline void dump_state(struct thread_dump_record *dump, struct task_struct *task)
 {
 	struct task_struct *self = bpf_get_current_task_btf();
 
-	look->task_state = task_state(task);
-	look->state = look->task_state ? STATE_BLOCKED : STATE_RUN_QUEUE;
+	dump->task_state = task_state(task);
+	dump->state = dump->task_state ? STATE_BLOCKED : STATE_RUN_QUEUE;
 	if (READ_KERNEL(task, on_cpu)) {
-		look->state = STATE_ON_CPU;
-		look->flags |= LOOK_LATE;
+		dump->state = STATE_ON_CPU;
+		dump->flags |= THREAD_DUMP_LATE;
 	}
 	if (!bpf_core_field_exists(task->sched_info.last_arrival))
 		return;
-	look->clock_behind_ns = look->header.ktime_ns - READ_KERNEL(self, sched_info.last_arrival);
-	look->since_clock_ns = look->state == STATE_RUN_QUEUE
+	dump->clock_behind_ns = dump->header.ktime_ns - READ_KERNEL(self, sched_info.last_arrival);
+	dump->since_clock_ns = dump->state == STATE_RUN_QUEUE
 				       ? READ_KERNEL(task, sched_info.last_queued)
 				       : READ_KERNEL(task, sched_info.last_arrival);
 	/* It left the CPU when it had run for as long as that turn took. */
-	if (look->state == STATE_BLOCKED && look->since_clock_ns)
-		look->since_clock_ns += READ_KERNEL(task, se.sum_exec_runtime) -
+	if (dump->state == STATE_BLOCKED && dump->since_clock_ns)
+		dump->since_clock_ns += READ_KERNEL(task, se.sum_exec_runtime) -
 					READ_KERNEL(task, se.prev_sum_exec_runtime);
 }
 
-static __always_inline void look_at_calls(struct look_record *look, __u32 tid)
+static __always_inline void dump_calls(struct thread_dump_record *dump, __u32 tid)
 {
 	struct thread *thread = find_thread(tid);
 	__u32 depth;
 
-	if (!thread || thread->program_ktime_ns != look->header.program_ktime_ns)
+	if (!thread || thread->program_ktime_ns != dump->header.program_ktime_ns)
 		return;
-	look->flags |= LOOK_FOLLOWED;
+	dump->flags |= THREAD_DUMP_FOLLOWED;
 	depth = thread->depth;
 	for (__u32 i = 0; i < MAX_DEPTH && i < depth; i++) {
-		look->stack_pointers[i] = thread->calls[i].stack_pointer;
-		look->open_calls = i + 1;
+		dump->stack_pointers[i] = thread->calls[i].stack_pointer;
+		dump->open_calls = i + 1;
 	}
 }
 
-static __always_inline __s32 look_at_kernel_stack(struct task_struct *task)
+static __always_inline __s32 dump_kernel_stack(struct task_struct *task)
 {
 	__u32 room = ROOM_OF_OTHERS;
 	struct kernel_stack *walk = bpf_map_lookup_elem(&stack_walk, &room);
@@ -131,8 +131,8 @@ static __always_inline __s32 system_call_of(const struct pt_regs *registers)
 }
 
 /* Returns how many bytes the sample takes. */
-static __always_inline __u32 look_at_user(struct look_room *room, struct task_struct *task,
-					  const struct pt_regs *registers)
+static __always_inline __u32 dump_user(struct dump_buffer *room, struct task_struct *task,
+				       const struct pt_regs *registers)
 {
 	struct place place = place_of(registers);
 	struct sample *sample = &room->sample;
@@ -158,20 +158,20 @@ static __always_inline __u32 look_at_user(struct look_room *room, struct task_st
 		     frames * sizeof(struct python_frame) + returns * sizeof(struct saved_return);
 	if (head_bytes > sizeof(struct sample_record))
 		return 0;
-	stack_bytes = copy_stack(task, (__u8 *)sample + head_bytes, LOOK_COPY_BYTES,
+	stack_bytes = copy_stack(task, (__u8 *)sample + head_bytes, THREAD_DUMP_COPY_BYTES,
 				 place.stack_pointer, stack_size(task, place.stack_pointer));
 	record->stack_bytes = stack_bytes;
 	return head_bytes + stack_bytes;
 }
 
 SEC("iter.s/task")
-int look_at_thread(struct bpf_iter__task *ctx)
+int dump_thread(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct pt_regs *registers;
 	struct sample_record *record;
-	struct look_record *look;
-	struct look_room *room;
+	struct thread_dump_record *dump;
+	struct dump_buffer *room;
 	__u64 *program_ktime_ns;
 	__u32 zero = 0, pid, tid, bytes;
 
@@ -180,38 +180,39 @@ int look_at_thread(struct bpf_iter__task *ctx)
 	pid = pid_of(task);
 	tid = tid_of(task);
 	program_ktime_ns = pid && tid ? find_wanted(pid, tid) : NULL;
-	room = bpf_map_lookup_elem(&look_rooms, &zero);
+	room = bpf_map_lookup_elem(&dump_buffers, &zero);
 	/* A thread of the kernel, or one that has ended, has no memory. */
 	if (!program_ktime_ns || !room || !READ_SELDOM(task, mm))
 		return 0;
-	look = &room->look;
+	dump = &room->dump;
 	record = &room->sample.record;
-	__builtin_memset(look, 0, sizeof(*look));
+	__builtin_memset(dump, 0, sizeof(*dump));
 	__builtin_memset(record, 0, __builtin_offsetof(struct sample_record, python_frames));
-	fill_header(&look->header, RECORD_LOOK, 0, bpf_ktime_get_ns(), *program_ktime_ns, pid, tid);
-	fill_header(&record->header, RECORD_SAMPLE, 0, look->header.ktime_ns, *program_ktime_ns,
+	fill_header(&dump->header, RECORD_THREAD_DUMP, 0, bpf_ktime_get_ns(), *program_ktime_ns,
 		    pid, tid);
-	READ_COMM(look->comm, task);
-	look_at_state(look, task);
-	look_at_calls(look, tid);
+	fill_header(&record->header, RECORD_SAMPLE, 0, dump->header.ktime_ns, *program_ktime_ns,
+		    pid, tid);
+	READ_COMM(dump->comm, task);
+	dump_state(dump, task);
+	dump_calls(dump, tid);
 	registers = (struct pt_regs *)bpf_task_pt_regs(task);
-	look->system_call = -1;
-	look->kernel_stack = -1;
-	if (look->state != STATE_ON_CPU) {
-		look->kernel_stack = look_at_kernel_stack(task);
-		look->system_call = system_call_of(registers);
+	dump->system_call = -1;
+	dump->kernel_stack = -1;
+	if (dump->state != STATE_ON_CPU) {
+		dump->kernel_stack = dump_kernel_stack(task);
+		dump->system_call = system_call_of(registers);
 	}
 	bytes = __builtin_offsetof(struct sample_record, python_frames);
 	if (are_of_user(registers))
-		bytes = look_at_user(room, task, registers);
+		bytes = dump_user(room, task, registers);
 	else
-		look->flags |= LOOK_NO_USER;
+		dump->flags |= THREAD_DUMP_NO_USER;
 	/* It came to a CPU, or left it, meanwhile: its registers are another moment's. */
 	if (READ_KERNEL(task, on_cpu))
-		look->flags |= LOOK_LATE;
+		dump->flags |= THREAD_DUMP_LATE;
 	record->header.size = bytes;
-	bytes += sizeof(*look);
-	look->header.size = bytes;
+	bytes += sizeof(*dump);
+	dump->header.size = bytes;
 	if (bytes <= sizeof(*room))
 		bpf_seq_write(READ_KERNEL(ctx->meta, seq), room, bytes);
 	return 0;

@@ -131,8 +131,8 @@ static __always_inline void end_by(struct wait_link *link, __u32 pid, __u32 tid,
 }
 
 /* Look at one of the waker's links. Returns whether what is small is now a part. */
-__weak __noinline int look_at_link(struct division *division, struct thread *thread,
-				   const struct thread *waker, __u32 number)
+__weak __noinline int follow_link(struct division *division, struct thread *thread,
+				  const struct thread *waker, __u32 number)
 {
 	__u64 length_ns, overlap_ns, blocked_ns, waited_ns;
 	const struct wait_link *link;
@@ -228,7 +228,7 @@ __weak __noinline int divide_wait(struct thread *thread, const struct thread *wa
 			}
 		}
 		for (__u32 i = 0; i < MAX_LINKS; i++) {
-			if (look_at_link(division, thread, waker, waker->next_link + i))
+			if (follow_link(division, thread, waker, waker->next_link + i))
 				book_part(division, &key, thread, waker);
 		}
 		division->small_ns += division->run_queue_ns;

@@ -17,7 +17,7 @@ _BLOCK_KIND = wire.RECORD_BLOCK_STACK.to_bytes(2, "little")
 _FAILURE_KIND = wire.RECORD_OUT_OF_MEMORY.to_bytes(2, "little")
 _CPU_SAMPLE_KIND = wire.RECORD_CPU_SAMPLE.to_bytes(2, "little")
 _STEP_KIND = wire.RECORD_STEP.to_bytes(2, "little")
-_ROUND_KIND = wire.RECORD_ROUND.to_bytes(2, "little")
+_ITERATION_KIND = wire.RECORD_ITERATION.to_bytes(2, "little")
 _STALL_FIELDS = ("kernel_stack", "resource", "culprit_pid", "ktime_ns", "runnable_ktime_ns")
 _KERNEL_STACK, _RESOURCE, _CULPRIT, _END, _RUNNABLE = map(
     wire.STALL_RECORD.fields.index, _STALL_FIELDS
@@ -51,7 +51,7 @@ class RecordCompletion:
         self._faults = faults
         self._rarer: Mapping[bytes, Callable[[bytes], Iterable[bytes]]] = {
             _FAILURE_KIND: self._place_failure,
-            _ROUND_KIND: snapshots.steps.take,
+            _ITERATION_KIND: snapshots.steps.take,
             _STEP_KIND: self._pass_step,
         }
 

@@ -125,7 +125,7 @@ class Session:
         self._missed_starts = MissedStarts(programs.lose)
         self._ending = Ending()
         self._stalls = process_memory.stalls()
-        self._early_calls = EarlyCalls(lambda: programs.looks, self._user_stacks)
+        self._early_calls = EarlyCalls(lambda: programs.thread_dumps, self._user_stacks)
         self._watchlist = Watchlist(
             programs,
             config,
@@ -280,8 +280,8 @@ class Session:
         with self._faults.at("discovery"):
             yield from self._watchlist.discover()
         self._adjust_sampling()
-        with self._faults.at("looks"):
-            yield from self._look()
+        with self._faults.at("thread_dumps"):
+            yield from self._dump_threads()
         # Rates are differences of two readings. This is the first one, now that probes are placed.
         yield from self._snapshot()
         self._host_metrics.start()
@@ -324,12 +324,12 @@ class Session:
         schedule.every(_TICKS_INTERVAL_S, "probes", self._watchlist.let_ask)
         schedule.at_each_turn("probes", self._watchlist.take_late)
         schedule.every(_COMMUNICATORS_INTERVAL_S, "communicators", self._snapshots.communicators)
-        schedule.at_each_turn("looks", self._look)
+        schedule.at_each_turn("thread_dumps", self._dump_threads)
         schedule.at_each_turn("device_faults", self._host_metrics.faults.read)
         schedule.every(_TICKS_INTERVAL_S, "devices", self._host_metrics.devices)
         schedule.at_each_turn("introductions", self._watchlist.describe_some)
         schedule.every(_TICKS_INTERVAL_S, "memory_reads", self._count_stalls)
-        schedule.at_each_turn("rounds", self._snapshots.steps.read_rounds)
+        schedule.at_each_turn("iterations", self._snapshots.steps.read_iterations)
         schedule.at_each_turn("culprits", self._snapshots.culprits.describe_some)
         return schedule
 
@@ -481,7 +481,7 @@ class Session:
             },
         )
 
-    def _look(self) -> Iterator[bytes]:
+    def _dump_threads(self) -> Iterator[bytes]:
         yield from self._early_calls.run(self._watchlist.programs)
 
     def _batched(self, records: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -135,8 +135,8 @@ def load_programs(args: Namespace, config: Config, started: Started) -> Iterator
     # After the fork of the command, which keeps its own limit.
     allow_open_files(_OPEN_FILES)
     # A command and its children are watched from their start.
-    looks = bool(args.all or args.pid or args.cgroup)
-    with Programs(config, watch_all=args.all, looks=looks) as programs:
+    thread_dumps = bool(args.all or args.pid or args.cgroup)
+    with Programs(config, watch_all=args.all, thread_dumps=thread_dumps) as programs:
         if started.guard:
             started.guard.watch(programs.processes.fd)
         collect_rarely()

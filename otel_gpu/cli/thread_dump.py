@@ -1,4 +1,4 @@
-"""The body of ``stacks --now``: one look at all threads of some processes."""
+"""The body of ``stacks --now``: one dump of all threads of some processes."""
 
 import platform
 import time
@@ -36,9 +36,9 @@ from otel_gpu.wire.symbol_records import Stack, UserStack
 from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
-_LOOKS_AT_INTERPRETER = 5
+_TRIES_OF_INTERPRETER = 5
 # A thread that runs is at another place at its next tick.
-_MORE_LOOKS = 5
+_MORE_DUMPS = 5
 _TICK_S = 0.01
 # So that we have just come to a CPU, which is what the scheduler's clock is known by.
 _NAP_S = 0.001
@@ -70,21 +70,21 @@ def dump_threads(config: Config, pids: Sequence[int]) -> ThreadsReport:
     Look once at all threads of some processes.
 
     Raises:
-        HostError: This kernel or this user allows no looks.
+        HostError: This kernel or this user allows no thread dumps.
         OtelGpuError: One of them has no threads.
     """
     with ThreadDumper(config) as onlooker:
-        return _Round(onlooker, pids).report()
+        return _DumpRound(onlooker, pids).report()
 
 
 class _ResolvedThread(NamedTuple):
-    look: ThreadDump
+    dump: ThreadDump
     stack: int
     complete: bool
     calls: tuple[str, ...]
 
 
-class _Round:
+class _DumpRound:
     def __init__(self, onlooker: ThreadDumper, pids: Sequence[int]) -> None:
         self._onlooker = onlooker
         # Any number will do: no other image of these processes is seen.
@@ -102,21 +102,21 @@ class _Round:
         whom = {(pid, WHOLE_PROCESS): self._program_ktime_ns for pid in self._pids}
         time.sleep(_NAP_S)
         unix_ns, begin_ns = time.time_ns(), kernel_clock.ktime_ns()
-        found = self._look(whom)
+        found = self._dump(whom)
         for pid in self._pids:
             if not any(key[0] == pid for key in found):
                 raise OtelGpuError(f"process {pid} has no visible thread", hint=_UNSEEN)
         # What runs may have been on its way from one place to another.
-        for _ in range(_MORE_LOOKS):
+        for _ in range(_MORE_DUMPS):
             doubtful = {
                 key: self._program_ktime_ns
                 for key, looked in found.items()
-                if looked.look.is_late and looked.look.sample and not looked.complete
+                if looked.dump.is_late and looked.dump.sample and not looked.complete
             }
             if not doubtful:
                 break
             time.sleep(_TICK_S)
-            found |= self._look(doubtful)
+            found |= self._dump(doubtful)
         names = {pid: process_name(pid) for pid in self._pids}
         took_ns = kernel_clock.ktime_ns() - begin_ns
         threads = [self._thread(looked) for looked in found.values()]
@@ -131,7 +131,7 @@ class _Round:
                 "run as root, or grant CAP_SYS_PTRACE"
             )
         interpreters = Interpreters(self._onlooker)
-        for _ in range(_LOOKS_AT_INTERPRETER):
+        for _ in range(_TRIES_OF_INTERPRETER):
             interpreters.examine(pid, self._program_ktime_ns, mapped)
             if not interpreters.reasons:
                 break
@@ -141,44 +141,44 @@ class _Round:
         ]
         self._user_stacks.processes.learn((pid, self._program_ktime_ns), mapped)
 
-    def _look(self, whom: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
-        looks, codes = self._onlooker.take(whom)
+    def _dump(self, whom: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
+        dumps, codes = self._onlooker.take(whom)
         for code in codes:
             self._user_stacks.take(code)
-        return {(look.pid, look.tid): self._resolve(look) for look in looks}
+        return {(dump.pid, dump.tid): self._resolve(dump) for dump in dumps}
 
-    def _resolve(self, look: ThreadDump) -> _ResolvedThread:
-        if not look.sample:
-            return _ResolvedThread(look, 0, complete=False, calls=())
-        resolved = self._user_stacks.resolve_thread(look.sample)
+    def _resolve(self, dump: ThreadDump) -> _ResolvedThread:
+        if not dump.sample:
+            return _ResolvedThread(dump, 0, complete=False, calls=())
+        resolved = self._user_stacks.resolve_thread(dump.sample)
         for event in decode(resolved.records, Counter()):
             if isinstance(event, UserStack):
                 self._table.learn(event)
-        calls = self._user_stacks.open_calls(look.sample).calls
+        calls = self._user_stacks.open_calls(dump.sample).calls
         names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
-        return _ResolvedThread(look, resolved.stack, resolved.complete, names)
+        return _ResolvedThread(dump, resolved.stack, resolved.complete, names)
 
     def _thread(self, looked: _ResolvedThread) -> ThreadNow:
-        look = looked.look
-        state = THREAD_STATES[look.state]
-        for event in decode(self._kernel_stacks.describe(look.kernel_stack), Counter()):
+        dump = looked.dump
+        state = THREAD_STATES[dump.state]
+        for event in decode(self._kernel_stacks.describe(dump.kernel_stack), Counter()):
             if isinstance(event, Stack):
                 self._functions[event.kernel_stack] = event.functions
-        functions = self._functions.get(look.kernel_stack, ())
+        functions = self._functions.get(dump.kernel_stack, ())
         reason = WaitReason.NONE
         if state == ThreadState.BLOCKED:
-            flags = wire.STALL_FAULT if look.system_call < 0 else 0
-            kernels = find_reason(functions, look.system_call, flags, platform.machine())
+            flags = wire.STALL_FAULT if dump.system_call < 0 else 0
+            kernels = find_reason(functions, dump.system_call, flags, platform.machine())
             reason = refine_reason(kernels, self._table.rules_of(looked.stack))
         return ThreadNow(
-            look.pid,
-            look.tid,
-            look.comm.decode(errors="replace"),
+            dump.pid,
+            dump.tid,
+            dump.comm.decode(errors="replace"),
             state,
             reason,
-            not look.task_state & _UNINTERRUPTIBLE,
-            look.ktime_ns - look.since_ktime_ns if look.since_ktime_ns else None,
-            look.is_late,
+            not dump.task_state & _UNINTERRUPTIBLE,
+            dump.ktime_ns - dump.since_ktime_ns if dump.since_ktime_ns else None,
+            dump.is_late,
             looked.calls,
             self._table.find(looked.stack),
             functions,

@@ -16,8 +16,8 @@ from otel_gpu.enrich.identity.cut_programs import CutPrograms
 from otel_gpu.explain.chains import Chain
 from otel_gpu.limits.recent import Recent
 
-WITHHELD_RATE = "rate"
-WITHHELD_TRACE = "trace_full"
+LIMIT_OF_RATE = "rate"
+LIMIT_OF_TRACE = "trace_full"
 
 # One call has one effect, or two if it hung and returned. Calls that it made inside have their own.
 CHAINS_PER_TRACE = 16
@@ -31,7 +31,7 @@ class Decision(NamedTuple):
     """A chain, and why it is rate-limited; empty: it is kept."""
 
     chain: Chain
-    withheld: str = ""
+    limited: str = ""
 
 
 class _Entry(NamedTuple):
@@ -82,9 +82,9 @@ class ChainBudget:
             of_trace = (
                 entry for entry in entries if entry.chain.effect.trace_id == effect.trace_id
             )
-            yield self._give_up(entries, min(of_trace), WITHHELD_TRACE)
+            yield self._give_up(entries, min(of_trace), LIMIT_OF_TRACE)
         elif len(entries) > self._per_second:
-            yield self._give_up(entries, self._find_least(entries), WITHHELD_RATE)
+            yield self._give_up(entries, self._find_least(entries), LIMIT_OF_RATE)
         while len(self._seconds) > _MAX_SECONDS:
             yield from self._decide(min(self._seconds))
 

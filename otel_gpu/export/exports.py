@@ -204,10 +204,10 @@ class Exports:
             spans = causal.chain_spans(chain, origin, self._exported.find, self._stacks.place)
             self._add(map(self._limits.apply, spans))
 
-    def withhold_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: str, count: int) -> None:
         """Count causal chains that become no spans."""
         if self._explains:
-            name = semconv.METRIC_OTEL_GPU_CHAINS_WITHHELD
+            name = semconv.METRIC_OTEL_GPU_CHAINS_RATE_LIMITED
             self._metrics.count(name, semconv.REASON, reason, count)
 
     def _wants(self, chain: Chain) -> bool:

@@ -238,14 +238,14 @@ REASON_VALUES: Mapping[int, str] = _named(wire.COUNTER_NAMES, "counter_lost_") |
     wire.COUNTER_LOST_STACK: "stacks_full",
     wire.COUNTER_LOST_RESOURCE: "resources_full",
     wire.COUNTER_LOST_PYTHON: "python_frames",
-    wire.COUNTER_SAMPLES_WITHHELD: "rate",
-    wire.COUNTER_CPU_SAMPLES_WITHHELD: "budget",
-    wire.COUNTER_OUT_OF_MEMORY_WITHHELD: "failure_rate",
-    wire.COUNTER_SPANS_WITHHELD_RATE: "rate",
-    wire.COUNTER_RANGES_WITHHELD: "range_rate",
-    wire.COUNTER_BLOCK_STACKS_WITHHELD: "rate",
-    wire.COUNTER_RHYTHMS_WITHHELD: "threads",
-    wire.COUNTER_ROUNDS_WITHHELD: "rate",
+    wire.COUNTER_SAMPLES_RATE_LIMITED: "rate",
+    wire.COUNTER_CPU_SAMPLES_RATE_LIMITED: "budget",
+    wire.COUNTER_OUT_OF_MEMORY_RATE_LIMITED: "failure_rate",
+    wire.COUNTER_SPANS_RATE_LIMITED: "rate",
+    wire.COUNTER_RANGES_RATE_LIMITED: "range_rate",
+    wire.COUNTER_BLOCK_STACKS_RATE_LIMITED: "rate",
+    wire.COUNTER_STEP_THREADS_RATE_LIMITED: "threads",
+    wire.COUNTER_STEPS_RATE_LIMITED: "rate",
 }
 OTEL_GPU_PROBE_TYPE_VALUES: Mapping[int, str] = {
     wire.COUNTER_PROBE_ENTRIES: "entry",
@@ -368,16 +368,22 @@ METRIC_PROCESS_FORKS = Instrument("process.forks", "{fork}")
 METRIC_OTEL_GPU_RECORDS_LOST = Instrument("otel_gpu.records.lost", "{record}")
 METRIC_OTEL_GPU_RECORDS_REJECTED = Instrument("otel_gpu.records.rejected", "{record}")
 METRIC_OTEL_GPU_SPANS_CHOSEN = Instrument("otel_gpu.spans.chosen", "{span}")
-METRIC_OTEL_GPU_SPANS_WITHHELD = Instrument("otel_gpu.spans.withheld", "{span}")
+METRIC_OTEL_GPU_SPANS_RATE_LIMITED = Instrument("otel_gpu.spans.rate_limited", "{span}")
 METRIC_OTEL_GPU_TIMES_FOLDED = Instrument("otel_gpu.times.folded", "{time}")
 METRIC_OTEL_GPU_STACKS_TAKEN = Instrument("otel_gpu.stacks.taken", "{stack}")
-METRIC_OTEL_GPU_STACKS_WITHHELD = Instrument("otel_gpu.stacks.withheld", "{stack}")
+METRIC_OTEL_GPU_STACKS_RATE_LIMITED = Instrument("otel_gpu.stacks.rate_limited", "{stack}")
 METRIC_OTEL_GPU_CPU_SAMPLES_TAKEN = Instrument("otel_gpu.cpu_samples.taken", "{sample}")
-METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD = Instrument("otel_gpu.cpu_samples.withheld", "{sample}")
+METRIC_OTEL_GPU_CPU_SAMPLES_RATE_LIMITED = Instrument(
+    "otel_gpu.cpu_samples.rate_limited", "{sample}"
+)
 METRIC_OTEL_GPU_BLOCK_STACKS_TAKEN = Instrument("otel_gpu.block_stacks.taken", "{stack}")
-METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD = Instrument("otel_gpu.block_stacks.withheld", "{stack}")
-METRIC_OTEL_GPU_STEPS_WITHHELD = Instrument("otel_gpu.steps.withheld", "{step}")
-METRIC_OTEL_GPU_STEPS_THREADS_WITHHELD = Instrument("otel_gpu.steps.threads.withheld", "{thread}")
+METRIC_OTEL_GPU_BLOCK_STACKS_RATE_LIMITED = Instrument(
+    "otel_gpu.block_stacks.rate_limited", "{stack}"
+)
+METRIC_OTEL_GPU_STEPS_RATE_LIMITED = Instrument("otel_gpu.steps.rate_limited", "{step}")
+METRIC_OTEL_GPU_STEPS_THREADS_RATE_LIMITED = Instrument(
+    "otel_gpu.steps.threads.rate_limited", "{thread}"
+)
 METRIC_OTEL_GPU_MEMORY_COVERAGE = Instrument("otel_gpu.memory.coverage", "1", "gauge")
 METRIC_OTEL_GPU_MEMORY_UNPLACED = Instrument("otel_gpu.memory.unplaced", "By")
 METRIC_OTEL_GPU_STACKS_RESOLVED = Instrument("otel_gpu.stacks.resolved", "{stack}")
@@ -385,7 +391,7 @@ METRIC_OTEL_GPU_STACKS_DISTINCT = Instrument("otel_gpu.stacks.distinct", "{stack
 METRIC_OTEL_GPU_STACKS_DROPPED = Instrument("otel_gpu.stacks.dropped", "{stack}")
 METRIC_OTEL_GPU_SYMBOLS_DROPPED = Instrument("otel_gpu.symbols.dropped", "{symbol}")
 METRIC_OTEL_GPU_CHAINS = Instrument("otel_gpu.chains", "{chain}")
-METRIC_OTEL_GPU_CHAINS_WITHHELD = Instrument("otel_gpu.chains.withheld", "{chain}")
+METRIC_OTEL_GPU_CHAINS_RATE_LIMITED = Instrument("otel_gpu.chains.rate_limited", "{chain}")
 METRIC_OTEL_GPU_INCIDENTS = Instrument("otel_gpu.incidents", "{incident}")
 METRIC_OTEL_GPU_SPANS_DROPPED = Instrument("otel_gpu.spans.dropped", "{span}")
 METRIC_OTEL_GPU_SERIES_DROPPED = Instrument("otel_gpu.series.dropped", "{series}")
@@ -480,16 +486,16 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.records.lost": "Events that the kernel side observed and could not count or deliver.",
     "otel_gpu.records.rejected": "Malformed records.",
     "otel_gpu.spans.chosen": "Calls, gaps and stalls that the kernel side delivered to become spans.",
-    "otel_gpu.spans.withheld": "Rate-limited calls, gaps, stalls and NVTX ranges: they qualified for a span and got none.",
+    "otel_gpu.spans.rate_limited": "Rate-limited calls, gaps, stalls and NVTX ranges: they qualified for a span and got none.",
     "otel_gpu.times.folded": "Intervals counted without details, such as the culprit, because the table of thread times was full.",
     "otel_gpu.stacks.taken": "User stacks that the kernel side captured: of recorded calls, of threads that left the CPU, and of threads on a CPU.",
-    "otel_gpu.stacks.withheld": "Rate-limited user stacks: they were not captured.",
+    "otel_gpu.stacks.rate_limited": "Rate-limited user stacks: they were not captured.",
     "otel_gpu.cpu_samples.taken": "Samples of threads on a CPU.",
-    "otel_gpu.cpu_samples.withheld": "Rate-limited ticks of the sampling clocks that found a watched thread. The remaining samples weigh more, so that their sum stays right.",
+    "otel_gpu.cpu_samples.rate_limited": "Rate-limited ticks of the sampling clocks that found a watched thread. The remaining samples weigh more, so that their sum stays right.",
     "otel_gpu.block_stacks.taken": "Stacks of device memory blocks that the kernel side sent, one for each new code location.",
-    "otel_gpu.block_stacks.withheld": "Rate-limited stacks of device memory blocks. It is unknown where these bytes were allocated.",
-    "otel_gpu.steps.withheld": "Rate-limited steps, of threads that make more of them than the agent follows.",
-    "otel_gpu.steps.threads.withheld": "Threads without step detection, because there are too many threads.",
+    "otel_gpu.block_stacks.rate_limited": "Rate-limited stacks of device memory blocks. It is unknown where these bytes were allocated.",
+    "otel_gpu.steps.rate_limited": "Rate-limited steps, of threads that make more of them than the agent follows.",
+    "otel_gpu.steps.threads.rate_limited": "Threads without step detection, because there are too many threads.",
     "otel_gpu.memory.coverage": "Share of an allocator's reports whose total equals what was observed until then.",
     "otel_gpu.memory.unplaced": "Bytes of device memory from an allocator whose code location is unknown.",
     "otel_gpu.stacks.resolved": "Calls, stalls and CPU samples whose stack was found.",
@@ -497,7 +503,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "otel_gpu.stacks.dropped": "User stacks that were captured and not used, or missed.",
     "otel_gpu.symbols.dropped": "Unusable symbol records of user stacks. Their frames have no name.",
     "otel_gpu.chains": "Causal chains that became spans.",
-    "otel_gpu.chains.withheld": "Rate-limited causal chains: they did not become spans.",
+    "otel_gpu.chains.rate_limited": "Rate-limited causal chains: they did not become spans.",
     "otel_gpu.incidents": "Incidents that became spans.",
     "otel_gpu.spans.dropped": "Finished spans that were not exported.",
     "otel_gpu.series.dropped": "Series of ended processes that were evicted before their export.",

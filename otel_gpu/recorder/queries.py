@@ -21,7 +21,7 @@ from otel_gpu.recorder.tables.columns import MAX_JSON
 
 MAX_ROWS = 1_000_000
 _MIB = 1 << 20
-_STEPS_BETWEEN_LOOKS = 100
+_STEPS_BETWEEN_CHECKS = 100
 _MAX_VALUE_BYTES = 2 * MAX_JSON
 _MEMORY_BYTES = 256 * _MIB
 _MAX_COLUMNS = 256
@@ -110,7 +110,7 @@ def _guard(connection: sqlite3.Connection, deadline_s: float) -> None:
     connection.create_function("replace", 3, _replace, deterministic=True)
     for limit, value in _ENGINE_LIMITS.items():
         connection.setlimit(limit, value)
-    connection.set_progress_handler(lambda: time.monotonic() > deadline_s, _STEPS_BETWEEN_LOOKS)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline_s, _STEPS_BETWEEN_CHECKS)
     connection.set_authorizer(_authorize)
 
 

@@ -156,7 +156,7 @@ class StoreWriter:
         self._batch.add("chains", chain_row(seq, chain, self._names), end_unix_ns)
         self._add_causes(seq, chain.causes)
 
-    def withhold_chains(self, reason: str, count: int) -> None:
+    def limit_chains(self, reason: str, count: int) -> None:
         """Count causal chains that are not kept."""
         self._lost[CHAINS + reason] += count
 

@@ -14,11 +14,11 @@ NO_CALLS: Final = "No CUDA call was counted."
 
 # Of threads, as the agent counts them.
 _WITHOUT_STEPS: Final[Mapping[str, str]] = {
-    "no_rounds": "do not repeat themselves",
+    "no_iterations": "do not repeat themselves",
     "by_chance": "repeat themselves no more than in any order",
-    "no_edges": "do not tell where a round of them begins and ends",
+    "no_edges": "do not tell where an iteration of them begins and ends",
     "unsure": "make rounds that are too unlike each other",
-    "too_short": "make rounds of less than a millisecond",
+    "too_short": "make iterations of less than a millisecond",
     "lost": "do not make any more the steps that were found",
 }
 
@@ -33,7 +33,7 @@ _OVER_SHARE: Final[Mapping[str, str]] = {
     "kernel_stacks": "waits have no kernel stack",
     "lifecycle_ring": "forks, execs, ends, libraries, devices and kernels are not known",
     "ring": "records of spans found no room",
-    "spans": "spans were withheld",
+    "spans": "spans were rate-limited",
     "block_stacks": "stacks of blocks of device memory were not taken",
     "chains": "slow or failed calls and gaps were not explained",
     "export_queue": "spans, log records or profiles were dropped from the export queue",
@@ -162,15 +162,15 @@ def _describe_over_share(agent: AgentReadings) -> Iterator[str]:
 
 def _notes_on_the_capture(agent: AgentReadings) -> Iterator[str]:
     yield from describe_losses(agent)
-    if withheld := agent.counters.get("counter_spans_withheld_rate", 0):
+    if limited := agent.counters.get("counter_spans_rate_limited", 0):
         yield (
-            f"{count_of(withheld, 'span')} withheld by the rate limit: these calls are "
+            f"{count_of(limited, 'span')} rate-limited: these calls are "
             "counted, but if they were slow, why is not known."
         )
-    if withheld := agent.counters.get("counter_rhythms_withheld", 0):
-        yield f"Steps were not looked for in {count_of(withheld, 'thread')}: there is room for 64 at one time."
-    if withheld := agent.counters.get("counter_rounds_withheld", 0):
-        yield f"{count_of(withheld, 'step')} withheld by the rate limit, of 1,000 in a second of a thread."
+    if limited := agent.counters.get("counter_step_threads_rate_limited", 0):
+        yield f"Steps were not looked for in {count_of(limited, 'thread')}: there is room for 64 at one time."
+    if limited := agent.counters.get("counter_steps_rate_limited", 0):
+        yield f"{count_of(limited, 'step')} rate-limited, of 1,000 in a second of a thread."
     switches = agent.counters.get("counter_scheduler_switches", 0)
     repaired = agent.counters.get("counter_switches_repaired", 0)
     if repaired > _REPAIRED_SHARE * switches:

@@ -29,18 +29,18 @@ TEXT_BYTES = 512
 LINE_TABLE_BYTES = 16384
 STACK_COPY_BYTES = 32768
 STALL_COPY_BYTES = 8192
-LOOK_COPY_BYTES = 24576
+THREAD_DUMP_COPY_BYTES = 24576
 STATE_NONE = 255
 FUNCTION_BYTES = 1024
 FILE_SYSTEM_BYTES = 16
 ADDRESS_BYTES = 16
 STEP_NAME_BYTES = 32
-MAX_RHYTHMS = 64
-RHYTHM_AREAS = 8
-RHYTHM_CALLS = 32768
+MAX_STEP_DETECTORS = 64
+DETECTOR_AREAS = 8
+DETECTOR_CALLS = 32768
 FOLDED_BY_NAME = 2
-RHYTHM_HISTORY = 4
-RHYTHM_PATTERNS = 4
+DETECTOR_HISTORY = 4
+DETECTOR_PATTERNS = 4
 RANGE_NAME_BYTES = 64
 USER_SHARE = 3
 USER_SPANS = 8
@@ -60,14 +60,14 @@ PRELOAD_VERSION = 4
 PRELOAD_SLOTS = 1024
 PRELOAD_SLOT_SERIES = 64
 PRELOAD_COMMON_SERIES = 1024
-PRELOAD_RHYTHMS = 16
-PRELOAD_ROUNDS = 1024
+PRELOAD_DETECTORS = 16
+PRELOAD_ITERATIONS = 1024
 PRELOAD_CONTROL_OFFSET = 4096
 PRELOAD_COMMON_OFFSET = 8192
 PRELOAD_SLOTS_OFFSET = 1646592
 PRELOAD_SLOT_BYTES = 110592
-PRELOAD_RHYTHMS_OFFSET = 114892800
-PRELOAD_RHYTHM_BYTES = 544768
+PRELOAD_DETECTORS_OFFSET = 114892800
+PRELOAD_DETECTOR_BYTES = 544768
 PRELOAD_BYTES = 123609088
 
 # enum record_kind
@@ -81,10 +81,10 @@ RECORD_DEVICE = 7
 RECORD_GAP = 8
 RECORD_SAMPLE = 9
 RECORD_CODE = 10
-RECORD_LOOK = 12
+RECORD_THREAD_DUMP = 12
 RECORD_HANDLE = 15
 RECORD_THREAD_CONTEXT = 16
-RECORD_ROUND = 19
+RECORD_ITERATION = 19
 RECORD_PRELOAD = 21
 RECORD_CPU_SAMPLE = 11
 RECORD_BLOCK_STACK = 13
@@ -125,7 +125,7 @@ COUNTER_LOST_DEPTH_EXCEEDED = 6
 COUNTER_LOST_READ_FAULT = 7
 COUNTER_LOST_LIFECYCLE_RING_FULL = 8
 COUNTER_LOST_EXIT_INSIDE_CALL = 9
-COUNTER_SPANS_WITHHELD_RATE = 10
+COUNTER_SPANS_RATE_LIMITED = 10
 COUNTER_PROBE_ENTRIES = 11
 COUNTER_PROBE_RETURNS = 12
 COUNTER_SCHEDULER_SWITCHES = 13
@@ -136,7 +136,7 @@ COUNTER_LOST_TIMES_FULL = 17
 COUNTER_GAPS_CHOSEN = 18
 COUNTER_SWITCHES_REPAIRED = 19
 COUNTER_SAMPLES = 20
-COUNTER_SAMPLES_WITHHELD = 21
+COUNTER_SAMPLES_RATE_LIMITED = 21
 COUNTER_LOST_SAMPLE = 22
 COUNTER_LOST_PYTHON = 23
 COUNTER_LOST_INTERPRETERS_FULL = 24
@@ -145,21 +145,21 @@ COUNTER_LOST_UNKNOWN_FREE = 26
 COUNTER_TIMES_FOLDED = 27
 COUNTER_LOST_RESOURCE = 28
 COUNTER_CPU_SAMPLES = 29
-COUNTER_CPU_SAMPLES_WITHHELD = 30
+COUNTER_CPU_SAMPLES_RATE_LIMITED = 30
 COUNTER_LOST_CPU_SAMPLE = 31
 COUNTER_LOST_BLOCKS_FULL = 32
 COUNTER_LOST_HOLDERS_FULL = 33
 COUNTER_BLOCK_STACKS = 34
-COUNTER_BLOCK_STACKS_WITHHELD = 35
-COUNTER_OUT_OF_MEMORY_WITHHELD = 36
+COUNTER_BLOCK_STACKS_RATE_LIMITED = 35
+COUNTER_OUT_OF_MEMORY_RATE_LIMITED = 36
 COUNTER_LOST_SIZE = 37
 COUNTER_LOST_ELAPSED_TIME = 38
 COUNTER_LOST_COMMUNICATORS_FULL = 39
 COUNTER_LOST_STEP = 40
-COUNTER_RHYTHMS_WITHHELD = 42
-COUNTER_ROUNDS_WITHHELD = 43
+COUNTER_STEP_THREADS_RATE_LIMITED = 42
+COUNTER_STEPS_RATE_LIMITED = 43
 COUNTER_LOST_RANGE = 44
-COUNTER_RANGES_WITHHELD = 45
+COUNTER_RANGES_RATE_LIMITED = 45
 COUNTER_LOST_NOT_WATCHED_FROM_START = 46
 COUNTER_LOST_MEMORY_READ = 47
 COUNTER_COUNT = 48
@@ -349,10 +349,10 @@ PYTHON_BROKEN = 4
 PYTHON_FRAME_ENTRY = 1
 PYTHON_FRAME_SHIM = 2
 
-# enum look_flag
-LOOK_LATE = 1
-LOOK_FOLLOWED = 2
-LOOK_NO_USER = 4
+# enum thread_dump_flag
+THREAD_DUMP_LATE = 1
+THREAD_DUMP_FOLLOWED = 2
+THREAD_DUMP_NO_USER = 4
 
 # enum block_mode
 BLOCKS_OFF = 0
@@ -429,7 +429,7 @@ PRELOAD_LOST_NO_RETURN = 2
 PRELOAD_LOST_SLOTS_FULL = 3
 PRELOAD_LOST_COPIES_FULL = 4
 PRELOAD_LOST_BOUND_PAST = 5
-PRELOAD_LOST_RHYTHMS_FULL = 6
+PRELOAD_LOST_DETECTORS_FULL = 6
 PRELOAD_LOSSES = 8
 
 # enum preload_probe
@@ -475,7 +475,7 @@ SAMPLE_RECORD = CStruct(
     "python_count:I python_status:I stack_bytes:I python_frames:2048s returns:128s",
     RECORD_HEADER,
 )
-LOOK_RECORD = CStruct(
+THREAD_DUMP_RECORD = CStruct(
     "since_clock_ns:Q clock_behind_ns:Q stack_pointers:8Q open_calls:I flags:I kernel_stack:i "
     "system_call:i task_state:I state:I comm:16s",
     RECORD_HEADER,
@@ -517,7 +517,7 @@ DEVICE_KEY = CStruct("program_ktime_ns:Q pid:I device:i")
 MEMORY_TOTALS = CStruct(
     "last_ktime_ns:Q allocated_bytes:Q reserved_bytes:Q peak_allocated_bytes:Q "
     "peak_reserved_bytes:Q before_bytes:q before_freed_bytes:Q allocations:Q frees:Q "
-    "handed_out_bytes:Q taken_back_bytes:Q unequal:Q unsampled_bytes:Q withheld_bytes:Q"
+    "handed_out_bytes:Q taken_back_bytes:Q unequal:Q unsampled_bytes:Q rate_limited_bytes:Q"
 )
 HOLDER_KEY = CStruct("program_ktime_ns:Q stack:Q pid:I device:i")
 HOLDER = CStruct(
@@ -539,9 +539,9 @@ STEP_RECORD = CStruct(
     "confidence_percent:B step_kind:B 4x name:32s comm:16s",
     RECORD_HEADER,
 )
-ROUND_RECORD = CStruct("start_ktime_ns:Q rhythm:I 4x comm:16s", RECORD_HEADER)
-RHYTHM_CALL = CStruct("start_ktime_ns:Q gap_ns:I symbol:H api:B copy_kind:B")
-RHYTHM = CStruct(
+ITERATION_RECORD = CStruct("start_ktime_ns:Q detector:I 4x comm:16s", RECORD_HEADER)
+DETECTOR_CALL = CStruct("start_ktime_ns:Q gap_ns:I symbol:H api:B copy_kind:B")
+STEP_DETECTOR = CStruct(
     "starts:4Q ends:4Q start_mask:Q end_mask:Q start_calls:I area:I folds:I tid:I pid:I kept:I "
     "program_ktime_ns:Q made:Q history:Q returns_ktime_ns:4Q start_ktime_ns:Q arrival_ktime_ns:Q "
     "last_return_ktime_ns:Q distinct:I before:H is_over:B has_ended:B"
@@ -619,7 +619,7 @@ INTERPRETER = CStruct(
 )
 THREAD_CONTEXT_PLACE = CStruct("program_ktime_ns:Q offset:q module:Q")
 THRESHOLD_KEY = CStruct("program_ktime_ns:Q pid:I api:H copy_kind:B 1x")
-LOOK_KEY = CStruct("pid:I tid:I")
+THREAD_DUMP_KEY = CStruct("pid:I tid:I")
 FILE_KEY = CStruct("inode:Q device:I 4x")
 OPEN_CALL = CStruct(
     "start_ktime_ns:Q stack_pointer:Q size_bytes:Q address:Q stream:Q function:Q blocked_ns:Q "
@@ -660,7 +660,7 @@ THREAD = CStruct(
     "program_ktime_ns:Q booked:Q links_ktime_ns:Q slices_start_ktime_ns:Q slices_end_ktime_ns:Q "
     "slices_ns:Q off_ktime_ns:Q runnable_ktime_ns:Q blocked_ns:Q run_queue_ns:Q "
     "last_return_ktime_ns:Q clone_ktime_ns:Q context_ktime_ns:Q noted_ktime_ns:Q gap_span_id:Q "
-    "rhythm_return_ktime_ns:Q ranges_address:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
+    "step_return_ktime_ns:Q ranges_address:Q gap_blocked_ns:Q gap_run_queue_ns:Q argument:Q "
     "runtime_ns:Q user_stack:Q stall_samples_arrival_ktime_ns:Q last_file:Q last_inode:Q "
     "last_inode_number:Q failed.ktime_ns:Q failed.asked_bytes:Q failed.root_start_ktime_ns:Q "
     "failed.user_stack:Q failed.device:i failed.api:I device_free_bytes:Q device_total_bytes:Q "
@@ -671,8 +671,8 @@ THREAD = CStruct(
     "returns:I next_link:I woken_cpu:I descriptor:i resource:I shared_resource:I "
     "last_descriptor:i last_resource:I last_shared_resource:I slices_place:I "
     "slices_kernel_stack:i slices_system_call:i waits_for_io:I collectives_epoch:I "
-    "has_communicators:I rhythm:I until_rhythm:I in_rhythm:I may_be_reported:I last_api:H "
-    "switch_type:B sampled:B call_buckets:16s culprit_comm:16s waker_comm:16s comm:16s "
+    "has_communicators:I detector:I until_detector:I counts_in_step:I may_be_reported:I "
+    "last_api:H switch_type:B sampled:B call_buckets:16s culprit_comm:16s waker_comm:16s comm:16s "
     "context.trace_id:16s context.span_id:Q context.valid:B context.trace_flags:B "
     "context.attributes_bytes:H 4x kept:192s on_cpu:192s links:576s division.from_ktime_ns:Q "
     "division.to_ktime_ns:Q division.unbooked_ns:Q division.left_ns:Q division.small_ns:Q "
@@ -702,8 +702,8 @@ DEVICE_MEMORY = CStruct(
     "totals.last_ktime_ns:Q totals.allocated_bytes:Q totals.reserved_bytes:Q "
     "totals.peak_allocated_bytes:Q totals.peak_reserved_bytes:Q totals.before_bytes:q "
     "totals.before_freed_bytes:Q totals.allocations:Q totals.frees:Q totals.handed_out_bytes:Q "
-    "totals.taken_back_bytes:Q totals.unequal:Q totals.unsampled_bytes:Q totals.withheld_bytes:Q "
-    "until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q tick:Q"
+    "totals.taken_back_bytes:Q totals.unequal:Q totals.unsampled_bytes:Q "
+    "totals.rate_limited_bytes:Q until_sample_bytes:q failed_ktime_ns:Q is_inherited:Q tick:Q"
 )
 BLOCK_KEY = CStruct("program_ktime_ns:Q address:Q pid:I kind:I")
 BLOCK = CStruct("size_bytes:Q weight_bytes:Q stack:Q ktime_ns:Q device:i weight_blocks:I")
@@ -744,14 +744,14 @@ PRELOAD_SLOT = CStruct(
     "tid:I generation:I depth:I device:i last_return_ktime_ns:Q begun_ktime_ns:Q series_begun:I "
     "until_sample:I last_api:I threads:I calls:192s places:4096s 3856x series:102400s"
 )
-PRELOAD_ROUND = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
-PRELOAD_RHYTHM = CStruct(
-    "rhythm.starts:4Q rhythm.ends:4Q rhythm.start_mask:Q rhythm.end_mask:Q rhythm.start_calls:I "
-    "rhythm.area:I rhythm.folds:I rhythm.tid:I rhythm.pid:I rhythm.kept:I "
-    "rhythm.program_ktime_ns:Q rhythm.made:Q rhythm.history:Q rhythm.returns_ktime_ns:4Q "
-    "rhythm.start_ktime_ns:Q rhythm.arrival_ktime_ns:Q rhythm.last_return_ktime_ns:Q "
-    "rhythm.distinct:I rhythm.before:H rhythm.is_over:B rhythm.has_ended:B rounds_made:Q 3896x "
-    "rounds:16384s calls:524288s"
+PRELOAD_ITERATION = CStruct("start_ktime_ns:Q end_ktime_ns:Q")
+PRELOAD_DETECTOR = CStruct(
+    "detector.starts:4Q detector.ends:4Q detector.start_mask:Q detector.end_mask:Q "
+    "detector.start_calls:I detector.area:I detector.folds:I detector.tid:I detector.pid:I "
+    "detector.kept:I detector.program_ktime_ns:Q detector.made:Q detector.history:Q "
+    "detector.returns_ktime_ns:4Q detector.start_ktime_ns:Q detector.arrival_ktime_ns:Q "
+    "detector.last_return_ktime_ns:Q detector.distinct:I detector.before:H detector.is_over:B "
+    "detector.has_ended:B iterations_made:Q 3896x iterations:16384s calls:524288s"
 )
 PRELOAD_CALL = CStruct(
     "start_ktime_ns:Q end_ktime_ns:Q parent_start_ktime_ns:Q root_start_ktime_ns:Q size_bytes:Q "

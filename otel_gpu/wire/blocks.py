@@ -20,7 +20,7 @@ class MemoryTotals(NamedTuple):
     ``last_ktime_ns``; all else is monotonic. ``before_bytes`` was allocated before the first report;
     of it, or of blocks that were lost, ``before_freed_bytes`` are free again. ``unequal`` reports
     did not agree with what was seen until then. Of what was handed out, ``unsampled_bytes`` were
-    not chosen for a stack, and the stack of ``withheld_bytes`` was over the rate.
+    not chosen for a stack, and the stack of ``rate_limited_bytes`` was over the rate.
     """
 
     last_ktime_ns: int
@@ -36,7 +36,7 @@ class MemoryTotals(NamedTuple):
     taken_back_bytes: int
     unequal: int
     unsampled_bytes: int
-    withheld_bytes: int
+    rate_limited_bytes: int
 
 
 class Memory(NamedTuple):

@@ -110,8 +110,8 @@ class NoCommunicators:
         """There are none."""
 
 
-class NoRhythms:
-    """What it keeps of the rhythm of threads: none has one."""
+class NoDetectors:
+    """What it keeps of the period of threads: none has one."""
 
     def taken(self):
         """No thread."""
@@ -129,7 +129,7 @@ class NoPreloadedPrograms:
 
     def __init__(self):
         self.lost = {}
-        self.rhythms = NoRhythms()
+        self.detectors = NoDetectors()
 
     def is_preloaded(self, image, mapped):
         """It has none."""
@@ -202,7 +202,7 @@ class KernelSide:
         self.communicators = NoCommunicators()
         self.contexts = NoContexts()
         self.preloaded = NoPreloadedPrograms()
-        self.rhythms = NoRhythms()
+        self.detectors = NoDetectors()
         self.shares = NoShares()
         self.refusals = Refusals()
         self.unread = Unread()

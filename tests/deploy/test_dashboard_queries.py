@@ -1,8 +1,7 @@
 """Every question of every dashboard, asked of real backends that our exporter filled."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.deploy.dashboards import (
     variables,
 )
 from tests.deploy.feed import CLUSTER, LAYOUTS, RATE_S, SCENARIO, Feed, feed
+from tests.deploy.traceql import conditions_of, find_matches
 
 pytestmark = [pytest.mark.kernel, pytest.mark.backends]
 
@@ -178,17 +178,9 @@ def test_jaeger_finds_what_its_panels_ask_for(fed: Feed, question: Question) -> 
 
 @pytest.mark.parametrize("question", questions("tempo"), ids=str)
 def test_spans_match_what_tempo_is_asked_for(fed: Feed, question: Question) -> None:
-    """
-    Spans of the run fulfil every condition of the query. No Tempo is run here: the conditions are
-    taken apart by this test, which knows no more of TraceQL than they need.
-    """
-    conditions = list(conditions_of(question.target["query"]))
-    spans = chain(
-        *(fed.jaeger.find(SCENARIO, name) for name in ("gpu.incident", "gpu.causal_chain"))
-    )
-
-    assert len(conditions) >= 2
-    assert [span for span in spans if all(holds(span) for holds in conditions)]
+    """Spans of the run fulfil every condition of the query."""
+    assert len(list(conditions_of(question.target["query"]))) >= 2
+    assert find_matches(fed.jaeger, SCENARIO, question)
 
 
 def test_the_reader_of_traceql_tells_spans_apart() -> None:
@@ -206,31 +198,6 @@ def test_the_reader_of_traceql_tells_spans_apart() -> None:
         ('{ span.absent =~ ".*" && duration > 30ms }', [False, False]),
     ):
         assert [holds(span) for holds in conditions_of(query)] == expected
-
-
-def conditions_of(query: str) -> Iterator[Callable[[JaegerSpan], bool]]:
-    """Read a query that is one spanset of comparisons, all of which have to hold."""
-    inside = re.fullmatch(r"\{ (.*) \}", filled_in(query, RATE_S, RANGE_S))
-    assert inside, query
-    for text in inside[1].split(" && "):
-        field, operator, value = re.fullmatch(r'([\w.]+) (=~|=|>) "?(.*?)"?', text).groups()
-        yield lambda span, f=field, o=operator, v=value: _compare(_field(span, f), o, v)
-
-
-def _field(span: JaegerSpan, name: str) -> Any:
-    kind, _, rest = name.partition(".")
-    if kind == "duration":
-        return span.end_unix_ns - span.start_unix_ns
-    of: Mapping[str, Any] = {"resource": span.resource, "span": span.attributes}.get(kind, {})
-    return span.name if kind == "name" else of.get(rest)
-
-
-def _compare(found: Any, operator: str, wanted: str) -> bool:
-    if found is None:
-        return False
-    if operator == ">":
-        return bool(found > int(wanted.removesuffix("ms")) * 1_000_000)
-    return bool(re.fullmatch(wanted, found)) if operator == "=~" else found == wanted
 
 
 def test_the_cluster_that_the_agent_was_told_is_on_everything(fed: Feed) -> None:

@@ -13,7 +13,7 @@ from otel_gpu import wire
 from otel_gpu.capture.host.kernel_log import KernelLog
 from otel_gpu.capture.preload.cpu_times import PreloadTimes, spent
 from otel_gpu.capture.preload.shared_memory import PreloadError, count_rows, read_memory
-from otel_gpu.capture.preload.step_detection import PreloadRhythms
+from otel_gpu.capture.preload.step_detection import PreloadDetectors
 from otel_gpu.enrich.identity.containers import choose_cgroup, find_container
 from otel_gpu.enrich.identity.services import name_service, parse_resource_attributes
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -134,7 +134,7 @@ PLENTY = Share(1e9, 1e9)
 
 
 def _preload_pieces() -> tuple[tuple[int, int], ...]:
-    """Where in the preload library's memory an input is: header, shared series, slots, rhythms."""
+    """Where in the preload library's memory an input is: header, shared series, slots, periods."""
     head = wire.PRELOAD_SLOT.size - wire.PRELOAD_SLOT_SERIES * wire.PRELOAD_SERIES.size
     slots = [
         wire.PRELOAD_SLOTS_OFFSET + number * wire.PRELOAD_SLOT.size
@@ -146,8 +146,8 @@ def _preload_pieces() -> tuple[tuple[int, int], ...]:
         *((slot, head) for slot in slots),
         *((slot + head, 2 * wire.PRELOAD_SERIES.size) for slot in slots),
         *(
-            (wire.PRELOAD_RHYTHMS_OFFSET + number * wire.PRELOAD_RHYTHM_BYTES, size)
-            for number, size in ((0, 4096), (1, wire.PRELOAD_RHYTHM.offset_of("calls") + 4096))
+            (wire.PRELOAD_DETECTORS_OFFSET + number * wire.PRELOAD_DETECTOR_BYTES, size)
+            for number, size in ((0, 4096), (1, wire.PRELOAD_DETECTOR.offset_of("calls") + 4096))
         ),
     )
 
@@ -159,9 +159,9 @@ def _preload_seeds() -> Iterator[bytes]:
     memory.slot(1, tid=7, depth=8, last_api=CALL["api"])
     memory.slot(2, series(CALL, sum=20, max=13, buckets_3=2), last_return_ktime_ns=5)
     fields = {"tid": os.getpid(), "pid": os.getpid(), "kept": 3, "area": 1, "history": 7}
-    fields = {f"rhythm.{name}": value for name, value in fields.items()} | {"rounds_made": 2}
-    rhythm = wire.PRELOAD_RHYTHM.build(**fields)
-    memory.write(wire.PRELOAD_RHYTHMS_OFFSET, rhythm)
+    fields = {f"period.{name}": value for name, value in fields.items()} | {"iterations_made": 2}
+    period = wire.PRELOAD_DETECTOR.build(**fields)
+    memory.write(wire.PRELOAD_DETECTORS_OFFSET, period)
     yield b"".join(memory.read(*piece) for piece in _preload_pieces())
 
 
@@ -174,13 +174,13 @@ def parse_preload(data: bytes, folder: Path) -> None:
             os.pwrite(file.fileno(), data[at : at + size], offset)
             at += size
         fd = file.fileno()
-        rhythms = PreloadRhythms([0] * 1024, WorkBudget(PLENTY, PLENTY, PLENTY))
-        rhythms.add((os.getpid(), 5), fd, os.getuid())
-        for index, fields in list(rhythms.taken())[:4]:
+        detectors = PreloadDetectors([0] * 1024, WorkBudget(PLENTY, PLENTY, PLENTY))
+        detectors.add((os.getpid(), 5), fd, os.getuid())
+        for index, fields in list(detectors.taken())[:4]:
             assert fields["pid"] == os.getpid()
-            rhythms.calls(index)
-            rhythms.rounds(index, is_last=True)
-        rhythms.close()
+            detectors.calls(index)
+            detectors.rounds(index, is_last=True)
+        detectors.close()
         rows = count_rows(lambda offset, size: os.pread(fd, size, offset))
         reading = read_memory(lambda offset, size: os.pread(fd, size, offset))
         assert len(reading.series) + reading.left_out <= rows

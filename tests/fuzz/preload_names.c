@@ -48,11 +48,11 @@ static void check_bounds(const struct bounds *bounds, size_t count, __u64 value)
 /* The rest of an input: the memory of a thread's steps, and the calls that it makes. */
 static void follow_calls(const uint8_t *data, size_t size)
 {
-	struct rhythm *rhythm = calloc(1, sizeof(*rhythm));
+	struct step_detector *detector = calloc(1, sizeof(*detector));
 
-	memcpy(rhythm, data, size < sizeof(*rhythm) ? size : sizeof(*rhythm));
-	for (size_t at = sizeof(*rhythm); at + 8 <= size; at += 8) {
-		struct rhythm_call call;
+	memcpy(detector, data, size < sizeof(*detector) ? size : sizeof(*detector));
+	for (size_t at = sizeof(*detector); at + 8 <= size; at += 8) {
+		struct detector_call call;
 		__u64 word;
 		__u16 symbol;
 
@@ -61,10 +61,10 @@ static void follow_calls(const uint8_t *data, size_t size)
 		describe_call(&call, word, word >> 8, symbol, word);
 		if (!symbol)
 			abort();
-		if (counts_in_rhythm(word) && !is_same_again(rhythm, symbol))
-			take_turn(rhythm, symbol, word);
+		if (counts_in_steps(word) && !is_same_again(detector, symbol))
+			advance_detector(detector, symbol, word);
 	}
-	free(rhythm);
+	free(detector);
 }
 
 void run_input(const uint8_t *data, size_t size)

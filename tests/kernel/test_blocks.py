@@ -145,7 +145,7 @@ def test_each_place_holds_what_the_program_says(
     assert totals.frees == said["freed"]
     assert totals.allocated_bytes == said["allocated_bytes"]
     assert (totals.unequal, totals.before_bytes, totals.before_freed_bytes) == (0, 0, 0)
-    assert (totals.unsampled_bytes, totals.withheld_bytes) == (0, 0)
+    assert (totals.unsampled_bytes, totals.rate_limited_bytes) == (0, 0)
     assert captured.losses == {}
     held = captured.by_function("place_")
     assert {name: holder[:4] for name, holder in held.items()} == {
@@ -249,7 +249,7 @@ def test_small_blocks_are_sampled_in_proportion_to_bytes(tmp_path: Path) -> None
     # Each sample stands for so many bytes, to 0.1 %.
     sampled = (count * size - totals.unsampled_bytes) // size
     assert estimate / sampled == pytest.approx(size / chance, rel=0.001)
-    assert (totals.unequal, totals.withheld_bytes) == (0, 0)
+    assert (totals.unequal, totals.rate_limited_bytes) == (0, 0)
     assert captured.losses == {}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kernel.agent import FIRST, Agent, calls, losses, otel_gpu, points, spans
 from tests.kernel.sampling import Subject
-from tests.kernel.test_looks import SCRIPT, hung, was_stopped
+from tests.kernel.test_thread_dumps import SCRIPT, hung, was_stopped
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 

@@ -192,7 +192,7 @@ def test_forged_memories_take_a_share_of_the_agent_and_others_are_counted(
 
 # Shares a memory in which each of 16 threads has made as many calls as are kept, in any order; and says
 # again and again that they are other threads, which have made others.
-_FORGES_RHYTHMS = """
+_FORGES_DETECTORS = """
 import ctypes, fcntl, mmap, os, random, struct, sys, threading, time
 library, runtime, content, count = *sys.argv[1:4], int(sys.argv[4])
 ctypes.CDLL(library)
@@ -250,19 +250,19 @@ def test_forged_calls_in_which_steps_are_looked_for_take_a_share_of_the_agent(
         )
         arguments = (
             *(library, stubs.runtime, content, count),
-            *(wire.PRELOAD_BYTES, wire.PRELOAD_RHYTHMS_OFFSET, wire.PRELOAD_RHYTHM_BYTES),
-            *(wire.PRELOAD_RHYTHM.offset_of("calls"), wire.RHYTHM_CALLS, launch, wait),
-            *map(wire.RHYTHM.offset_of, ("tid", "pid", "kept", "area")),
+            *(wire.PRELOAD_BYTES, wire.PRELOAD_DETECTORS_OFFSET, wire.PRELOAD_DETECTOR_BYTES),
+            *(wire.PRELOAD_DETECTOR.offset_of("calls"), wire.DETECTOR_CALLS, launch, wait),
+            *map(wire.STEP_DETECTOR.offset_of, ("tid", "pid", "kept", "area")),
         )
         with (
-            program(_FORGES_RHYTHMS, *arguments, inside=AS_NOBODY) as hostile,
+            program(_FORGES_DETECTORS, *arguments, inside=AS_NOBODY) as hostile,
             program(CALLS, stubs.runtime, inside=AS_SOMEBODY) as other,
         ):
             assert hostile.stdout is not None
             pids = [*map(int, hostile.stdout.readline().split()), other.pid]
             with Agent(receiver, flags=[f"--pid={pid}" for pid in pids]) as agent:
                 receiver.wait_for(
-                    lambda: total(receiver, "otel_gpu.steps.threads.withheld"), timeout_s=60
+                    lambda: total(receiver, "otel_gpu.steps.threads.rate_limited"), timeout_s=60
                 )
                 make_calls(other, 1009)
                 receiver.wait_for(

@@ -39,7 +39,7 @@ class Captured(NamedTuple):
 
 def capture(stubs: StubLibraries, folder: Path, what: str, **more: Any) -> Captured:
     file = folder / "steps.rec"
-    command = [sys.executable, WORKLOADS / "rhythmic.py", stubs.runtime, what]
+    command = [sys.executable, WORKLOADS / "periodic.py", stubs.runtime, what]
     with Agent(None, command, flags=["--record", str(file)], **more) as agent:
         (line,) = agent.wait().lines
     return read(file, line)
@@ -60,7 +60,8 @@ def read_records(records: Iterable[bytes], line: dict[str, Any]) -> Captured:
         line["steps"],
         [one for one in events if isinstance(one, Step)],
         status["steps"],
-        counters[wire.COUNTER_ROUNDS_WITHHELD] + counters[wire.COUNTER_RHYTHMS_WITHHELD],
+        counters[wire.COUNTER_STEPS_RATE_LIMITED]
+        + counters[wire.COUNTER_STEP_THREADS_RATE_LIMITED],
     )
 
 
@@ -94,7 +95,7 @@ def test_steps_are_whole_where_the_kernel_did_not_tell_of_the_end(
 ) -> None:
     """And there is an end. When the last step ended, nobody knows then."""
     said = tmp_path / "said.json"
-    program = [sys.executable, str(WORKLOADS / "rhythmic.py"), str(stubs.runtime), "loop", "53"]
+    program = [sys.executable, str(WORKLOADS / "periodic.py"), str(stubs.runtime), "loop", "53"]
     command = Command(["sh", "-c", 'exec "$@" > ' + shlex.quote(str(said)), "sh", *program])
     config = load(None, {}, {})
     with Programs(config, watch_all=False) as programs:
@@ -119,13 +120,13 @@ def test_random_calls_have_no_steps(stubs: StubLibraries, tmp_path: Path) -> Non
     captured = capture(stubs, tmp_path, "wander")
 
     assert captured.found == []
-    assert captured.state == {"no_rounds": 1}
+    assert captured.state == {"no_iterations": 1}
 
 
 def test_steps_of_a_loop_that_runs_already_are_found(stubs: StubLibraries, tmp_path: Path) -> None:
     """All of them, from the first one on whose calls were seen, and the return of the call before."""
     file = tmp_path / "steps.rec"
-    command = [sys.executable, WORKLOADS / "rhythmic.py", stubs.runtime, "loop", "3001"]
+    command = [sys.executable, WORKLOADS / "periodic.py", stubs.runtime, "loop", "3001"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         flags = ["--pid", str(program.pid), "--record", str(file)]
         with Agent(None, flags=flags) as agent:

@@ -19,7 +19,7 @@ def call_spans(receiver: OtlpReceiver, pid: int) -> int:
 def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
-    """Spans that arrived, were withheld, dropped or found no room sum to the calls made."""
+    """Spans that arrived, were rate-limited, dropped or found no room sum to the calls made."""
     env = UNLIMITED | {"OTEL_GPU_CAPTURE_RING_BUFFER_BYTES": "65536"}
     command = [workload("exact"), stubs.runtime, "100003", "4"]
     with Agent(receiver, command, flags=("--spans", "full"), env=env) as agent:
@@ -30,7 +30,7 @@ def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
     assert lost.keys() - {"cpu_sample"} == {"ring_full", "sample"}
     assert sum(calls(receiver, api, pid) for api in APIS) == 100_003
     assert total(receiver, "otel_gpu.spans.dropped") == 0
-    assert total(receiver, "otel_gpu.spans.withheld") == 0
+    assert total(receiver, "otel_gpu.spans.rate_limited") == 0
     arrived = call_spans(receiver, pid)
     assert arrived == total(receiver, "otel_gpu.spans.chosen", otel_gpu__span__source="call")
     # What else finds no room comes of a switch: the stall, and the gap that it lengthens.
@@ -39,7 +39,7 @@ def test_a_full_ring_costs_spans_that_are_counted_one_by_one(
     assert 0 <= others_lost <= 2 * switches
 
 
-def test_spans_over_the_rate_are_withheld_and_counted(
+def test_spans_over_the_rate_are_rate_limited_and_counted(
     receiver: OtlpReceiver, stubs: StubLibraries
 ) -> None:
     """A process gets its burst and its rate; what it would have had beyond is exported."""
@@ -49,7 +49,7 @@ def test_spans_over_the_rate_are_withheld_and_counted(
         (line,) = agent.wait().lines
 
     sent = call_spans(receiver, line["pid"])
-    withheld = total(receiver, "otel_gpu.spans.withheld")
+    limited = total(receiver, "otel_gpu.spans.rate_limited")
     elapsed_s = line["elapsed_ns"] / 1e9
     # Stalled calls are let through, however many.
     stalled = sum(
@@ -59,7 +59,7 @@ def test_spans_over_the_rate_are_withheld_and_counted(
     )
     # One second's worth of burst.
     assert 90 <= sent <= 100 * (2 + elapsed_s) + 50 + stalled
-    assert withheld + sent >= 50_021
+    assert limited + sent >= 50_021
     assert sum(calls(receiver, api, line["pid"]) for api in APIS) == 50_021
     assert losses(receiver) == {}
 

@@ -19,7 +19,7 @@ from otel_gpu.capture.bpf.programs import (
     REPORT_OUT_OF_MEMORY,
     Programs,
 )
-from otel_gpu.capture.maps.thread_dump import LOOK_AT_THREAD, can_dump_threads
+from otel_gpu.capture.maps.thread_dump import DUMP_THREAD, can_dump_threads
 from otel_gpu.capture.probes.elf_exports import exported_functions
 from otel_gpu.config import load
 from otel_gpu.errors import BpfError, MapFullError
@@ -64,7 +64,7 @@ def test_the_verifier_has_little_to_do() -> None:
     others = verified_instructions().keys()
     with Programs(CONFIG, watch_all=False) as programs:
         at_start = [n for fd, n in verified_instructions().items() if fd not in others]
-        for program in (REPORT_BLOCK, AT_PRELOAD, LOOK_AT_THREAD):
+        for program in (REPORT_BLOCK, AT_PRELOAD, DUMP_THREAD):
             programs.bpf.program_fd(program)
         verified = [n for fd, n in verified_instructions().items() if fd not in others]
 
@@ -108,8 +108,8 @@ def test_a_program_that_the_kernel_refuses_late_costs_its_probes_alone(
         for _ in range(2):
             with pytest.raises(BpfError, match="report_block is refused"):
                 programs.bpf.attach_uprobes(REPORT_OUT_OF_MEMORY, path, places)
-        with pytest.raises(BpfError, match="look_at_thread is refused"):
-            _ = programs.looks
+        with pytest.raises(BpfError, match="dump_thread is refused"):
+            _ = programs.thread_dumps
 
         assert programs.bpf.attach_uprobes(ENTER_CALL, path, places)
 
@@ -136,18 +136,18 @@ def test_a_batch_that_is_too_small_for_a_bucket_grows(programs: Programs) -> Non
     assert sum(count for count, _, _ in batches) == 997
 
 
-def test_looks_are_loaded_where_they_can_be_wanted() -> None:
+def test_thread_dumps_are_loaded_where_they_can_be_wanted() -> None:
     """Of a command all calls are seen from the first one on: no thread has to be looked at."""
-    with Programs(CONFIG, watch_all=False, looks=False) as programs:
+    with Programs(CONFIG, watch_all=False, thread_dumps=False) as programs:
         programs.attach()
 
-        assert programs.looks is None
+        assert programs.thread_dumps is None
         with pytest.raises(BpfError):
-            programs.bpf.program_fd(LOOK_AT_THREAD)
+            programs.bpf.program_fd(DUMP_THREAD)
     with Programs(CONFIG, watch_all=False) as programs:
         programs.attach()
 
-        assert (programs.looks is not None) == can_dump_threads()
+        assert (programs.thread_dumps is not None) == can_dump_threads()
 
 
 def test_only_new_keeps_what_is_there(programs: Programs) -> None:

@@ -193,7 +193,7 @@ def test_what_finds_no_room_is_counted(busy: int) -> None:
 
     assert counters[wire.COUNTER_CPU_SAMPLES] > 0
     assert counters[wire.COUNTER_LOST_SAMPLE] > 10
-    assert counters[wire.COUNTER_CPU_SAMPLES_WITHHELD] == 0
+    assert counters[wire.COUNTER_CPU_SAMPLES_RATE_LIMITED] == 0
 
 
 def test_a_tick_stands_for_those_before_it_that_are_missing(busy: int) -> None:
@@ -251,7 +251,9 @@ def test_the_kernel_side_keeps_to_the_budget_by_itself(
     sampling.adjust(is_watching=True)
     programs.set_sampling(1, 1_000_000)
     start_s = time.monotonic()
-    wait_until(lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_WITHHELD] > 300, "a limit")
+    wait_until(
+        lambda: programs.read_counters()[wire.COUNTER_CPU_SAMPLES_RATE_LIMITED] > 300, "a limit"
+    )
     counters = programs.read_counters()
     elapsed_s = time.monotonic() - start_s
     sampling.adjust(is_watching=False)

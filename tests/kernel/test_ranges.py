@@ -138,7 +138,7 @@ def test_beyond_the_rate_only_long_ranges_are_spans(marked) -> None:
     assert 30 < len(deep) < 60
     assert long.span.end_time_unix_nano - long.span.start_time_unix_nano >= 30_000_000
     # Its end tells of all that this thread left out so far.
-    assert total(receiver, "otel_gpu.spans.withheld", reason="range_rate") == 100 - len(deep)
+    assert total(receiver, "otel_gpu.spans.rate_limited", reason="range_rate") == 100 - len(deep)
 
 
 def test_ranges_and_spans_of_the_program_lie_in_each_other(

@@ -252,7 +252,7 @@ def test_samples_of_waits_have_a_rate(python: Subject, capture: Capture) -> None
 
     counters = capture.counters()
     assert 20 <= counters["COUNTER_SAMPLES"] < 80
-    assert counters["COUNTER_SAMPLES_WITHHELD"] > 20
+    assert counters["COUNTER_SAMPLES_RATE_LIMITED"] > 20
     assert "COUNTER_LOST_SAMPLE" not in counters
 
 

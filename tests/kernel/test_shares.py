@@ -402,10 +402,10 @@ def test_a_user_whose_programs_make_many_spans_has_a_rate_of_them(
         subprocess.run(["pkill", "-KILL", "-P", str(hostile.pid)], check=False)
 
     assert len(spans(receiver, API, other.pid)) == 37
-    withheld = total(receiver, "otel_gpu.spans.withheld", reason="rate")
-    assert withheld > 0
-    named = re.findall(r"([\d,]+) spans were withheld", "".join(notes_on("nobody", file)))
-    assert sum(int(count.replace(",", "")) for count in named) == withheld
+    limited = total(receiver, "otel_gpu.spans.rate_limited", reason="rate")
+    assert limited > 0
+    named = re.findall(r"([\d,]+) spans were rate-limited", "".join(notes_on("nobody", file)))
+    assert sum(int(count.replace(",", "")) for count in named) == limited
     assert not notes_on("65533", file)
 
 
@@ -427,14 +427,14 @@ def test_a_program_with_too_many_stacks_of_blocks_takes_no_other_user_theirs(
         receiver.wait_for(receiver.metrics)
         make_calls(hostile, 701)
         make_calls(other, 7)
-        receiver.wait_for(lambda: total(receiver, "otel_gpu.block_stacks.withheld"))
+        receiver.wait_for(lambda: total(receiver, "otel_gpu.block_stacks.rate_limited"))
         end(agent)
 
     sent = Counter(event.pid for event in events_of(file) if isinstance(event, BlockStack))
     assert sent[other.pid] == 7
     assert sent[hostile.pid] in range(400, 460)
-    withheld = int(total(receiver, "otel_gpu.block_stacks.withheld"))
+    limited = int(total(receiver, "otel_gpu.block_stacks.rate_limited"))
     (note,) = notes_on("nobody", file)
     assert f"({hostile.pid})" in note
-    assert f"{withheld:,} stacks of blocks of device memory were not taken" in note
+    assert f"{limited:,} stacks of blocks of device memory were not taken" in note
     assert not notes_on("65533", file)

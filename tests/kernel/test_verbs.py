@@ -46,7 +46,7 @@ def test_calls_bytes_and_events_are_exact(receiver: OtlpReceiver, stubs: StubLib
     """
     Of both versions of a function, from two threads, over failures; nothing is lost.
 
-    So many calls fail that most of their spans are withheld; those of an adapter's failures,
+    So many calls fail that most of their spans are rate-limited; those of an adapter's failures,
     which may be why, are not.
     """
     environment = {

@@ -37,7 +37,7 @@ DENIED = frozenset(
         "whereabouts",
         "whoever",
         "whom",
-        "withheld",
+        "rate-limited",
     )
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")

@@ -14,7 +14,7 @@ HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 
 
 def main() -> None:
-    """Make ROUNDS rounds of nine calls."""
+    """Make ROUNDS iterations of nine calls."""
     library = ctypes.CDLL(sys.argv[1])
     rounds, size_bytes = int(sys.argv[2]), ctypes.c_size_t(int(sys.argv[3]))
     there, back = ctypes.create_string_buffer(size_bytes.value), ctypes.c_void_p()

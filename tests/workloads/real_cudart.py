@@ -13,7 +13,7 @@ from collections import Counter
 
 
 def main() -> None:
-    """Make CALLS rounds of five calls."""
+    """Make CALLS iterations of five calls."""
     library = ctypes.CDLL(sys.argv[1])
     results: Counter[str] = Counter()
     calls: Counter[str] = Counter()

@@ -24,7 +24,7 @@ ASKED_FOR = ("cuEventQuery", 12000)
 
 
 def main() -> None:
-    """Make CALLS rounds of six calls."""
+    """Make CALLS iterations of six calls."""
     library = ctypes.CDLL(sys.argv[1])
     query = ctypes.c_void_p()
     name, version = ASKED_FOR

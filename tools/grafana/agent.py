@@ -105,18 +105,20 @@ def _losses() -> tuple[Panel, ...]:
 def _left_out() -> tuple[Panel, ...]:
     return (
         _rates(
-            "Spans withheld",
+            "Spans rate-limited",
             "Deserved a span and got none, to keep to spans.rate_per_process. They are counted all "
             "the same.",
-            "otel_gpu_spans_withheld_total",
+            "otel_gpu_spans_rate_limited_total",
         ),
         _rates(
-            "Chains withheld",
+            "Chains rate-limited",
             "To keep to explain.chains_per_second.",
-            "otel_gpu_chains_withheld_total",
+            "otel_gpu_chains_rate_limited_total",
         ),
         _rates(
-            "Stacks withheld", "Not taken, to keep to a limit.", "otel_gpu_stacks_withheld_total"
+            "Stacks rate-limited",
+            "Not taken, to keep to a limit.",
+            "otel_gpu_stacks_rate_limited_total",
         ),
         _rates(
             "Times without details",

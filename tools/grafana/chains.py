@@ -29,12 +29,12 @@ def dashboard() -> Dashboard:
 
 
 def _counts() -> tuple[Panel, ...]:
-    chains, incidents, withheld = (
+    chains, incidents, limited = (
         total(of(rate(f"otel_gpu_{name}_total"), AGENTS), [label])
         for name, label in (
             ("chains", SEVERITY),
             ("incidents", SEVERITY),
-            ("chains_withheld", "reason"),
+            ("chains_rate_limited", "reason"),
         )
     )
     return (
@@ -56,10 +56,10 @@ def _counts() -> tuple[Panel, ...]:
             stacked="normal",
         ),
         Panel(
-            "Chains withheld",
+            "Chains rate-limited",
             "Explained, and not exported as spans, to keep to explain.chains_per_second.",
             "ops",
-            [Query(or_zero(withheld), "{{reason}}")],
+            [Query(or_zero(limited), "{{reason}}")],
             width=8,
         ),
     )

@@ -28,7 +28,7 @@ from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.capture.maps.blocks import BlockMaps, let_blocks_grow
 from otel_gpu.capture.maps.communicators import CommunicatorMaps, let_communicators_grow
 from otel_gpu.capture.maps.thread_dump import (
-    LOOK_AT_THREAD,
+    DUMP_THREAD,
     ThreadDumps,
     can_dump_threads,
     kernel_stack,
@@ -92,7 +92,7 @@ _RETRANSMITS = "tcp_retransmit_skb"
 _CPU_TICK = "cpu_tick"
 _TICKS = (
     wire.COUNTER_CPU_SAMPLES,
-    wire.COUNTER_CPU_SAMPLES_WITHHELD,
+    wire.COUNTER_CPU_SAMPLES_RATE_LIMITED,
     wire.COUNTER_LOST_CPU_SAMPLE,
 )
 _PID = struct.Struct("<I")
@@ -140,7 +140,7 @@ class Programs:
         watch_all: Watch every process that makes a CUDA call.
         multi: Attach many uprobes at once where the kernel can.
         in_place: Read kernel stacks in place where the kernel can.
-        looks: Allow thread dumps, which processes need that started before the capture.
+        thread_dumps: Allow thread dumps, which processes need that started before the capture.
 
     Attributes:
         blocks: Blocks of the frameworks' allocators.
@@ -148,7 +148,7 @@ class Programs:
         preloaded: Programs that count their own calls.
         file_work: The budget for reading files of processes.
         unread: Processes that could not be read completely.
-        rhythms: Threads whose steps are detected.
+        periods: Threads whose steps are detected.
         processes: The watched processes.
         shares: Entries of the maps by program and user.
         refusals: Refusals to programs and users beyond their share.
@@ -166,11 +166,11 @@ class Programs:
         watch_all: bool,
         multi: bool = True,
         in_place: bool = True,
-        looks: bool = True,
+        thread_dumps: bool = True,
     ) -> None:
         capture = config.capture
         self._loader = capture.loader
-        self._wants_looks = looks and can_dump_threads()
+        self._wants_thread_dumps = thread_dumps and can_dump_threads()
         in_place = in_place and has_kernel_function(KernelFunction.READS_IN_PLACE)
         self.switch_program = _SWITCHES[in_place]
         self.bpf = open_object(capture.loader, _UPROBES, multi=multi)
@@ -184,10 +184,10 @@ class Programs:
                 self._tracepoints.append(_RETRANSMITS)
             else:
                 self.bpf.leave_out(_RETRANSMITS)
-            if self._wants_looks:
-                self.bpf.put_off(LOOK_AT_THREAD)
+            if self._wants_thread_dumps:
+                self.bpf.put_off(DUMP_THREAD)
             else:
-                self.bpf.leave_out(LOOK_AT_THREAD)
+                self.bpf.leave_out(DUMP_THREAD)
         # A third of what the kernel has to verify, and few hosts need all of them.
         self.bpf.put_off(REPORT_BLOCK, REPORT_OUT_OF_MEMORY)
         self.bpf.put_off(AT_PRELOAD)
@@ -203,7 +203,7 @@ class Programs:
         self._times = (self.bpf.map("thread_times"), self.bpf.map("folded_times"))
         self._book_passing: Callable[[], object] | None = None
         self._booked_ktime_ns = (0, 0)
-        self._looks: ThreadDumps | None = None
+        self._thread_dumps: ThreadDumps | None = None
         self._stacks, self._resources = map(self.bpf.map, ("stacks", "resources"))
         self._stall_samples = self.bpf.map("stall_samples")
         self._allocations, self._captures, self._interpreters = map(
@@ -212,7 +212,7 @@ class Programs:
         self._cpu_sampling = self.bpf.map("cpu_sampling")
         self.blocks = BlockMaps(self.bpf, config)
         self.communicators = CommunicatorMaps(self.bpf)
-        self.rhythms = PeriodMaps(self.bpf)
+        self.detectors = PeriodMaps(self.bpf)
         self._lost, self.refusals = [0] * wire.COUNTER_COUNT, Refusals()
         self.shares = KernelShares(self.bpf, share_bounds(config), self.refusals)
         self.processes = WatchedProcesses(self.bpf, self._lost, self.shares)
@@ -238,16 +238,20 @@ class Programs:
             self._book_passing = self.bpf.attach_iterator(_BOOK_PASSING)
 
     @property
-    def looks(self) -> ThreadDumps | None:
+    def thread_dumps(self) -> ThreadDumps | None:
         """
         Thread dumps; None if this kernel cannot, or they are not wanted.
 
         Raises:
             BpfError: The kernel refuses the program, which the first access loads.
         """
-        if self._wants_looks and self._looks is None and choose_loader(self._loader) == "libbpf":
-            self._looks = ThreadDumps(self.bpf)
-        return self._looks
+        if (
+            self._wants_thread_dumps
+            and self._thread_dumps is None
+            and choose_loader(self._loader) == "libbpf"
+        ):
+            self._thread_dumps = ThreadDumps(self.bpf)
+        return self._thread_dumps
 
     def close(self) -> None:
         """
@@ -268,7 +272,7 @@ class Programs:
             )
         self.events.close()
         self.lifecycle.close()
-        self.rhythms.close()
+        self.detectors.close()
         self.preloaded.close()
         self.bpf.close()
 

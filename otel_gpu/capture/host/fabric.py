@@ -32,7 +32,7 @@ QUIET_INTERVAL_S: Final = 10.0
 """How often a reading is passed on in which nothing but traffic changed."""
 
 # Where there is no adapter.
-_LOOK_FOR_ANY_S = 10.0
+_SEARCH_INTERVAL_S = 10.0
 
 _MAX_UNTAKEN = 8
 _MAX_FILE_BYTES = 4096
@@ -107,7 +107,7 @@ class FabricReader(PollingThread):
         with self._lock:
             self._note(PortsReading(round(self._clock() * 1e9), info))
         # Few hosts have any, and one that comes is an event of a day.
-        return self._interval_s if self._last else max(self._interval_s, _LOOK_FOR_ANY_S)
+        return self._interval_s if self._last else max(self._interval_s, _SEARCH_INTERVAL_S)
 
     def _note(self, reading: PortsReading) -> None:
         if self._last is None and not (reading.info["ports"] or reading.info["failed"]):

@@ -138,11 +138,13 @@ class Snapshots:
         self.stacks = KernelStacks(programs)
         self.resources = ResourceMaps(programs, watched)
         self.culprits = UnwatchedBlockers(watched)
-        rhythms = (programs.rhythms, programs.preloaded.rhythms)
-        self.steps = FoundSteps(rhythms, programs.processes.program_ktime_ns, lose=self._lose_steps)
+        detectors = (programs.detectors, programs.preloaded.detectors)
+        self.steps = FoundSteps(
+            detectors, programs.processes.program_ktime_ns, lose=self._lose_steps
+        )
 
     def _lose_steps(self, pid: int, uid: int) -> None:
-        self._programs.lose(wire.COUNTER_RHYTHMS_WITHHELD)
+        self._programs.lose(wire.COUNTER_STEP_THREADS_RATE_LIMITED)
         reason = "its share of our time, or that of its user, is used up"
         self._programs.unread.add(pid, uid, "the order of its calls", reason)
 

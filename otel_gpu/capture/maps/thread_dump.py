@@ -23,7 +23,7 @@ from otel_gpu.capture.bpf.settings import pack_settings
 from otel_gpu.config import Config
 from otel_gpu.errors import HostError
 
-LOOK_AT_THREAD = "look_at_thread"
+DUMP_THREAD = "dump_thread"
 """The BPF program, which the object for kernels without BTF does not have."""
 
 WHOLE_PROCESS = 0
@@ -75,26 +75,26 @@ class ThreadDumps:
     """Takes thread dumps with the programs of a capture."""
 
     def __init__(self, bpf: BpfObject) -> None:
-        self._run = bpf.attach_iterator(LOOK_AT_THREAD)
-        self._looked_at = bpf.map("looked_at")
+        self._run = bpf.attach_iterator(DUMP_THREAD)
+        self._threads_to_dump = bpf.map("threads_to_dump")
 
     def take(self, wanted: WantedThreads) -> list[ThreadDump]:
         """Dump these threads once; threads that have ended are left out."""
         found: list[ThreadDump] = []
         keys = {
-            wire.LOOK_KEY.pack(*key): program_ktime_ns.to_bytes(8, "little")
+            wire.THREAD_DUMP_KEY.pack(*key): program_ktime_ns.to_bytes(8, "little")
             for key, program_ktime_ns in wanted.items()
         }
         waiting = list(keys)
         while waiting:
             now, waiting = waiting[:_AT_A_TIME], waiting[_AT_A_TIME:]
             for key in now:
-                self._looked_at.update(key, keys[key])
+                self._threads_to_dump.update(key, keys[key])
             try:
                 found += parse_thread_dumps(self._run())
             finally:
                 for key in now:
-                    self._looked_at.delete(key)
+                    self._threads_to_dump.delete(key)
         return found
 
 
@@ -110,14 +110,14 @@ class ThreadDumper:
     def __init__(self, config: Config) -> None:
         check_kernel(config)
         self._bpf = open_object(config.capture.loader, (), multi=False)
-        self._bpf.leave_out_all_but(LOOK_AT_THREAD)
+        self._bpf.leave_out_all_but(DUMP_THREAD)
         self._bpf.set_read_only_data(".rodata.settings", pack_settings(config, watch_all=False))
         self._bpf.set_max_entries("events", _RING_BYTES)
         for name in _UNUSED_MAPS:
             self._bpf.set_max_entries(name, 1)
         try:
             self._bpf.load()
-            self._looks = ThreadDumps(self._bpf)
+            self._thread_dumps = ThreadDumps(self._bpf)
             self._events = RingBuffer(self._bpf.map("events").fd, _RING_BYTES)
             self._interpreters = self._bpf.map("interpreters")
             self._stacks = self._bpf.map("stacks")
@@ -134,7 +134,7 @@ class ThreadDumper:
 
     def take(self, wanted: WantedThreads) -> tuple[list[ThreadDump], list[bytes]]:
         """Dump these threads once; also return records of code objects that are new."""
-        return self._looks.take(wanted), list(self._events.read())
+        return self._thread_dumps.take(wanted), list(self._events.read())
 
     def kernel_stack(self, stack: int) -> tuple[int, ...]:
         """Return the addresses of a kernel stack, innermost first; empty if it is unknown."""
@@ -197,21 +197,21 @@ def parse_thread_dumps(output: bytes) -> Iterator[ThreadDump]:
             fields["state"],
             fields["task_state"],
             max(since_ktime_ns, 0) if since_clock_ns else 0,
-            bool(flags & wire.LOOK_LATE),
-            bool(flags & wire.LOOK_FOLLOWED),
+            bool(flags & wire.THREAD_DUMP_LATE),
+            bool(flags & wire.THREAD_DUMP_FOLLOWED),
             tuple(fields[f"stack_pointers_{number}"] for number in range(fields["open_calls"])),
             fields["kernel_stack"],
             fields["system_call"],
-            b"" if flags & wire.LOOK_NO_USER else sample,
+            b"" if flags & wire.THREAD_DUMP_NO_USER else sample,
         )
 
 
 def _split(output: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
     begin = 0
-    while begin + wire.LOOK_RECORD.size <= len(output):
-        fields = wire.LOOK_RECORD.named(output[begin : begin + wire.LOOK_RECORD.size])
-        end = begin + max(fields["size"], wire.LOOK_RECORD.size)
-        yield fields, output[begin + wire.LOOK_RECORD.size : end]
+    while begin + wire.THREAD_DUMP_RECORD.size <= len(output):
+        fields = wire.THREAD_DUMP_RECORD.named(output[begin : begin + wire.THREAD_DUMP_RECORD.size])
+        end = begin + max(fields["size"], wire.THREAD_DUMP_RECORD.size)
+        yield fields, output[begin + wire.THREAD_DUMP_RECORD.size : end]
         begin = end
 
 

@@ -19,7 +19,7 @@ from otel_gpu.capture.bpf.objects import BpfObject
 from otel_gpu.capture.preload.program import PreloadedProgram
 from otel_gpu.capture.preload.settings import PreloadSettings
 from otel_gpu.capture.preload.shared_memory import PreloadError, count_rows, open_memory
-from otel_gpu.capture.preload.step_detection import PreloadRhythms
+from otel_gpu.capture.preload.step_detection import PreloadDetectors
 from otel_gpu.capture.probes.elf_exports import ElfSymbols
 from otel_gpu.capture.processes.unread import Unread
 from otel_gpu.config import Config
@@ -56,7 +56,7 @@ _SMALL_ROWS: Final = 1024
 _LOST: Final = {
     wire.PRELOAD_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
     wire.PRELOAD_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
-    wire.PRELOAD_LOST_RHYTHMS_FULL: wire.COUNTER_RHYTHMS_WITHHELD,
+    wire.PRELOAD_LOST_DETECTORS_FULL: wire.COUNTER_STEP_THREADS_RATE_LIMITED,
 }
 _OWN_LOST: Final = {
     wire.PRELOAD_LOST_DEPTH_EXCEEDED: "preload_depth_exceeded",
@@ -85,7 +85,7 @@ class PreloadedPrograms:
     Attributes:
         suits: Whether the preload library counts in the histograms of this capture; if not, none is read.
         lost: Losses that only the preload library has, by reason.
-        rhythms: Steps that preloaded programs detect in their threads.
+        periods: Steps that preloaded programs detect in their threads.
         calls: How many calls programs have counted themselves.
         unread: Whose memory was not read.
         is_ending: Whether the capture ends: what is read of a process now is the last of it.
@@ -113,7 +113,7 @@ class PreloadedPrograms:
         self.unread = unread or Unread()
         self._files = files or FileWork()
         self.is_ending = False
-        self.rhythms = PreloadRhythms(lost, self._reading)
+        self.detectors = PreloadDetectors(lost, self._reading)
         # These processes report every call that says that work on a stream is done.
         self._with_collectives: Recent[ProcessKey, None] = Recent(_MAX_REFUSED)
         self.suits = config.histograms.layout == "exponential"
@@ -200,7 +200,7 @@ class PreloadedPrograms:
             self._check_share(self._reading, key, uid, fd)
             with self._reading.paying(key, uid):
                 program = PreloadedProgram(fd, address, key, uid)
-                self.rhythms.add(key, fd, uid)
+                self.detectors.add(key, fd, uid)
             self._preloaded[key] = program
         except (OSError, PreloadError) as error:
             if fd >= 0:
@@ -262,7 +262,7 @@ class PreloadedPrograms:
         """Read nothing any more of a memory; what it has counted until now stays."""
         with contextlib.suppress(OSError):
             self._settings.withdraw(program.fd)
-        self.rhythms.leave(key, is_readable=False)
+        self.detectors.leave(key, is_readable=False)
         program.close()
         self.refuse(key)
         self._refused_now.add(key)
@@ -348,10 +348,10 @@ class PreloadedPrograms:
                         self._settings.withdraw(program.fd)
                 else:
                     self._counters[wire.COUNTER_LOST_EXIT_INSIDE_CALL] += program.calls_inside()
-                    self.rhythms.leave(key)
+                    self.detectors.leave(key)
                 program.close()
         if keys is None:
-            self.rhythms.close()
+            self.detectors.close()
 
     def _write_settings(
         self,

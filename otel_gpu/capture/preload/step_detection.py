@@ -1,5 +1,5 @@
 """
-The rhythms that preloaded programs follow: the steps of threads whose calls have no probes.
+The periods that preloaded programs follow: the steps of threads whose calls have no probes.
 
 What is read is the process's own and may be anything: it says what its steps were, and no more.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_gpu import wire
 from otel_gpu.capture.steps.period import CallSequence
-from otel_gpu.capture.steps.period_maps import PeriodMemory, Round
+from otel_gpu.capture.steps.period_maps import IterationTimes, PeriodMemory
 from otel_gpu.limits.work_budget import WorkBudget
 from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.mapped_files import thread_ids
@@ -20,23 +20,23 @@ from otel_gpu.procfs.process_facts import read_ids
 from otel_gpu.stacks.samples import ProcessKey
 
 _NO_CALLS: Final = CallSequence((), (), (), {})
-_ROUNDS_MADE = wire.PRELOAD_RHYTHM.offset_of("rounds_made")
-_ROUNDS = wire.PRELOAD_RHYTHM.offset_of("rounds")
-_CALLS = wire.PRELOAD_RHYTHM.offset_of("calls")
+_ITERATIONS_MADE = wire.PRELOAD_DETECTOR.offset_of("iterations_made")
+_ITERATIONS = wire.PRELOAD_DETECTOR.offset_of("iterations")
+_CALLS = wire.PRELOAD_DETECTOR.offset_of("calls")
 _COUNT_BYTES = 8
 
 
 class _Memory:
-    """The rhythms of one program; without a descriptor (-1), there is nothing in them."""
+    """The periods of one program; without a descriptor (-1), there is nothing in them."""
 
     def __init__(self, fd: int, program: ProcessKey, uid: int, first: int) -> None:
         self.fd = fd
         self.program = program
         self.uid = uid
         self.is_left = False
-        self.indices = range(first, first + wire.PRELOAD_RHYTHMS)
-        # By index: rounds that were read; and tids as we see them, by those that it sees itself.
-        self.rounds_read: dict[int, int] = {}
+        self.indices = range(first, first + wire.PRELOAD_DETECTORS)
+        # By index: iterations that were read; and tids as we see them, by those that it sees itself.
+        self.iterations_read: dict[int, int] = {}
         self.tids: dict[int, int] = {}
         # Those that threads had when that was last read.
         self.taken: list[int] = []
@@ -70,12 +70,12 @@ class _Memory:
         )
 
 
-class PreloadRhythms(PeriodMemory):
+class PreloadDetectors(PeriodMemory):
     """
     Those of all preloaded programs, by numbers above those of the kernel side.
 
-    A thread has its own area. ``lost`` is by ``enum counter``: rounds that could not be read in time, or
-    that cannot have been, are added to those that are withheld. ``budget`` is what reading may take.
+    A thread has its own area. ``lost`` is by ``enum counter``: iterations that could not be read in time, or
+    that cannot have been, are added to those that are rate-limited. ``budget`` is what reading may take.
     """
 
     def __init__(self, lost: list[int], budget: WorkBudget) -> None:
@@ -83,7 +83,7 @@ class PreloadRhythms(PeriodMemory):
         self._budget = budget
         self._memories: dict[ProcessKey, _Memory] = {}
         self._by_index: dict[int, _Memory] = {}
-        self._first = count(wire.MAX_RHYTHMS, wire.PRELOAD_RHYTHMS)
+        self._first = count(wire.MAX_STEP_DETECTORS, wire.PRELOAD_DETECTORS)
 
     def add(self, program: ProcessKey, fd: int, uid: int) -> None:
         """
@@ -102,10 +102,10 @@ class PreloadRhythms(PeriodMemory):
             if self._get(index, "tid"):
                 self.stop(index)
                 self._give(index, 1)
-                memory.rounds_read[index] = self._rounds_made(index)
+                memory.iterations_read[index] = self._iterations_made(index)
 
     def leave(self, program: ProcessKey, *, is_readable: bool = True) -> None:
-        """Release a program's rhythms as soon as its threads returned them, or its memory at once."""
+        """Release a program's periods as soon as its threads returned them, or its memory at once."""
         if program in self._memories:
             self._memories[program].is_left = True
             if not is_readable:
@@ -117,46 +117,46 @@ class PreloadRhythms(PeriodMemory):
             self._drop(program)
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield those that threads have, as (index, ``struct rhythm``)."""
+        """Yield those that threads have, as (index, ``struct step_detector``)."""
         for program, memory in list(self._memories.items()):
             if not (memory.is_left or self._budget.allows(program, memory.uid)):
                 continue
             with self._budget.paying(program, memory.uid):
-                rhythms = list(self._rhythms_of(memory))
-            yield from rhythms
-            if memory.is_left and not rhythms:
+                detectors = list(self._detectors_of(memory))
+            yield from detectors
+            if memory.is_left and not detectors:
                 self._drop(program)
 
-    def _rhythms_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _detectors_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
         if memory.fd < 0:
             # Nobody knows any more how its threads go on.
-            yield from ((at, self.rhythm(at) | {"has_ended": 1}) for at in memory.taken)
+            yield from ((at, self.detector(at) | {"has_ended": 1}) for at in memory.taken)
             return
         indices = memory.indices
         memory.taken = [at for at in indices if self._get(at, "tid") and self._get(at, "pid")]
-        yield from ((at, self.rhythm(at)) for at in memory.taken)
+        yield from ((at, self.detector(at)) for at in memory.taken)
 
     def holds(self, index: int) -> bool:
         """Whether the memory of an index was not let go; those of others are not given out again."""
         return index in self._by_index
 
     def free(self, index: int) -> None:
-        """Let another thread have a rhythm whose thread has ended."""
+        """Let another thread have a period whose thread has ended."""
         super().free(index)
         memory = self._by_index[index]
         memory.taken = [at for at in memory.taken if at != index]
 
-    def rhythm(self, index: int) -> dict[str, Any]:
-        """Return ``struct rhythm``, as it is now, of the thread as the kernel side would name it."""
+    def detector(self, index: int) -> dict[str, Any]:
+        """Return ``struct step_detector``, as it is now, of the thread as the kernel side would name it."""
         memory = self._by_index[index]
-        fields = super().rhythm(index)
+        fields = super().detector(index)
         pid, program_ktime_ns = memory.program
         last_ktime_ns = min(fields["last_return_ktime_ns"], kernel_clock.ktime_ns())
         return fields | {
             "pid": pid,
             "tid": memory.tid(fields["tid"]),
             "program_ktime_ns": program_ktime_ns,
-            "kept": min(fields["kept"], wire.RHYTHM_CALLS),
+            "kept": min(fields["kept"], wire.DETECTOR_CALLS),
             "last_return_ktime_ns": last_ktime_ns,
         }
 
@@ -167,40 +167,45 @@ class PreloadRhythms(PeriodMemory):
         returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), kernel_clock.ktime_ns()]
         return calls if all(map(le, starts_ns, returns_ns)) else _NO_CALLS
 
-    def rounds(self, index: int, *, is_last: bool = False) -> Sequence[Round]:
-        """Return the rounds since they were last asked for; with the one that the thread ended after."""
+    def iterations(self, index: int, *, is_last: bool = False) -> Sequence[IterationTimes]:
+        """Return the iterations since they were last asked for; with the one that the thread ended after."""
         memory = self._by_index[index]
         if not (is_last or self._budget.allows(memory.program, memory.uid)):
             return ()
         with self._budget.paying(memory.program, memory.uid):
-            return self._rounds(index, memory, is_last=is_last)
+            return self._iterations(index, memory, is_last=is_last)
 
-    def _rounds(self, index: int, memory: _Memory, *, is_last: bool) -> Sequence[Round]:
-        made, read = self._rounds_made(index), memory.rounds_read.get(index, 0)
-        memory.rounds_read[index] = made
-        size = wire.PRELOAD_ROUND.size
+    def _iterations(
+        self, index: int, memory: _Memory, *, is_last: bool
+    ) -> Sequence[IterationTimes]:
+        made, read = self._iterations_made(index), memory.iterations_read.get(index, 0)
+        memory.iterations_read[index] = made
+        size = wire.PRELOAD_ITERATION.size
         found = []
-        for number in range(max(read, made - wire.PRELOAD_ROUNDS), made):
-            data = self._read(index, _ROUNDS + number % wire.PRELOAD_ROUNDS * size, size)
-            found.append(Round(*wire.PRELOAD_ROUND.unpack(data)))
-        withheld = max(0, made - read - len(found))
+        for number in range(max(read, made - wire.PRELOAD_ITERATIONS), made):
+            data = self._read(index, _ITERATIONS + number % wire.PRELOAD_ITERATIONS * size, size)
+            found.append(IterationTimes(*wire.PRELOAD_ITERATION.unpack(data)))
+        limited = max(0, made - read - len(found))
         if is_last:
-            found += self._last_round(index)
+            found += self._last_iteration(index)
         begun_ktime_ns, now_ktime_ns = memory.program[1], kernel_clock.ktime_ns()
         sound = [
             one
             for one in found
             if begun_ktime_ns <= one.start_ktime_ns < one.end_ktime_ns <= now_ktime_ns
         ]
-        withheld += len(found) - len(sound)
-        self._lost[wire.COUNTER_ROUNDS_WITHHELD] += min(withheld, wire.PRELOAD_ROUNDS)
+        limited += len(found) - len(sound)
+        self._lost[wire.COUNTER_STEPS_RATE_LIMITED] += min(limited, wire.PRELOAD_ITERATIONS)
         return sound
 
-    def _last_round(self, index: int) -> Iterator[Round]:
-        rhythm = self.rhythm(index)
-        if rhythm["is_over"] and rhythm["start_mask"]:
-            start_ktime_ns, end_ktime_ns = rhythm["start_ktime_ns"], rhythm["last_return_ktime_ns"]
-            yield Round(start_ktime_ns, end_ktime_ns)
+    def _last_iteration(self, index: int) -> Iterator[IterationTimes]:
+        detector = self.detector(index)
+        if detector["is_over"] and detector["start_mask"]:
+            start_ktime_ns, end_ktime_ns = (
+                detector["start_ktime_ns"],
+                detector["last_return_ktime_ns"],
+            )
+            yield IterationTimes(start_ktime_ns, end_ktime_ns)
 
     def share_areas(self, wanting: Sequence[int]) -> None:
         """Give areas to those that want one."""
@@ -208,8 +213,8 @@ class PreloadRhythms(PeriodMemory):
             if not self._get(index, "area"):
                 self._give(index, 1)
 
-    def _rounds_made(self, index: int) -> int:
-        return int.from_bytes(self._read(index, _ROUNDS_MADE, _COUNT_BYTES), "little")
+    def _iterations_made(self, index: int) -> int:
+        return int.from_bytes(self._read(index, _ITERATIONS_MADE, _COUNT_BYTES), "little")
 
     def _drop(self, program: ProcessKey) -> None:
         memory = self._memories.pop(program)
@@ -227,12 +232,14 @@ class PreloadRhythms(PeriodMemory):
             os.pwrite(memory.fd, data, _place(memory, index) + offset)
 
     def _kept(self, index: int) -> bytes:
-        kept = min(self._get(index, "kept"), wire.RHYTHM_CALLS)
-        return self._read(index, _CALLS, kept * wire.RHYTHM_CALL.size)
+        kept = min(self._get(index, "kept"), wire.DETECTOR_CALLS)
+        return self._read(index, _CALLS, kept * wire.DETECTOR_CALL.size)
 
 
 def _place(memory: _Memory, index: int) -> int:
-    return wire.PRELOAD_RHYTHMS_OFFSET + (index - memory.indices.start) * wire.PRELOAD_RHYTHM_BYTES
+    return (
+        wire.PRELOAD_DETECTORS_OFFSET + (index - memory.indices.start) * wire.PRELOAD_DETECTOR_BYTES
+    )
 
 
 def _find_tid(pid: int, own_tid: int, own_pid: int) -> int:

@@ -27,9 +27,15 @@ _LEAST_AGE_NS = 1_000_000_000
 _TRIES = 5
 _MAX_THREADS = 4096
 # So that little else is kept waiting: a stack takes a fraction of a millisecond to walk.
-_LOOKED_AT_A_TIME = 256
+_DUMPED_AT_A_TIME = 256
 _JUDGED_AT_A_TIME = 128
-_COUNTS = ("looked_at", "look_unreadable", "look_incomplete", "look_not_followed", "look_refused")
+_COUNTS = (
+    "threads_dumped",
+    "dump_unreadable",
+    "dump_incomplete",
+    "dump_not_followed",
+    "dump_refused",
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -46,14 +52,16 @@ class EarlyCalls:
     """
     Finds calls that had begun before their process was watched, and looks again while they last.
 
-    ``counts`` says what became of the looks: threads ``looked_at``, of these ``look_unreadable``
-    (nothing of their user space could be read), ``look_incomplete`` (a part of the stack is missing)
-    and ``look_not_followed`` (it is not known what they have called since); and ``look_refused``: whom
+    ``counts`` says what became of the dumps: ``threads_dumped``, of these ``dump_unreadable``
+    (nothing of their user space could be read), ``dump_incomplete`` (a part of the stack is missing)
+    and ``dump_not_followed`` (it is not known what they have called since); and ``dump_refused``: whom
     the kernel refused a look at.
     """
 
-    def __init__(self, looks: Callable[[], ThreadDumps | None], user_stacks: UserStacks) -> None:
-        self._looks = looks
+    def __init__(
+        self, thread_dumps: Callable[[], ThreadDumps | None], user_stacks: UserStacks
+    ) -> None:
+        self._thread_dumps = thread_dumps
         self._user_stacks = user_stacks
         self._watched: dict[int, int] = {}
         self._due: dict[_Whom, _Due] = {}
@@ -65,7 +73,7 @@ class EarlyCalls:
         self.counts = dict.fromkeys(_COUNTS, 0)
 
     def expect(self, pid: int, program_ktime_ns: int) -> None:
-        """A process is watched that has lived before: look at all of its threads."""
+        """A process is watched that has lived before: dump all of its threads."""
         self._watched[pid] = program_ktime_ns
         self._due[pid, WHOLE_PROCESS] = _Due(0, 0)
 
@@ -76,7 +84,7 @@ class EarlyCalls:
 
     def run(self, watched: Mapping[int, int]) -> Iterator[bytes]:
         """
-        Look, or yield what the last look found, of what is watched: ``program_ktime_ns`` by pid.
+        Take dumps, or yield what the last ones found, of watched programs: ``program_ktime_ns`` by pid.
 
         One process at a time, and not too many threads. What is new to the agent of a thread that was
         looked at comes by a ring, which is to be read before this is called again.
@@ -90,26 +98,26 @@ class EarlyCalls:
             self._asked = dict(self._choose(now_ktime_ns))
             self._due = {key: due for key, due in self._due.items() if key not in self._asked}
             whom = {key: self._watched[key[0]] for key in self._asked}
-            looks = self._open_looks(len(whom)) if whom else None
-            self._taken.extend(looks.take(whom) if looks else ())
-            seen = {(look.pid, look.tid) for look in self._taken}
+            thread_dumps = self._open_thread_dumps(len(whom)) if whom else None
+            self._taken.extend(thread_dumps.take(whom) if thread_dumps else ())
+            seen = {(dump.pid, dump.tid) for dump in self._taken}
             for key in self._asked.keys() - seen:
                 self._starts.pop(key, None)
 
-    def _open_looks(self, threads: int) -> ThreadDumps | None:
+    def _open_thread_dumps(self, threads: int) -> ThreadDumps | None:
         try:
-            return self._looks()
+            return self._thread_dumps()
         except BpfError as error:
-            if not self.counts["look_refused"]:
+            if not self.counts["dump_refused"]:
                 text = "calls that had begun before their process was watched are not found: %s"
                 _logger.warning(text, error)
-            self.counts["look_refused"] += threads
+            self.counts["dump_refused"] += threads
             return None
 
     def _choose(self, now_ktime_ns: int) -> Iterator[tuple[_Whom, _Due]]:
         due = [item for item in self._due.items() if item[1].ktime_ns <= now_ktime_ns]
         whole = [item for item in due if item[0][1] == WHOLE_PROCESS]
-        yield from whole[:1] or due[:_LOOKED_AT_A_TIME]
+        yield from whole[:1] or due[:_DUMPED_AT_A_TIME]
 
     def _forget_others(self, watched: Mapping[int, int]) -> None:
         gone = {
@@ -124,61 +132,61 @@ class EarlyCalls:
             for pid in gone:
                 del self._watched[pid]
 
-    def _judge(self, look: ThreadDump, now_ktime_ns: int) -> Iterator[bytes]:
-        key = (look.pid, look.tid)
+    def _judge(self, dump: ThreadDump, now_ktime_ns: int) -> Iterator[bytes]:
+        key = (dump.pid, dump.tid)
         before = self._starts.pop(key, {})
-        if self._watched.get(look.pid) != look.program_ktime_ns:
+        if self._watched.get(dump.pid) != dump.program_ktime_ns:
             return
-        self.counts["looked_at"] += 1
-        self.counts["look_unreadable"] += not look.sample
-        self.counts["look_not_followed"] += not look.is_followed
-        if not look.is_followed or not look.sample:
+        self.counts["threads_dumped"] += 1
+        self.counts["dump_unreadable"] += not dump.sample
+        self.counts["dump_not_followed"] += not dump.is_followed
+        if not dump.is_followed or not dump.sample:
             return
-        found = self._user_stacks.open_calls(look.sample)
-        self.counts["look_incomplete"] += not found.complete
+        found = self._user_stacks.open_calls(dump.sample)
+        self.counts["dump_incomplete"] += not found.complete
         # Those that were seen to begin are further in, and not ours.
-        frames = [frame for frame in found.calls if frame.stack_pointer not in look.open_calls]
+        frames = [frame for frame in found.calls if frame.stack_pointer not in dump.open_calls]
         tries = self._asked[key].tries if key in self._asked else 0
         if len(self._due) >= _MAX_THREADS:
             return
         if frames:
             self._due[key] = _Due(0, now_ktime_ns + _INTERVAL_NS)
-            yield from self._report(look, frames, before)
-        elif look.is_late and not found.complete and tries < _TRIES:
+            yield from self._report(dump, frames, before)
+        elif dump.is_late and not found.complete and tries < _TRIES:
             self._due[key] = _Due(tries + 1, now_ktime_ns + _INTERVAL_NS)
             # Nothing is known of it now.
             self._starts[key] = before
 
     def _report(
-        self, look: ThreadDump, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
+        self, dump: ThreadDump, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
     ) -> Iterator[bytes]:
         # At the latest: when we came, or when it began to wait inside of it, long before that.
-        latest = look.program_ktime_ns - len(frames)
-        is_waiting = look.state == wire.STATE_BLOCKED and 0 < look.since_ktime_ns < latest
+        latest = dump.program_ktime_ns - len(frames)
+        is_waiting = dump.state == wire.STATE_BLOCKED and 0 < dump.since_ktime_ns < latest
         stack = 0
-        starts = self._starts[look.pid, look.tid] = {}
+        starts = self._starts[dump.pid, dump.tid] = {}
         for depth, frame in enumerate(frames):
-            start = (look.since_ktime_ns if is_waiting else latest) + depth
+            start = (dump.since_ktime_ns if is_waiting else latest) + depth
             start = starts[frame] = before.get(frame, start)
-            age_ns = look.ktime_ns - start
+            age_ns = dump.ktime_ns - start
             if age_ns < _LEAST_AGE_NS or not (is_waiting or frame in before):
                 continue
             if not stack:
-                resolved = self._user_stacks.resolve_thread(look.sample)
+                resolved = self._user_stacks.resolve_thread(dump.sample)
                 stack = resolved.stack
                 yield from resolved.records
-            blocked_ns = look.ktime_ns - look.since_ktime_ns if look.since_ktime_ns else 0
+            blocked_ns = dump.ktime_ns - dump.since_ktime_ns if dump.since_ktime_ns else 0
             yield open_call_record(
-                look.ktime_ns,
-                pid=look.pid,
-                tid=look.tid,
-                program_ktime_ns=look.program_ktime_ns,
+                dump.ktime_ns,
+                pid=dump.pid,
+                tid=dump.tid,
+                program_ktime_ns=dump.program_ktime_ns,
                 start_ktime_ns=start,
                 root_start_ktime_ns=starts[frames[0]],
-                blocked_ns=min(blocked_ns, age_ns) if look.state == wire.STATE_BLOCKED else 0,
+                blocked_ns=min(blocked_ns, age_ns) if dump.state == wire.STATE_BLOCKED else 0,
                 user_stack=stack,
                 device=-1,
                 api=frame.api,
                 depth=depth,
-                comm=look.comm,
+                comm=dump.comm,
             )

@@ -36,13 +36,13 @@ _3_10 = 0x030A0000
 _VERSION_BYTES = 8
 # A process goes on while it is looked at, so once may be bad luck.
 _MAX_FAILURES = 30
-_MAX_LOOKS_AT_ONCE = 5
+_MAX_READS_AT_ONCE = 5
 # An interpreter that has just begun has no frames yet, which is no news.
-_LOOKS_BEFORE_NEWS = 30
+_TRIES_BEFORE_REPORT = 30
 _MAX_NEWS = 64
 _MAX_PLACES = 256
 # While samples wait for it.
-_LOOK_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _MAX_FORGOTTEN = 4096
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class _Interpreter(NamedTuple):
     is_settled: bool
     reason: str
     failures: int = 0
-    looks: int = 0
+    tries: int = 0
     looked_s: float = 0.0
 
 
@@ -159,7 +159,7 @@ class Interpreters:
         known = self._known.get(pid)
         if known is None or known.program_ktime_ns != program_ktime_ns:
             return self._forgotten.get(process, (False, False))[0]
-        if not known.is_settled and self._clock() - known.looked_s >= _LOOK_AGAIN_S:
+        if not known.is_settled and self._clock() - known.looked_s >= _RETRY_S:
             self._settle(pid, known)
             known = self._known[pid]
         return not known.reason if known.is_settled else None
@@ -221,14 +221,14 @@ class Interpreters:
             is_settled=verdict.kind == "good" or failures == _MAX_FAILURES,
             reason=verdict.reason,
             failures=failures,
-            looks=known.looks + 1,
+            tries=known.tries + 1,
             looked_s=self._clock(),
         )
         if verdict.kind == "good":
             self._true.add(known.file)
         if settled.is_settled:
             self._push(pid, settled)
-        if settled.reason and (settled.is_settled or settled.looks >= _LOOKS_BEFORE_NEWS):
+        if settled.reason and (settled.is_settled or settled.tries >= _TRIES_BEFORE_REPORT):
             self._report(pid, settled)
 
     def _report(self, pid: int, known: _Interpreter) -> None:
@@ -264,7 +264,7 @@ def diagnose(pid: int, files: Iterable[MappedFile]) -> Diagnosis | None:
     place, start, _ = found
     if place.layout == UNKNOWN:
         return Diagnosis("unknown", "", place.reason)
-    for _ in range(_MAX_LOOKS_AT_ONCE):
+    for _ in range(_MAX_READS_AT_ONCE):
         with memory_of(pid) as read:
             verdict = check(place.layout, start, read)
         if verdict.kind != "bad":

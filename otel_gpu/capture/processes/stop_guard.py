@@ -31,7 +31,7 @@ _DISMISSED = b"d"
 _WATCHED = b"w"
 # How long programs of a dead agent may still run and stop a process.
 _VIGIL_S = 2.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PID = struct.Struct("<I")
 
 
@@ -108,4 +108,4 @@ def _let_all_go_on(processes_fd: int) -> None:
                 if stat_fields(f"/proc/{pid}")[:1] == [b"T"]:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGCONT)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

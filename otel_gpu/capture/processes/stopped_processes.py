@@ -30,7 +30,7 @@ _MAX_NAME_BYTES = 64
 _MAX_STATUS_BYTES = 1 << 16
 # How long another agent may take to place its probes, and how often that is asked.
 _OTHER_AGENT_S = 0.1
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 def let_go_on(pid: int) -> None:
@@ -74,7 +74,7 @@ class Hold:
         if _has_other_agent(self._pid):
             until_s = time.monotonic() + _OTHER_AGENT_S
             while self.lasts() and time.monotonic() < until_s:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             if self._ran is not None and self._stands_still() and not self.lasts():
                 # The other one has let it go on, and this is the next stop, of which a record comes.
                 return

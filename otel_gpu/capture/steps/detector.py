@@ -1,9 +1,9 @@
 """
 Steps that programs do not tell, found in what their threads call again and again.
 
-The kernel side keeps the first calls of a thread, or its preload library does. When a rhythm is found in them, that is told by
-which calls steps begin and end, and reports each round from then on; the rounds before are in
-the calls that were kept. Whose calls have no rhythm is looked at again later: programs load and
+The kernel side keeps the first calls of a thread, or its preload library does. When a period is found in them, that is told by
+which calls steps begin and end, and reports each iteration from then on; the iterations before are in
+the calls that were kept. Whose calls have no period is looked at again later: programs load and
 compile for a while before they make steps.
 """
 
@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 from otel_gpu import wire
-from otel_gpu.capture.steps.period import CallSequence, Period, turns_of
+from otel_gpu.capture.steps.period import CallSequence, Period, iterations_of
 from otel_gpu.capture.steps.period_maps import PeriodMemory
 from otel_gpu.capture.steps.period_search import Reason, find_period
 from otel_gpu.limits.work_budget import Share, WorkBudget
@@ -33,7 +33,7 @@ _SAME_PERIOD: Final = 0.05
 _LEAST_PERIOD_NS: Final = 1_000_000
 _SURE_CALLS: Final = 8192
 # What searches may take in seconds, of a process, of a user and of all: one of as many calls as are kept,
-# which have no rhythm, takes up to 4 s.
+# which have no period, takes up to 4 s.
 _SEARCHES: Final = Share(8.0, 0.05), Share(12.0, 0.08), Share(15.0, 0.1)
 # Once the capture is to end, only of few calls.
 _LAST_CALLS: Final = 8192
@@ -57,15 +57,15 @@ class _Step(NamedTuple):
 
 
 class _Thread:
-    """A thread that has a rhythm in some memory, whether it is known or not."""
+    """A thread that has a period in some memory, whether it is known or not."""
 
     def __init__(self, who: tuple[int, int, int], maps: PeriodMemory) -> None:
         self.pid, self.tid, self.program_ktime_ns = who
         self.maps = maps
         self.comm = b""
         self.state: DetectionState | Reason = Reason.FEW_CALLS
-        self.rhythm: Period | None = None
-        self.is_withheld = False
+        self.period: Period | None = None
+        self.is_rate_limited = False
         self.period_ns = 0.0
         self.tried = 0  # calls
         self.again_s = math.inf  # when a thread that rests is looked at again
@@ -112,7 +112,7 @@ class FoundSteps:
         self._threads: dict[int, _Thread] = {}
         self._telling: set[ProcessKey] = set()
         self._ended: Counter[str] = Counter()
-        # Their last rounds can come after their end, with the next reading of the ring: that may be
+        # Their last iterations can come after their end, with the next reading of the ring: that may be
         # after the next one of the maps.
         self._just_ended: dict[tuple[int, int, int], _Thread] = {}
         self._ended_before: dict[tuple[int, int, int], _Thread] = {}
@@ -125,8 +125,8 @@ class FoundSteps:
 
     @property
     def has_found(self) -> bool:
-        """Whether rounds come that no record is sent of."""
-        return any(thread.rhythm is not None for thread in self._threads.values())
+        """Whether iterations come that no record is sent of."""
+        return any(thread.period is not None for thread in self._threads.values())
 
     def note_reported(self, record: bytes) -> None:
         """Find no more steps in a program that tells its own: this is a RECORD_STEP of it."""
@@ -134,9 +134,9 @@ class FoundSteps:
         self._telling.add((fields["pid"], fields["program_ktime_ns"]))
 
     def take(self, record: bytes) -> Iterator[bytes]:
-        """Yield the step of a RECORD_ROUND."""
-        fields = wire.ROUND_RECORD.named(record)
-        thread = self._threads.get(fields["rhythm"])
+        """Yield the step of a RECORD_ITERATION."""
+        fields = wire.ITERATION_RECORD.named(record)
+        thread = self._threads.get(fields["detector"])
         who = fields["pid"], fields["tid"], fields["program_ktime_ns"]
         if thread is None or thread.who != who:
             thread = self._just_ended.get(who) or self._ended_before.get(who)
@@ -149,20 +149,20 @@ class FoundSteps:
             yield from _records(thread, [step])
 
     def read(self) -> Iterator[bytes]:
-        """Look for rhythms, and yield the steps that were made before they were known."""
+        """Look for periods, and yield the steps that were made before they were known."""
         self._just_ended, self._ended_before = {}, self._just_ended
         is_busy = False
-        for index, thread, rhythm in self._taken():
-            is_over = bool(rhythm["has_ended"])
+        for index, thread, detector in self._taken():
+            is_over = bool(detector["has_ended"])
             is_over = is_over or self._watched(thread.pid) != thread.program_ktime_ns
             if is_over:
                 yield from self._end(index, thread)
                 continue
             yield from self._settle(index, thread)
             # One at a time: meanwhile nothing else is done.
-            if not is_busy and self._is_due(thread, rhythm):
-                is_busy = self._search(index, thread, rhythm["kept"])
-            self._adjust(index, thread, rhythm)
+            if not is_busy and self._is_due(thread, detector):
+                is_busy = self._search(index, thread, detector["kept"])
+            self._adjust(index, thread, detector)
         self._telling = {
             program for program in self._telling if self._watched(program[0]) == program[1]
         }
@@ -177,12 +177,12 @@ class FoundSteps:
 
     def _taken(self) -> Iterator[tuple[int, _Thread, Mapping[str, Any]]]:
         for maps in self._memories:
-            for index, rhythm in list(maps.taken()):
-                who = rhythm["pid"], rhythm["tid"], rhythm["program_ktime_ns"]
+            for index, detector in list(maps.taken()):
+                who = detector["pid"], detector["tid"], detector["program_ktime_ns"]
                 thread = self._threads.get(index)
                 if thread is None or thread.who != who:
                     thread = self._threads[index] = _Thread(who, maps)
-                yield index, thread, rhythm
+                yield index, thread, detector
             self._forget_dropped(maps)
 
     def _forget_dropped(self, maps: PeriodMemory) -> None:
@@ -195,20 +195,20 @@ class FoundSteps:
         for index in dropped:
             self._forget(index, self._threads[index])
 
-    def read_rounds(self) -> Iterator[bytes]:
-        """Yield the steps of rounds that no record was sent of."""
+    def read_iterations(self) -> Iterator[bytes]:
+        """Yield the steps of iterations that no record was sent of."""
         for index, thread in list(self._threads.items()):
-            if thread.rhythm is not None:
-                yield from self._take_rounds(index, thread)
+            if thread.period is not None:
+                yield from self._take_iterations(index, thread)
 
-    def _take_rounds(
+    def _take_iterations(
         self, index: int, thread: _Thread, *, is_last: bool = False
     ) -> Iterator[bytes]:
-        rounds = thread.maps.rounds(index, is_last=is_last)
-        if not rounds or thread.program in self._telling:
+        iterations = thread.maps.iterations(index, is_last=is_last)
+        if not iterations or thread.program in self._telling:
             return
         thread.comm = _comm_of(thread) or thread.comm
-        steps = [_Step(*one, thread.comm) for one in rounds]
+        steps = [_Step(*one, thread.comm) for one in iterations]
         if thread.early is not None:
             thread.early += steps
         else:
@@ -216,25 +216,25 @@ class FoundSteps:
 
     def _wants_area(self, index: int, maps: PeriodMemory) -> bool:
         thread = self._threads[index]
-        is_new = thread.rhythm is None and not thread.tried
+        is_new = thread.period is None and not thread.tried
         return thread.maps is maps and is_new and not thread.is_resting
 
-    def _is_due(self, thread: _Thread, rhythm: Mapping[str, Any]) -> bool:
-        kept = rhythm["kept"]
-        if thread.is_resting or not rhythm["area"] or kept < _LEAST_CALLS or kept == thread.tried:
+    def _is_due(self, thread: _Thread, detector: Mapping[str, Any]) -> bool:
+        kept = detector["kept"]
+        if thread.is_resting or not detector["area"] or kept < _LEAST_CALLS or kept == thread.tried:
             return False
-        return bool(kept >= 2 * thread.tried or kept == wire.RHYTHM_CALLS)
+        return bool(kept >= 2 * thread.tried or kept == wire.DETECTOR_CALLS)
 
     def end_soon(self) -> None:
-        """Look for rhythms only in few calls from now on; safe in a signal handler."""
+        """Look for periods only in few calls from now on; safe in a signal handler."""
         self._is_ending = True
 
     def _search(self, index: int, thread: _Thread, kept: int) -> bool:
-        """Look for the rhythm of a thread, if that is in its share; say whether it was."""
+        """Look for the period of a thread, if that is in its share; say whether it was."""
         uid = user_of(thread.pid).uid
         if not self._budget.allows(thread.program, uid):
-            if not thread.is_withheld:
-                thread.is_withheld = True
+            if not thread.is_rate_limited:
+                thread.is_rate_limited = True
                 self._lose(thread.pid, uid)
             return False
         if self._is_ending and kept > _LAST_CALLS:
@@ -250,7 +250,7 @@ class FoundSteps:
             return
         found = find_period(calls)
         if isinstance(found, Reason):
-            if thread.rhythm is None:
+            if thread.period is None:
                 thread.state = found
             return
         lengths_ns = [step.end_ktime_ns - step.start_ktime_ns for step in _steps_of(found, calls)]
@@ -261,55 +261,55 @@ class FoundSteps:
             if thread.tried >= _SURE_CALLS:
                 self._rest_a_while(index, thread, thread.state)
             return
-        if thread.rhythm is None and self._has_same(thread):
+        if thread.period is None and self._has_same(thread):
             self._rest(index, thread, DetectionState.SAME)
             return
-        before, thread.rhythm, thread.state = thread.rhythm, found, DetectionState.FOUND
+        before, thread.period, thread.state = thread.period, found, DetectionState.FOUND
         if before is None or before.edges != found.edges:
-            # Of what comes while another rhythm is told no round is reported: it is in the calls.
+            # Of what comes while another period is told no iteration is reported: it is in the calls.
             thread.early = thread.early or []
             thread.maps.follow(index, found)
 
     def _has_same(self, thread: _Thread) -> bool:
         """Whether another thread of the process makes these steps: they can take several."""
         return any(
-            other.rhythm
+            other.period
             and other.program == thread.program
             and abs(other.period_ns - thread.period_ns) <= _SAME_PERIOD * thread.period_ns
             for other in self._threads.values()
         )
 
     def _settle(self, index: int, thread: _Thread, last_ktime_ns: int = 0) -> Iterator[bytes]:
-        """Yield the steps that were made before the kernel side knew the rhythm."""
-        if thread.rhythm is None or thread.early is None or thread.program in self._telling:
+        """Yield the steps that were made before the kernel side knew the period."""
+        if thread.period is None or thread.early is None or thread.program in self._telling:
             return
         early, thread.early = thread.early, None
         comm = thread.comm or _comm_of(thread)
         reported_ktime_ns = early[0].start_ktime_ns if early else _NEVER_KTIME_NS
-        steps = _steps_of(thread.rhythm, thread.maps.calls(index), last_ktime_ns)
+        steps = _steps_of(thread.period, thread.maps.calls(index), last_ktime_ns)
         before = (
             step._replace(comm=comm) for step in steps if step.start_ktime_ns < reported_ktime_ns
         )
         yield from _records(thread, before)
         yield from _records(thread, early)
 
-    def _adjust(self, index: int, thread: _Thread, rhythm: Mapping[str, Any]) -> None:
+    def _adjust(self, index: int, thread: _Thread, detector: Mapping[str, Any]) -> None:
         """Keep no calls that nobody looks at, and look again for what was not found or is gone."""
-        made, kept = rhythm["made"], rhythm["kept"]
+        made, kept = detector["made"], detector["kept"]
         if thread.program in self._telling:
             if thread.state is not DetectionState.TOLD:
                 self._rest(index, thread, DetectionState.TOLD)
         elif thread.is_resting:
             if self._clock() >= thread.again_s:
                 thread.is_resting, thread.tried, thread.early = False, 0, []
-        elif thread.rhythm is None:
-            if kept == wire.RHYTHM_CALLS == thread.tried:
+        elif thread.period is None:
+            if kept == wire.DETECTOR_CALLS == thread.tried:
                 self._rest_a_while(index, thread, thread.state)
         elif thread.early is not None or thread.number != thread.seen[0]:
             thread.seen = thread.number, made
-        elif made - thread.seen[1] > _LOST_AFTER * thread.rhythm.longest_calls + _LEAST_CALLS:
+        elif made - thread.seen[1] > _LOST_AFTER * thread.period.longest_calls + _LEAST_CALLS:
             self._rest_a_while(index, thread, DetectionState.LOST)
-        elif kept == wire.RHYTHM_CALLS == thread.tried and rhythm["area"]:
+        elif kept == wire.DETECTOR_CALLS == thread.tried and detector["area"]:
             thread.maps.take_area(index)
 
     def _rest_a_while(self, index: int, thread: _Thread, state: DetectionState | Reason) -> None:
@@ -320,18 +320,18 @@ class FoundSteps:
     def _rest(self, index: int, thread: _Thread, state: DetectionState | Reason) -> None:
         thread.maps.stop(index)
         thread.maps.take_area(index)
-        thread.state, thread.rhythm, thread.is_resting = state, None, True
+        thread.state, thread.period, thread.is_resting = state, None, True
         thread.again_s = math.inf
 
     def _end(self, index: int, thread: _Thread) -> Iterator[bytes]:
         # It may have ended since it was read.
-        rhythm = thread.maps.rhythm(index)
-        if thread.rhythm is None and not thread.is_resting and rhythm["kept"] >= _LEAST_CALLS:
-            self._search(index, thread, rhythm["kept"])
+        detector = thread.maps.detector(index)
+        if thread.period is None and not thread.is_resting and detector["kept"] >= _LEAST_CALLS:
+            self._search(index, thread, detector["kept"])
         # Of those that are kept the last one is the last of all, if there was room for it.
-        has_last = rhythm["kept"] < wire.RHYTHM_CALLS
-        yield from self._take_rounds(index, thread, is_last=True)
-        yield from self._settle(index, thread, rhythm["last_return_ktime_ns"] if has_last else 0)
+        has_last = detector["kept"] < wire.DETECTOR_CALLS
+        yield from self._take_iterations(index, thread, is_last=True)
+        yield from self._settle(index, thread, detector["last_return_ktime_ns"] if has_last else 0)
         self._forget(index, thread)
         thread.maps.free(index)
 
@@ -341,10 +341,10 @@ class FoundSteps:
         self._threads.pop(index, None)
 
 
-def _steps_of(rhythm: Period, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
+def _steps_of(period: Period, calls: CallSequence, last_ktime_ns: int = 0) -> Iterator[_Step]:
     """Yield the steps among calls; of the last one of all, it has to be said when it returned."""
     starts_ns, gaps_ns = calls.starts_ns, calls.gaps_ns
-    for turn in turns_of(rhythm, calls.symbols):
+    for turn in iterations_of(period, calls.symbols):
         after = turn.last + 1
         end_ktime_ns = last_ktime_ns
         if after < len(starts_ns):
@@ -360,10 +360,10 @@ def _comm_of(thread: _Thread) -> bytes:
 
 
 def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
-    rhythm = thread.rhythm
+    period = thread.period
     for step in steps:
         is_next = thread.until_ktime_ns <= step.start_ktime_ns < step.end_ktime_ns
-        if rhythm is None or not is_next:
+        if period is None or not is_next:
             continue
         thread.until_ktime_ns = step.end_ktime_ns
         thread.number += 1
@@ -375,6 +375,6 @@ def _records(thread: _Thread, steps: Iterable[_Step]) -> Iterator[bytes]:
             tid=thread.tid,
             start_ktime_ns=step.start_ktime_ns,
             number=thread.number,
-            confidence_percent=rhythm.confidence_percent,
+            confidence_percent=period.confidence_percent,
             step_kind=wire.STEP_UNKNOWN,
         )

@@ -1,7 +1,7 @@
 """
-The rhythm of a thread: by which calls its steps begin and end.
+The period of a thread: by which calls its steps begin and end.
 
-``turns_of`` is what ``bpf/cuda/step_detection.bpf.h`` does with each call, on calls that are there as a whole.
+``iterations_of`` is what ``bpf/cuda/step_detection.bpf.h`` does with each call, on calls that are there as a whole.
 """
 
 import enum
@@ -81,14 +81,14 @@ class Turn(NamedTuple):
     last: int
 
 
-def turns_of(rhythm: Period, symbols: Sequence[int]) -> Iterator[Turn]:
+def iterations_of(period: Period, symbols: Sequence[int]) -> Iterator[Turn]:
     """Yield the steps among calls."""
-    start_mask = (1 << _SYMBOL_BITS * rhythm.start_calls) - 1
-    end_mask = (1 << _SYMBOL_BITS * rhythm.end_calls) - 1
-    starts, ends, folds = frozenset(rhythm.starts), frozenset(rhythm.ends), rhythm.folds
+    start_mask = (1 << _SYMBOL_BITS * period.start_calls) - 1
+    end_mask = (1 << _SYMBOL_BITS * period.end_calls) - 1
+    starts, ends, folds = frozenset(period.starts), frozenset(period.ends), period.folds
     history = before = 0
     first, is_over = -1, False
-    latest = [0] * rhythm.start_calls
+    latest = [0] * period.start_calls
     for index, symbol in enumerate(symbols):
         if folds and symbol == before:
             continue

@@ -1,12 +1,12 @@
 """
-Finds the rhythm of a thread in its calls.
+Finds the period of a thread in its calls.
 
 A thread that trains or serves makes the same calls in every step; there may be several kinds of
 steps, and other calls between two of them. So its calls are cut where host and device meet: after
 a wait, or before a copy to the device. A cut is good if few different words come out of it, and
 if that is no chance: the same calls in any order say how few there would be then.
 
-Where in a round a step begins is not in that. It is where other calls come between, where the
+Where in a iteration a step begins is not in that. It is where other calls come between, where the
 host takes its time, and where a wait ends or a copy begins.
 
 The same calls may be steps of many equal layers, or many equal steps between two evaluations.
@@ -28,11 +28,11 @@ from otel_gpu.capture.steps.period import (
     CallSequence,
     Period,
     history_of,
-    turns_of,
+    iterations_of,
 )
 
 LEAST_STEPS: Final = 8
-"""Of a rhythm, before it is one."""
+"""Of a period, before it is one."""
 
 MOST_PATTERNS: Final = 4
 """Of calls by which steps begin, or end."""
@@ -57,22 +57,22 @@ _MEETING = {*_ENDING, CallRole.TO_DEVICE}
 
 
 class Reason(enum.StrEnum):
-    """Why no rhythm is known."""
+    """Why no period is known."""
 
     FEW_CALLS = "few_calls"
-    NO_ROUNDS = "no_rounds"
+    NO_ITERATIONS = "no_iterations"
     BY_CHANCE = "by_chance"
     NO_EDGES = "no_edges"
     UNSURE = "unsure"
 
 
 def find_period(calls: CallSequence) -> Period | Reason:
-    """Return the rhythm of a thread, or why none is known."""
+    """Return the period of a thread, or why none is known."""
     if len(calls.symbols) < LEAST_STEPS:
         return Reason.FEW_CALLS
     if not any(calls.roles[symbol] is CallRole.LAUNCH for symbol in set(calls.symbols)):
         # A step launches something; of many calls it takes megabytes to find out that none does.
-        return Reason.NO_ROUNDS
+        return Reason.NO_ITERATIONS
     plain = _find(calls, calls.symbols, folds=False)
     if isinstance(plain, Period):
         return plain
@@ -212,18 +212,18 @@ def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Perio
     if best is None:
         best, certainty = _of_launches(text), _WITHOUT_MEETINGS
     if best is None:
-        return Reason.NO_ROUNDS
+        return Reason.NO_ITERATIONS
     chance = _share_by_chance(unfolded, calls.roles, best.symbol, folds=folds)
     if chance > best.whole_share - _LEAST_ADVANTAGE:
         return Reason.BY_CHANCE
     certainty *= (best.whole_share - chance) / (1 - chance) * best.share / best.whole_share
     best = _rotated(text, calls.gaps_ns, best)
     if len(best.steps) < LEAST_STEPS:
-        return Reason.NO_ROUNDS
+        return Reason.NO_ITERATIONS
     expected = {(first, end - 1) for first, end in best.steps}
     earliest, latest = min(expected)[0], max(expected)[0]
-    for rhythm in _by_edges(calls, best, folds=folds):
-        turns = turns_of(rhythm, calls.symbols)
+    for period in _by_edges(calls, best, folds=folds):
+        turns = iterations_of(period, calls.symbols)
         found = {turn[:2] for turn in turns if earliest <= turn.first <= latest}
         alike = len(found & expected) / len(expected)
         # Others may be steps that are unlike the others.
@@ -231,7 +231,7 @@ def _find(calls: CallSequence, unfolded: Sequence[int], *, folds: bool) -> Perio
             certainty *= alike * (1 - 1 / len(expected))
             percent = min(99, round(100 * certainty))
             is_sure = percent >= LEAST_CONFIDENCE_PERCENT
-            return rhythm._replace(confidence_percent=percent) if is_sure else Reason.UNSURE
+            return period._replace(confidence_percent=percent) if is_sure else Reason.UNSURE
     return Reason.NO_EDGES
 
 
@@ -288,7 +288,7 @@ def _share_by_chance(
 
 
 def _rotated(text: _Text, gaps_ns: Sequence[int], division: _Division) -> _Division:
-    """Return the same steps, from where in the round they begin."""
+    """Return the same steps, from where in the iteration they begin."""
     symbols, roles = text.symbols, text.roles
     main = max(division.words, key=division.words.__getitem__)
     begins = [at for at, end in division.steps if text.word(at, end) == main][-_SAMPLES:]

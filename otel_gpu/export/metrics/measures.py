@@ -118,7 +118,7 @@ def measure_memory(
     yield Measurement(instrument, attributes, number, coverage)
     for reason, size_bytes in (
         ("not_sampled", totals.unsampled_bytes),
-        ("rate", totals.withheld_bytes),
+        ("rate", totals.rate_limited_bytes),
     ):
         instrument, reasons = semconv.METRIC_OTEL_GPU_MEMORY_UNPLACED, ((semconv.REASON, reason),)
         yield Measurement(instrument, (*reasons, *attributes), (number, reason), size_bytes)

@@ -14,20 +14,20 @@ from otel_gpu.state.agent_health import AgentReadings
 
 _MAX_LIBRARIES = 256
 
-_WITHHELD: Mapping[int, Instrument] = {
-    wire.COUNTER_CPU_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_CPU_SAMPLES_WITHHELD,
-    wire.COUNTER_BLOCK_STACKS_WITHHELD: semconv.METRIC_OTEL_GPU_BLOCK_STACKS_WITHHELD,
-    wire.COUNTER_SAMPLES_WITHHELD: semconv.METRIC_OTEL_GPU_STACKS_WITHHELD,
-    wire.COUNTER_RHYTHMS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_THREADS_WITHHELD,
-    wire.COUNTER_ROUNDS_WITHHELD: semconv.METRIC_OTEL_GPU_STEPS_WITHHELD,
-    wire.COUNTER_RANGES_WITHHELD: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
-    wire.COUNTER_SPANS_WITHHELD_RATE: semconv.METRIC_OTEL_GPU_SPANS_WITHHELD,
+_RATE_LIMITED: Mapping[int, Instrument] = {
+    wire.COUNTER_CPU_SAMPLES_RATE_LIMITED: semconv.METRIC_OTEL_GPU_CPU_SAMPLES_RATE_LIMITED,
+    wire.COUNTER_BLOCK_STACKS_RATE_LIMITED: semconv.METRIC_OTEL_GPU_BLOCK_STACKS_RATE_LIMITED,
+    wire.COUNTER_SAMPLES_RATE_LIMITED: semconv.METRIC_OTEL_GPU_STACKS_RATE_LIMITED,
+    wire.COUNTER_STEP_THREADS_RATE_LIMITED: semconv.METRIC_OTEL_GPU_STEPS_THREADS_RATE_LIMITED,
+    wire.COUNTER_STEPS_RATE_LIMITED: semconv.METRIC_OTEL_GPU_STEPS_RATE_LIMITED,
+    wire.COUNTER_RANGES_RATE_LIMITED: semconv.METRIC_OTEL_GPU_SPANS_RATE_LIMITED,
+    wire.COUNTER_SPANS_RATE_LIMITED: semconv.METRIC_OTEL_GPU_SPANS_RATE_LIMITED,
 }
 
 
 def _counters() -> Iterator[tuple[int, Instrument, Attributes]]:
     for n, reason in semconv.REASON_VALUES.items():
-        instrument = _WITHHELD.get(n, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
+        instrument = _RATE_LIMITED.get(n, semconv.METRIC_OTEL_GPU_RECORDS_LOST)
         yield n, instrument, ((semconv.REASON, reason),)
     for n, source in semconv.OTEL_GPU_SPAN_SOURCE_VALUES.items():
         yield n, semconv.METRIC_OTEL_GPU_SPANS_CHOSEN, ((semconv.OTEL_GPU_SPAN_SOURCE, source),)
@@ -44,7 +44,7 @@ _COUNTERS = [(wire.COUNTER_NAMES[n], kind, pairs) for n, kind, pairs in _counter
 # Reasons for which user space drops stacks.
 _DROPPED_STACKS = (
     *("unused", "without_sample", "rejected"),
-    *("look_unreadable", "look_incomplete", "look_not_followed", "look_refused"),
+    *("dump_unreadable", "dump_incomplete", "dump_not_followed", "dump_refused"),
 )
 _DROPPED_SYMBOLS = ("code_rejected", "code_forgotten", "perf_map_malformed", "mapping_left_out")
 # Figures of the agent's status, with their instruments and the attribute of their parts.

@@ -23,7 +23,7 @@ TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
     "taken_back_bytes": ("bytes taken back so far", "bytes"),
     "unequal": ("reports whose total differs from what was observed", "{report}"),
     "unsampled_bytes": ("handed out in blocks that were not sampled for a stack", "bytes"),
-    "withheld_bytes": ("handed out in sampled blocks whose stack was rate-limited", "bytes"),
+    "rate_limited_bytes": ("handed out in sampled blocks whose stack was rate-limited", "bytes"),
 }
 """What columns of totals say, and their units."""
 _NUMBER = Column("device", S32, "index as the process sees it")

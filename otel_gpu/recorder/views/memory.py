@@ -6,7 +6,7 @@ from otel_gpu.recorder.views.view_sql import OWNER, PLACE, PROGRAM, utc
 
 _SHOWN_TOTALS = (
     *("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"),
-    *("allocations", "frees", "handed_out_bytes", "unsampled_bytes", "withheld_bytes"),
+    *("allocations", "frees", "handed_out_bytes", "unsampled_bytes", "rate_limited_bytes"),
 )
 
 MEMORY_VIEWS: tuple[View, ...] = (
@@ -18,7 +18,7 @@ MEMORY_VIEWS: tuple[View, ...] = (
           e.allocated_bytes, e.reserved_bytes, e.peak_allocated_bytes, e.peak_reserved_bytes,
           max(0, e.before_bytes - e.before_freed_bytes) AS before_bytes,
           round(1 - e.unequal * 1.0 / nullif(e.allocations + e.frees, 0), 6) AS coverage,
-          e.allocations, e.frees, e.handed_out_bytes, e.unsampled_bytes, e.withheld_bytes, e.unix_ns
+          e.allocations, e.frees, e.handed_out_bytes, e.unsampled_bytes, e.rate_limited_bytes, e.unix_ns
         FROM memory_readings e LEFT JOIN processes p ON p.process = e.process
           LEFT JOIN devices d ON d.cuda_device = e.cuda_device
         WHERE e.allocated_bytes IS NOT NULL

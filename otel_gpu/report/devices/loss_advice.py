@@ -60,10 +60,10 @@ def _loader_advice(use: DeviceUse) -> str:
             "The data loader runs in the training process (num_workers=0): give it workers, one less "
             "than there are CPUs to begin with, and persistent_workers=True"
         )
-    if rhythm := find_loader_period([step.parts["data_loader"] for step in use.steps]):
+    if period := find_loader_period([step.parts["data_loader"] for step in use.steps]):
         return (
-            f"Every {rhythm.period} steps one waits for the data loader ({rhythm.long} of {rhythm.steps} "
-            f"steps), as its workers end together if there are {rhythm.period} of them: a "
+            f"Every {period.period} steps one waits for the data loader ({period.long} of {period.steps} "
+            f"steps), as its workers end together if there are {period.period} of them: a "
             "prefetch_factor of 3 or 4 smooths that. If the waits are as long then, the workers are too "
             "slow on average, and only more of them or less work in them helps"
         )

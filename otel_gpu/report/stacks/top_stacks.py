@@ -359,19 +359,19 @@ class StackCollector:
                 "than once."
             )
         counters = self._agent.counters
-        withheld = counters.get("counter_spans_withheld_rate", 0)
-        if withheld and self._kind != CPU:
+        limited = counters.get("counter_spans_rate_limited", 0)
+        if limited and self._kind != CPU:
             yield (
-                f"{count_of(withheld, 'span')} withheld by the rate limit: where these calls and "
+                f"{count_of(limited, 'span')} rate-limited: where these calls and "
                 "waits were is not known."
             )
-        ticks = counters.get("counter_cpu_samples_withheld", 0)
+        ticks = counters.get("counter_cpu_samples_rate_limited", 0)
         if ticks and self._kind in (CPU, WALL):
             yield (
                 f"{count_of(ticks, 'tick')} of busy threads without a sample of their own, to keep to "
                 "a limit: the samples that were taken stand for more."
             )
-        if samples := counters.get("counter_samples_withheld", 0):
+        if samples := counters.get("counter_samples_rate_limited", 0):
             yield f"{count_of(samples, 'stack')} not taken, to keep to a limit."
         if self._left_out:
             yield (

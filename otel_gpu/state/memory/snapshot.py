@@ -20,7 +20,7 @@ NOWHERE = Frame("", "(without a stack)")
 BEFORE_ATTACH = Frame("", "(before the attach)")
 """The place of what was allocated before the capture, as far as it is still in use."""
 NOT_SAMPLED = Frame("", "(not sampled)")
-"""The place of blocks that were not chosen for a stack, or whose stack was withheld or lost."""
+"""The place of blocks that were not chosen for a stack, or whose stack was rate-limited or lost."""
 
 _MIB = 1 << 20
 # What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.

@@ -33,12 +33,12 @@ class Decided:
 
     def __init__(self, chains_per_second):
         self.budget = ChainBudget(chains_per_second, SETTLE_NS)
-        self.kept, self.withheld = [], []
+        self.kept, self.limited = [], []
 
     def take(self, decisions):
         for one, reason in decisions:
             if reason:
-                self.withheld.append((one.id, reason))
+                self.limited.append((one.id, reason))
             else:
                 self.kept.append(one.id)
 
@@ -75,8 +75,8 @@ def test_those_that_lost_most_are_kept(order):
 
     assert sorted(decided.kept) == sorted(f"c{number}" for number in range(947, 997))
     assert decided.kept == [one.id for one in chains if one.id in set(decided.kept)]
-    assert len(decided.withheld) == 947
-    assert {reason for _, reason in decided.withheld} == {"rate"}
+    assert len(decided.limited) == 947
+    assert {reason for _, reason in decided.limited} == {"rate"}
 
 
 def test_a_request_for_memory_that_failed_is_kept():
@@ -110,7 +110,7 @@ def test_each_second_has_room_of_its_own():
     decided.advance(5.1)
     assert decided.kept == ["c0", "c1", "c5", "c6"]
     decided.close()
-    assert len(decided.kept) + len(decided.withheld) == 10
+    assert len(decided.kept) + len(decided.limited) == 10
 
 
 def test_one_that_is_late_is_decided_next():
@@ -120,7 +120,7 @@ def test_one_that_is_late_is_decided_next():
     decided.add(chain(1, at_s=0), chain(2, at_s=0))
     decided.advance(102)
 
-    assert (decided.kept, decided.withheld) == (["c1"], [("c2", "rate")])
+    assert (decided.kept, decided.limited) == (["c1"], [("c2", "rate")])
 
 
 def test_one_trace_has_room_for_sixteen():
@@ -131,7 +131,7 @@ def test_one_trace_has_room_for_sixteen():
     decided.close()
 
     assert decided.kept == [f"c{n}" for n in (*range(85, 101), *range(201, 205))]
-    assert set(decided.withheld) == {(f"c{number}", "trace_full") for number in range(85)}
+    assert set(decided.limited) == {(f"c{number}", "trace_full") for number in range(85)}
 
 
 def test_a_trace_that_was_full_in_one_second_is_full_in_the_next():
@@ -141,7 +141,7 @@ def test_a_trace_that_was_full_in_one_second_is_full_in_the_next():
     decided.advance(10)
     decided.add(chain(100, at_s=11, excess_ns=SECOND, trace=1))
 
-    assert decided.withheld == [("c100", "trace_full")]
+    assert decided.limited == [("c100", "trace_full")]
 
 
 def test_effects_without_a_trace_are_not_of_one_trace():

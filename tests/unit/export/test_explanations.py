@@ -139,7 +139,7 @@ def test_a_stall_that_was_not_exported_is_not_linked(write):
     assert "links" not in chain
 
 
-def test_chains_that_are_withheld_are_counted(write):
+def test_chains_that_are_rate_limited_are_counted(write):
     """They make no spans."""
     calls = [samples.call(start_ktime_ns=1_000 + n) for n in range(10)]
 
@@ -150,13 +150,13 @@ def test_chains_that_are_withheld_are_counted(write):
             if number < 4:
                 exports.observe_chain(chain)
             else:
-                exports.withhold_chains("rate", 1)
+                exports.limit_chains("rate", 1)
 
     written = write(observe)
 
     assert len(written.named("gpu.causal_chain")) == 4
     assert written.counts["otel_gpu.chains", "high"] == 4
-    assert written.counts["otel_gpu.chains.withheld", "rate"] == 6
+    assert written.counts["otel_gpu.chains.rate_limited", "rate"] == 6
 
 
 def incident_of(*chains):
@@ -174,7 +174,7 @@ def test_an_incident_leads_to_the_chains_that_became_spans(write):
         for call, chain in zip(calls[:2], chains[:2], strict=True):
             exports.observe(call)
             exports.observe_chain(chain)
-        exports.withhold_chains("rate", 1)
+        exports.limit_chains("rate", 1)
         exports.observe_incident(incident_of(*chains))
 
     written = write(observe)
@@ -194,7 +194,7 @@ def test_nothing_is_explained_where_that_is_turned_off(write):
     def observe(exports):
         exports.observe(call)
         exports.observe_chain(chain_of(call, stall))
-        exports.withhold_chains("rate", 7)
+        exports.limit_chains("rate", 7)
         exports.observe_incident(incident_of(chain_of(call, stall)))
 
     written = write(observe, enabled=False)

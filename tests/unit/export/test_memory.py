@@ -63,7 +63,7 @@ def test_metrics_say_what_the_allocator_said_last(tmp_path):
     first = totals(300 * MIB, 400 * MIB, allocations=5)
     last = totals(
         200 * MIB, 400 * MIB, peak_allocated_bytes=350 * MIB, allocations=6, frees=4, unequal=1,
-        unsampled_bytes=7 * MIB, withheld_bytes=2 * MIB,
+        unsampled_bytes=7 * MIB, rate_limited_bytes=2 * MIB,
     )  # fmt: skip
     other = blocks(TRAINER, 3, totals(MIB), number=1, device=SECOND_GPU)
     requests = exported(tmp_path, blocks(TRAINER, 1, first), blocks(TRAINER, 3, last), other)
@@ -125,9 +125,9 @@ def test_devices_of_a_stranger_are_bounded(tmp_path, monkeypatch):
 
 
 def test_stacks_of_blocks_are_counted(tmp_path):
-    """Those sent, and those withheld."""
-    requests = exported(tmp_path, counters(2, block_stacks=7, block_stacks_withheld=5))
+    """Those sent, and those rate-limited."""
+    requests = exported(tmp_path, counters(2, block_stacks=7, block_stacks_rate_limited=5))
 
     text = json.dumps(requests)
     assert "otel_gpu.block_stacks.taken" in text
-    assert "otel_gpu.block_stacks.withheld" in text
+    assert "otel_gpu.block_stacks.rate_limited" in text

@@ -660,18 +660,18 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
         counters(
             9,
             lost_ring_full=3,
-            spans_withheld_rate=4,
+            spans_rate_limited=4,
             probe_entries=90,
             probe_returns=89,
             scheduler_switches=5,
             spans_chosen=11,
             stalls_chosen=2,
             samples=40,
-            samples_withheld=6,
+            samples_rate_limited=6,
             lost_sample=2,
             lost_python=1,
             cpu_samples=50,
-            cpu_samples_withheld=8,
+            cpu_samples_rate_limited=8,
             lost_cpu_sample=7,
             times_folded=8,
         ),
@@ -710,11 +710,11 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
     assert lost[("cpu_sample",)] == 7
     assert len(lost) == 29
     assert collected.values("otel_gpu.cpu_samples.taken", "otel-gpu") == {(): 50}
-    assert collected.values("otel_gpu.cpu_samples.withheld", "otel-gpu") == {("budget",): 8}
+    assert collected.values("otel_gpu.cpu_samples.rate_limited", "otel-gpu") == {("budget",): 8}
     assert collected.values("otel_gpu.stacks.taken", "otel-gpu") == {(): 40}
     assert collected.values("otel_gpu.times.folded", "otel-gpu") == {(): 8}
-    assert collected.values("otel_gpu.stacks.withheld", "otel-gpu") == {("rate",): 6}
-    assert collected.values("otel_gpu.block_stacks.withheld", "otel-gpu") == {("rate",): 0}
+    assert collected.values("otel_gpu.stacks.rate_limited", "otel-gpu") == {("rate",): 6}
+    assert collected.values("otel_gpu.block_stacks.rate_limited", "otel-gpu") == {("rate",): 0}
     assert collected.values("otel_gpu.stacks.resolved", "otel-gpu") == {(True,): 26, (False,): 4}
     assert collected.values("otel_gpu.stacks.distinct", "otel-gpu") == {(): 7}
     assert collected.values("otel_gpu.stacks.dropped", "otel-gpu") == {
@@ -729,7 +729,7 @@ def test_the_agent_says_what_it_lost_and_cost(sink):
         ("mapping_left_out",): 17,
     }
     assert collected.values("otel_gpu.records.rejected", "otel-gpu") == {("short",): 1}
-    assert collected.values("otel_gpu.spans.withheld", "otel-gpu") == {
+    assert collected.values("otel_gpu.spans.rate_limited", "otel-gpu") == {
         ("rate",): 4,
         ("range_rate",): 0,
     }

@@ -11,7 +11,7 @@ from otel_gpu.enrich.activities import DeviceTraceActivity
 from otel_gpu.enrich.identity.attributes import describe, facts_of, host_of
 from otel_gpu.enrich.identity.identities import Program, Resource
 from otel_gpu.enrich.thread_times import NO_WAIT
-from otel_gpu.explain.budget import WITHHELD_RATE, WITHHELD_TRACE
+from otel_gpu.explain.budget import LIMIT_OF_RATE, LIMIT_OF_TRACE
 from otel_gpu.explain.chains import (
     Cause,
     Chain,
@@ -498,8 +498,8 @@ def run_everything(path, stacks_mode):
             for made in device_traces(path.parent):
                 exports.observe(DeviceTraceActivity(T0, made))
             exports.observe_chain(chain(trainer))
-            for reason in (WITHHELD_RATE, WITHHELD_TRACE):
-                exports.withhold_chains(reason, 1)
+            for reason in (LIMIT_OF_RATE, LIMIT_OF_TRACE):
+                exports.limit_chains(reason, 1)
             gap_effect = chain(trainer).effect._replace(kind="slow_gap", trace_id=bytes(15) + b"g")
             exports.observe_chain(chain(trainer)._replace(id="c2", effect=gap_effect))
             said = gap_effect._replace(kind="network_event", api="IBV_EVENT_PORT_ERR")
@@ -527,7 +527,7 @@ def test_every_loss_in_the_kernel_has_a_reason():
     losses = {
         number
         for number, name in wire.COUNTER_NAMES.items()
-        if name.startswith("counter_lost_") or "withheld" in name
+        if name.startswith("counter_lost_") or "rate_limited" in name
     }
 
     assert losses == semconv.REASON_VALUES.keys()

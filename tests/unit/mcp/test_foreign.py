@@ -51,7 +51,7 @@ def test_nothing_is_said_of_losses_and_costs_that_were_not_told(foreign):
     check = served.ask(foreign, "get_check")
 
     assert (check["nothing_was_lost"], check["losses"]) == (None, {})
-    assert check["covered"]["calls_withheld_by_rate"] is None
+    assert check["covered"]["calls_rate_limited"] is None
     assert check["agent"] is None
     assert check["capture"]["source"] == {"tool": "other"}
     assert check["capture"]["cannot_tell"] == list(UNKNOWN)

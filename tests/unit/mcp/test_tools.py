@@ -350,7 +350,7 @@ def test_the_check_says_what_is_known(starved):
     assert check["nothing_was_lost"] is True
     # A launch and a wait in each of 60 steps.
     assert check["covered"]["calls_counted"] == check["covered"]["calls_kept_one_by_one"] == 120
-    assert check["covered"]["stacks_withheld_by_rate"] == 0
+    assert check["covered"]["stacks_rate_limited"] == 0
     assert calls == 120
     assert check["agent"]["rss_bytes"] == status["rss_bytes"]
     assert any("host time" in note for note in check["not_known"]["rows"])
@@ -368,8 +368,8 @@ def test_what_was_lost_is_not_known_without_counters(tmp_path):
     check = served.ask(served.capture_of(path), "get_check")
 
     assert check["nothing_was_lost"] is None
-    assert check["covered"]["calls_withheld_by_rate"] is None
-    assert check["covered"]["stacks_withheld_by_rate"] is None
+    assert check["covered"]["calls_rate_limited"] is None
+    assert check["covered"]["stacks_rate_limited"] is None
     assert check["agent"] is None
     assert any("what was lost is not known" in note for note in check["not_known"]["rows"])
 

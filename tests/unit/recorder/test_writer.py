@@ -279,8 +279,8 @@ def test_chains_that_are_not_kept_are_counted_and_are_no_warning(tmp_path):
     """By the reason that was decided; only rows that should be there and are not are said in words."""
     path = tmp_path / "store.db"
     with open_writer(path, live=False) as writer:
-        writer.withhold_chains("rate", 7)
-        writer.withhold_chains("trace_full", 1)
+        writer.limit_chains("rate", 7)
+        writer.limit_chains("trace_full", 1)
         writer.observe_chain(chain(9))
         lost = writer.lost()
 

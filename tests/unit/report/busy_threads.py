@@ -49,7 +49,7 @@ def busy():
     )  # fmt: skip
     yield stall(TRAINER, 14 * SECOND, 14 * SECOND + 50 * MS, 14 * SECOND + 50 * MS, reason="driver")
     yield times(20, thread_time(TRAINER, STATE_ON_CPU, CONTEXT_GAP, 1_150 * MS))
-    yield counters(20, cpu_samples_withheld=9)
+    yield counters(20, cpu_samples_rate_limited=9)
 
 
 def report_of(*activities, kind=WALL, source="busy.otelgpu", **kwargs):

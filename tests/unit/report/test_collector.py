@@ -464,7 +464,7 @@ def test_who_had_the_share_of_what_all_programs_have_together_is_named():
 
 
 def test_notes_tell_what_is_not_known():
-    """Withheld spans, symbols without probes, a missing account: a reader has to know."""
+    """Rate-limited spans, symbols without probes, a missing account: a reader has to know."""
     failing = probes(1, "/usr/lib/libcudart.so.12", 60, 62)
     failing.info["failed"] = ["cudaGraphLaunch_ptsz", "cudaMemset"]
 
@@ -472,12 +472,12 @@ def test_notes_tell_what_is_not_known():
         capture(),
         failing,
         snapshot(1, calls(TRAINER, "cudaFree", [US])),
-        counters(1, spans_withheld_rate=17),
+        counters(1, spans_rate_limited=17),
         notes=["One more."],
     )
 
     text = "\n".join(report.notes)
-    assert "17 spans withheld" in text
+    assert "17 spans rate-limited" in text
     assert "2 symbols of /usr/lib/libcudart.so.12 could not be probed" in text
     assert "There is no account of the threads' time" in text
     assert "host time" in text
@@ -505,8 +505,8 @@ def test_a_note_tells_why_threads_have_no_steps():
     """By the latest word of the agent; too few calls are no reason to speak of."""
     report = report_of(
         capture(),
-        status(1, steps={"no_rounds": 3}),
-        status(2, steps={"found": 1, "few_calls": 9, "no_rounds": 2, "lost": 1}),
+        status(1, steps={"no_iterations": 3}),
+        status(2, steps={"found": 1, "few_calls": 9, "no_iterations": 2, "lost": 1}),
     )
 
     assert [note for note in report.notes if "steps" in note] == [

@@ -50,7 +50,7 @@ def test_lines_of_an_interval_are_counts_of_the_samples_in_it():
 
 
 def test_a_sample_counts_for_the_time_that_it_stands_for():
-    """Where the budget withheld samples, the others weigh more."""
+    """Where the budget rate-limited samples, the others weigh more."""
     kept = keeping(
         sample(TRAINER, 1, stack=AUGMENT, weight_ns=30 * MS),
         *(sample(TRAINER, n, stack=DECODE, weight_ns=5 * MS) for n in (2, 3)),

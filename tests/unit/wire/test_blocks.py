@@ -41,7 +41,7 @@ def holders_record(**values):
 def test_totals_are_by_device():
     """What was allocated before the first report may be less than nothing, where frees were missed."""
     key = wire.DEVICE_KEY.build(program_ktime_ns=3, pid=4, device=1)
-    totals = wire.MEMORY_TOTALS.build(before_bytes=-8, withheld_bytes=9)
+    totals = wire.MEMORY_TOTALS.build(before_bytes=-8, rate_limited_bytes=9)
 
     [memory] = decoded(*memory_records(wire.RECORD_MEMORY, 5, [(key, totals)]))
 

@@ -71,9 +71,9 @@ class Summary:
     def _footer(self) -> Iterator[Text]:
         counters = self._totals.counters
         chosen = counters.get("counter_spans_chosen", 0)
-        withheld = counters.get("counter_spans_withheld_rate", 0)
+        limited = counters.get("counter_spans_rate_limited", 0)
         dropped = sum(self._dropped().values())
-        yield Text(f"spans: {chosen:,} chosen, {withheld:,} withheld, {dropped:,} dropped")
+        yield Text(f"spans: {chosen:,} chosen, {limited:,} rate-limited, {dropped:,} dropped")
         lost = [f"{reason} {count:,}" for reason, count in sorted(self._totals.losses().items())]
         yield Text(f"lost: {', '.join(lost) or 'nothing'}", style="red" if lost else "")
         yield from map(Text, self._totals.notes())

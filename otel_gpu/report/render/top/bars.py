@@ -8,7 +8,7 @@ from otel_gpu.report.render.fields import SHOWN_SHARE, largest_first
 from otel_gpu.report.wording.formats import format_share
 
 # The letter of a state, and its style.
-_LOOKS: Mapping[str, tuple[str, str]] = {
+_STYLES: Mapping[str, tuple[str, str]] = {
     "gpu_wait": ("W", "black on green"),
     "api": ("A", "black on cyan"),
     "host": ("H", "white on blue"),
@@ -27,11 +27,11 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
 def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
     """Draw a budget as ``width`` letters, states in their fixed order; empty without time."""
     bar = Text()
-    total_ns = sum(budget_ns.get(state, 0) for state in _LOOKS)
+    total_ns = sum(budget_ns.get(state, 0) for state in _STYLES)
     if total_ns <= 0:
         return bar
     reached_ns = drawn = 0
-    for state, (letter, style) in _LOOKS.items():
+    for state, (letter, style) in _STYLES.items():
         reached_ns += budget_ns.get(state, 0)
         end = round(reached_ns / total_ns * width)
         bar.append(letter * (end - drawn), style=style)
@@ -42,7 +42,7 @@ def draw_bar(budget_ns: Mapping[str, int], width: int) -> Text:
 def draw_legend(budgets_ns: Sequence[Mapping[str, int]]) -> Text:
     """Say what the letters mean, of the states that there are."""
     legend = Text()
-    for state, (letter, style) in _LOOKS.items():
+    for state, (letter, style) in _STYLES.items():
         if any(budget_ns.get(state, 0) for budget_ns in budgets_ns):
             legend.append("  " if legend else "")
             legend.append(letter, style=style)

@@ -71,7 +71,7 @@ class Communicators(dict):
 class PreloadedPrograms:
     """Nobody counts its own calls."""
 
-    rhythms = None
+    detectors = None
 
     def keys(self):
         return set()
@@ -89,7 +89,7 @@ class Programs:
     preloaded = PreloadedPrograms()
 
     def __init__(self, *keys, calls=1):
-        self.blocks, self.communicators, self.rhythms = Blocks(), Communicators(), None
+        self.blocks, self.communicators, self.detectors = Blocks(), Communicators(), None
         self.aggregates = dict(entry(key, calls) for key in keys)
         self.times = dict(
             times_entry(program_ktime_ns=ktime_ns, pid=pid, state=0, context=0, time_ns=5)

@@ -310,7 +310,7 @@ def test_a_memory_most_of_which_is_nonsense_is_closed(preloaded, bpf):
 
     assert count(preloaded.read()) == 7
     assert preloaded.lost == {"preload_rejected": 1}
-    # Its own descriptor and that of its rhythms.
+    # Its own descriptor and that of its periods.
     assert len(open_files(os.getpid())) == len(files) - 2
     assert not preloaded.examine(IMAGE)
     assert not preloaded.open(IMAGE, shared.address)

@@ -145,11 +145,11 @@ def test_threads_that_are_not_followed_are_counted(early: EarlyCalls, threads: T
     assert look_at(early, threads, LOOK._replace(is_followed=False), unreadable) == []
 
     assert early.counts == {
-        "looked_at": 2,
-        "look_not_followed": 1,
-        "look_unreadable": 1,
-        "look_incomplete": 0,
-        "look_refused": 0,
+        "threads_dumped": 2,
+        "dump_not_followed": 1,
+        "dump_unreadable": 1,
+        "dump_incomplete": 0,
+        "dump_refused": 0,
     }
     assert list(early.run(WATCHED)) == []
     assert len(threads.asked) == 1
@@ -163,7 +163,7 @@ def test_a_thread_that_runs_is_looked_at_again(early: EarlyCalls, threads: Threa
 
     assert list(early.run(WATCHED)) == []
     assert len(threads.asked) == 6
-    assert early.counts["look_incomplete"] == 6
+    assert early.counts["dump_incomplete"] == 6
 
 
 def test_what_is_not_watched_any_more_is_not_looked_at(early: EarlyCalls, threads: Threads) -> None:
@@ -175,7 +175,7 @@ def test_what_is_not_watched_any_more_is_not_looked_at(early: EarlyCalls, thread
     assert list(early.run({PID: IMAGE + 1})) == []
     assert list(early.run(WATCHED)) == []
     assert len(threads.asked) == 1
-    assert early.counts["looked_at"] == 0
+    assert early.counts["threads_dumped"] == 0
 
 
 def test_a_kernel_that_allows_no_looks_gives_none(threads: Threads) -> None:
@@ -194,18 +194,18 @@ def test_a_refused_program_is_named_once_and_counted(
     """The kernel may refuse what looks at threads when it is first needed; the capture goes on."""
 
     def refuse() -> ThreadDumps:
-        raise BpfError("look_at_thread is not loaded")
+        raise BpfError("dump_thread is not loaded")
 
     early = EarlyCalls(refuse, threads)
     for _ in range(2):
         early.expect(PID, IMAGE)
         assert list(early.run(WATCHED)) == []
 
-    assert early.counts["look_refused"] == 2
+    assert early.counts["dump_refused"] == 2
     (said,) = [record.message for record in caplog.records]
     assert said == (
         "calls that had begun before their process was watched are not found: "
-        "look_at_thread is not loaded"
+        "dump_thread is not loaded"
     )
     assert not early.is_pending
 
@@ -222,7 +222,7 @@ def test_many_threads_and_processes_keep_nobody_waiting(
     judged = []
     for _ in range(6):
         assert list(early.run(watched)) == []
-        judged.append(early.counts["looked_at"])
+        judged.append(early.counts["threads_dumped"])
 
     assert judged == [0, 2, 4, 5, 5, 7]
     assert threads.asked == [{(PID, WHOLE_PROCESS): IMAGE}, {(PID + 1, WHOLE_PROCESS): IMAGE}]

@@ -1,4 +1,4 @@
-"""What the agent makes of the rhythms that the kernel side keeps."""
+"""What the agent makes of the periods that the kernel side keeps."""
 
 import os
 import random
@@ -6,71 +6,71 @@ import random
 import pytest
 
 from otel_gpu import wire
-from otel_gpu.capture.preload.step_detection import PreloadRhythms
+from otel_gpu.capture.preload.step_detection import PreloadDetectors
 from otel_gpu.capture.steps.detector import FoundSteps
 from otel_gpu.capture.steps.period import CallSequence, Period
 from otel_gpu.limits.work_budget import Share, WorkBudget
-from tests.unit.capture.rhythms import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
+from tests.unit.capture.step_detectors import KERNEL, TO_DEVICE, TO_HOST, WAIT, thread
 
 STEP = [TO_DEVICE, *range(KERNEL, KERNEL + 8), WAIT]
 IMAGE = (7, 50)
 WATCHED = dict([IMAGE])
-FULL = wire.RHYTHM_CALLS
+FULL = wire.DETECTOR_CALLS
 
 
 class Maps:
-    """Rhythms in memory, as ``RhythmMaps`` has them."""
+    """StepDetectors in memory, as ``PeriodMaps`` has them."""
 
     def __init__(self):
-        self.rhythms, self.kept, self.followed, self.freed = {}, {}, {}, []
-        self.told = 0  # rhythms, so far
+        self.detectors, self.kept, self.followed, self.freed = {}, {}, {}, []
+        self.told = 0  # periods, so far
 
     def claim(self, index, log, *, tid=9, image=IMAGE, **fields):
         pid, program_ktime_ns = image
         who = {"pid": pid, "tid": tid, "program_ktime_ns": program_ktime_ns}
         calls = {"area": 1, "kept": len(log.calls.symbols), "made": len(log.calls.symbols)}
-        named = wire.RHYTHM.named(wire.RHYTHM.build(**who, **(calls | fields)))
-        self.rhythms[index], self.kept[index] = named, log.calls
+        named = wire.STEP_DETECTOR.named(wire.STEP_DETECTOR.build(**who, **(calls | fields)))
+        self.detectors[index], self.kept[index] = named, log.calls
 
     def make_more(self, index, log):
         self.kept[index] = log.calls
-        self.rhythms[index] |= dict.fromkeys(("kept", "made"), len(log.calls.symbols))
+        self.detectors[index] |= dict.fromkeys(("kept", "made"), len(log.calls.symbols))
 
     def taken(self):
-        return ((index, self.rhythm(index)) for index in list(self.rhythms))
+        return ((index, self.detector(index)) for index in list(self.detectors))
 
-    def rhythm(self, index):
-        return dict(self.rhythms[index])
+    def detector(self, index):
+        return dict(self.detectors[index])
 
     def calls(self, index):
         return self.kept[index]
 
     def holds(self, index):
-        return index in self.rhythms
+        return index in self.detectors
 
-    def rounds(self, _index, *, is_last=False):
+    def iterations(self, _index, *, is_last=False):
         return ()
 
-    def follow(self, index, rhythm):
-        assert isinstance(rhythm, Period)
-        self.followed[index] = rhythm
+    def follow(self, index, period):
+        assert isinstance(period, Period)
+        self.followed[index] = period
         self.told += 1
 
     def stop(self, index):
         self.followed.pop(index, None)
 
     def free(self, index):
-        del self.rhythms[index]
+        del self.detectors[index]
         self.freed.append(index)
 
     def take_area(self, index):
-        self.rhythms[index]["area"] = 0
+        self.detectors[index]["area"] = 0
         self.kept[index] = CallSequence([], [], [], {})
 
     def share_areas(self, wanting):
         for index in wanting:
-            if not self.rhythms[index]["area"]:
-                self.rhythms[index] |= {"area": 1, "kept": 0}
+            if not self.detectors[index]["area"]:
+                self.detectors[index] |= {"area": 1, "kept": 0}
 
 
 class Clock:
@@ -119,19 +119,19 @@ def bounds(log):
 
 def round_of(start_ktime_ns, end_ktime_ns, *, tid=9, image=IMAGE, index=0):
     pid, program_ktime_ns = image
-    return wire.ROUND_RECORD.build(
-        kind=wire.RECORD_ROUND,
-        size=wire.ROUND_RECORD.size,
+    return wire.ITERATION_RECORD.build(
+        kind=wire.RECORD_ITERATION,
+        size=wire.ITERATION_RECORD.size,
         ktime_ns=end_ktime_ns,
         start_ktime_ns=start_ktime_ns,
         program_ktime_ns=program_ktime_ns,
-        rhythm=index,
+        detector=index,
         pid=pid,
         tid=tid,
     )
 
 
-def test_steps_before_the_rhythm_was_known_come_before_those_after_it(maps, steps):
+def test_steps_before_the_period_was_known_come_before_those_after_it(maps, steps):
     """Each of them once, also those that are in both."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
@@ -150,7 +150,7 @@ def test_steps_before_the_rhythm_was_known_come_before_those_after_it(maps, step
     assert steps.counts == {"found": 1}
 
 
-def test_a_rhythm_that_is_the_same_among_more_calls_is_not_told_again(maps, steps):
+def test_a_period_that_is_the_same_among_more_calls_is_not_told_again(maps, steps):
     """A round that is under way while it is told would have no beginning."""
     step = ("step", STEP)
     maps.claim(0, thread([step] * 20, host_us=1_000))
@@ -162,7 +162,7 @@ def test_a_rhythm_that_is_the_same_among_more_calls_is_not_told_again(maps, step
     assert maps.told == 1
 
 
-def test_steps_that_are_made_while_another_rhythm_is_told_are_in_the_calls(maps, steps):
+def test_steps_that_are_made_while_another_period_is_told_are_in_the_calls(maps, steps):
     """None of them is reported; each comes once, and is numbered on."""
     first = [("step", STEP)] * 20
     others = [("step", [*range(KERNEL + 20, KERNEL + 40), TO_HOST])] * 60
@@ -190,13 +190,13 @@ def test_a_thread_that_ends_has_all_steps_that_it_made(maps, steps):
     assert steps.counts == {"found": 1}
 
 
-def test_a_thread_that_ends_just_when_its_rhythm_is_known_has_its_last_step(maps, steps):
+def test_a_thread_that_ends_just_when_its_period_is_known_has_its_last_step(maps, steps):
     """The kernel side did not see where that began."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
     read(steps)
     last_ns = log.calls.starts_ns[-1] + 10_000
-    maps.rhythms[0] |= {"has_ended": 1, "last_return_ktime_ns": last_ns}
+    maps.detectors[0] |= {"has_ended": 1, "last_return_ktime_ns": last_ns}
 
     found = read(steps)
 
@@ -212,7 +212,7 @@ def test_a_thread_that_ends_while_it_is_looked_at_has_its_last_step(maps):
     maps.claim(0, log)
 
     def watched(_pid):
-        maps.rhythms[0] |= {"has_ended": 1, "last_return_ktime_ns": last_ns}
+        maps.detectors[0] |= {"has_ended": 1, "last_return_ktime_ns": last_ns}
         return 0
 
     found = read(FoundSteps([maps], watched))
@@ -232,13 +232,13 @@ def test_an_image_that_ends_has_its_steps_before_its_end(maps, steps):
 
 
 @pytest.mark.parametrize(("times", "found"), [(0, 1), (1, 1), (2, 0)])
-def test_a_round_that_comes_after_the_end_of_its_thread_is_a_step(maps, steps, times, found):
+def test_an_iteration_that_comes_after_the_end_of_its_thread_is_a_step(maps, steps, times, found):
     """The ring is read before the maps, and once between two times that they are."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
     read(steps)
     read(steps)
-    maps.rhythms[0]["has_ended"] = 1
+    maps.detectors[0]["has_ended"] = 1
     read(steps)
     for _ in range(times):
         read(steps)
@@ -263,7 +263,7 @@ def test_a_program_that_tells_its_steps_has_no_found_ones(maps, steps):
     assert (steps.counts, maps.followed) == ({"told": 1}, {})
 
 
-def test_rounds_that_are_very_short_are_no_steps(maps, steps):
+def test_iterations_that_are_very_short_are_no_steps(maps, steps):
     """A loop that does nothing but call."""
     maps.claim(0, thread([("step", STEP)] * 20, host_us=10))
 
@@ -287,7 +287,7 @@ def test_short_rounds_at_the_beginning_do_not_hide_the_steps_that_follow(maps, s
     assert steps.counts == {"found": 1}
 
 
-def test_another_thread_in_the_same_rhythm_is_of_the_same_steps(maps, steps):
+def test_another_thread_in_the_same_period_is_of_the_same_steps(maps, steps):
     """As the one that goes backward through a model."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
@@ -299,7 +299,7 @@ def test_another_thread_in_the_same_rhythm_is_of_the_same_steps(maps, steps):
     assert steps.counts == {"found": 1, "same_as_another_thread": 1}
 
 
-def test_who_has_no_rhythm_is_looked_at_again_ever_more_rarely(maps, steps, clock):
+def test_who_has_no_period_is_looked_at_again_ever_more_rarely(maps, steps, clock):
     """After 30 s, and 60 s after that; by the reason it is said why there is none."""
     chance = random.Random(1)  # noqa: S311 -- the same each time
     log = thread([("", [KERNEL + chance.randrange(99)]) for _ in range(FULL)])
@@ -308,8 +308,8 @@ def test_who_has_no_rhythm_is_looked_at_again_ever_more_rarely(maps, steps, cloc
         maps.claim(0, log)
         began_s = clock.now_s
         read(steps)
-        assert (maps.rhythms[0]["area"], steps.counts) == (0, {"no_rounds": 1})
-        while not maps.rhythms[0]["area"]:
+        assert (maps.detectors[0]["area"], steps.counts) == (0, {"no_iterations": 1})
+        while not maps.detectors[0]["area"]:
             clock.now_s += 1
             read(steps)
         waited_s.append(clock.now_s - began_s)
@@ -317,13 +317,13 @@ def test_who_has_no_rhythm_is_looked_at_again_ever_more_rarely(maps, steps, cloc
     assert waited_s == [30, 60, 120]
 
 
-def test_a_rhythm_that_is_gone_is_looked_for_again(maps, steps, clock):
+def test_a_period_that_is_gone_is_looked_for_again(maps, steps, clock):
     """Many calls were made, and none of them was in a step."""
     log = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, log)
     read(steps)
     read(steps)
-    maps.rhythms[0]["made"] += 10_000
+    maps.detectors[0]["made"] += 10_000
 
     read(steps)
     read(steps)
@@ -331,10 +331,10 @@ def test_a_rhythm_that_is_gone_is_looked_for_again(maps, steps, clock):
     assert (steps.counts, maps.followed) == ({"lost": 1}, {})
     clock.now_s += 31
     read(steps)
-    assert maps.rhythms[0]["area"] == 1
+    assert maps.detectors[0]["area"] == 1
 
 
-def test_calls_without_a_rhythm_have_a_share_of_the_time_and_keep_no_other_from_being_looked_at(
+def test_calls_without_a_period_have_a_share_of_the_time_and_keep_no_other_from_being_looked_at(
     maps, clock, monkeypatch
 ):
     """Whoever begins one thread after the other makes the same calls in another order each time."""
@@ -380,24 +380,24 @@ def test_once_the_capture_is_to_end_no_long_search_begins(maps, steps):
     assert set(maps.followed) == {1}
 
 
-def test_a_program_that_gives_its_rhythms_back_itself_keeps_no_other_from_being_looked_at(maps):
+def test_a_program_that_gives_its_periods_back_itself_keeps_no_other_from_being_looked_at(maps):
     """Its memory is let go when it has ended, and with it what was known of its threads."""
     plenty = Share(100.0, 1.0)
-    preloaded = PreloadRhythms([0] * wire.COUNTER_COUNT, WorkBudget(plenty, plenty, plenty))
+    preloaded = PreloadDetectors([0] * wire.COUNTER_COUNT, WorkBudget(plenty, plenty, plenty))
     fd = os.memfd_create("preload")
     os.ftruncate(fd, wire.PRELOAD_BYTES)
     preloaded.add(IMAGE, fd, uid=1)
-    os.pwrite(fd, wire.RHYTHM.build(tid=9, pid=IMAGE[0]), wire.PRELOAD_RHYTHMS_OFFSET)
+    os.pwrite(fd, wire.STEP_DETECTOR.build(tid=9, pid=IMAGE[0]), wire.PRELOAD_DETECTORS_OFFSET)
     steps = FoundSteps([maps, preloaded], lambda pid: WATCHED.get(pid, 0))
     assert read(steps) == []
     assert sum(steps.counts.values()) == 1
 
-    os.pwrite(fd, bytes(wire.RHYTHM.size), wire.PRELOAD_RHYTHMS_OFFSET)
+    os.pwrite(fd, bytes(wire.STEP_DETECTOR.size), wire.PRELOAD_DETECTORS_OFFSET)
     preloaded.leave(IMAGE)
     other = thread([("step", STEP)] * 20, host_us=1_000)
     maps.claim(0, other, tid=11)
 
-    assert read(steps) == named(steps.read_rounds()) == []
+    assert read(steps) == named(steps.read_iterations()) == []
     assert [step[:2] for step in read(steps)] == bounds(other)
     assert steps.counts == {"few_calls": 1, "found": 1}
     os.close(fd)

@@ -6,9 +6,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.capture.steps.period import CallRole, CallSequence, Period, turns_of
+from otel_gpu.capture.steps.period import CallRole, CallSequence, Period, iterations_of
 from otel_gpu.capture.steps.period_search import Reason, find_period
-from tests.unit.capture.rhythms import KERNEL, OTHER, TO_DEVICE, TO_HOST, WAIT, thread
+from tests.unit.capture.step_detectors import KERNEL, OTHER, TO_DEVICE, TO_HOST, WAIT, thread
 
 CHANCES = st.integers(0, 1 << 32).map(random.Random)
 KERNELS = st.lists(st.integers(KERNEL, KERNEL + 30), min_size=1, max_size=40)
@@ -19,9 +19,9 @@ TRAINING = [TO_DEVICE, *FORWARD, *BACKWARD, WAIT]
 
 def found(log):
     """What is found, as the program logs it."""
-    rhythm = find_period(log.calls)
-    assert isinstance(rhythm, Period), rhythm
-    return rhythm, list(turns_of(rhythm, log.calls.symbols))
+    period = find_period(log.calls)
+    assert isinstance(period, Period), period
+    return period, list(iterations_of(period, log.calls.symbols))
 
 
 def edges(turns):
@@ -121,9 +121,9 @@ def test_random_calls_have_no_steps(chance, kernels, waits, copies):
     choices += [TO_DEVICE, TO_HOST, OTHER][:copies]
     log = thread([("", [chance.choice(choices)]) for _ in range(1_500)])
 
-    rhythm = find_period(log.calls)
+    period = find_period(log.calls)
 
-    assert isinstance(rhythm, Reason) or len(set(log.calls.symbols)) == 1
+    assert isinstance(period, Reason) or len(set(log.calls.symbols)) == 1
 
 
 @settings(max_examples=25)
@@ -195,9 +195,9 @@ def test_of_any_calls_there_is_an_answer(symbols, times):
     roles = {symbol: list(CallRole)[symbol % 5] for symbol in symbols}
     calls = CallSequence(symbols, range(0, 10 * len(symbols), 10), [4] * len(symbols), roles)
 
-    rhythm = find_period(calls)
+    period = find_period(calls)
 
-    if isinstance(rhythm, Period):
-        turns = list(turns_of(rhythm, symbols))
+    if isinstance(period, Period):
+        turns = list(iterations_of(period, symbols))
         assert len(turns) >= 8
         assert all(one.last < two.first for one, two in itertools.pairwise(turns))

@@ -140,7 +140,7 @@ def tell(hog: str = "cc1plus") -> Iterator[bytes]:
     yield _times(at(2_000), run_queue_ms=150, ipc_ms=200)
     counts = [0] * wire.COUNTER_COUNT
     counts[wire.COUNTER_LOST_NO_ENTRY] = 2
-    counts[wire.COUNTER_SPANS_WITHHELD_RATE] = 1
+    counts[wire.COUNTER_SPANS_RATE_LIMITED] = 1
     yield counters_record(at(2_000), counts)
     yield json_record(wire.RECORD_PRESSURE, at(2_000), _pressure(0.5, 1_000_000, 0))
     yield json_record(wire.RECORD_PRESSURE, at(6_000), _pressure(9.5, 3_000_000, 30 * MS))

@@ -34,13 +34,13 @@ def test_workers_that_end_together_are_seen(workers, rounds, first, waits_ms):
         pytest.param([0.05, 0, 0, 0] * 5, id="too-short-to-matter"),
     ],
 )
-def test_other_waits_have_no_rhythm(waits_ms):
+def test_other_waits_have_no_period(waits_ms):
     """All steps, too few of them, or at no constant distance."""
     assert find_loader_period([round(one * MS) for one in waits_ms]) is None
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=50))
-def test_a_rhythm_is_no_more_than_the_steps(waits_ns):
+def test_a_period_is_no_more_than_the_steps(waits_ns):
     """Of any waits there is an answer."""
     found = find_loader_period(waits_ns)
 

@@ -47,7 +47,7 @@ def written(found):
     return out.getvalue()
 
 
-def test_waits_in_a_rhythm_are_those_of_workers_that_end_together(document):
+def test_waits_in_a_period_are_those_of_workers_that_end_together(document):
     """Every 4th step: deeper queues smooth that, and nothing else is said of the loader."""
     found = said(document, steps(16, lambda number: 600 if number % 4 == 1 else 5), "data loader")
 
@@ -59,7 +59,7 @@ def test_waits_in_a_rhythm_are_those_of_workers_that_end_together(document):
 @pytest.mark.parametrize(
     ("waits", "loader"), [(lambda number: 600, MULTI), (lambda number: 600 * (number % 4 == 1), LOADER)]
 )  # fmt: skip
-def test_other_waits_have_no_rhythm(document, waits, loader):
+def test_other_waits_have_no_period(document, waits, loader):
     """Each step waits, or there are no workers."""
     assert "Every" not in said(document, steps(16, waits, loader), "ata loader").text
 

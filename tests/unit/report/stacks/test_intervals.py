@@ -206,7 +206,7 @@ def test_calls_and_waits_of_a_thread_can_be_chosen_too():
 
 
 def test_what_a_graph_is_made_of_is_said():
-    """How many samples and waits, what the kernel counted, and what was withheld."""
+    """How many samples and waits, what the kernel counted, and what was rate-limited."""
     assert coverage(report_of(kind=CPU)) == (
         "102 samples of threads on CPUs, which stand for 1.1 s; counted: 1.15 s. Shares are estimates. "
         "1 without a stack are drawn as such."

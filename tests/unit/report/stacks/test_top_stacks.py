@@ -112,7 +112,7 @@ def test_what_is_not_known_is_said():
     """Losses by reason, and in words what keeps the sums from being complete."""
     report = report_of(
         call(TRAINER, "cudaMalloc", SECOND, MS, stack=call_stack(1, complete=False)),
-        counters(7, lost_sample=2, lost_python=1, spans_withheld_rate=5, samples_withheld=3),
+        counters(7, lost_sample=2, lost_python=1, spans_rate_limited=5, samples_rate_limited=3),
         rejected={"short": 1, "bad_json": 0},
     )
 
@@ -122,7 +122,7 @@ def test_what_is_not_known_is_said():
             "The stacks of 1 call are incomplete: their outer ends are not known, so that one place "
             "can be listed more than once."
         ),
-        ("5 spans withheld by the rate limit: where these calls and waits were is not known."),
+        ("5 spans rate-limited: where these calls and waits were is not known."),
         "3 stacks not taken, to keep to a limit.",
     )
 

@@ -100,7 +100,7 @@ def test_the_final_table_adds_up_a_whole_capture():
         "train.py (7) cudaLaunchKernel 1,000 500 2 µs 8 µs 9 µs 10",
         "train.py (7) cudaMalloc 23 12 8 µs 8 µs 9 µs 0",
         "",
-        "spans: 1,234 chosen, 0 withheld, 0 dropped",
+        "spans: 1,234 chosen, 0 rate-limited, 0 dropped",
         "lost: nothing",
     ]
 
@@ -173,14 +173,14 @@ def test_losses_are_listed_by_reason():
             {
                 "counter_lost_ring_full": 3,
                 "counter_lost_no_entry": 0,
-                "counter_spans_withheld_rate": 17,
+                "counter_spans_rate_limited": 17,
             },
         ),
         StatusActivity(START_NS, {"rejected": {"short": 2}}),
         dropped=lambda: {"queue_full": 4, "endpoint_down": 1},
     )
 
-    assert "spans: 0 chosen, 17 withheld, 5 dropped\n" in text
+    assert "spans: 0 chosen, 17 rate-limited, 5 dropped\n" in text
     assert "lost: rejected_short 2, ring_full 3\n" in text
 
 

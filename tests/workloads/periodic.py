@@ -1,7 +1,7 @@
 """
 A program that makes steps and tells nobody, or makes none.
 
-    rhythmic.py LIBCUDART WHAT [STEPS]
+    periodic.py LIBCUDART WHAT [STEPS]
 
 At its end it prints a line of JSON: its pid, and of each step between which calls it began and ended, as (when
 the call before began, when the step began, when its last call began, when the step ended).
