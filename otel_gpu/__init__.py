@@ -1,7 +1,7 @@
 """
-OpenTelemetry for CUDA: every call counted, every slow one accounted for.
+OpenTelemetry for CUDA: counts all calls, and explains slow ones.
 
-``docs/internals/architecture.md`` says which package does what.
+``docs/internals/architecture.md`` describes the packages.
 """
 
 __version__ = "0.1.0"

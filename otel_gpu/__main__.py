@@ -6,7 +6,7 @@ from otel_gpu.capture.processes.inherited import start_isolated
 
 if __name__ == "__main__":
     start_isolated()
-    # Before that, a variable may lead to other modules of the same names.
+    # Before that, PYTHONPATH can lead to other modules of the same names.
     from otel_gpu.cli import program
 
     sys.exit(program())

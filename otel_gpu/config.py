@@ -1,4 +1,4 @@
-"""The configuration: reads what the operator set of ``options.py``, and checks it."""
+"""Reads and checks the configuration: a file, environment variables, and flags; see ``options.py``."""
 
 import difflib
 import logging
@@ -16,11 +16,11 @@ __all__ = ["FILE_VARIABLE", "OPTIONS", "Config", "load", "nearest"]
 
 FILE_VARIABLE = "OTEL_GPU_CONFIG"
 _MAX_FILE_BYTES = 1 << 20
-# Of the test suite, whose switches reach the programs under test too, and of `mcp`, which reads its
-# token itself: a secret does not belong among settings that are printed.
+# Switches of the test suite, which the tested programs inherit, and of `mcp`, which reads its token
+# itself: a secret is not a setting that is printed.
 _FOREIGN_PREFIXES = ("OTEL_GPU_TEST_", "OTEL_GPU_MCP_")
 
-# How the text of a variable becomes a value, by the kind of its option; the others are text.
+# Parsers of variables by the kind of option; other kinds are text.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "integer": int,
     "number": float,
@@ -30,17 +30,18 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 _logger = logging.getLogger(__name__)
 
-# YAML's references make a short file a value of any size.
+# With YAML's references, a short file can have a value of any size.
 _brief = reprlib.Repr()
 _brief.maxlevel = 2
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """
-    Read a YAML file, then variables, which win over it, and then flags by key (``spans.mode``).
+    Read a YAML file, variables, and flags by key (``spans.mode``); later ones override earlier ones.
 
-    The file is that of ``path``, or of ``OTEL_GPU_CONFIG``. An empty variable counts as not set, as
-    OpenTelemetry has it; an unknown one may be another program's. Raises ``ConfigError``.
+    The file is ``path``, or else that of ``OTEL_GPU_CONFIG``. An empty variable counts as unset, as
+    in OpenTelemetry. An unknown variable is only logged, as another program can use it. Raises
+    ``ConfigError``.
     """
     values: dict[str, Any] = {}
     if path is None and environ.get(FILE_VARIABLE):
@@ -61,7 +62,7 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
-    # A third of a start-up's imports, and most starts have no file.
+    # A third of all imports at a start, and most starts have no file.
     import yaml  # noqa: PLC0415
 
     try:
@@ -72,7 +73,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply") from error
-    # A tag says what a value is, and what makes one of it raises what it comes upon: `!!int a`.
+    # A tag names a constructor, which can raise any of these: `!!int a`.
     except (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     for section, fields in _mapping(path, None, document).items():
@@ -118,7 +119,7 @@ def _parse(option: Option, text: str, where: str) -> Any:  # noqa: ANN401 -- of 
 
 
 def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- any YAML in
-    """Check one value, and give it the option's type."""
+    # Check one value, and convert it to the option's type.
     if value is None and option.optional:
         return None
     match option.kind:
@@ -146,7 +147,7 @@ def _convert(option: Option, value: Any, where: str) -> Any:  # noqa: ANN401 -- 
 
 
 def _is_number(value: Any, kind: type, option: Option) -> bool:  # noqa: ANN401 -- any YAML in
-    # YAML's `yes` is a truth value, and a truth value is an int to Python.
+    # YAML's `yes` is a bool, and a bool is an int in Python.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if isinstance(value, float) and not (kind is float and math.isfinite(value)):
@@ -178,6 +179,6 @@ def _check_together(config: Config) -> None:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint that names the known name closest to this one; empty where none is close."""
+    """Return a hint with the most similar known name, or nothing if none is similar."""
     found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f"did you mean {found[0]}?" if found else ""

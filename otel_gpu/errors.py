@@ -1,12 +1,12 @@
-"""The ways in which otel_gpu gives up, each with a hint for the operator."""
+"""Errors that end a command, each with a hint for the operator."""
 
 
 class OtelGpuError(Exception):
     """
-    Something the operator has to know about.
+    An error that is shown to the operator.
 
-    ``hint`` says what to do; the command line prints it on a line of its own.
-    ``exit_code`` is what the process ends with when nothing handles the error.
+    ``hint`` is what to do; the command line prints it on a line of its own.
+    ``exit_code`` is the exit code of the process if nothing handles the error.
     """
 
     exit_code = 1
@@ -17,11 +17,11 @@ class OtelGpuError(Exception):
 
 
 class HostError(OtelGpuError):
-    """This host cannot do what was asked: no privileges, no BTF, no libbpf."""
+    """The host lacks something: privileges, BTF, libbpf."""
 
 
 class BpfError(OtelGpuError):
-    """libbpf refused something; ``log`` is what it and the kernel's verifier printed about it."""
+    """libbpf reported an error; ``log`` is the output of libbpf and of the kernel's verifier."""
 
     def __init__(self, message: str, *, hint: str = "", log: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -29,11 +29,11 @@ class BpfError(OtelGpuError):
 
 
 class MapFullError(BpfError):
-    """There is no room for another key in a map of the kernel side."""
+    """A BPF map is full."""
 
 
 class RecordingError(OtelGpuError):
-    """A recording is truncated, corrupt, or of a version that is not known."""
+    """A recording is truncated, corrupt, or of an unknown version."""
 
 
 class StoreError(OtelGpuError):
@@ -47,7 +47,7 @@ class ConfigError(OtelGpuError):
 
 
 class CommandError(OtelGpuError):
-    """The command to run could not be started; exit codes as a shell's."""
+    """A command could not be started; exit codes are those of a shell."""
 
     def __init__(self, message: str, *, hint: str = "", exit_code: int = 127) -> None:
         super().__init__(message, hint=hint)

@@ -1,9 +1,9 @@
 """
-Faults: exceptions that nobody expected, kept from spreading beyond where they arose.
+Faults: unexpected exceptions, isolated in the part of the agent that raised them.
 
-A place is a part of the agent, named with a constant: an observer such as ``store``, a periodic
-task such as ``discovery``, the handler of a record. What an error costs is dropped and counted
-under the place; everything else goes on. KeyboardInterrupt and SystemExit are no faults.
+A place is the constant name of a part: an observer such as ``store``, a periodic task such as
+``discovery``, the handler of a record. The item that raised is dropped and counted under the place;
+everything else continues. KeyboardInterrupt and SystemExit are not faults.
 """
 
 import logging
@@ -16,10 +16,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 _logger = logging.getLogger(__name__)
 
-# From one line about a place to the next, which says how many errors there were in between.
+# Between two log lines about a place; the second one counts the errors in between.
 _FIRST_SILENCE_S, _LONGEST_SILENCE_S = 60.0, 3_600.0
-# Errors without a quiet minute between them after which a part gets a clean state; after the
-# last of them it is switched off, and tried again after a pause that doubles.
+# Errors without a quiet minute between them after which a part gets a clean state; after the last
+# of these counts it is switched off, and tried again after a pause that doubles.
 _STRIKES = (10, 100, 1_000)
 _QUIET_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3_600.0
@@ -29,18 +29,18 @@ class Observer(Protocol):
     """
     Takes activities, one at a time.
 
-    One that has an attribute ``observes``, a set of types, gets activities of these types only.
+    An observer with an attribute ``observes``, a set of types, gets activities of these types only.
     """
 
-    def observe(self, activity: Any, /) -> object:  # noqa: ANN401 -- of a room after this one
-        """Take one activity, in the order of the stream."""
+    def observe(self, activity: Any, /) -> object:  # noqa: ANN401 -- of a package that imports this one
+        """Process one activity; activities come in the order of the stream."""
 
 
 T = TypeVar("T", bound=Observer)
 
 
 class Faults:
-    """The errors of one agent, by place; safe between threads; ``clock`` is monotonic, in seconds."""
+    """The errors of one agent, by place; thread-safe; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -48,39 +48,39 @@ class Faults:
         self._errors: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         # By place: when the next line is due, the silence after it, and errors since the last one.
-        self._said: dict[str, tuple[float, float, int]] = {}
+        self._logged: dict[str, tuple[float, float, int]] = {}
         self._off: dict[str, bool] = {}
 
     def add(self, place: str, error: BaseException) -> None:
-        """Count an error, which cost one item, and log it: with its traceback the first time."""
+        """Count and log an error, the first one of a place with its traceback."""
         with self._lock:
             self._errors[place] += 1
-            due_s, silence_s, unsaid = self._said.get(place, (0.0, 0.0, 0))
+            due_s, silence_s, unlogged = self._logged.get(place, (0.0, 0.0, 0))
             now_s = self.clock()
             is_first = not silence_s
             if not is_first and now_s < due_s:
-                self._said[place] = (due_s, silence_s, unsaid + 1)
+                self._logged[place] = (due_s, silence_s, unlogged + 1)
                 return
             silence_s = min(2 * silence_s or _FIRST_SILENCE_S, _LONGEST_SILENCE_S)
-            self._said[place] = (now_s + silence_s, silence_s, 0)
+            self._logged[place] = (now_s + silence_s, silence_s, 0)
         text = f"{type(error).__name__}: {error}"
         if is_first:
             _logger.error(
                 "%s failed and goes on without what it was doing: %s", place, text, exc_info=error
             )
         else:
-            _logger.error("%s failed %d times more, the last time: %s", place, unsaid + 1, text)
+            _logger.error("%s failed %d times more, the last time: %s", place, unlogged + 1, text)
 
     @contextmanager
     def at(self, place: str) -> Iterator[None]:
-        """Return a context in which an error is counted under a place, and ends the context alone."""
+        """Return a context that counts and suppresses an error."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 -- that is what this is for
+        except Exception as error:  # noqa: BLE001 -- its purpose
             self.add(place, error)
 
     def skip(self, place: str) -> None:
-        """Count an item that a part did not get while it was switched off."""
+        """Count an item that a part missed while it was switched off."""
         with self._lock:
             self._skipped[place] += 1
 
@@ -91,10 +91,10 @@ class Faults:
 
     def status(self) -> dict[str, dict[str, int]]:
         """
-        Return what RECORD_STATUS says of faults.
+        Return the figures of RECORD_STATUS about faults, by place.
 
-        ``errors`` by place, ``skipped``: items that came while a part was switched off, and
-        ``off``: 1 for each part that is switched off now, 0 for one that was.
+        ``errors``; ``skipped``: items that came while the part was switched off; ``off``: 1 for each
+        part that is switched off now, 0 for one that was.
         """
         with self._lock:
             return {
@@ -104,7 +104,7 @@ class Faults:
             }
 
     def summary(self) -> str:
-        """Return one line for an operator: errors, and what is switched off; empty: none."""
+        """Return one line for the operator: errors, and the parts that are switched off; or nothing."""
         with self._lock:
             errors = ", ".join(f"{place} {n:,}" for place, n in sorted(self._errors.items()))
             off = ", ".join(sorted(place for place, is_off in self._off.items() if is_off))
@@ -113,23 +113,23 @@ class Faults:
 
     @property
     def cost_a_part(self) -> bool:
-        """Whether a part was ever switched off, so that what it made is incomplete."""
+        """Whether a part was ever switched off, so that its output is incomplete."""
         return bool(self._off)
 
 
 class Stage(Generic[T]):
-    """Something that is given items; its errors are raised, as they should be where a tool runs once."""
+    """A part that gets items; its errors are raised, which is right for a command that runs once."""
 
     def __init__(self, part: T) -> None:
         self.part = part
         self.observe: Callable[[Any], object] = part.observe
 
     def call(self, act: Callable[[T], object]) -> None:
-        """Have something done with the part."""
+        """Call a function with the part."""
         act(self.part)
 
     def failed(self, error: Exception) -> None:
-        """Take in an error that the part raised about one item."""
+        """Handle an error that the part raised for one item."""
         raise error
 
 
@@ -137,15 +137,15 @@ class Isolated(Stage[T]):
     """
     A part whose errors neither end the capture nor reach other parts.
 
-    An error costs the item that it was about. After many of them the part is renewed, then
-    switched off, and tried again later. Whoever has many items calls ``observe`` in a ``try``
-    of its own, which costs nothing, and hands what it catches to ``failed``.
+    An error costs one item. After many errors the part is renewed, then switched off, and tried
+    again later. On hot paths, call ``observe`` in a ``try``, which is free, and pass the caught
+    error to ``failed``.
 
     Args:
         faults: Counts the errors.
         place: The part's name.
-        part: What is isolated.
-        renew: Returns the part in a clean state, given the broken one; default: as it is.
+        part: The isolated part.
+        renew: Returns a part in a clean state, given the broken one; default: the same part.
     """
 
     def __init__(
@@ -162,17 +162,17 @@ class Isolated(Stage[T]):
         self._is_off = False
 
     def call(self, act: Callable[[T], object]) -> None:
-        """Have something done with the part, unless it is switched off."""
+        """Call a function with the part, unless it is switched off."""
         if self._is_off:
             self._skip()
             return
         try:
             act(self.part)
-        except Exception as error:  # noqa: BLE001 -- that is what this is for
+        except Exception as error:  # noqa: BLE001 -- its purpose
             self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """Take in an error that the part raised about one item."""
+        """Handle an error that the part raised for one item."""
         self._faults.add(self._place, error)
         now_s = self._faults.clock()
         if now_s - self._last_s >= _QUIET_S:
@@ -210,7 +210,7 @@ class Isolated(Stage[T]):
         if activity is None or self._faults.clock() < self._retry_s:
             self._faults.skip(self._place)
             return
-        # It gets no more chances than a part has before it is renewed for the first time.
+        # It gets as many chances as before its first renewal.
         self._strikes = _STRIKES[-1] - _STRIKES[0]
         self._last_s = self._faults.clock()
         self._begin_anew()

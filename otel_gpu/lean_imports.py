@@ -1,9 +1,9 @@
 """
-Imports without what the agent does not use, and would have in memory for as long as it runs.
+Imports that leave out what the agent does not use, to save memory.
 
-OpenSSL is 5 MB. hashlib prefers it to its own functions, and asyncio, which gRPC imports, knows sockets
-with it; both work without, as Python can be built so. Some packages import all that they have: gRPC its
-interface for asyncio, and iced-x86 the names of 5,000 instructions, which are 4 MB.
+OpenSSL takes 5 MB. hashlib prefers it to its own functions, and asyncio, which gRPC imports, uses it for
+TLS sockets. Both work without it, as Python can be built so. Some packages import more than is used: gRPC
+its asyncio interface, and iced-x86 the names of 5,000 instructions, 4 MB.
 """
 
 import importlib.util
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-# What hashlib has of its own; a Python can be built without.
+# hashlib's own implementations; Python can be built without them.
 _OWN_HASHES = ("_blake2", "_md5", "_sha1", "_sha3")
 
 
 @contextmanager
 def without(*modules: str) -> Iterator[None]:
-    """Have imports find that these are not installed, but for those that are there already."""
+    """Make imports of these modules fail inside, unless they are imported already."""
     missing = [name for name in modules if name not in sys.modules]
-    # None is how Python is told that there is no such module.
+    # To Python, None marks a module that does not exist.
     sys.modules.update(dict.fromkeys(missing))  # type: ignore[arg-type]
     try:
         yield
@@ -31,7 +31,7 @@ def without(*modules: str) -> Iterator[None]:
 
 @contextmanager
 def hollow(*modules: str) -> Iterator[None]:
-    """Have imports find empty modules in place of these, but for those that are there already."""
+    """Replace these modules by empty ones inside, unless they are imported already."""
     missing = [name for name in modules if name not in sys.modules]
     sys.modules.update({name: ModuleType(name) for name in missing})
     try:
@@ -41,13 +41,13 @@ def hollow(*modules: str) -> Iterator[None]:
             found = sys.modules.pop(name, None)
             package, _, attribute = name.rpartition(".")
             parent = sys.modules.get(package)
-            # Whoever asks for it from now on gets the real one.
+            # From now on, an import gets the real module.
             if found is not None and getattr(parent, attribute, None) is found:
                 delattr(parent, attribute)
 
 
 def import_grpc() -> None:
-    """Import gRPC without its interface for asyncio, and asyncio without TLS: gRPC has its own."""
+    """Import gRPC without its asyncio interface, and asyncio without TLS: gRPC has its own."""
     with without("ssl"):
         import asyncio  # noqa: F401, PLC0415
     with hollow("grpc.aio"):
@@ -55,6 +55,6 @@ def import_grpc() -> None:
 
 
 def import_hashes() -> None:
-    """Have hashlib and hmac go without OpenSSL, where they can, from now on."""
+    """Make hashlib and hmac use their own functions from now on, if Python has them."""
     if all(importlib.util.find_spec(name) for name in _OWN_HASHES):
         sys.modules.setdefault("_hashlib", None)  # type: ignore[arg-type]

@@ -344,7 +344,7 @@ class StoreConfig:
     The flight recorder: a file with the last hours.
 
     Attributes:
-        enabled: `auto`: `run` writes it if there is no endpoint, or if a path is set; `on`: always;
+        enabled: `auto`: `run` writes it if no endpoint is set, or if a path is set; `on`: always;
             `off`: never.
         path: The file. Default: `$STATE_DIRECTORY/store.db` in a systemd service,
             `/var/lib/otel-gpu/store.db` for root, else `$XDG_STATE_HOME/otel-gpu/store.db`.

@@ -1,7 +1,7 @@
 """
-The walk through the rooms: the only module that joins them all.
+The pipeline from records to observers: decode, enrich, explain.
 
-Live capture and replay run the same function, and nothing in it asks which it is.
+Live capture and replay run the same function, which does not know which of them it serves.
 """
 
 import itertools
@@ -24,29 +24,29 @@ from otel_gpu.wire.events import Event
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000 * _NS_PER_MS
-# Beside a capture there is less memory than for a report: 5 MB of stalls, and as much of calls.
+# During a capture there is less memory than for a report: 5 MB for stalls, and 5 MB for calls.
 _MAX_INTERVALS = 6_144
 
 
 class Sink(Observer, Protocol):
-    """Takes activities, and what they add up to: ``Exports``, or the ``StoreWriter`` of a store."""
+    """Gets activities, chains and incidents: ``Exports``, or the ``StoreWriter`` of a store."""
 
     def observe_chain(self, chain: Chain) -> None:
-        """Take a chain, after the spans of its effect."""
+        """Process a chain; it comes after the spans of its effect."""
 
     def limit_chains(self, reason: str, count: int) -> None:
         """Count chains that are not kept, or not even made."""
 
     def observe_incident(self, incident: Incident) -> None:
-        """Take an incident, after its chains."""
+        """Process an incident; it comes after its chains."""
 
 
 class ExplainStage:
     """
-    Explains activities, and hands what it finds to each of the sinks.
+    Explains activities, and passes chains and incidents to the sinks.
 
-    Which chains are kept is decided here, once for all of them. Observes after the sinks did,
-    so that the span of an effect comes before its chain.
+    It decides once for all sinks which chains are kept. It observes an activity after the sinks, so
+    that the span of an effect comes before its chain.
     """
 
     def __init__(self, config: Config, *sinks: Stage[Any] | Sink) -> None:
@@ -57,22 +57,22 @@ class ExplainStage:
         self._sinks = [_as_part(sink) for sink in sinks]
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity in."""
+        """Explain one activity."""
         explainer = self._explainer
         if explainer is None:
             return
-        # Of nearly all activities nothing follows, and a span has a few microseconds.
+        # Nearly all activities have no result, and each has a budget of a few microseconds.
         if chains := explainer.push(activity):
             self._add(chains)
         if explainer.now_unix_ns >= self._budget.due_unix_ns:
             self._hand_on(self._budget.advance(explainer.now_unix_ns))
             self._count_left_out(explainer)
-        # A chain closes an incident, or a reading does: no call by itself.
+        # A chain or a reading closes an incident; a call alone does not.
         if chains or type(activity) is not CallActivity:
             self._hand_on_incidents(explainer)
 
     def close(self) -> None:
-        """Hand on what was still waiting for more to happen; before the sinks end."""
+        """Pass on what is still open; call it before the sinks end."""
         if self._explainer is not None:
             self._add(self._explainer.close())
             self._hand_on(self._budget.close())
@@ -80,7 +80,7 @@ class ExplainStage:
             self._hand_on_incidents(self._explainer)
 
     def take_cut(self) -> Counter[Program | None]:
-        """Return how many effects of each program are not explained for those of other users, since it was last asked."""
+        """Return by program the effects cut in favour of other users since the last call."""
         cut = self._budget.cut.take()
         return cut + self._explainer.take_cut() if self._explainer is not None else cut
 
@@ -109,7 +109,7 @@ class ExplainStage:
 
 
 def explain_settings(config: Config) -> Settings:
-    """Return what the configuration says about blame."""
+    """Return the settings of ``explain`` that the configuration has."""
     explain = config.explain
     return Settings(
         high_lost_ns=round(explain.high_lost_ms * _NS_PER_MS),
@@ -120,7 +120,7 @@ def explain_settings(config: Config) -> Settings:
 
 
 def bounded_settings(config: Config) -> Settings:
-    """Return the same for who runs beside the programs: of each second it explains what lost most."""
+    """Return settings for a live capture, which explains only the worst effects of each second."""
     per_second = config.explain.chains_per_second
     return replace(
         explain_settings(config), effects_per_second=per_second, max_intervals=_MAX_INTERVALS
@@ -138,11 +138,14 @@ def process(
     faults: Faults | None = None,
 ) -> None:
     """
-    Take records through decode and enrich, and hand each activity to every observer.
+    Decode and enrich records, and pass each activity to all observers, in their order.
 
-    Observers see an activity in the order in which they are given; one that is no ``Isolated``
-    part ends everything with its first error. ``rejected`` counts what cannot be decoded, by
-    reason. Without ``faults``, an error in decode or enrich is raised.
+    Args:
+        batches: The records.
+        enricher: Turns events into activities.
+        observers: An error of one that is not ``Isolated`` is raised.
+        rejected: Counts records that cannot be decoded, by reason.
+        faults: Counts errors of decode and enrich; without it they are raised.
     """
     # An import has no records.
     from otel_gpu.wire.decoder import decode  # noqa: PLC0415
@@ -157,9 +160,9 @@ def process_events(
     observers: Sequence[AnyObserver],
     faults: Faults | None = None,
 ) -> None:
-    """Take events from anywhere through enrich, and on as ``process`` does."""
+    """Enrich events, and pass activities on as ``process`` does."""
     parts = [_as_part(observer) for observer in observers]
-    # Most activities are calls, of which some observers want to know nothing.
+    # Most activities are calls, which some observers do not observe.
     wanting: dict[type, list[Stage[Any]]] = {}
     for activity in enricher.enrich(events, faults):
         kind = type(activity)
@@ -168,10 +171,10 @@ def process_events(
                 part for part in parts if kind in getattr(part.part, "observes", {kind})
             ]
         for part in wanting[kind]:
-            # A try costs nothing until something is raised.
+            # A try is free until something is raised.
             try:
                 part.observe(activity)
-            except Exception as error:  # noqa: BLE001 -- each part has its own
+            except Exception as error:  # noqa: BLE001 -- handled by each part
                 part.failed(error)
         if kind is DeviceTraceActivity:
             # Of imported traces only.

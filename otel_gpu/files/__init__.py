@@ -1,1 +1,1 @@
-"""Files of the agent: those at paths that another user could prepare, and the libraries that were built."""
+"""Files of the agent: those at untrusted paths, and the built preload libraries."""

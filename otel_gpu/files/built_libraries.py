@@ -1,4 +1,4 @@
-"""Where the libraries are that programs load: those of ``preload/``, for this machine."""
+"""Paths of the libraries that programs load: those of ``preload/``, built for this machine."""
 
 import platform
 from pathlib import Path
@@ -6,20 +6,20 @@ from typing import Final
 
 _FOLDER: Final = Path(__file__).resolve().parent.parent / "_preload"
 MARKS: Final = "libotel_gpu_marks"
-"""By which programs say what they do."""
+"""Programs call it to mark phases and steps."""
 NVTX: Final = "libotel_gpu_nvtx"
-"""By which ranges of NVTX are seen."""
+"""NVTX loads it, so that the agent sees ranges."""
 CONTEXT: Final = "thread_context"
-"""By which threads publish in which span they are."""
+"""Threads publish their active span with it."""
 PRELOAD: Final = "otel_gpu_preload"
 """
-The preload library, by which programs count their own calls.
+The preload library, which counts the calls of its program.
 
-Its name does not begin with ``libotel_``: programs stop when they load such a file
-(``bpf/core/linker.bpf.c``), and this one is also preloaded into programs without CUDA.
+Its name does not begin with ``libotel_``: the agent stops programs when
+they load such a file (``bpf/core/linker.bpf.c``), and this one is preloaded into programs without CUDA too.
 """
 
 
 def built_library(name: str) -> Path:
-    """Return where a library for this machine is, or would be."""
+    """Return the path of a library for this machine, whether or not it was built."""
     return _FOLDER / f"{name}.{platform.machine()}.so"

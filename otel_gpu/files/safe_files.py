@@ -1,11 +1,10 @@
 """
-Files at paths that another user could have prepared: opened, made and read with checks.
+Files at untrusted paths: opened, created and read with checks.
 
-The agent runs as root, or with capabilities that are as good, and some of its paths are in folders
-where others write, such as ``/tmp``. Another user can put a symbolic link, a named pipe, or a file
-of their own at such a path. A link would make us write elsewhere, a pipe would make us wait, and a
-file of theirs would stay readable, and writable, to them. So a path that is written is a regular
-file of our own, never a link, with mode 0600.
+The agent runs as root, or with equivalent capabilities, and some of its paths are in folders such
+as ``/tmp``, where other users write. They can put a symbolic link, a named pipe, or a file of their
+own at such a path. A link redirects a write, a pipe blocks it, and their file stays readable and
+writable to them. So the agent writes only to regular files of its own user, with mode 0600.
 """
 
 import errno
@@ -19,11 +18,11 @@ PRIVATE_MODE = 0o600
 
 
 class UntrustedError(OSError):
-    """There is something at a path that is no regular file of ours; ``strerror`` says what."""
+    """The file at a path is not a regular file of the agent's user; ``strerror`` has the reason."""
 
 
 def check_own(path: Path, status: os.stat_result) -> None:
-    """Raise ``UntrustedError`` unless a status is that of a regular file of the user we run as."""
+    """Raise ``UntrustedError`` unless a status is that of a regular file of the agent's user."""
     if stat.S_ISLNK(status.st_mode):
         raise UntrustedError(errno.ELOOP, "is a symbolic link", str(path))
     if not stat.S_ISREG(status.st_mode):
@@ -35,7 +34,7 @@ def check_own(path: Path, status: os.stat_result) -> None:
 
 
 def check_own_if_there(path: Path) -> os.stat_result | None:
-    """Check the file at a path as ``check_own`` does; return its status, or None: there is none."""
+    """Check the file at a path as ``check_own`` does; return its status, or None without a file."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -46,13 +45,13 @@ def check_own_if_there(path: Path) -> os.stat_result | None:
 
 def open_own(path: Path, flags: int) -> int:
     """
-    Open a file of our own, or make one with mode 0600; return its descriptor.
+    Open a file of the agent's user, or create one with mode 0600; return its descriptor.
 
     ``flags`` are those of ``os.open``, without ``O_TRUNC``, which would act before the checks.
     Raises ``OSError`` with the reason in ``strerror``.
     """
     check_own_if_there(path)
-    # Between the check and the opening somebody can put something else there.
+    # Between the check and the opening, another user can replace the file.
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, PRIVATE_MODE)
     try:
@@ -65,7 +64,7 @@ def open_own(path: Path, flags: int) -> int:
 
 def make_private(path: Path) -> None:
     """
-    Give a file of our own mode 0600, and never the one that a link leads to.
+    Set mode 0600 on a file of the agent's user; links are not followed.
 
     Raises ``OSError`` with the reason in ``strerror``.
     """
@@ -79,11 +78,11 @@ def make_private(path: Path) -> None:
 
 def replace_own(path: Path, check: Callable[[Path], None] = lambda _path: None) -> int:
     """
-    Make a new file with mode 0600 at a path, in place of one of our own; return its descriptor.
+    Create a file with mode 0600 in place of one of the agent's user; return its descriptor.
 
-    The new file takes the name at once, and the old one is not cut short: so a reader of the old
-    one is not disturbed, and nothing that is put at the path after the checks is written to.
-    ``check`` can refuse to replace a file that is not empty. Raises ``OSError`` with the reason
+    The new file is renamed over the old one. So readers of the old file are not disturbed, and a file
+    that appears at the path after the checks is not written to. ``check`` can refuse to replace
+    a file that is not empty. Raises ``OSError`` with the reason
     in ``strerror``.
     """
     found = check_own_if_there(path)
@@ -102,10 +101,10 @@ def replace_own(path: Path, check: Callable[[Path], None] = lambda _path: None) 
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """
-    Read a whole file of at most so many bytes; links are followed.
+    Read a whole file of at most ``max_bytes``; links are followed.
 
-    Raises ``OSError`` with the reason in ``strerror``: it cannot be read, is a folder, a pipe or a
-    device, or is larger.
+    Raises ``OSError`` with the reason in ``strerror``: it cannot be read, is a folder, a
+    pipe or a device, or is larger.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,1 +1,1 @@
-"""How numbers and foreign text are written."""
+"""Formatting of numbers, and escaping of untrusted text."""

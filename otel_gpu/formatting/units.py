@@ -1,4 +1,4 @@
-"""How durations, sizes, shares and counts are written, wherever somebody reads them."""
+"""Durations, sizes, shares and counts as text for people."""
 
 import math
 
@@ -9,32 +9,32 @@ _ROUNDED_TO_NOTHING = 0.005
 
 
 def format_duration(duration_ns: float) -> str:
-    """Three digits and a unit; nothing for a duration that is not known."""
+    """Return three digits and a unit; an unknown duration (NaN) is empty."""
     return "" if math.isnan(duration_ns) else _with_unit(duration_ns, _DURATIONS)
 
 
 def format_size(size_bytes: float) -> str:
-    """Three digits and a decimal unit, as in 1.5 GB."""
+    """Return three digits and a decimal unit, as in 1.5 GB."""
     return _with_unit(size_bytes, _SIZES)
 
 
 def format_share(share: float) -> str:
-    """A share of 1 in percent; what is there is never said to be nothing."""
+    """Return a share of 1 in percent; a small one is ``<1 %``, never ``0 %``."""
     if 0 < share < _ROUNDED_TO_NOTHING:
         return "<1 %"
     return f"{share * 100:.0f} %"
 
 
-def count_of(count: int, noun: str) -> str:
-    """A count and what of: 1 call, 1,000 calls, 2 launches, 2 entries."""
-    return f"{count:,} {noun if count == 1 else plural_of(noun)}"
+def count_of(count: int, singular: str) -> str:
+    """Return a count with its unit: 1 call, 1,000 calls, 2 launches, 2 entries."""
+    return f"{count:,} {singular if count == 1 else plural_of(singular)}"
 
 
 def counted(count: int, plural: str) -> str:
     """
-    What a count is of, from a phrase in plural.
+    Return the unit of a count from its plural: ``activities of devices``, for 1 ``activity of devices``.
 
-    1 is of an ``activity of devices``, 2 of ``activities of devices``; of the first word in plural only.
+    Only a first word in plural changes.
     """
     head, separator, rest = plural.partition(" ")
     if count != 1 or not head.endswith("s") or head.endswith("ss"):
@@ -43,11 +43,11 @@ def counted(count: int, plural: str) -> str:
     return f"{singular}{separator}{rest}"
 
 
-def plural_of(noun: str) -> str:
-    """A noun for any number but one."""
-    if noun.endswith("y") and not noun.endswith(("ay", "ey", "oy")):
-        return f"{noun[:-1]}ies"
-    return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+def plural_of(singular: str) -> str:
+    """Return the plural of a word or phrase."""
+    if singular.endswith("y") and not singular.endswith(("ay", "ey", "oy")):
+        return f"{singular[:-1]}ies"
+    return f"{singular}{'es' if singular.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def _with_unit(amount: float, units: tuple[tuple[float, str], ...]) -> str:

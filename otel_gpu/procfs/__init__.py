@@ -1,1 +1,1 @@
-"""What /proc says about processes: what they map, who they are, what they say of themselves."""
+"""Reads processes through /proc: mappings, identity, memory, and what they publish."""

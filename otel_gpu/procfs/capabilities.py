@@ -1,4 +1,4 @@
-"""The capabilities of processes: those of any as /proc shows them, and our own to be reduced."""
+"""Reads capabilities of processes from /proc, and reduces the agent's own."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ _NAMES: Final = (
     "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
 )  # fmt: skip
 CAPABILITY_NUMBERS: Final = {name: number for number, name in enumerate(_NAMES)}
-"""By name without ``CAP_``."""
+"""Numbers by name, without ``CAP_``."""
 _MAX_STATUS_BYTES: Final = 1 << 16
 _VERSION_3: Final = 0x20080522
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
@@ -25,17 +25,17 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
 
 
 def names_in(mask: int) -> frozenset[str]:
-    """Return the names of a set, without ``CAP_``; numbers that we have no name for are left out."""
+    """Return the names of a set, without ``CAP_`` and without numbers unknown here."""
     return frozenset(name for name, number in CAPABILITY_NUMBERS.items() if mask >> number & 1)
 
 
 def mask_of(names: Iterable[str]) -> int:
-    """Return the set of some names, as the kernel has it."""
+    """Return the bit mask of some names."""
     return sum(1 << CAPABILITY_NUMBERS[name] for name in set(names))
 
 
 def effective_capabilities(pid: int) -> list[str] | None:
-    """Return the full names of a process's capabilities, those of its main thread; None: not readable."""
+    """Return full names of a process's effective capabilities (main thread); None: not readable."""
     _, found, rest = read_file(f"/proc/{pid}/status", _MAX_STATUS_BYTES).partition(b"\nCapEff:")
     held = names_in(int(rest.split(None, 1)[0], 16)) if found else ()
     return [f"CAP_{name}" for name in sorted(held)] if found else None
@@ -46,7 +46,7 @@ def permitted_mask() -> int:
     Return the permitted set of this thread.
 
     Raises:
-        OSError: The kernel does not say.
+        OSError: capget(2) failed.
     """
     found = (ctypes.c_uint32 * 6)()
     _checked(_libc().capget((ctypes.c_uint32 * 2)(_VERSION_3, 0), found))
@@ -55,10 +55,10 @@ def permitted_mask() -> int:
 
 def set_capabilities(permitted: int, effective: int, inheritable: int = 0) -> None:
     """
-    Set the capabilities of this thread; what is not inheritable does not stay ambient.
+    Set the capabilities of this thread; only inheritable ones stay ambient.
 
     Raises:
-        OSError: They are more than it has.
+        OSError: The thread does not have them.
     """
     masks = effective, permitted, inheritable
     halves = [mask >> shift & 0xFFFFFFFF for shift in (0, 32) for mask in masks]
@@ -68,10 +68,10 @@ def set_capabilities(permitted: int, effective: int, inheritable: int = 0) -> No
 
 def pass_on_capabilities(kept: int) -> None:
     """
-    Make capabilities ambient, so that programs that this thread executes have them, whoever its user is.
+    Make capabilities ambient, so that executed programs keep them under any user.
 
     Raises:
-        OSError: They are more than it has.
+        OSError: The thread does not have them.
     """
     set_capabilities(kept, kept, kept)
     for number in CAPABILITY_NUMBERS.values():
@@ -80,20 +80,20 @@ def pass_on_capabilities(kept: int) -> None:
 
 
 def knows_capability(name: str) -> bool:
-    """Say whether the running kernel has this capability."""
+    """Whether the running kernel has this capability."""
     return bool(_libc().prctl(_PR_CAPBSET_READ, CAPABILITY_NUMBERS[name], 0, 0, 0) >= 0)
 
 
 def limit_capabilities(kept: int) -> None:
     """
-    Take all others out of the bounding set, so that no program that this thread executes gets them.
+    Remove all others from the bounding set, so that no executed program gets them.
 
     Raises:
         OSError: ``SETPCAP`` is not effective.
     """
     libc = _libc()
     number = 0
-    # Also those of a kernel that is newer than our names.
+    # Also those that a newer kernel adds.
     while libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
         if not kept >> number & 1:
             _checked(libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))

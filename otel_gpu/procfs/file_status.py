@@ -1,8 +1,8 @@
 """
-What a descriptor stands for, without a question to whoever serves its file system.
+Status of open files, without a request to the server of a FUSE file system.
 
-fstat(2) asks the server of a file system of FUSE, and waits for its answer. statx(2) can be told to
-be content with what the kernel knows. It knows the device for certain; the rest can be old there.
+fstat(2) asks that server, and waits for its answer. statx(2) can return what the kernel has cached:
+the device is always right, the rest can be stale.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ OF_KERNEL: Final = frozenset(
     {PROC, 0x62656572, 0x64626720, 0x74726163, 0x73636673, 0x27E0EB, 0x63677270, 0xCAFE4A11}
 )
 """
-Types of file systems whose files the kernel makes while they are read: proc, sysfs, debugfs, tracefs,
+Types of file systems whose files the kernel generates on read: proc, sysfs, debugfs, tracefs,
 securityfs, cgroup, cgroup2 and bpf.
 """
 
 _STATX: Final = {"x86_64": 332, "aarch64": 291}
-# The same on all machines; struct open_how: flags, mode, how to follow the path.
+# The same on all machines; struct open_how: flags, mode, resolve.
 _OPENAT2: Final = 437
 _HOW: Final = struct.Struct("=QQQ")
 _RESOLVE_CACHED: Final = 0x20
@@ -40,10 +40,10 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 class FileStatus(NamedTuple):
     """
-    Of a file: its mode, owners, device and mount.
+    The mode, owners, device and mount of a file.
 
-    ``device`` is major << 20 | minor, as stat(2) states it: parts of some file systems (overlay, btrfs)
-    have numbers of their own, which neither /proc/PID/maps nor mountinfo has. ``mount`` is the first
+    ``device`` is major << 20 | minor, as in stat(2): parts of some file systems (overlay, btrfs)
+    have their own numbers, which /proc/PID/maps and mountinfo do not show. ``mount`` is the first
     field of mountinfo.
     """
 
@@ -56,10 +56,10 @@ class FileStatus(NamedTuple):
 
 def status_of(descriptor: int) -> FileStatus:
     """
-    Return what the kernel knows of an open file; the descriptor can be one of O_PATH.
+    Return the cached status of an open file; the descriptor can be one of O_PATH.
 
     Raises:
-        OSError: The descriptor is none, or this machine is not known.
+        OSError: The descriptor is invalid, or the machine is unsupported.
     """
     status = ctypes.create_string_buffer(_STATUS_BYTES)
     number, flags = _STATX.get(platform.machine(), -1), _EMPTY_PATH | _DONT_SYNC
@@ -75,10 +75,10 @@ def open_cached(folder: int, name: str) -> int:
     """
     Open a name in a folder with O_PATH, if the kernel has it in its cache; links are not followed.
 
-    It takes no lock of the folder, nor does it ask a file system.
+    It takes no lock of the folder, and sends no request to the file system.
 
     Raises:
-        OSError: ``EAGAIN``: the kernel does not know; ``EINVAL``: it is older than 5.12; or there is none.
+        OSError: ``EAGAIN``: not cached; ``EINVAL``: a kernel before 5.12; ``ENOENT``: no such name.
     """
     how = _HOW.pack(os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_CACHED)
     place = (ctypes.c_int(folder), os.fsencode(name), how, ctypes.c_size_t(_HOW.size))
@@ -87,10 +87,10 @@ def open_cached(folder: int, name: str) -> int:
 
 def file_system_of(descriptor: int) -> int:
     """
-    Return the type of the file system of an open file, which the server of one of FUSE is asked for.
+    Return the type of the file system of an open file; FUSE asks the server for it.
 
     Raises:
-        OSError: The descriptor is none.
+        OSError: The descriptor is invalid.
     """
     status = ctypes.create_string_buffer(_STATUS_BYTES)
     _check(_LIBC.fstatfs(ctypes.c_int(descriptor), status))

@@ -1,8 +1,8 @@
 """
-Which process of which job a process is: ranks, as the launchers put them into its environment.
+Job and ranks of a process, from the variables that launchers set in its environment.
 
-torchrun (torchelastic), Slurm, Open MPI and MPICH's Hydra are known. What a process sets for itself after
-its start is not in ``/proc/PID/environ``.
+torchrun (torchelastic), Slurm, Open MPI and MPICH's Hydra are known. ``/proc/PID/environ`` does not
+contain what a process sets after its start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,25 +24,25 @@ class _Launcher(NamedTuple):
     world_size: str
 
 
-# The innermost first: torchrun runs under srun, and not the other way round.
+# The innermost first: torchrun runs under srun, never the reverse.
 _LAUNCHERS = (
     _Launcher("RANK", "LOCAL_RANK", "WORLD_SIZE"),
     _Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
     _Launcher("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
     _Launcher("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
-# Of one job there is one name; who schedules it knows it better than who starts its processes.
+# One name for each job; the scheduler's is better than the launcher's.
 _JOB_IDS = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 _JOB_NAMES = ("SLURM_JOB_NAME",)
-# What torchrun calls a run that nobody named.
+# torchrun's name of an unnamed run.
 _NO_JOB = frozenset({"", "none"})
 
 VARIABLES: Final = (*(name for one in _LAUNCHERS for name in one), *_JOB_IDS, *_JOB_NAMES)
-"""What is read of an environment."""
+"""The variables that are read from an environment."""
 
 
 def describe_job(environment: Mapping[str, str]) -> Iterator[tuple[str, str | int]]:
-    """Yield attributes of a process's resource; a rank is one only in a world of more than none."""
+    """Yield resource attributes of a process; a rank only with a valid world size."""
     for launcher in _LAUNCHERS:
         rank, size = (
             _number(environment.get(name)) for name in (launcher.rank, launcher.world_size)

@@ -1,8 +1,8 @@
 """
-The kernel's clocks, as its programs read them.
+The kernel's clocks, as BPF programs read them.
 
-A process in a time namespace reads clocks that are shifted; BPF programs and other processes are
-not. What the agent reads is taken back by the shift of its own namespace.
+In a time namespace, processes read shifted clocks, and BPF programs do not. So the shift of the agent's
+own namespace is subtracted.
 """
 
 import time
@@ -26,7 +26,7 @@ def boot_ns() -> int:
 
 @cache
 def shift_ns(clock: str) -> int:
-    """Return by how much a clock is shifted in our time namespace: ``monotonic`` or ``boottime``."""
+    """Return the shift of ``monotonic`` or ``boottime`` in the agent's time namespace."""
     for line in read_file("/proc/self/timens_offsets", _MAX_BYTES).decode().splitlines():
         name, *offset = line.split()
         if name == clock:

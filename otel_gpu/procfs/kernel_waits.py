@@ -1,9 +1,9 @@
 """
-Which processes wait inside the kernel, where no signal ends the wait.
+Processes in uninterruptible waits in the kernel.
 
-Whoever waits so may hold the lock of its memory map. While somebody else waits to change that map, as the
-kernel does for a probe, nobody can read it either: not its command line, nor which files it maps. Nothing
-here takes that lock.
+Such a process can hold the lock of its memory map. While another task waits to change that map, as the
+kernel does for a probe, no process can read it: neither its command line nor the files that it maps. No
+function here takes that lock.
 """
 
 import errno
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from otel_gpu.procfs.proc_files import read_file, stat_fields
 
-# Where the kernel has what waits for the server of a file system (FUSE). That is a wait that a signal
-# could end, until the server has begun with it.
-# Compilers may have put that function into its callers.
+# The kernel function that waits for a FUSE server. A signal can end that wait until the server has
+# accepted the request.
+# Compilers can inline that function into its callers.
 _FOR_SERVER: Final = ("request_wait_answer", "fuse_", "__fuse_")
 _MAX_THREADS: Final = 2_000
 
@@ -24,42 +24,42 @@ _changes: set[str] = set()
 
 
 def note_change(what: str, *, waits: bool) -> None:
-    """Note whether something waits to change memory maps, for however long."""
+    """Record whether ``what`` waits to change memory maps at present."""
     (_changes.add if waits else _changes.discard)(what)
 
 
 def is_locked(pid: int) -> bool:
-    """Say whether the memory map of a process may not be readable now."""
+    """Whether reading the memory map of a process could block now."""
     return bool(_changes) and bool(place_of_wait(pid))
 
 
 def check_lock(pid: int) -> None:
     """
-    See that the memory map of a process can be read.
+    Check that reading the memory map of a process does not block.
 
     Raises:
-        OSError: It could keep us waiting.
+        OSError: It could block.
     """
     if _changes and (place := place_of_wait(pid)):
         raise OSError(errno.EAGAIN, f"its memory map may be locked, as it waits in {place}")
 
 
 class KernelWait(NamedTuple):
-    """A process, and the function of the kernel in which one of its threads waits."""
+    """A process, and the kernel function in which one of its threads waits."""
 
     pid: int
     place: str
 
 
 class Sleep(NamedTuple):
-    """A sleep of a thread that no signal ends; while it lasts, the thread has run so many times."""
+    """An uninterruptible sleep of a thread, identified by how often the thread has run."""
 
     tid: int
     runs: int
 
 
 def sleeps_of(pid: int) -> set[Sleep]:
-    """Return the sleeps of this kind that threads of a process are in."""
+    """Return the uninterruptible sleeps of a process's threads."""
     found = set()
     for tid in _tids(pid):
         folder = f"/proc/{pid}/task/{tid}"
@@ -70,25 +70,25 @@ def sleeps_of(pid: int) -> set[Sleep]:
 
 
 def place_of_wait(pid: int) -> str:
-    """Return in which function of the kernel a thread of a process waits so; empty: none does."""
+    """Return the kernel function in which a thread of a process waits uninterruptibly, or nothing."""
     return next((place for place in _places(pid) if place), "")
 
 
 def find_waits(pids: Iterable[int]) -> Iterator[KernelWait]:
-    """Yield those of some processes of which a thread waits so: of no more than some thousand threads."""
-    looked_at = 0
+    """Yield uninterruptible waits of processes; reads a bounded number of threads in total."""
+    checked = 0
     for pid in pids:
         for place in _places(pid):
-            looked_at += 1
+            checked += 1
             if place:
                 yield KernelWait(pid, place)
                 break
-        if looked_at >= _MAX_THREADS:
+        if checked >= _MAX_THREADS:
             return
 
 
 def waits_for_server(wait: KernelWait) -> bool:
-    """Say whether it is a wait for the server of a file system (FUSE)."""
+    """Whether a process waits for the server of a FUSE file system."""
     return wait.place.startswith(_FOR_SERVER)
 
 

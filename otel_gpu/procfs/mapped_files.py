@@ -1,8 +1,8 @@
 """
-What processes map: CUDA libraries, dynamic linkers, C libraries, executables.
+Files that processes map: CUDA libraries, dynamic linkers, C libraries, executables.
 
-A file is known by device and inode, as the kernel knows it for uprobes: the same
-library has many paths (containers, links), and one path can be many libraries.
+A file is identified by device and inode, as for uprobes: one library has many paths (containers,
+links), and one path can mean many libraries.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from otel_gpu.procfs.users import OWN
 _MAPS_LINE = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) ..x. ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$", re.MULTILINE
 )
-# Wheels may put a hash into the name; NCCL's plugins (libnccl-net.so) are none of it.
+# Wheels can put a hash into the name; NCCL's plugins (libnccl-net.so) are excluded.
 _CUDA_LIBRARY = re.compile(r"^lib(cuda(rt[^/]*)?|nccl(-[0-9a-f]{8,})?)\.so[^/]*$")
 _PRELOAD_MEMORY = re.compile(
     r"^([0-9a-f]+)-[0-9a-f]+ rw.s 00000000 \S+ \d+ +/memfd:otel_gpu_preload \(deleted\)$",
@@ -43,7 +43,7 @@ _IN_MEMORY = "/memfd:"
 
 
 class FileId(NamedTuple):
-    """A file as the kernel knows it; ``device`` is major << 20 | minor."""
+    """A file by device and inode; ``device`` is major << 20 | minor."""
 
     device: int
     inode: int
@@ -53,7 +53,7 @@ class MappedFile(NamedTuple):
     """
     An executable mapping of a file by one process, from ``start`` to before ``end``.
 
-    ``executable_mappings`` also gives those of no file: their inode is 0, and their path is
+    ``executable_mappings`` also yields mappings without a file: their inode is 0, and their path is
     empty or a word in brackets.
     """
 
@@ -71,7 +71,7 @@ class MappedFile(NamedTuple):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether it is a file that a program made in memory, whose name says nothing."""
+        """Whether a program created the file in memory, so that its name has no meaning."""
         return self.path.startswith(_IN_MEMORY)
 
     @property
@@ -86,7 +86,7 @@ class MappedFile(NamedTuple):
 
     @property
     def is_probed_library(self) -> bool:
-        """Whether it is a library whose calls are seen: one of CUDA, or libibverbs."""
+        """Whether its calls are probed: a library of CUDA, or libibverbs."""
         return is_probed_library(self.name)
 
     @property
@@ -96,12 +96,12 @@ class MappedFile(NamedTuple):
 
     @property
     def is_marks_library(self) -> bool:
-        """Whether it is a library of ours by which programs say what they do."""
+        """Whether it is one of our libraries that programs call with marks or ranges."""
         return is_marks_library(self.name)
 
     @property
     def is_preload_library(self) -> bool:
-        """Whether it is named as our library is that counts the calls of its process."""
+        """Whether its name is that of the preload library."""
         return is_preload_library(self.name)
 
     @property
@@ -116,28 +116,28 @@ class MappedFile(NamedTuple):
 
     def open(self, root: int | None = None) -> int:
         """
-        Open the very inode that is mapped; the caller closes the descriptor.
+        Open the mapped inode; the caller closes the descriptor.
 
-        The link in map_files is that inode even when the path is gone or is another
-        file in our mount namespace. Where it may not be used, or the process has ended, the path
-        is tried, and must turn out to be the same file.
+        The link in map_files is that inode, even if the path is gone or is another file in our mount
+        namespace. Without permission for it, or after the process ended, the path is opened, and
+        must be the same file.
 
         Args:
-            root: The process's root, as an O_PATH descriptor, where it was opened in time.
+            root: An O_PATH descriptor of the process's root, if it was opened before the process ended.
 
         Raises:
-            ServedError: A user serves its file system, and could keep us waiting.
-            OSError: Neither works, or the process's memory map could keep us waiting.
+            ServedError: A user serves its file system, so opening could block.
+            OSError: Neither works, or reading the process's memory map could block.
         """
         check_lock(self.pid)
-        # Before anything else, as on some kernels only maps has the device below an overlay.
+        # First, as on some kernels only maps has the device below an overlay.
         check_device(self.file.device, self.pid)
         refused = None
         paths = (partial(self._open_path, *place) for place in self._paths(root))
-        ways: Iterator[Callable[[], int]] = chain((self._open_link,), paths)
-        for way in ways:
+        attempts: Iterator[Callable[[], int]] = chain((self._open_link,), paths)
+        for attempt in attempts:
             try:
-                return way()
+                return attempt()
             except ServedError as error:
                 refused = error
             except OSError:
@@ -173,7 +173,7 @@ class MappedFile(NamedTuple):
 
 def file_of(fd: int) -> FileId:
     """
-    Return an open file as /proc/PID/maps has it: file systems state other devices to fstat(2).
+    Return the identity of an open file as in /proc/PID/maps: fstat(2) can return another device.
 
     Raises:
         OSError: It cannot be mapped.
@@ -204,38 +204,38 @@ def _file_id(major: str, minor: str, inode: str) -> FileId:
 
 
 def is_preload_library(name: str) -> bool:
-    """Return whether a file's name is that of our library that counts the calls of its process."""
+    """Whether a file's name is that of the preload library."""
     return _PRELOAD.match(name) is not None
 
 
 def is_cuda_library(name: str) -> bool:
-    """Return whether a file's name is that of libcudart, libcuda or libnccl, under any version or suffix."""
+    """Whether a file's name is libcudart, libcuda or libnccl, under any version or suffix."""
     return _CUDA_LIBRARY.match(name) is not None
 
 
 def is_probed_library(name: str) -> bool:
-    """Return whether a file's name is that of a library whose calls are seen."""
+    """Whether a file's name is that of a library whose calls are probed."""
     return is_cuda_library(name) or is_verbs_library(name)
 
 
 def is_verbs_library(path: str) -> bool:
-    """Return whether a file is libibverbs, by its name or path."""
+    """Whether a name or path is that of libibverbs."""
     return _VERBS_LIBRARY.match(path.rpartition("/")[2]) is not None
 
 
 def is_marks_library(path: str) -> bool:
-    """Return whether a file is a library of ours by which programs say what they do."""
+    """Whether a name or path is that of our library for marks or ranges."""
     return _MARKS_LIBRARY.match(path.rpartition("/")[2]) is not None
 
 
 def is_c_library(name: str) -> bool:
-    """Return whether a file's name is that of a C library, under any version."""
+    """Whether a file's name is that of a C library, under any version."""
     return _C_LIBRARY.match(name) is not None
 
 
 @contextlib.contextmanager
 def root_of(pid: int) -> Iterator[int | None]:
-    """Open the root of a process, by which its files are found when it has ended; None: it has."""
+    """Open the root of a process, to find its files after its end; None: it has ended."""
     try:
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -251,7 +251,7 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
     """
     Yield the files that a process maps executable, each once, in address order.
 
-    Yields nothing for a process that is gone or may not be looked at.
+    A process that ended, or is not readable, has none.
     """
     seen = set()
     for mapped in executable_mappings(pid, _read_maps(pid)):
@@ -261,7 +261,7 @@ def mapped_files(pid: int) -> Iterator[MappedFile]:
 
 
 def program_path(pid: int) -> str:
-    """Return the path of the program that a process runs, as its maps have it; empty: it has ended."""
+    """Return the path of a process's program as in its maps; empty: it has ended."""
     try:
         return str(Path(f"/proc/{pid}/exe").readlink())
     except OSError:
@@ -272,21 +272,21 @@ def mappings_of(mapped: MappedFile) -> Iterator[MappedFile]:
     """
     Yield all executable mappings that a process has of a file.
 
-    A library can map a page of itself once more, as libffi does for callbacks, and below
-    itself; so the first is not always the one that the dynamic linker made.
+    A library can map one of its pages again at a lower address, as libffi does for callbacks. So
+    the first mapping is not always the dynamic linker's.
     """
     mappings = executable_mappings(mapped.pid, _read_maps(mapped.pid))
     return (other for other in mappings if other.file == mapped.file)
 
 
 def preload_memory(pid: int) -> int | None:
-    """Return the address of the memory in which a process counts its own calls; None: it has none."""
+    """Return the address of the preload library's counters in a process, or None."""
     found = _PRELOAD_MEMORY.search(_read_maps(pid))
     return int(found[1], 16) if found else None
 
 
 def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
-    """Yield every executable mapping that the text of /proc/PID/maps names, in its order."""
+    """Yield the executable mappings in the text of /proc/PID/maps."""
     for found in _MAPS_LINE.finditer(text):
         start, end, offset, major, minor, inode, path = found.groups()
         file = _file_id(major, minor, inode)
@@ -294,12 +294,12 @@ def executable_mappings(pid: int, text: str) -> Iterator[MappedFile]:
 
 
 def all_pids() -> Iterator[int]:
-    """Yield every process that /proc shows."""
+    """Yield the pids of all processes in /proc."""
     return (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
 
 
 def thread_ids(pid: int) -> list[int]:
-    """Return the threads of a process; empty when it is gone."""
+    """Return the threads of a process; empty: it has ended."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208
     except OSError:
@@ -307,7 +307,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def child_pids(pid: int) -> Iterator[int]:
-    """Yield the children of a process that live now."""
+    """Yield the living children of a process."""
     for tid in thread_ids(pid):
         children = read_file(f"/proc/{pid}/task/{tid}/children", MAX_MAPS_BYTES)
         yield from map(int, children.split())
@@ -315,10 +315,10 @@ def child_pids(pid: int) -> Iterator[int]:
 
 def cgroup_pids(cgroup: Path) -> Iterator[int]:
     """
-    Yield the processes of a cgroup and of those below it.
+    Yield the processes of a cgroup and its descendants.
 
     Raises:
-        OSError: There is no such cgroup.
+        OSError: The cgroup does not exist.
     """
     for folder, _, files in os.walk(cgroup, onerror=_raise):
         if "cgroup.procs" in files:

@@ -1,11 +1,11 @@
-"""Which mount a file is on, as its process sees it, and whether another host or a program is behind that."""
+"""The mount of a file in its process's view, and whether another host or a program serves it."""
 
 # Lines of /proc/PID/mountinfo (proc(5)):
 #
 #   36 35 98:0 /folder /mnt/data rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue
 #
 # ID, parent, device, folder of the file system that is mounted, mount point, options, fields that
-# may be missing, a hyphen, type, source, options. Of one device there can be many mounts.
+# may be missing, a hyphen, type, source, options. One device can have many mounts.
 
 import contextlib
 import fcntl
@@ -23,13 +23,13 @@ from otel_gpu.procfs.users import is_trusted
 from otel_gpu.wire import UNKNOWN_USER
 
 _MAX_BYTES = 1 << 20
-# Ten thousand mounts on top of each other take the kernel a second, and a thousand folders 2 ms.
+# The kernel takes a second for ten thousand mounts on top of each other, 2 ms for a thousand folders.
 _MAX_S = 0.02
 _MAX_HOST_BYTES = 16 << 20
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _MINOR_BITS = 20
-# Types that are used for files of other hosts, and what FUSE file systems of that kind are called:
-# by their subtype ("fuse.sshfs"), or by their source.
+# Types of network file systems, and names of network file systems on FUSE: by subtype ("fuse.sshfs"),
+# or by source.
 _REMOTE_TYPES = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb2", "smb3", "ceph", "afs", "lustre", "gpfs", "beegfs"),
@@ -42,15 +42,15 @@ _REMOTE_FUSE = re.compile(
     r"|geesefs|yandex-s3|cunofs|beeond|onedatafs|tigrisfs",
     re.IGNORECASE,
 )
-# Where fusectl is mounted, here or on the host. It has a folder for each connection of FUSE, also of
-# those that are mounted nowhere any more: its name is the device, its owner who mounted it.
+# Mount points of fusectl, here or on the host. It has a folder for each FUSE connection, also for
+# unmounted ones: its name is the device, its owner the user who mounted it.
 _CONNECTIONS: Final = ("/sys/fs/fuse/connections", "/proc/1/root/sys/fs/fuse/connections")
 _FUSE_TYPES: Final = frozenset({"fuse", "fuseblk"})
-# Have their files from others; users can mount them in a user namespace of their own.
+# Stacked file systems; users can mount them in their own user namespaces.
 _STACKED_TYPES: Final = frozenset({"overlay", "overlayfs", "shiftfs"})
 BELOW_OVERLAY: Final = -1
-"""In place of a user: there are users that serve files, and one may do so below an overlay."""
-# Gives the user namespace that a namespace belongs to (ioctl_nsfs(2)).
+"""In place of a user: some users serve files, and one of them could do so below an overlay."""
+# Returns the user namespace that owns a namespace (ioctl_nsfs(2)).
 _NS_GET_USERNS: Final = 0xB701
 _SERVER: Final = re.compile(rb"(?:^|,)user_id=(\d+)(?:,|$)")
 _REMOTE_SOURCE = re.compile(rf"({_REMOTE_FUSE.pattern})\b", re.IGNORECASE)
@@ -61,9 +61,9 @@ class Mount(NamedTuple):
     A mounted file system.
 
     Attributes:
-        point: Where the process sees it.
+        point: The mount point in the process's view.
         file_system: Its type, ``fuse.NAME`` for one of FUSE.
-        source: What is mounted: a device, or ``host:/folder``.
+        source: A device, or ``host:/folder``.
     """
 
     point: str
@@ -72,12 +72,12 @@ class Mount(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether another host has the files, as far as the type says."""
+        """Whether its type is that of a network file system."""
         return is_remote(self.file_system, self.source)
 
 
 def is_remote(file_system: str, source: str = "") -> bool:
-    """Say whether the files of a file system are on another host, as far as its type says."""
+    """Whether a type and source are those of a network file system."""
     kind, _, subtype = file_system.partition(".")
     if kind != "fuse":
         return kind in _REMOTE_TYPES
@@ -88,12 +88,12 @@ def is_remote(file_system: str, source: str = "") -> bool:
 
 def find_mount(pid: int, device: int, path: str) -> Mount | None:
     """
-    Return the mount that a process has a file on; None if it is gone, or has none such.
+    Return the mount of a file in a process's view; None: the process or the mount is gone.
 
     Args:
         pid: The process.
-        device: Of the file system: major << 20 | minor.
-        path: Of the file; empty: any.
+        device: Device of the file system: major << 20 | minor.
+        path: Path of the file; empty: any.
     """
     found = None
     for mount in _mounts(pid, device):
@@ -109,24 +109,24 @@ def server_of(device: int, pid: int, mount: int = 0) -> int | None:
     """
     Return the user whose program serves a file system (FUSE); None: no program does.
 
-    Such a program answers when it likes, and so this sends it no request.
+    Such a program can answer late or never, so this function sends it no request.
 
-    Of an overlay the kernel does not show what is below. One that root has mounted counts as served by no
-    program: the host has it mounted, or it is in a mount namespace of our user namespace. Another one does
-    only while no user at all serves a file system, but for root and the agent's own user.
+    The kernel does not show the layers of an overlay. An overlay that root mounted counts as not served:
+    the host has it mounted, or it is in a mount namespace of our user namespace. Another overlay counts as
+    not served only while no user but root and the agent's own serves any file system.
 
     Args:
-        device: Of the file system: major << 20 | minor.
-        pid: A process that has it mounted, or had.
-        mount: The mount, as ``Status`` has it, where it is known: not all devices are in mountinfo.
+        device: Device of the file system: major << 20 | minor.
+        pid: A process that has, or had, it mounted.
+        mount: The mount as in ``FileStatus``, if known: not all devices are in mountinfo.
 
     Returns:
-        ``BELOW_OVERLAY`` where one may, below. ``UNKNOWN_USER`` where it is not known whether one does, or of
-        which user: where fusectl is not mounted, and the file system is mounted nowhere any more, only
-        as the process sees it, or is such an overlay.
+        ``BELOW_OVERLAY``: a layer of the overlay could be served by a user. ``UNKNOWN_USER``: it is not
+        known, as fusectl is not mounted, and the file system is unmounted, mounted only in the
+        process's view, or such an overlay.
     """
     for folder in _CONNECTIONS:
-        # Where it cannot be read, texts are, by which less is known.
+        # If it cannot be read, the text files are, which contain less.
         with contextlib.suppress(OSError):
             connections = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -157,7 +157,7 @@ def _owner(folder: int, name: str) -> int | None:
 def _does_any_user_serve(folder: int) -> bool:
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        # A user can have thousands, and the first one will do.
+        # A user can have thousands; the first one suffices.
         with os.scandir(listed) as names:
             owners = (_owner(folder, each.name) for each in names)
             return any(owner is not None and not is_trusted(owner) for owner in owners)
@@ -166,34 +166,34 @@ def _does_any_user_serve(folder: int) -> bool:
 
 
 def _host_servers(device: int, mount: int) -> list[int | None]:
-    """Return who serves what the host has mounted, or nothing where it has not."""
+    # Users that serve it, if the host has it mounted.
     tables = [table.servers() for table in _HOST_TABLES]
     keys = (("mount", mount), ("device", device))
     return [servers[key] for servers in tables for key in keys if key in servers]
 
 
 def _may_be_served(device: int, pid: int, mount: int) -> bool:
-    """Say whether a user may serve what the host has not mounted, or what is below."""
+    # Whether a user could serve a file system that the host has not mounted, or a layer of it.
     with contextlib.suppress(OSError):
-        # Open, so that it is one process, whichever has its number by then.
+        # Opened, so that all reads are of one process, even if its pid is reused.
         process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             folder = f"/proc/self/fd/{process}"
             found = _find_row(folder, device, mount)
             if found:
-                # The user that it states is a number in the user namespace that it was mounted in.
+                # Its user is a number in the user namespace that it was mounted in.
                 is_stacked = _text(found.kind[0]) in _STACKED_TYPES
                 return _is_served(found.kind) or (is_stacked and not _is_of_our_namespace(folder))
         finally:
             os.close(process)
-    # Known: a disk of which only the host has a mount, and memory.
+    # Known: memory, and a disk that only the host has mounted.
     return not device >> _MINOR_BITS and device != shared_memory_device()
 
 
 def _find_row(process: str, device: int, mount: int) -> "_Row | None":
     found = None
     for row in _rows_of(process):
-        # A part of an overlay has a device that no row has.
+        # No row has the device of a layer of an overlay.
         if row.mount == mount:
             return row
         if found is None and row.device == device:
@@ -202,7 +202,7 @@ def _find_row(process: str, device: int, mount: int) -> "_Row | None":
 
 
 def _is_of_our_namespace(process: str) -> bool:
-    """Say whether a process has its mounts from who has rights in our user namespace."""
+    # Whether our user namespace owns the mount namespace of a process.
     try:
         namespace = os.open(f"{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -218,7 +218,7 @@ def _is_of_our_namespace(process: str) -> bool:
 
 
 class _HostTable:
-    """What is mounted in a namespace of the host; read again once the kernel says that it changed."""
+    # The mounts of a namespace of the host; read again when the kernel reports a change.
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -227,7 +227,7 @@ class _HostTable:
         self._servers: dict[tuple[str, int], int | None] = {}
 
     def servers(self) -> Mapping[tuple[str, int], int | None]:
-        """Return who serves each mount and each device, None where no program does."""
+        # The user that serves each mount and each device; None: no program does.
         if self._fd < 0:
             try:
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -264,7 +264,7 @@ def _is_served(kind: list[bytes]) -> bool:
 
 @functools.cache
 def shared_memory_device() -> int:
-    """Return the device of files that programs make in memory, which is mounted nowhere."""
+    """Return the device of files in memory (memfd), which is not mounted."""
     fd = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return status_of(fd).device
@@ -286,7 +286,7 @@ class _Row(NamedTuple):
     mount: int
     device: int
     point: bytes
-    # The fields behind the hyphen, of which there are two at least.
+    # The fields after the hyphen, at least two.
     kind: list[bytes]
 
 

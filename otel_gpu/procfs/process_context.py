@@ -1,10 +1,10 @@
-"""Reads what a process's own OpenTelemetry SDK publishes about it (OTEP 4719)."""
+"""Reads the process context that an OpenTelemetry SDK publishes (OTEP 4719)."""
 
 # Some facts about the process context
 # ------------------------------------
 #
-# An SDK may publish its Resource for readers outside the process. It writes a header
-# into a mapping whose name holds OTEL_CTX, and says there where the payload is:
+# An SDK can publish its Resource for readers outside the process. It writes a header
+# into a mapping whose name contains OTEL_CTX; the header points to the payload:
 #
 #   offset 0   char[8]  "OTEL_CTX", written last
 #   offset 8   u32      version, 2
@@ -13,12 +13,13 @@
 #   offset 24  u64      address of the payload, anywhere in the process
 #
 # The payload is a protobuf ProcessContext, whose field 1 is an OTLP Resource. Nothing
-# is locked: a reader reads the header, the payload, and the header again, and what it
-# has is consistent only when both headers are equal.
+# is locked: a reader reads the header, the payload, and the header again. The payload is
+# consistent only if both headers are equal.
 #
-# What this means for us: everything here comes from a process that may be hostile. All
-# sizes are bounded before they are used, and whatever does not parse is as if it had not
-# been published. It may also never answer a read, which ``process_memory`` is for. The protobuf runtime is only imported for a process that publishes something.
+# Consequences: the process can be hostile. All sizes are bounded before they are used, and
+# a context that does not parse counts as not published. A read of its memory can block for
+# ever, which ``process_memory`` handles. The protobuf runtime is only imported for a process
+# that publishes a context.
 
 import contextlib
 import math
@@ -56,9 +57,9 @@ _MAPPING = re.compile(
 
 def read_process_context(pid: int, proc: Path = Path("/proc")) -> dict[str, AttributeValue]:
     """
-    Return the resource attributes that a process publishes about itself.
+    Return the resource attributes that a process publishes.
 
-    Empty when it publishes none, is gone, may not be read, or publishes nonsense.
+    Empty: it publishes none or invalid ones, has ended, or is not readable.
     """
     maps = read_process_file(pid, "maps", MAX_MAPS_BYTES, proc)
     if _SIGNATURE not in maps:
@@ -75,8 +76,8 @@ def parse_process_context(payload: bytes) -> dict[str, AttributeValue]:
     """
     Decode a ``ProcessContext`` message into the attributes of its resource.
 
-    Values that are not text, numbers, truth values or lists of these are left out.
-    Empty when the message is malformed anywhere.
+    Values other than texts, numbers, bools and lists of these are left out. A malformed message
+    has no attributes.
     """
     from google.protobuf.empty_pb2 import Empty  # noqa: PLC0415 -- see above
     from google.protobuf.message import DecodeError  # noqa: PLC0415
@@ -98,7 +99,7 @@ def parse_process_context(payload: bytes) -> dict[str, AttributeValue]:
 
 
 def _read_payload(read: Callable[[int, int], bytes], header_address: int) -> bytes | None:
-    # None: not a context, or one that changed under every attempt.
+    # None: not a context, or it changed during every attempt.
     # The error: a short header.
     with contextlib.suppress(struct.error):
         for _ in range(_ATTEMPTS):
@@ -129,7 +130,7 @@ def _scalar(value: "AnyValue") -> str | bool | int | float | None:
             return value.bool_value
         case "int_value":
             return value.int_value
-        # JSON, which carries the facts, has no word for the other numbers.
+        # JSON cannot represent the other numbers.
         case "double_value" if math.isfinite(value.double_value):
             return value.double_value
     return None

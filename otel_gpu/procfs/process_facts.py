@@ -1,18 +1,18 @@
-"""Reads from /proc what a process is, while it lives."""
+"""Reads the facts about a living process from /proc."""
 
 # Some facts about reading /proc
 # ------------------------------
 #
-# Nothing in /proc is a snapshot: every file is made up when it is read, the process may
-# exec or die between two of them, and its pid may then name another process. A pid with
-# a start time names one process for as long as the machine is up, so the start time is
-# read first and last, and facts from two processes are thrown away. An exec keeps the
-# start time and changes the executable, so that is compared as well.
+# Nothing in /proc is a snapshot: every file is generated when it is read, the process can
+# exec or die between two reads, and its pid can then be that of another process. A pid with
+# a start time identifies one process until the next boot. So the start time is read first
+# and last, and facts from two processes are discarded. An exec keeps the start time and
+# changes the executable, so that is compared as well.
 #
-# What this means for us: the process decides what stands in its command line, name,
-# environment and cgroup, so all of it is text of unknown encoding and size. Each file is
-# read up to a bound, and bytes that are not UTF-8 are replaced. The name in "stat" may
-# hold spaces, newlines and ")": it ends at the last ")".
+# Consequences: the process controls its command line, name, environment and cgroup, so all
+# of it is text of unknown encoding and size. Each file is read up to a bound, and bytes
+# that are not UTF-8 are replaced. The name in "stat" can contain spaces, newlines and ")":
+# it ends at the last ")".
 
 import contextlib
 import os
@@ -31,14 +31,14 @@ from otel_gpu.procfs.users import user_name
 
 MAX_ARGS = 64
 MAX_ARG_BYTES = 4096
-# Of all arguments together: to mask secrets takes 4 µs a character, and telemetry has them with each process.
-MAX_COMMAND_BYTES, MAX_STRANGER_COMMAND_BYTES = 8192, 1024
+# All arguments together: masking secrets takes 4 µs a character, and telemetry repeats them for each process.
+MAX_COMMAND_BYTES, MAX_UNWATCHED_COMMAND_BYTES = 8192, 1024
 MAX_ENVIRONMENT_BYTES = 1024 * 1024
 MAX_VALUE_BYTES = 4096
 MAX_CGROUPS = 32
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The settings of PyTorch's allocator of device memory, by the new name and the old one."""
+"""Settings of PyTorch's device memory allocator: the new name and the old one."""
 _OTEL_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 ENVIRONMENT_NAMES: Mapping[str, tuple[str, ...]] = {
     "all": (*_OTEL_VARIABLES, *ALLOCATOR_VARIABLES, *JOB_VARIABLES),
@@ -50,7 +50,7 @@ ENVIRONMENT_NAMES: Mapping[str, tuple[str, ...]] = {
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
 _PF_EXITING = 0x4
-# Among the fields of "stat" behind the name.
+# Indices into the fields of "stat" after the name.
 _PARENT, _FLAGS, _START_TICKS = 1, 6, 19
 _MOUNTED_CONTAINER = re.compile(rb"/(?:containers|overlay-containers)/([0-9a-f]{64})/")
 _CONTAINER_ID = re.compile(rb"[0-9a-f]{64}")
@@ -61,12 +61,10 @@ def read_facts(
     pid: int, proc: Path = Path("/proc"), *, environment: str = "all"
 ) -> dict[str, Any] | None:
     """
-    Return what a PROCESS record says about a process.
+    Return the body of a PROCESS record; None: the process ended, or became another one.
 
-    ``environment`` is a key of ``ENVIRONMENT_NAMES``.
-
-    None when the process is gone, or went and came back as another one meanwhile. What
-    may not be read is None or empty. Secrets in the command line are masked.
+    ``environment`` is a key of ``ENVIRONMENT_NAMES``. What is not readable is None or empty.
+    Secrets in the command line are masked.
     """
     folder = f"{proc}/{pid}"
     facts = None
@@ -79,7 +77,7 @@ def read_facts(
         end = _read_start(folder)
         if end is None or end.ticks != start.ticks:
             return None
-        # An exec in between mixes two programs; it is over when nothing changed.
+        # An exec in between mixes two programs; the facts are valid if nothing changed.
         if _read_exe(folder) == exe and end.comm == start.comm:
             break
     return facts
@@ -87,9 +85,9 @@ def read_facts(
 
 def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, Any] | None:
     """
-    Return what a CULPRIT record says about a process that is not watched; None when it is gone.
+    Return the body of a CULPRIT record about an unwatched process; None: it has ended.
 
-    Less than of one that is: nothing is read of its memory or its environment.
+    It has fewer facts: memory and environment of such a process are not read.
     """
     folder = f"{proc}/{pid}"
     start = _read_start(folder)
@@ -100,7 +98,7 @@ def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, An
         "start_boot_ns": _boot_ns_of(start),
         "comm": start.comm,
         "exe": _read_exe(folder),
-        "command_args": _read_command_args(pid, proc, MAX_STRANGER_COMMAND_BYTES),
+        "command_args": _read_command_args(pid, proc, MAX_UNWATCHED_COMMAND_BYTES),
         "owner": None if uid is None else user_name(uid),
         "cgroups": _cgroup_lines(_read_cgroup(folder)),
     }
@@ -108,9 +106,9 @@ def read_unwatched_process(pid: int, proc: Path = Path("/proc")) -> dict[str, An
 
 def program_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
     """
-    Return when a process was started, in clock ticks, and its name; None when it is gone.
+    Return the start of a process in clock ticks, and its name; None: it has ended.
 
-    Another process with its pid, or another program of the same process, differs in these.
+    They differ for another process with its pid, and for another program of the process.
     """
     start = _read_start(f"{proc}/{pid}")
     return None if start is None else (start.ticks, start.comm)
@@ -118,31 +116,31 @@ def program_of(pid: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
 
 def began_by(facts: Mapping[str, Any], ktime_ns: int) -> bool:
     """
-    Say whether facts are of a process that had begun by a moment of CLOCK_MONOTONIC.
+    Whether facts are about a process that had started by a time of CLOCK_MONOTONIC.
 
-    If not, they are of one that was given the pid of another since.
+    If not, another process got the pid since.
     """
     return bool(facts["start_boot_ns"] - facts["boot_offset_ns"] <= ktime_ns)
 
 
 def start_ktime_ns(pid: int) -> int | None:
-    """Return when a process was started, by CLOCK_MONOTONIC, to a tick; None when it is gone."""
+    """Return the start of a process by CLOCK_MONOTONIC, to a tick; None: it has ended."""
     started_ns = start_boot_ns(f"/proc/{pid}")
     return None if started_ns is None else started_ns - _boot_offset_ns()
 
 
 def start_boot_ns(folder: str) -> int | None:
-    """Return when a process was started, by CLOCK_BOOTTIME; None when it is gone."""
+    """Return the start of a process by CLOCK_BOOTTIME; None: it has ended."""
     start = _read_start(folder)
     return None if start is None else _boot_ns_of(start)
 
 
 def is_exiting(pid: int, tid: int) -> bool:
     """
-    Say whether a thread has begun to end, or is gone.
+    Whether a thread is ending or has ended.
 
-    The kernel marks a thread before it reports its end to tracepoints. So who adds a thread to
-    a map that a tracepoint removes it from, and then finds it unmarked, leaves nothing behind.
+    The kernel marks a thread before it reports its end to tracepoints. So first add the thread to a
+    map that a tracepoint cleans, then check it here: an unmarked thread will be removed.
     """
     fields = stat_fields(f"/proc/{pid}/task/{tid}")
     try:
@@ -152,7 +150,7 @@ def is_exiting(pid: int, tid: int) -> bool:
 
 
 def read_ids(folder: str) -> tuple[int | None, int | None]:
-    """Return the pid as a process itself sees it and its effective user, None if unknown."""
+    """Return a process's pid in its own namespace and its effective user; None: unknown."""
     vpid = uid = None
     for line in read_file(f"{folder}/status", 16384).splitlines():
         fields = line.split()
@@ -167,7 +165,7 @@ def read_ids(folder: str) -> tuple[int | None, int | None]:
 
 
 class _Start(NamedTuple):
-    # What "stat" says that the rest hangs on.
+    # The fields of "stat" that identify the process.
     comm: str
     ppid: int
     ticks: int
@@ -220,20 +218,20 @@ def _read_exe(folder: str) -> str | None:
         target = os.fsencode(Path(folder, "exe").readlink())
     except OSError:
         return None
-    # The suffix says that the file was replaced, as an upgrade does.
+    # The suffix marks a deleted file, as after an upgrade.
     return target.decode(errors="replace").removesuffix(_DELETED) or None
 
 
 def _read_command_args(pid: int, proc: Path, limit_bytes: int) -> list[str]:
     text = read_process_file(pid, "cmdline", MAX_ARGS * MAX_ARG_BYTES, proc)
-    # Programs that write a title over their arguments leave a tail of NULs.
+    # Programs that write a title over their arguments leave trailing NULs.
     args = text.rstrip(b"\0").split(b"\0") if text.strip(b"\0") else []
     kept: list[str] = []
     for arg in args[:MAX_ARGS]:
         part = arg[:MAX_ARG_BYTES] if kept else arg[: min(MAX_ARG_BYTES, limit_bytes)]
         limit_bytes -= len(part)
         if limit_bytes < 0:
-            # Not a piece of it: that could end before what says that it is a secret.
+            # Not a part of it: that could end before the word that marks a secret.
             break
         kept.append(part.decode(errors="replace"))
     return mask_secrets(kept)
@@ -253,9 +251,9 @@ def _read_environment(pid: int, proc: Path, variables: tuple[str, ...]) -> dict[
 
 
 def _read_mounted_container(folder: str, cgroups: bytes) -> str | None:
-    # Runtimes mount files of the container's own folder over /etc/hostname and others.
-    # Looked at only where the cgroups are hidden by a cgroup namespace. In a user namespace
-    # anybody can mount anything, so there the mounts say nothing.
+    # Runtimes mount files from the container's folder over /etc/hostname and others.
+    # Used only if a cgroup namespace hides the cgroups. In a user namespace, users can mount
+    # anything, so its mounts prove nothing.
     if _CONTAINER_ID.search(cgroups) or not _is_in_our_user_namespace(folder):
         return None
     match = _MOUNTED_CONTAINER.search(read_file(f"{folder}/mountinfo", 128 * 1024))
@@ -276,5 +274,5 @@ def _boot_ns_of(start: _Start) -> int:
 
 def _boot_offset_ns() -> int:
     offset_ns = kernel_clock.boot_ns() - kernel_clock.ktime_ns()
-    # The two reads are a microsecond apart; only a suspend makes more of it.
+    # The two reads are a microsecond apart; a larger difference is a suspend.
     return offset_ns if offset_ns > 1_000_000 else 0  # noqa: PLR2004 - 1 ms

@@ -1,8 +1,8 @@
 """
-Log lines about processes, of which each process and each user has a share.
+Rate-limited log lines about processes, with a share for each process and each user.
 
-What a program can make the agent log must not hide what it logs about others: a journal that gets too
-many lines drops some, whoever they are about.
+Lines that one program causes must not hide lines about others: a journal that gets too many lines drops
+some of them.
 """
 
 import logging
@@ -15,13 +15,13 @@ from otel_gpu.limits.shares import EntryOwner, Shares, of_user
 from otel_gpu.procfs.users import real_uid, user_name
 
 MAX_LINES: Final = 128
-"""Most lines about all processes together, in each window of time."""
+"""Most lines about all processes together in one window."""
 WINDOW_S: Final = 60.0
 
 
 class ProcessLog:
     """
-    Logs what is about processes.
+    Logs warnings about processes.
 
     Args:
         clock: Monotonic, in seconds.
@@ -35,7 +35,7 @@ class ProcessLog:
         self._named: set[int] = set()
 
     def warning(self, logger: logging.Logger, pid: int, text: str, *arguments: object) -> None:
-        """Log a warning about a process, if it and its user have lines left in this window."""
+        """Log a warning about a process, if its share and its user's allow it in this window."""
         now_s = self._clock()
         if now_s - self._begun_s >= WINDOW_S:
             self._begun_s, self._shares = now_s, Shares(MAX_LINES)
@@ -53,7 +53,7 @@ class ProcessLog:
             )
 
     def left_out(self) -> Mapping[EntryOwner, int]:
-        """Return how many lines about each process were left out; those are not returned again."""
+        """Return the lines left out about each process since the last call."""
         left_out, self._left_out = self._left_out, Counter()
         return left_out
 

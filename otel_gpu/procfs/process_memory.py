@@ -1,11 +1,11 @@
 """
-The memory of processes, read from outside: nothing stops meanwhile.
+Reads memory of processes without stopping them.
 
-Memory of root's processes and of our own user's is read directly. Other users can make a read wait
-for ever: a page can be one of a file system that they serve themselves (FUSE), and while somebody
-waits for it, the whole address space is locked, so that not even a probe can be placed. So pages of
-files are read only where the file system is known to answer, and all by a process that can be
-abandoned: the mapping may be another one by then (see ``reader``).
+Memory of processes of root and of the agent's user is read directly. Other users can make a read block
+for ever: a page can be in a file system that they serve themselves (FUSE). While a task waits for it,
+the address space is locked, so that not even a probe can be placed. So pages of files are read only if
+the file system is known to answer, and only by a process that can be abandoned, as the mapping can
+change before the read (see ``reader``).
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Answering:
-    """Which addresses of a process are of memory, or of files that are sure to be read."""
+    # The addresses of a process that are anonymous memory, or files that can be read without blocking.
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -47,7 +47,6 @@ class _Answering:
         self._starts = [start for start, *_ in self._mappings]
 
     def covers(self, address: int, size_bytes: int) -> bool:
-        """Say whether no part of a range is of a file that may not answer."""
         first = max(bisect_right(self._starts, address) - 1, 0)
         last = bisect_right(self._starts, address + size_bytes)
         return all(
@@ -62,13 +61,13 @@ class _Answering:
         return self._answers[device]
 
     def _is_local(self, device: int) -> bool:
-        # Below an overlay is a file system that only the host has mounted.
+        # The layers of an overlay are file systems that only the host has mounted.
         mount = find_mount(self._pid, device, "") or find_mount(os.getpid(), device, "")
         return mount is not None and not mount.is_remote and server_of(device, self._pid) is None
 
 
 class _Memory:
-    """Reads memory of other users' processes; whose memory could keep readers waiting is not read again."""
+    # Reads memory of other users' processes; a process whose memory could block is not read again.
 
     def __init__(self) -> None:
         self._refused: Recent[int, int] = Recent(_MAX_REFUSED)
@@ -99,17 +98,16 @@ _memory = _Memory()
 
 
 def stalls() -> int:
-    """Return of how many processes memory was not read, as they could keep readers waiting."""
+    """Return the number of processes whose memory was not read, as the read could block."""
     return _memory.stalls
 
 
 @contextlib.contextmanager
 def memory_of(pid: int, proc: Path = _PROC) -> Iterator[Callable[[int, int], bytes]]:
     """
-    Give a function that reads a process's memory, by address and size in bytes.
+    Return a function that reads a process's memory by address and size in bytes.
 
-    It returns fewer bytes, or none, where there are none, where it may not be read, and where it
-    cannot be read in time.
+    It returns fewer bytes, or none, if they are not mapped, not readable, or not read in time.
     """
     uid = user_of(pid).uid
     if proc == _PROC and not is_trusted(uid):

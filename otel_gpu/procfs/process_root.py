@@ -1,21 +1,20 @@
 """
-Files by path, as a process sees them.
+Opens files by paths in the view of a process.
 
-A container decides what its links point to. /proc/PID/root leads into it, but an absolute
-link in there would lead out again, into our own root. So links are followed here and not by the
-kernel, and each step begins at a folder that is open.
+A container controls its links. /proc/PID/root leads into the container, but an absolute link in there
+leads out again, into our own root. So links are followed here and not by the kernel, and each step
+starts at an open folder.
 
-We can read more than the process can. In a user namespace of its own it can mount any file that it
-can reach, also one that it cannot read, at a path where we look for something; and what we read
-there leaves the host as names of functions. So a file is opened for a user: its mode and those
-of the folders on the way have to let that user read it. Access control lists are not looked at: who
-may read by one of those alone is refused.
+The agent can read more than the process. In its own user namespace, a process can mount any file that
+it can reach, even an unreadable one, at a path that the agent reads; and the content leaves the host as
+names of functions. So a file is opened for a user: its mode and those of its folders must let that user
+read it. Access control lists are ignored: a user who can read only through one is refused.
 
-A user can serve a file system by a program (FUSE), which answers when it likes. So nothing is opened
-or looked into before its device is known. Some facts about that (Linux 6.18): to open the root of
-such a file system with O_PATH, or a file of it by a link in map_files, sends its server no request,
-nor does statx(2) with AT_STATX_DONT_SYNC. To look up a name in it, fstat(2) and every other open do.
-All that is so, too, of an overlay that lies over one.
+A user can serve a file system with a program (FUSE), which can answer late or never. So nothing is
+opened before its device is known. On Linux 6.18, these send the server no request: opening the root of
+such a file system with O_PATH, opening a file through a link in map_files, and statx(2) with
+AT_STATX_DONT_SYNC. Looking up a name, fstat(2) and every other open send one. The same holds for an
+overlay over such a file system.
 """
 
 import errno
@@ -31,7 +30,7 @@ from otel_gpu.procfs.users import User, is_trusted
 from otel_gpu.wire import UNKNOWN_USER
 
 _READ, _SEARCH = 4, 1
-# Links as of the kernel; steps with those in the texts of links.
+# Links: the kernel's limit; steps include those in the targets of links.
 _MAX_LINKS, _MAX_FOLDERS, _MAX_STEPS = 40, 64, 1024
 _FOLDER_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -45,7 +44,7 @@ _DOUBTS: Final = {
 
 
 class ServedError(OSError):
-    """A file is not opened, as a user's program serves its file system, and can take for ever."""
+    """A file is not opened, as a user's program serves its file system, and can block for ever."""
 
     def __init__(self, server: int) -> None:
         reason = f"user {server} serves its file system (FUSE) and could keep the agent waiting"
@@ -54,15 +53,15 @@ class ServedError(OSError):
 
 def check_device(device: int, pid: int, mount: int = 0) -> None:
     """
-    Refuse what users serve, but for root and the agent's own user.
+    Refuse file systems that users serve, except root and the agent's own user.
 
     Args:
-        device: Of the file system: major << 20 | minor.
+        device: Device of the file system: major << 20 | minor.
         pid: A process that has it mounted.
-        mount: As ``server_of`` takes it.
+        mount: The mount, as for ``server_of``.
 
     Raises:
-        ServedError: It is one of those, or may be.
+        ServedError: A user serves it, or could serve it.
     """
     server = server_of(device, pid, mount)
     if server is not None and not is_trusted(server):
@@ -71,23 +70,23 @@ def check_device(device: int, pid: int, mount: int = 0) -> None:
 
 def open_regular(place: int, pid: int, checked: FileStatus | None = None) -> int:
     """
-    Open what an O_PATH descriptor stands for, and close that one.
+    Open the file of an O_PATH descriptor for reading, and close that descriptor.
 
-    To open a device can start something, so what it is must be known before.
+    Opening a device can have side effects, so the type is checked before.
 
     Args:
-        place: The descriptor.
+        place: The O_PATH descriptor.
         pid: A process that has its file system mounted.
-        checked: Of a file that is open and has been checked, so that others of its mount need not be.
+        checked: The status of a checked file: another file of its mount needs no check.
 
     Raises:
-        ServedError: A user serves it.
-        OSError: It is no regular file, or may not be read.
+        ServedError: A user serves its file system.
+        OSError: It is not a regular file, or not readable.
     """
     try:
-        if not stat.S_ISREG(_look_at(place, pid, checked).mode):
+        if not stat.S_ISREG(_checked_status(place, pid, checked).mode):
             raise OSError("not a regular file")
-        # Some of these keep a reader waiting, and some show it more than they show their owner.
+        # Some of these block readers, and some show a privileged reader more than their owner.
         if file_system_of(place) in OF_KERNEL:
             raise OSError("not a file but something that the kernel makes")
         return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -99,12 +98,19 @@ def open_in_root(root: str, path: str, user: User, pid: int, *, follow: bool = T
     """
     Open a regular file for reading, by a path that cannot leave a root such as ``/proc/PID/root``.
 
-    ``user`` has to be allowed to read it; ``pid`` is a process that has its file system mounted.
-    ``follow`` says whether the file itself may be a link. The caller closes the descriptor.
+    Args:
+        root: The root.
+        path: The path; its links are followed inside the root.
+        user: A user who must be allowed to read the file.
+        pid: A process that has the file system mounted.
+        follow: Whether the file itself can be a link.
+
+    Returns:
+        A descriptor, which the caller closes.
 
     Raises:
         ServedError: The path leads to a file system that a user serves.
-        OSError: There is none, it is no regular file, or may not be read.
+        OSError: The file does not exist, is not a regular file, or not readable.
     """
     walk = _Walk(root, path, user, pid)
     try:
@@ -115,23 +121,22 @@ def open_in_root(root: str, path: str, user: User, pid: int, *, follow: bool = T
 
 
 class _Walk:
-    """The way to a file, one name after the other; the folders on it are open, from the root on."""
+    # Walks a path name by name; all folders from the root on are open.
 
     def __init__(self, root: str, path: str, user: User, pid: int) -> None:
         self._path = path
         self._user = user
         self._pid = pid
         self._links = 0
-        # With what is known of it, once that was looked at: what is open keeps the number of its mount.
+        # Each with its status, once read: the mount number of an open file does not change.
         self._open: list[tuple[int, FileStatus | None]] = [(os.open(root, _FOLDER_FLAGS), None)]
 
     def close(self) -> None:
-        """Close all folders."""
         self._leave(0)
 
     def find(self, *, follow: bool) -> tuple[int, FileStatus]:
-        """Return an O_PATH descriptor of what is there, if the user can read it, and its status."""
-        self._check(self._look(), _SEARCH)
+        # Returns an O_PATH descriptor of the file, if the user can read it, and its status.
+        self._check(self._status(), _SEARCH)
         ahead = _names(self._path)
         for _ in range(_MAX_STEPS):
             if not ahead:
@@ -141,7 +146,7 @@ class _Walk:
                 self._leave(max(1, len(self._open) - 1))
                 continue
             self._open.append((open_name(self._pid, self._open[-1][0], name), None))
-            status = self._look()
+            status = self._status()
             if stat.S_ISDIR(status.mode):
                 self._check(status, _SEARCH)
             elif stat.S_ISLNK(status.mode) and (ahead or follow):
@@ -155,18 +160,18 @@ class _Walk:
                 break
         raise self._error(errno.ELOOP)
 
-    def _look(self) -> FileStatus:
+    def _status(self) -> FileStatus:
         place, _ = self._open[-1]
         checked = self._open[-2][1] if len(self._open) > 1 else None
-        status = _look_at(place, self._pid, checked)
+        status = _checked_status(place, self._pid, checked)
         self._open[-1] = place, status
         return status
 
     def _follow(self) -> str:
-        """Return where the link leads that was opened last, seen from the folder that is open then."""
+        # Returns the target of the link that was opened last, and leaves it.
         link, _ = self._open[-1]
         self._links += 1
-        # The text of a link of /proc is not where it leads.
+        # The text of a link of /proc is not its target.
         if self._links > _MAX_LINKS or file_system_of(link) == PROC:
             raise self._error(errno.ELOOP)
         target = os.readlink("", dir_fd=link)
@@ -189,9 +194,9 @@ class _Walk:
         return OSError(number, os.strerror(number), self._path)
 
 
-def _look_at(place: int, pid: int, checked: FileStatus | None) -> FileStatus:
+def _checked_status(place: int, pid: int, checked: FileStatus | None) -> FileStatus:
     status = status_of(place)
-    # Some kernels do not state the mount. What is on one mount can have more than one device (overlay).
+    # Some kernels do not return the mount. Files of one mount can have several devices (overlay).
     if (
         checked is None
         or status.mount != checked.mount
@@ -202,5 +207,5 @@ def _look_at(place: int, pid: int, checked: FileStatus | None) -> FileStatus:
 
 
 def _names(path: str) -> list[str]:
-    """Return the steps of a path, the last one first."""
+    # The names in a path, the last one first.
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]

@@ -1,11 +1,12 @@
 """
-What is read of a process under locks that it can hold: command line, environment, mappings, memory, names.
+Reads that take a lock which the read process can hold: command line, environment, mappings, memory, names.
 
-A program can hold that lock for as long as it likes: one thread waits for a page of a file system that
-its user serves (FUSE), and another one asks for the lock, behind which all readers wait. So of other
-users than root and our own, all this is read by a process that is abandoned when it is late (see
-``reader_process``). Names in folders are looked up by it, too: a folder's lock can be held in the same way. Whoever kept it waiting is not asked for a while, and longer each time; and so is
-a user whose processes did so for more than a share of our time.
+A program can hold the lock of its memory map for ever: one thread waits for a page of a file system that
+its user serves (FUSE), and another one waits to write to the map, which blocks all readers. So processes
+of users other than root and the agent's own are read by a child that is abandoned when it is late (see
+``reader_process``). The child looks up names in folders as well, as a folder's lock can be held in the same
+way. A process that made a read late is not read for a while, longer each time, and neither are processes
+of a user who caused more delay than a share of the agent's time.
 """
 
 import errno
@@ -28,34 +29,34 @@ from otel_gpu.procfs.proc_files import read_descriptor, read_file, stat_fields
 from otel_gpu.procfs.users import file_user, is_trusted
 
 _PROC: Final = Path("/proc")
-# Of a reader that sleeps, and of one that finds no CPU or has much to read.
+# Of a sleeping reader, and of one that waits for a CPU or has much to read.
 _DEADLINE_S: Final = 0.25
 _LAST_DEADLINE_S: Final = 2.0
-# Until an interpreter has started, on a busy machine, and until that is tried again.
+# Until an interpreter has started on a busy machine, and until a retry.
 _START_DEADLINE_S: Final = 2.0
 _START_PAUSE_S: Final = 10.0
 _PAUSES_S: Final = 1.0, 64.0
-# What a process, a user, and all together may keep us waiting.
+# Budgets of delay for a process, a user, and all together.
 _WAITING: Final = Share(1.0, 0.01), Share(1.0, 0.02), Share(2.0, 0.05)
 _MAX_ABANDONED: Final = 8
 _MAX_LATE: Final = 4_096
 _MAX_NEWS: Final = 256
 _START_TICKS: Final = 19
-# One message on a socket has to hold it.
+# It must fit into one message on a socket.
 _MAX_MEMORY_BYTES: Final = 128 << 10
 _OPENS: Final = (child.OPEN_MAPPING, child.OPEN_MAPS, child.OPEN_NAME)
-# The last three: of kernels before 5.12, and of filters of system calls.
+# The last three come from kernels before 5.12, and from system call filters.
 _NOT_CACHED: Final = (errno.EAGAIN, errno.EINVAL, errno.ENOSYS, errno.EPERM)
 
 _logger = logging.getLogger(__name__)
 
 
 class LateError(OSError):
-    """Something of a process could not be read in time, or is not asked for at present."""
+    """A read of a process was too late, or is not tried at present."""
 
 
 class Late(NamedTuple):
-    """A process that was not read, its user, and why, in the words of reports."""
+    """A process that was not read, its user, and the reason as text for reports."""
 
     pid: int
     uid: int
@@ -70,10 +71,10 @@ class _Pause(NamedTuple):
 
 class ProcessReader:
     """
-    Reads in another process, with a deadline.
+    Reads through a child process, with a deadline.
 
-    A reader that is late is killed. Some waits no signal ends: after ``_MAX_ABANDONED`` such readers
-    nothing of other users is read any more.
+    A late child is killed. If it waits uninterruptibly, it is abandoned: after ``_MAX_ABANDONED`` such
+    children, processes of other users are not read any more.
 
     Args:
         clock: Monotonic, in seconds.
@@ -101,11 +102,11 @@ class ProcessReader:
         given: int | None = None,
     ) -> tuple[bytes, int | None]:
         """
-        Return the bytes of an answer, and the descriptor that comes with it.
+        Return the bytes of an answer, and its descriptor, if any.
 
         Raises:
-            LateError: It did not come in time, or is not asked for.
-            OSError: What the reader met.
+            LateError: The answer was too late, or the question is not asked at present.
+            OSError: The error of the child.
         """
         self._check(pid, uid)
         begun_s = self._clock()
@@ -125,21 +126,21 @@ class ProcessReader:
         except (OSError, LateError):
             raise
         except BaseException:
-            # The answer is still to come.
+            # The answer follows.
             self._abandon()
             raise
         self._pauses.pop(pid, None)
         return answer
 
     def is_late(self, pid: int) -> bool:
-        """Say whether a process was late the last time, and is not asked at present."""
+        """Whether the last read of a process was late, so that it is not read at present."""
         pause = self._pauses.get(pid)
         if pause is None or pause.until_s <= self._clock():
             return False
         return _start_ticks(pid) == pause.start_ticks
 
     def take_news(self) -> list[Late]:
-        """Return which processes were not read, each time; those are not returned again."""
+        """Return the processes that were not read since the last call, once for each read."""
         news, self._news = self._news, []
         return news
 
@@ -179,7 +180,7 @@ class ProcessReader:
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     env={k: os.environ[k] for k in ("LD_LIBRARY_PATH",) if k in os.environ},
-                    start_new_session=True,  # A Ctrl-C is for the agent, which may still ask.
+                    start_new_session=True,  # Ctrl-C is for the agent, which can still ask.
                 )
             error = "it is not ready in time"
             is_ready = _is_readable(asked, _START_DEADLINE_S) and asked.recv(child.HEAD.size)
@@ -194,8 +195,8 @@ class ProcessReader:
 
     def _receive(self, asked: socket.socket, opens: bool) -> tuple[bytes, int | None]:
         until_s = self._clock() + _LAST_DEADLINE_S
-        most = child.HEAD.size + max(_MAX_MEMORY_BYTES, child.PIECE_BYTES)
-        pieces, descriptor, more = [], None, True
+        most = child.HEAD.size + max(_MAX_MEMORY_BYTES, child.MESSAGE_BYTES)
+        parts, descriptor, more = [], None, True
         while more:
             while not _is_readable(asked, _DEADLINE_S):
                 if self._is_asleep() or self._clock() >= until_s:
@@ -215,10 +216,10 @@ class ProcessReader:
             more, number = child.HEAD.unpack_from(message)
             if number:
                 raise OSError(number, os.strerror(number))
-            pieces.append(message[child.HEAD.size :])
+            parts.append(message[child.HEAD.size :])
             if more and self._clock() >= until_s:
                 raise TimeoutError
-        return b"".join(pieces), descriptor
+        return b"".join(parts), descriptor
 
     def _is_asleep(self) -> bool:
         return self._process is None or stat_fields(f"/proc/{self._process.pid}")[:1] != [b"R"]
@@ -250,7 +251,7 @@ def read_process_file(pid: int, name: str, limit_bytes: int, proc: Path = _PROC)
     """
     Return the first bytes of one of ``reader_process.FILES`` of a process.
 
-    None where it cannot be read, as when the process has ended, or not in time, when ``is_late`` says so.
+    Empty: not readable, the process has ended, or the read was too late (see ``is_late``).
     """
     uid = file_user(pid)
     if proc != _PROC or is_trusted(uid):
@@ -264,7 +265,7 @@ def read_process_file(pid: int, name: str, limit_bytes: int, proc: Path = _PROC)
 
 def open_maps(pid: int) -> int:
     """
-    Open the list of a process's mappings; ``read_maps`` reads it, and the caller closes it.
+    Open the list of a process's mappings for ``read_maps``; the caller closes it.
 
     Raises:
         OSError: It cannot be opened, or not in time.
@@ -277,11 +278,11 @@ def open_maps(pid: int) -> int:
 
 def read_maps(pid: int, descriptor: int, limit_bytes: int) -> bytes:
     """
-    Return the first bytes of what ``open_maps`` opened.
+    Return the first bytes of a list that ``open_maps`` opened.
 
     Raises:
-        LateError: That takes too long, now.
-        OSError: It cannot be read.
+        LateError: The read was too late.
+        OSError: It is not readable.
     """
     uid = file_user(pid)
     if is_trusted(uid):
@@ -307,8 +308,8 @@ def open_name(pid: int, folder: int, name: str) -> int:
     """
     Open a name in a folder with O_PATH, on a path that a process names; links are not followed.
 
-    Whoever lists the folder into a page that is not there yet keeps lookups waiting for as long, once another
-    process wants to change the folder. What the kernel has in its cache is found without the folder's lock.
+    A process that lists the folder into a missing page holds the folder's lock, and blocks lookups once another
+    process waits to change the folder. Cached names are found without that lock.
 
     Args:
         pid: The process.
@@ -334,10 +335,10 @@ def open_name(pid: int, folder: int, name: str) -> int:
 
 def read_memory(pid: int, uid: int, address: int, size_bytes: int) -> bytes:
     """
-    Return bytes of the memory of another user's process; fewer or none where there are none.
+    Return memory of another user's process; fewer bytes, or none, if they are not mapped.
 
     Raises:
-        LateError: That takes too long.
+        LateError: The read was too late.
     """
     if size_bytes > _MAX_MEMORY_BYTES or not 0 <= address < 1 << 64:
         return b""
@@ -350,12 +351,12 @@ def read_memory(pid: int, uid: int, address: int, size_bytes: int) -> bytes:
 
 
 def is_late(pid: int) -> bool:
-    """Say whether something of a process was not read in time just now, so that nothing of it is asked for."""
+    """Whether the last read of a process was late, so that it is not read at present."""
     return _reader.is_late(pid)
 
 
 def take_late() -> list[Late]:
-    """Return which processes were not read in time; those are not returned again."""
+    """Return the processes that were not read in time since the last call."""
     return _reader.take_news()
 
 

@@ -1,11 +1,11 @@
 """
-Reads what other processes have, a question in and an answer out; runs as a process of its own.
+A child process of the agent that reads other processes: it gets questions and sends answers.
 
-A page of another process can be one of a file system that the process serves itself (FUSE). Reading it
-waits until the process answers, which it may never do. Meanwhile the lock of its memory map can be
-held, which its command line, its environment and the list of what it maps are read under as well. So
-this process waits, and the agent goes on without it. So it is with the lock of a folder, which a program
-holds that lists the folder into such a page.
+A page of another process can be in a file system that the process serves itself (FUSE). A read of it
+blocks until the process answers, perhaps for ever. During that time the lock of the memory map can be
+held, which reads of the command line, the environment and the mappings take as well. So this child
+blocks, and the agent does not. The same holds for the lock of a folder: a program holds it while it lists
+the folder into such a page.
 
 It imports nothing of the package, and is started by its path.
 """
@@ -17,23 +17,23 @@ import struct
 from collections.abc import Iterator
 
 QUESTION = struct.Struct("<iBQQ")
-"""Pid, what is asked, and two numbers that say more."""
+"""Pid, kind of question, and two arguments."""
 READ_MEMORY, OPEN_MAPPING, OPEN_MAPS, READ_OPEN, OPEN_NAME, READ_FIRST = range(6)
 """
-Memory, by address and size in bytes; the file of a mapping, by its start and end; the list of
-mappings, open; the first bytes of a file that comes with the question; the file of a name, which is behind
-the question, in a folder that comes with it; the first bytes of one of ``FILES``, each with a number of its
-own from ``READ_FIRST`` on.
+Kinds of questions: memory, by address and size in bytes; the file of a mapping, by its start and end;
+an open list of mappings; the first bytes of a file, whose descriptor comes with the question; the file of
+a name, which follows the question, in a folder, whose descriptor comes with it; the first bytes of one of
+``FILES``, which have numbers from ``READ_FIRST`` on.
 """
 FILES = ("cmdline", "environ", "maps")
 MAX_NAME_BYTES = 255
-"""Of a name of a file."""
+"""The longest name of a file."""
 
 HEAD = struct.Struct("<?i")
-"""What each message of an answer begins with: whether more come, and the number of an error."""
-PIECE_BYTES = 64 << 10
-"""The most that follows in one message."""
-_PIECE, _LAST = HEAD.pack(1, 0), HEAD.pack(0, 0)
+"""Header of each message of an answer: whether more follow, and an error number."""
+MESSAGE_BYTES = 64 << 10
+"""Most bytes after the header of one message."""
+_BUFFER, _LAST = HEAD.pack(1, 0), HEAD.pack(0, 0)
 
 
 def main() -> None:
@@ -98,14 +98,14 @@ def _open(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def _send_first(asker: socket.socket, fd: int, limit_bytes: int) -> None:
-    piece = b""
-    while limit_bytes > 0 and (found := os.read(fd, min(limit_bytes, PIECE_BYTES - len(piece)))):
-        piece += found
+    part = b""
+    while limit_bytes > 0 and (found := os.read(fd, min(limit_bytes, MESSAGE_BYTES - len(part)))):
+        part += found
         limit_bytes -= len(found)
-        if len(piece) == PIECE_BYTES:
-            asker.send(_PIECE + piece)
-            piece = b""
-    asker.send(_LAST + piece)
+        if len(part) == MESSAGE_BYTES:
+            asker.send(_BUFFER + part)
+            part = b""
+    asker.send(_LAST + part)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Hides secrets in command lines before they are recorded or sent anywhere."""
+"""Masks secrets in command lines before they are recorded or sent."""
 
-# Command lines carry secrets: anyone on the host may read them in /proc, so programs
-# accept them there all the same. A recording or a trace travels further than the host.
-# Masking goes by names, so it is a safety net and not a promise: a secret that is passed
-# without a name is not recognized.
+# Programs accept secrets on their command line, although all users of the host can read
+# them in /proc. A recording or a trace leaves the host. Masking works by names, so it is a
+# safety net and not a guarantee: a secret without a name is not recognized.
 
 import re
 from collections.abc import Iterable
@@ -19,12 +18,12 @@ _SECRET = re.compile(
 # "apiKey" is two words, as are "api-key", "api_key" and "wandb.api_key".
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAME = re.compile(r"[A-Za-z_][\w.+-]*\Z")
-# Repetitions are bounded: the text is anyone's, and searching it must stay linear.
+# Repetitions are bounded: the text is untrusted, and the search must stay linear.
 _HEADER = re.compile(
     r"(?i)((?:proxy-)?authorization|x-[\w-]{0,32}(?:key|token))(\s{0,8}:\s{0,8}).+", re.DOTALL
 )
-# A user and the colon before a password, which goes up to the last @ that the same word has: a
-# password may hold others, and a token is long. The digest of an image is no host.
+# A user and the colon before a password, which ends at the last @ of the word: a password can
+# contain more of them, and a token is long. The digest of a container image is not a host.
 _USER = re.compile(r"(?:(?<=[a-zA-Z0-9+.-]://)|(?<![\w./+-]))[\w.+%~-]{0,128}:")
 _WORD_OF_URL = re.compile(r"[^\s/]+")
 _HOST = re.compile(r".+@(?!sha256:)", re.DOTALL)
@@ -38,7 +37,7 @@ _MAX_PASSES = 8
 
 def mask_secrets(command_args: Iterable[str]) -> list[str]:
     """
-    Replace values that their option's name calls secret.
+    Replace the values of options whose names mean a secret.
 
     Masks ``--api-key=VALUE``, ``--api-key VALUE``, ``API_KEY=VALUE``, also as the value of an option
     (``--env=API_KEY=VALUE``), in the query of a URL and in JSON; authorization headers; passwords
@@ -58,7 +57,7 @@ def mask_secrets(command_args: Iterable[str]) -> list[str]:
 
 
 def _mask_whole(argument: str) -> str:
-    # A mask can end what kept something from being seen, such as a space in a password.
+    # A mask can remove what hid another secret, such as a space in a password.
     for _ in range(_MAX_PASSES):
         before, argument = argument, _mask_argument(argument, _MAX_DEPTH)
         if argument == before:
@@ -90,13 +89,13 @@ def _mask_pairs(text: str) -> str:
     while found := _find_secret(text):
         begin, quote, end = found
         parts += text[:begin], quote, MASK
-        # What follows is read as it will be behind the mask.
+        # The rest is searched as it will be after the mask.
         text = text[end:]
     return "".join((*parts, text))
 
 
 def _find_secret(text: str) -> tuple[int, str, int] | None:
-    """Return where the first secret value begins, the quote that it begins with, and where it ends."""
+    # The start of the first secret value, its opening quote, and its end.
     for pair in _PAIR.finditer(text):
         if _is_secret(pair[2]) and (value := _VALUE.match(text, pair.end())):
             return pair.end(), value[1] or value[2] or "", value.end()
@@ -104,7 +103,7 @@ def _find_secret(text: str) -> tuple[int, str, int] | None:
 
 
 def _is_secret(name: str) -> bool:
-    # The last word says what the value is: "--token-count" is a count.
+    # The last word is the kind of the value: "--token-count" is a count.
     if len(name) > _MAX_NAME_CHARACTERS or not _NAME.match(name):
         return False
     words = _WORD.findall(name)

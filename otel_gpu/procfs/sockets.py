@@ -1,12 +1,12 @@
-"""Who has the other end of a pipe or of a socket of this host, and which ports are listened on."""
+"""Processes at the other end of a pipe or a socket of this host, and listening ports."""
 
 # A line of /proc/PID/net/tcp, of the process's network namespace:
 #
 #   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
 #    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4180048
 #
-# Addresses are words of 32 bits in the host's order, ports are hexadecimal; state 0A listens. The
-# sockets that listen come first.
+# Addresses are words of 32 bits in host byte order, ports are hexadecimal; state 0A is listening.
+# Listening sockets come first.
 
 import ipaddress
 import os
@@ -29,7 +29,7 @@ _MAX_HOLDERS = 8
 
 
 class Endpoint(NamedTuple):
-    """An address of the Internet protocol, and a port."""
+    """An IP address and a port."""
 
     address: str
     port: int
@@ -43,14 +43,14 @@ class Endpoint(NamedTuple):
 
 
 def listening_ports(pid: int) -> set[int]:
-    """Return the TCP ports that are listened on where a process is."""
+    """Return the listening TCP ports in the network namespace of a process."""
     return {
         local.port for local, _, state, _ in _sockets(pid, _MAX_LISTENING_BYTES) if state == _LISTEN
     }
 
 
 def find_inode(pid: int, local: Endpoint, remote: Endpoint) -> int:
-    """Return the inode of a TCP socket by its two ends; 0: there is none where the process is."""
+    """Return the inode of a TCP socket by its ends, in the network namespace of a process; 0: none."""
     for own, other, _, inode in _sockets(pid, _MAX_BYTES):
         if own == local and other == remote:
             return inode
@@ -59,10 +59,10 @@ def find_inode(pid: int, local: Endpoint, remote: Endpoint) -> int:
 
 class SocketHolders:
     """
-    Which of some processes have a pipe or a socket open; looked at five times a second at most.
+    The processes that have a pipe or a socket open; read at most five times a second.
 
     Args:
-        pids: Returns the processes.
+        pids: Returns the processes to read.
         clock: A monotonic clock in seconds.
     """
 
@@ -72,17 +72,17 @@ class SocketHolders:
         self._pids = pids
         self._clock = clock
         self._by_inode: dict[int, list[int]] = {}
-        self._looked_s: float | None = None
+        self._read_s: float | None = None
 
     def of(self, inode: int) -> tuple[int, ...]:
-        """Return the processes, at most a few, that had it open when they were looked at."""
+        """Return the processes, at most a few, that had an inode open at the last read."""
         now_s = self._clock()
-        if self._looked_s is None or now_s - self._looked_s >= _REFRESH_S:
-            self._looked_s = now_s
-            self._look()
+        if self._read_s is None or now_s - self._read_s >= _REFRESH_S:
+            self._read_s = now_s
+            self._read()
         return tuple(self._by_inode.get(inode, ()))
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         self._by_inode = {}
         left = _MAX_DESCRIPTORS
         for pid in self._pids():
@@ -104,7 +104,7 @@ def _descriptors(pid: int) -> Iterator[str]:
             for entry in entries:
                 try:
                     yield os.readlink(entry.path)  # noqa: PTH115 -- many of them
-                except OSError:  # closed meanwhile
+                except OSError:  # closed since it was listed
                     continue
     except OSError:
         return
@@ -130,7 +130,7 @@ def _endpoint(text: bytes) -> Endpoint:
 
 def address_text(raw: bytes) -> str:
     """
-    Return an address, of 4 or 16 bytes in network byte order; IPv4 in IPv6 as IPv4.
+    Return the text of an address of 4 or 16 bytes in network byte order; IPv4 in IPv6 as IPv4.
 
     Raises:
         ValueError: It has another size.

@@ -1,8 +1,8 @@
 """
-Filters of system calls (seccomp): the programs of classic BPF, and their installation.
+System call filters (seccomp): generation and installation of their classic BPF programs.
 
-A call that a filter refuses fails with ``EPERM``. The kernel keeps a bitmap of the calls that a
-filter lets through whatever their arguments are, so those cost it no run of the program.
+A refused call fails with ``EPERM``. The kernel keeps a bitmap of the calls that a filter allows with
+any arguments, so these do not run the program.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ class Numbers(NamedTuple):
     aarch64: int | None
 
 
-# What no capture does: a program that took the agent over would use it to get more rights back, into
-# other processes, or into parts of the kernel where faults are found most.
+# Calls that no capture makes, and that an attacker in the agent would use to regain rights, to reach
+# other processes, or parts of the kernel with many vulnerabilities.
 REFUSED_TO_AGENT: Final[Mapping[str, Numbers]] = {
     # another user, or a namespace with all capabilities
     "setuid": Numbers(105, 146), "setgid": Numbers(106, 144), "setreuid": Numbers(113, 145),
@@ -32,7 +32,7 @@ REFUSED_TO_AGENT: Final[Mapping[str, Numbers]] = {
     # other processes; their memory is read through /proc
     "ptrace": Numbers(101, 117), "process_vm_writev": Numbers(311, 271), "kcmp": Numbers(312, 272),
     "pidfd_getfd": Numbers(438, 438),
-    # files by another way than their paths
+    # files without their paths
     "open_by_handle_at": Numbers(304, 265), "mknod": Numbers(133, None),
     "mknodat": Numbers(259, 33),
     # mounts
@@ -49,12 +49,12 @@ REFUSED_TO_AGENT: Final[Mapping[str, Numbers]] = {
     "sethostname": Numbers(170, 161), "setdomainname": Numbers(171, 162),
     "settimeofday": Numbers(164, 170), "adjtimex": Numbers(159, 171),
     "clock_settime": Numbers(227, 112), "clock_adjtime": Numbers(305, 266),
-    # what a filter cannot look into, and keys
+    # io_uring, which a filter cannot check, and keys
     "io_uring_setup": Numbers(425, 425), "io_uring_enter": Numbers(426, 426),
     "io_uring_register": Numbers(427, 427), "userfaultfd": Numbers(323, 282),
     "add_key": Numbers(248, 217), "request_key": Numbers(249, 218), "keyctl": Numbers(250, 219),
 }  # fmt: skip
-# An interpreter that waits, reads, writes and allocates.
+# Enough for an interpreter that waits, reads, writes and allocates.
 ALLOWED_TO_CALCULATE: Final[Mapping[str, Numbers]] = {
     "read": Numbers(0, 63), "write": Numbers(1, 64), "close": Numbers(3, 57),
     "poll": Numbers(7, None), "ppoll": Numbers(271, 73), "select": Numbers(23, None),
@@ -74,7 +74,7 @@ _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET = 0, 4
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # the latter with EPERM
 _ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# Numbers of x86-64's other calls, those with short pointers, begin here.
+# Numbers of x32, the calls with 32-bit pointers, start here.
 _X32: Final = 0x40000000
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _SECCOMP: Final = Numbers(317, 277)
@@ -85,9 +85,9 @@ def make_filter(
     calls: Mapping[str, Numbers], *, allowed: bool, machine: str = platform.machine()
 ) -> bytes:
     """
-    Return the program that allows these calls alone, or refuses these alone; empty: none is known.
+    Return a program that allows, or refuses, only these calls; empty: the architecture is unknown.
 
-    Calls of another architecture, as of 32 bits, are refused.
+    Calls of another architecture, such as 32 bits, are refused.
     """
     if machine not in _ARCHITECTURES:
         return b""
@@ -95,7 +95,7 @@ def make_filter(
         number for one in calls.values() if (number := getattr(one, machine, None)) is not None
     ]
     named, others = (_ALLOW, _REFUSE) if allowed else (_REFUSE, _ALLOW)
-    # Behind the comparisons: the end for others, for those that are named, and for what is foreign.
+    # After the comparisons: the results for other calls, for these calls, and for other architectures.
     program = [
         (_LOAD_WORD, 0, 0, _ARCHITECTURE_OFFSET),
         (_JUMP_IF_EQUAL, 0, len(numbers) + 4, _ARCHITECTURES[machine]),
@@ -109,19 +109,19 @@ def make_filter(
 
 
 def forbid_new_privileges() -> None:
-    """Have no program that this thread executes get rights that it does not have by then."""
+    """Prevent that executed programs gain rights (PR_SET_NO_NEW_PRIVS)."""
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def install_filter(program: bytes) -> None:
     """
-    Install a filter for this thread, and what it starts from now on.
+    Install a filter for this thread and its future children.
 
-    Mitigations of speculation stay as they are: kernels before 5.16 would switch some on for
-    programs with a filter, which makes all that they do slower.
+    Speculation mitigations stay unchanged: kernels before 5.16 would enable some for programs with a
+    filter, which slows them down.
 
     Raises:
-        OSError: The kernel has none, or new privileges are not forbidden.
+        OSError: The kernel has no filters, or ``forbid_new_privileges`` was not called.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     instructions = ctypes.create_string_buffer(program, len(program))

@@ -1,4 +1,4 @@
-"""Whose a process is, and as whom it acts, from ``/proc/PID/status``."""
+"""Users of a process: the real one, and the one that opens files, from ``/proc/PID/status``."""
 
 import functools
 import os
@@ -11,23 +11,23 @@ from otel_gpu.wire import UNKNOWN_USER
 
 
 class User(NamedTuple):
-    """As whom a process opens files: its file system user, and all of its groups."""
+    """The identity for opening files: the file system user, and all groups."""
 
     uid: int
     gids: frozenset[int]
 
 
 ANYBODY = User(-1, frozenset())
-"""Opens what all users of a host can open."""
+"""Opens files that all users of a host can open."""
 OWN = User(0, frozenset())
-"""Opens what the agent can open."""
+"""Opens files that the agent can open."""
 
-# Behind the name, in which line ends are escaped.
+# After the name, in which line ends are escaped.
 _FILE_USER = re.compile(rb"\nUid:\t\d+\t\d+\t\d+\t(\d+)\n")
 
 
 def user_of(pid: int) -> User:
-    """Return as whom a process opens files; ``ANYBODY`` when it is gone."""
+    """Return the identity with which a process opens files; ``ANYBODY``: it has ended."""
     uid, gids = -1, frozenset[int]()
     for line in read_file(f"/proc/{pid}/status", 1 << 20).splitlines():
         name, _, rest = line.partition(b":")
@@ -41,18 +41,18 @@ def user_of(pid: int) -> User:
 
 
 def is_trusted(uid: int) -> bool:
-    """Say whether a user is root or the agent's own, who could do to the agent what they like anyway."""
+    """Whether a user is root or the agent's own, who control the agent anyway."""
     return uid in (0, os.geteuid())
 
 
 def file_user(pid: int) -> int:
-    """Return as which user a process opens files; ``ANYBODY.uid`` when it is gone."""
+    """Return the user with which a process opens files; ``ANYBODY.uid``: it has ended."""
     found = _FILE_USER.search(read_file(f"/proc/{pid}/status", 4096))
     return int(found[1]) if found else ANYBODY.uid
 
 
 def real_uid(pid: int) -> int:
-    """Return the real user of a process, who started it; ``UNKNOWN_USER`` when it is gone."""
+    """Return the real user of a process; ``UNKNOWN_USER``: it has ended."""
     for line in read_file(f"/proc/{pid}/status", 1 << 20).splitlines():
         if line.startswith(b"Uid:"):
             return int(line.split()[1])
@@ -61,7 +61,7 @@ def real_uid(pid: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def user_number(name: str) -> int:
-    """Return the user with a name as ``user_name`` returns it; ``UNKNOWN_USER`` if there is none."""
+    """Return the number of a user from the result of ``user_name``, or ``UNKNOWN_USER``."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
@@ -70,10 +70,10 @@ def user_number(name: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """Return the name of a user, its number where it has none, or nothing if it is not known."""
+    """Return the name of a user, its number without a name, or nothing for an unknown user."""
     if not 0 <= uid < UNKNOWN_USER:
         return ""
-    # Cached because it may ask a directory server.
+    # Cached, as it can query a directory server.
     try:
         return os.fsencode(pwd.getpwuid(uid).pw_name).decode(errors="replace")
     except (KeyError, OverflowError):

@@ -79,23 +79,19 @@ PENDING_TEXTS = frozenset(
             "capture",
             "enrich",
             "explain",
-            "files",
-            "formatting",
             "importers",
         ),
         *(
             "mcp",
-            "procfs",
             "recorder",
             "report",
             "stacks",
             "state",
             "wire",
         ),
-        "",
     }
 )
-PENDING_NAMES = PENDING_TEXTS - {"files"} | {"cli", "export", "instrumentation"}
+PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 
