@@ -266,9 +266,10 @@ def test_what_is_not_sampled_is_not_explained():
     assert app.exporter.get_finished_spans() == ()
 
 
-def test_memory_is_bounded_and_what_is_given_up_is_counted(app, monkeypatch):
+def test_memory_is_bounded_and_what_is_given_up_is_counted(monkeypatch):
     """Calls that never end keep nothing for ever; of many stalls the longest are kept."""
     monkeypatch.setattr("otel_gpu.export.processor._MAX_OPEN", 8)
+    app = Application()
     for _ in range(20):
         call = app.tracer.start_span("cudaMalloc", attributes={"gpu.cuda.api": "cudaMalloc"})
         around = trace.set_span_in_context(call)
