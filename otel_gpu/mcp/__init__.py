@@ -1,1 +1,1 @@
-"""Questions of assistants, over the Model Context Protocol, to a recording or a store."""
+"""A Model Context Protocol server that answers questions about a recording or a store."""

@@ -1,15 +1,15 @@
 """
-Answers to an assistant, inert and of bounded size.
+Answers to an assistant, sanitized and of bounded size.
 
-An answer is one line of JSON. Names in it were chosen by programs that are traced, or by
-whoever made a recording, and the reader follows instructions for a living. So every string,
-wherever it comes from, goes through ``inert`` on its way out, and is a JSON value:
+An answer is one line of JSON. Names in it were chosen by traced programs, or by the author of a
+recording, and the reader is a language model that follows instructions. So every string, wherever
+it comes from, passes ``sanitize`` on its way out, and is a JSON value:
 
-- what is invisible or moves the cursor is replaced: controls, bidirectional marks, tags,
-  variation selectors and other letters without a shape, in which text can be hidden;
+- invisible characters and those that move the cursor are replaced: controls, bidirectional marks,
+  tags, variation selectors and other letters without a shape, which can hide text;
 - it is cut at a length that no honest name reaches;
-- what a reader of HTML or Markdown would obey is written as a JSON escape, which means
-  the same to a JSON parser and nothing to anybody else.
+- characters with a meaning in HTML or Markdown are written as JSON escapes, which are equal to a
+  JSON parser and harmless elsewhere.
 """
 
 import json
@@ -28,7 +28,7 @@ MAX_NAME = 120
 
 _KEPT_OF_CUT = 0.7
 _REPLACEMENT = "\ufffd"
-# Printable, says Python, and without a shape, says Unicode (Default_Ignorable_Code_Point).
+# Printable for Python, but without a shape in Unicode (Default_Ignorable_Code_Point).
 _SHAPELESS = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -44,7 +44,10 @@ _ESCAPES = (
 
 @dataclass
 class Listing:
-    """Rows, lists in the order of ``columns`` or objects; the last ones make room, as ``more``."""
+    """
+    Rows: lists in the order of ``columns``, or objects. Trailing rows that do not fit count in
+    ``more``.
+    """
 
     rows: list[Any]
     columns: tuple[str, ...] = ()
@@ -55,7 +58,7 @@ class Listing:
         self.kept = len(self.rows)
 
     def as_value(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the listing as a JSON value."""
         value: dict[str, Any] = {"columns": list(self.columns)} if self.columns else {}
         value["rows"] = self.rows[: self.kept]
         if more := self.more + len(self.rows) - self.kept:
@@ -64,13 +67,13 @@ class Listing:
 
 
 def first_of(rows: list[Any], limit: int, columns: tuple[str, ...] = ()) -> Listing:
-    """Return a listing of no more than some rows, which says how many are left out."""
+    """Return a listing of at most ``limit`` rows; it counts the others."""
     return Listing(rows[:limit], columns, max(0, len(rows) - limit))
 
 
-def inert(text: str, limit: int = MAX_TEXT) -> str:
-    """Return text that can be shown anywhere, and says no more than it seems to say."""
-    # Only as much of it as is going to be shown is looked at.
+def sanitize(text: str, limit: int = MAX_TEXT) -> str:
+    """Return text without invisible or control characters, cut at ``limit`` characters."""
+    # Only the part that is shown is processed.
     head = _SHAPELESS.sub(_REPLACEMENT, text[:limit].translate(_SPACES))
     shown = "".join(c if c.isprintable() else _REPLACEMENT for c in head)
     return shown if len(text) <= limit else f"{shown}… ({len(text) - limit:,} characters cut)"
@@ -78,11 +81,11 @@ def inert(text: str, limit: int = MAX_TEXT) -> str:
 
 def name_of(text: object) -> str:
     """Return a traced name, cut at the length of a name."""
-    return inert(str(text), MAX_NAME)
+    return sanitize(str(text), MAX_NAME)
 
 
 def present(**values: object) -> dict[str, Any]:
-    """Return the values that say something; nothing, 0 and None are left out."""
+    """Return the values that are not empty, 0 or None."""
     return {name: value for name, value in values.items() if value}
 
 
@@ -95,7 +98,9 @@ def micros(time_ns: float | None) -> float | int | None:
 
 
 def to_json(document: Mapping[str, Any], limit_bytes: int = MAX_BYTES) -> str:
-    """Return a line of JSON within the limit: the largest listing gives up its last rows first."""
+    """
+    Return a line of JSON within the limit; the last rows of the largest listing are cut first.
+    """
     while True:
         text = _encode(document)
         if len(text.encode()) <= limit_bytes:
@@ -120,11 +125,11 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 -- whatever JSON can hold
     if isinstance(value, Listing):
         return _plain(value.as_value())
     if isinstance(value, str):
-        return inert(value)
+        return sanitize(value)
     if isinstance(value, bytes):
-        return inert(value[:MAX_TEXT].hex())
+        return sanitize(value[:MAX_TEXT].hex())
     if isinstance(value, Mapping):
-        return {inert(str(key), MAX_NAME): _plain(item) for key, item in value.items()}
+        return {sanitize(str(key), MAX_NAME): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

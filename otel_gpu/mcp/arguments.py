@@ -1,4 +1,4 @@
-"""What a tool can be asked with: pydantic models, which are what is announced and what is checked."""
+"""Arguments of tools: pydantic models that are both announced and validated."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -7,39 +7,39 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.mcp.answers import inert
+from otel_gpu.mcp.answers import sanitize
 
 LAST_ID = (1 << 32) - 1
-"""The largest number of a process or thread that is accepted."""
+"""The largest process or thread id that is accepted."""
 
-_MAX_MOMENT = 64
+_MAX_TIME = 64
 _MAX_PIDS = 64
 _SHOWN = 60
 
-Moment = Annotated[str, Field(max_length=_MAX_MOMENT)]
+TimeText = Annotated[str, Field(max_length=_MAX_TIME)]
 
 
 class ArgumentError(OtelGpuError):
-    """A tool was asked with what it does not take."""
+    """A tool got a wrong argument."""
 
 
 class Arguments(BaseModel):
-    """What a tool takes; all of it is optional, and there is nothing else."""
+    """The arguments of a tool; all are optional, others are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Question(Arguments):
-    """A part of a capture; ``begin`` and ``end`` are words for moments, empty where it is open."""
+    """A part of a capture; ``begin`` and ``end`` are texts for times, empty: open."""
 
-    begin: Moment = Field(
+    begin: TimeText = Field(
         "",
         alias="from",
-        description="What happened from then on: Unix seconds, ISO 8601 in UTC, -30s before the "
+        description="Start of the window: Unix seconds, ISO 8601 in UTC, -30s before the "
         "end of the capture, or +1.5s after its beginning. Default: the beginning.",
     )
-    end: Moment = Field(
-        "", alias="to", description="What happened before that; as from. Default: the end."
+    end: TimeText = Field(
+        "", alias="to", description="End of the window; same formats as from. Default: the end."
     )
     pids: Annotated[list[Annotated[int, Field(ge=0, le=LAST_ID)]], Field(max_length=_MAX_PIDS)] = (
         Field([], description="Only these processes. Default: all.")
@@ -50,12 +50,14 @@ Model = TypeVar("Model", bound=Arguments)
 
 
 def rows(most: int, what: str) -> FieldInfo:
-    """Describe an argument that says how many rows are wanted."""
-    return Field(ge=1, le=most, description=f"How many {what} at most.")  # type: ignore[no-any-return]
+    """Return a field for the maximal number of rows."""
+    return Field(ge=1, le=most, description=f"The most {what}.")  # type: ignore[no-any-return]
 
 
 def read_arguments(model: type[Model], given: Mapping[str, Any]) -> Model:
-    """Return what was asked, null counting as not given; ``ArgumentError`` says what is wrong."""
+    """
+    Return validated arguments, null counting as not given; ``ArgumentError`` names the wrong one.
+    """
     stated = {name: value for name, value in given.items() if value is not None}
     try:
         return model.model_validate(stated)
@@ -84,4 +86,4 @@ def _wanted(schema: Mapping[str, Any]) -> str:
 
 
 def _shown(value: object) -> str:
-    return inert(repr(value)[: _SHOWN * 4], _SHOWN)
+    return sanitize(repr(value)[: _SHOWN * 4], _SHOWN)

@@ -1,8 +1,8 @@
 """
-The capture that is served: a recording, a store that may still grow, or what another tool made.
+The served capture: a recording, a store that can still grow, or another tool's file.
 
-Every answer is made of the report that ``explain`` writes, so the two never disagree. A
-report is made once for a window of a capture, and kept while the capture is the same.
+Every answer comes from the same report that ``explain`` writes, so the two never disagree. A report
+is made once for a window of a capture, and cached while the capture is unchanged.
 """
 
 import threading
@@ -24,10 +24,10 @@ from otel_gpu.report.source import Observers, Source
 from otel_gpu.report.wording.formats import format_time
 
 MAX_ROWS = 200_000
-"""Rows of a store that one answer is made of: seconds of work."""
+"""Rows of a store for one answer: seconds of work."""
 
 _KEPT = 8
-# In 2116; the store adds to what it is asked about.
+# In 2116; the store adds to the times of a query.
 _LAST_UNIX_NS = 1 << 62
 # Captures that were replayed into a store can be in any order of time.
 _CHUNKS = (
@@ -37,7 +37,7 @@ _MOST_CHUNKS = QueryLimits(rows=100_000)
 
 
 class ServedDocument(NamedTuple):
-    """A document, what the capture said about itself, and what of it was wrong."""
+    """A document, the health of the capture, and errors in its source."""
 
     document: Document
     health: Health
@@ -47,12 +47,12 @@ class ServedDocument(NamedTuple):
 
 class ServedCapture:
     """
-    Answers for one file, or folder of traces; a store may not exist yet.
+    Answers from one file, or folder of traces; a store can be missing at first.
 
-    May be asked by several threads, one at a time; raises ``OtelGpuError`` where it cannot be read.
-    How it is opened, how words for a window of it are read, how a document is made and how a side of
-    a comparison is said by the verb that serves it. ``kind`` is that of its source; ``baseline`` is
-    what it is compared with.
+    Several threads can call it; it answers one at a time. ``OtelGpuError``: the capture cannot be
+    read. The verb that serves it passes the functions that open it, find windows, make documents
+    and make sides of a comparison. ``kind`` is that of its source; ``baseline`` is the file to
+    compare with.
     """
 
     def __init__(
@@ -77,35 +77,36 @@ class ServedCapture:
         self._lock = threading.Lock()
         self._kept: Recent[tuple[object, ...], ServedDocument] = Recent(_KEPT)
 
-    def study(self, asked: Question) -> ServedDocument:
+    def examine(self, asked: Question) -> ServedDocument:
         """Return the document of a window."""
         with self._lock:
-            # Before it is opened: what is kept is never older than what it is kept for.
+            # Read before the source is opened, so that a cached document is never older than its
+            # key.
             state = self._state()
             with closing(self._open_source(self.path)) as source:
                 window, notes = self._narrow(source, self._named(source, asked))
                 key = (state, window, frozenset(asked.pids))
                 document = self._kept.use(key)
                 if document is None:
-                    document = self._kept[key] = self._study(source, window, asked.pids, notes)
+                    document = self._kept[key] = self._examine(source, window, asked.pids, notes)
             return document
 
     def resolve(self, asked: Question) -> Window:
-        """Return the window that a question names."""
+        """Return the window of a question."""
         with self._lock, closing(self._open_source(self.path)) as source:
             return self._narrow(source, self._named(source, asked))[0]
 
     def compare(self, asked: Question, before: Question | None) -> Comparison:
-        """Compare a window with what was before: another one of this capture; None: the baseline."""
+        """Compare a window with another one of this capture; None: with the baseline."""
         path = self.path if before else self.baseline
         if path is None:
             raise OtelGpuError(
                 "there is nothing to compare with",
-                hint="name a window of this capture with before_from and before_to, or have the "
-                "server started with --baseline FILE",
+                hint="give a window of this capture with before_from and before_to, or start the "
+                "server with --baseline FILE",
             )
         with self._lock:
-            # Names in a sentence are ours alone.
+            # Fixed names: no traced name becomes part of a sentence.
             sides = (
                 ("before", path, before or Question.model_validate({})),
                 ("after", self.path, asked),
@@ -122,17 +123,17 @@ class ServedCapture:
         return side
 
     def play(self, window: Window, observers: Observers) -> None:
-        """Hand what happened in a window, and more, to observers."""
+        """Replay the activities of a window, and those around it, to observers."""
         with self._lock, closing(self._open_source(self.path)) as source:
             source.play(window, observers)
 
     def ask(self, sql: str, limits: QueryLimits) -> Answer:
-        """Answer a question in SQL; ``StoreError`` without a store, or for a bad one."""
+        """Run an SQL query; ``StoreError``: not a store, or a bad query."""
         with self._open_store() as reader:
             return reader.execute(sql, limits)
 
     def describe(self) -> list[tuple[str, str, str, str]]:
-        """Return what the tables of the store mean: name, column, meaning, unit."""
+        """Return the store's tables and columns: name, column, meaning, unit."""
         with self._open_store() as reader:
             return reader.describe()
 
@@ -140,11 +141,11 @@ class ServedCapture:
         if not self.is_store:
             verb = "replay" if self.kind == "recording" else f"import {self.kind}"
             hint = f"make a store of it: otel-gpu {verb} FILE --store STORE, and serve that"
-            raise StoreError(f"this is a {self.kind}, which cannot be asked in SQL", hint=hint)
+            raise StoreError(f"this is a {self.kind}, which has no SQL tables", hint=hint)
         return StoreReader(self.path)
 
     def _state(self) -> object:
-        # Of a store, what it holds: its files change also when it is read.
+        # A store's content: its files also change when they are read.
         if self.is_store:
             with self._open_store() as reader:
                 return reader.extent()
@@ -157,7 +158,7 @@ class ServedCapture:
 
     def _named(self, source: Source, asked: Question) -> Window:
         named = self._find_window(source, asked.begin or None, asked.end or None)
-        # Words can name moments that no store has a number for.
+        # Times in a question can exceed a store's integers.
         return Window(*(None if at is None else min(max(0, at), _LAST_UNIX_NS) for at in named))
 
     def _narrow(self, source: Source, window: Window) -> tuple[Window, list[str]]:
@@ -167,18 +168,18 @@ class ServedCapture:
             rows, later_unix_ns = 0, None
             for start_unix_ns, _, count in (one for one in chunks if window.overlaps(*one[:2])):
                 rows += count
-                # A trace of a device is of one time, and in one piece.
+                # A device trace has one time, and is never split.
                 if rows > MAX_ROWS and later_unix_ns is not None and start_unix_ns != later_unix_ns:
                     note = (
-                        f"There is more here than the {MAX_ROWS:,} rows that one answer is made "
-                        f"of: this is about {format_time(later_unix_ns)} UTC and after. For what "
-                        "was before, name a window with from and to."
+                        f"The window has more than the {MAX_ROWS:,} rows that one answer can use. "
+                        f"This answer starts at {format_time(later_unix_ns)} UTC. For the time "
+                        "before, give a window with from and to."
                     )
                     return Window(later_unix_ns, window.end_unix_ns), [note]
                 later_unix_ns = start_unix_ns
         return source.about(window), []
 
-    def _study(
+    def _examine(
         self, source: Source, window: Window, pids: Sequence[int], notes: list[str]
     ) -> ServedDocument:
         collector = self._make_collector(source.rejected, window, pids)

@@ -1,27 +1,27 @@
 """
-Code: where in a program something was, as answers name it.
+Code locations, as answers write them.
 
-Names of functions and files are the program's own words, as its threads' names are. They
-are never put into a sentence, or next to each other in one string: a function may be
-called ``main (train.py:1)``.
+Names of functions and files are chosen by the program, as names of threads are. They are never put
+into a sentence, or next to each other in one string: a function can be called ``main
+(train.py:1)``.
 """
 
 from typing import Any
 
-from otel_gpu.mcp.answers import inert, name_of, present
+from otel_gpu.mcp.answers import name_of, present, sanitize
 from otel_gpu.mcp.tool import share
 from otel_gpu.report.document import KERNEL, NATIVE, CallStack, CodeLines, Frame
 from otel_gpu.report.wording.formats import cut_frames, frame_type, stack_id_text
 
 FRAME = ("type", "function", "where", "line")
-"""What the values of a frame are; the line is left out where it is not known."""
+"""The values of a frame; an unknown line is omitted."""
 _MAX_LINES = 3
 MAX_FUNCTION = 200
 """Length of a function's name or a path, in characters: C++ has long ones."""
 
 
 def code_of(stack: CallStack | None) -> dict[str, Any]:
-    """Return the innermost code of the program's own, and the id that ``get_stacks`` takes."""
+    """Return the program's own innermost code, and the id for ``get_stacks``."""
     if stack is None:
         return {}
     code = {} if stack.place is None else {"code": _place(stack.place)}
@@ -29,11 +29,11 @@ def code_of(stack: CallStack | None) -> dict[str, Any]:
 
 
 def lines_of(lines: CodeLines) -> dict[str, Any]:
-    """Return on which lines somebody worked, and how many samples say so; nothing without any."""
+    """Return the lines that worked, with their samples; empty without samples."""
     each = [
         present(
-            function=inert(line.where.function, MAX_FUNCTION),
-            file=inert(line.where.file, MAX_FUNCTION),
+            function=sanitize(line.where.function, MAX_FUNCTION),
+            file=sanitize(line.where.file, MAX_FUNCTION),
             line=line.where.line,
             work=line.work,
         )
@@ -45,7 +45,7 @@ def lines_of(lines: CodeLines) -> dict[str, Any]:
 
 def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> dict[str, Any]:
     """
-    Return a stack, how it was found, and at most ``most`` frames, innermost first.
+    Return a stack, how it was unwound, and at most ``most`` frames, innermost first.
 
     ``addresses`` distinguish two calls in one native function.
     """
@@ -58,7 +58,7 @@ def describe_stack(stack: CallStack, most: int, *, addresses: bool = False) -> d
 
 
 def names_of(stack: CallStack, most: int) -> tuple[tuple[str, str, str, int], ...]:
-    """Return what two stacks that look alike have in common."""
+    """Return a key that is equal for stacks that look the same in an answer."""
     return tuple(
         (frame.function, frame.file, frame.module, frame.line)
         for frame in cut_frames(stack.frames, most)
@@ -66,16 +66,16 @@ def names_of(stack: CallStack, most: int) -> tuple[tuple[str, str, str, int], ..
 
 
 def _place(frame: Frame) -> dict[str, Any]:
-    names = {n: inert(getattr(frame, n), MAX_FUNCTION) for n in ("function", "file", "module")}
+    names = {n: sanitize(getattr(frame, n), MAX_FUNCTION) for n in ("function", "file", "module")}
     return present(**names, line=frame.line)
 
 
 def _frame(frame: Frame, addresses: bool) -> list[object]:
-    row: list[object] = [name_of(frame_type(frame)), inert(frame.function, MAX_FUNCTION)]
-    where = inert(frame.file or frame.module, MAX_FUNCTION)
-    # All that is known of a function without a symbol.
-    is_told = not frame.function or (addresses and not frame.file)
-    if frame.kind == NATIVE and is_told and frame.address:
+    row: list[object] = [name_of(frame_type(frame)), sanitize(frame.function, MAX_FUNCTION)]
+    where = sanitize(frame.file or frame.module, MAX_FUNCTION)
+    # Without a symbol, the address is all that is known.
+    needs_address = not frame.function or (addresses and not frame.file)
+    if frame.kind == NATIVE and needs_address and frame.address:
         where += f"+{frame.address:#x}"
     if where or frame.line:
         row.append(where if frame.kind != KERNEL else "")

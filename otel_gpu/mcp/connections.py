@@ -1,10 +1,10 @@
 """
-Connections of HTTP clients, each of which has to ask for something in time.
+Connections of HTTP clients, with a deadline for each request.
 
-uvicorn waits for ever for the head of a request. Whoever can open a socket could keep all
-connections that there are, and knows no token. So a connection has a limit in time, and those that have
-not shown a token yet have one in number: of too many, the one that waits longest is cut. Who knows the
-token sends it at once, and waits for nobody.
+uvicorn waits without a limit for the head of a request. Any client, without the token, could occupy
+all connections. So each connection has a deadline, and the number of connections that have not yet
+sent a complete head is limited: beyond it, the oldest one is aborted. A client that has the token
+sends it at once, and is not affected.
 """
 
 import asyncio
@@ -13,48 +13,48 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 PATIENCE_S = 5.0
-"""From the begin of a connection, or from the last answer, to the whole head of a request."""
+"""From the begin of a connection, or from the last answer, to the complete head of a request."""
 
 
-MAX_STRANGERS = 256
-"""Connections at one time of which no whole head has come yet."""
+MAX_UNAUTHENTICATED = 256
+"""Concurrent connections without a complete head."""
 
 
 class Connection(H11Protocol):
-    """One connection; it is cut where no request comes."""
+    """One connection; it is aborted if no request comes in time."""
 
-    _strangers: ClassVar[dict["Connection", None]] = {}
+    _unauthenticated: ClassVar[dict["Connection", None]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*args, **kwargs)
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Begin to wait."""
+        """Start the deadline."""
         super().connection_made(transport)
-        self._strangers[self] = None
-        if len(self._strangers) > MAX_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        self._unauthenticated[self] = None
+        if len(self._unauthenticated) > MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.transport.abort()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a part of a head gains no time."""
+        """Process data; a partial head does not extend the deadline."""
         super().data_received(data)
         if self.cycle is not None:
-            # The head is there: the request is refused now, or it is by who knows the token.
-            self._strangers.pop(self, None)
+            # The head is complete: the request is refused now, or has the token.
+            self._unauthenticated.pop(self, None)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Start the deadline of the next request."""
         super().on_response_complete()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._strangers.pop(self, None)
+        """Stop the deadline."""
+        self._unauthenticated.pop(self, None)
         super().connection_lost(exc)
         self._stop()
 
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
         if is_answering or self.transport.is_closing():
             self._stop()
         elif self._timer is None:
-            # Not closed: that would wait for a client to read what it was answered.
+            # Not closed: that would wait until the client has read its answer.
             self._timer = self.loop.call_later(PATIENCE_S, self.transport.abort)
 
     def _stop(self) -> None:

@@ -1,12 +1,11 @@
 """
-Streamable HTTP: the same server for clients that cannot start us.
+Streamable HTTP: the same server for clients that cannot start it.
 
-Whoever can open a socket is not trusted. A request needs the token before its body is
-read; it needs a Host header that names us, so that no web page reaches us through a
-name that it points at us; one that names an Origin is refused unless that is ourselves,
-and nothing is ever said that would let a page of another origin read an answer. Who is
-refused, or asks for nothing, keeps no connection. How many requests are answered at one time is
-limited for those that know the token, so that nobody else takes their places.
+No client is trusted by its connection alone. A request needs the token before its body is read. It
+needs a Host header that names this server, so that no web page reaches it by a DNS name that points
+here. An Origin other than this server is refused, and no CORS header allows a foreign page to read
+an answer. Refused and idle clients keep no connection. The number of concurrent requests is limited
+after the token check, so that no client without the token takes up that number.
 """
 
 import ipaddress
@@ -32,16 +31,16 @@ _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _BACKLOG = 64
 _MAX_REQUESTS = 64
 _GRACE_S = 5
-# Who is refused keeps no connection.
+# A refused client keeps no connection.
 _CLOSE = {"Connection": "close"}
 
 
 class HttpError(OtelGpuError):
-    """The address cannot be listened on."""
+    """Listening on the address failed."""
 
 
 class Address(NamedTuple):
-    """Where to listen; ``port`` 0: any that is free."""
+    """Address of the listener; ``port`` 0: any free one."""
 
     host: str
     port: int
@@ -58,7 +57,7 @@ class Address(NamedTuple):
 
     @property
     def in_url(self) -> str:
-        """The host as a URL has it."""
+        """The host in URL syntax."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     def _is(self, kind: str) -> bool:
@@ -69,7 +68,9 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, default: Address) -> Address:
-    """Read ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``, or raise."""
+    """
+    Parse ``HOST:PORT``, ``HOST``, ``:PORT``, ``PORT`` or ``[IPv6]:PORT``; HttpError: none of these.
+    """
     try:
         parts = urlsplit(f"//:{text}" if text.isdigit() else f"//{text}")
         port = parts.port
@@ -79,13 +80,13 @@ def parse_address(text: str, default: Address) -> Address:
 
 
 def listen(address: Address) -> socket.socket:
-    """Return a socket that listens; ``HttpError`` where the address is taken or not ours."""
+    """Return a listening socket; ``HttpError``: the address is in use or not of this host."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise HttpError(
-            f"{address.in_url}:{address.port}: cannot be listened on: {error.strerror or error}",
+            f"{address.in_url}:{address.port}: cannot listen: {error.strerror or error}",
             hint="choose another port, or 0 for any",
         ) from error
 
@@ -95,8 +96,8 @@ def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
     names = {address.in_url, *(_LOOPBACK_NAMES if address.is_loopback else ())}
     hosts = [f"{name}:{address.port}" for name in sorted(names)]
     origins = [f"http://{host}" for host in hosts]
-    # Behind an address that stands for all of them, every name may be ours. No page can
-    # use that: it does not know the token, and its Origin is none of these.
+    # For the wildcard address every Host is allowed. No foreign page can use that: it lacks the
+    # token, and its Origin is refused.
     is_any = address.is_any
     app = server.streamable_http_app(
         streamable_http_path=PATH,
@@ -107,11 +108,11 @@ def make_app(server: Server[Any], address: Address, token: str) -> ASGIApp:
             enable_dns_rebinding_protection=not is_any, allowed_hosts=hosts, allowed_origins=origins
         ),
     )
-    return _Guard(app, token, origins)
+    return _TokenCheck(app, token, origins)
 
 
-class _Guard:
-    """Lets through who knows the token, and no page of another origin."""
+class _TokenCheck:
+    """Lets requests with the token through, and none from pages of other origins."""
 
     def __init__(self, app: ASGIApp, token: str, origins: list[str]) -> None:
         self._app = app
@@ -123,7 +124,7 @@ class _Guard:
         refusal = self._refuse(Headers(scope=scope)) if scope["type"] == "http" else None
         if refusal or scope["type"] == "lifespan":
             await (refusal or self._app)(scope, receive, send)
-        # Of what is neither, there is nothing to answer.
+        # Other scopes, such as websockets, get no answer.
         elif scope["type"] == "http":
             self._requests += 1
             try:
@@ -136,7 +137,7 @@ class _Guard:
             return PlainTextResponse("foreign Origin", 403, _CLOSE)
         if not is_authorized(headers.get("authorization", ""), self._token):
             challenge = {"WWW-Authenticate": 'Bearer realm="otel-gpu"'}
-            return PlainTextResponse("the token is needed", 401, _CLOSE | challenge)
+            return PlainTextResponse("a token is required", 401, _CLOSE | challenge)
         if self._requests >= _MAX_REQUESTS:
             return PlainTextResponse("too many requests at one time", 503, _CLOSE)
         return None
@@ -146,9 +147,9 @@ def serve_http(app: ASGIApp, listener: socket.socket) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
-        # Whatever else is installed: the other one has no limit for the size of a head.
+        # Fixed: uvicorn's alternative has no limit for the size of a head.
         http=Connection,
-        # Otherwise strangers could fill the operator's log.
+        # Otherwise unauthenticated clients could fill the operator's log.
         log_level="error",
         log_config=None,
         access_log=False,

@@ -1,4 +1,4 @@
-"""The server: the tools and the prompt, as the protocol has them."""
+"""The MCP server: tools and prompt."""
 
 import logging
 import traceback
@@ -30,7 +30,7 @@ from mcp_types import Tool as ToolDescription
 from otel_gpu import __version__
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.mcp import instructions
-from otel_gpu.mcp.answers import inert, present, to_json
+from otel_gpu.mcp.answers import present, sanitize, to_json
 from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tools import TOOLS
 from otel_gpu.mcp.tools.sql import run_sql
@@ -42,7 +42,7 @@ _MAX_QUERIES = 16
 
 _logger = logging.getLogger(__name__)
 _BY_NAME = {tool.name: tool for tool in TOOLS}
-# Not destructive and about nothing but the capture: a client need not ask its user.
+# Not destructive, and limited to the capture: a client need not ask its user.
 _READS = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
@@ -50,8 +50,8 @@ _READS = ToolAnnotations(
 
 def make_server(capture: ServedCapture) -> Server[Any]:
     """Return a server that answers about one capture."""
-    # Answers are made one at a time: each may take all of a core. A question in SQL is the client's
-    # own, with a limit in time, and keeps no other waiting.
+    # Answers are made one at a time: each can take all of a core. An SQL query has a time limit of
+    # its own, and does not delay other answers.
     one, several = anyio.CapacityLimiter(1), anyio.CapacityLimiter(_MAX_QUERIES)
     tools = [
         ToolDescription(
@@ -78,7 +78,7 @@ def make_server(capture: ServedCapture) -> Server[Any]:
 
     async def get_prompt(_: object, params: GetPromptRequestParams) -> GetPromptResult:
         if params.name != instructions.PROMPT_NAME:
-            raise MCPError(INVALID_PARAMS, f"there is no prompt {inert(params.name, _SHOWN)!r}")
+            raise MCPError(INVALID_PARAMS, f"there is no prompt {sanitize(params.name, _SHOWN)!r}")
         text = instructions.investigation((params.arguments or {}).get("question", ""))
         message = PromptMessage(role="user", content=TextContent(text=text))
         return GetPromptResult(description=instructions.PROMPT_TEXT, messages=[message])
@@ -96,8 +96,8 @@ def make_server(capture: ServedCapture) -> Server[Any]:
 
 
 def answer(capture: ServedCapture, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return what a tool says, and whether that is an error; no error ends the server."""
-    shown_name = inert(name, _SHOWN)
+    """Return a tool's answer, and whether it is an error; no error ends the server."""
+    shown_name = sanitize(name, _SHOWN)
     if name not in _BY_NAME:
         known = ", ".join(_BY_NAME)
         unknown = {"error": f"there is no tool {shown_name!r}", "hint": f"there are: {known}"}
@@ -107,10 +107,10 @@ def answer(capture: ServedCapture, name: str, arguments: Mapping[str, Any]) -> t
     except OtelGpuError as error:
         return to_json(present(error=str(error), hint=error.hint)), True
     except Exception:  # noqa: BLE001 -- our bug, which costs this answer only
-        # Not as an exception, which is written as it is: traced names can be in it.
-        lines = map(inert, traceback.format_exc().splitlines())
+        # Not logged as an exception, which would write traced names unsanitized.
+        lines = map(sanitize, traceback.format_exc().splitlines())
         _logger.error("%s failed:\n%s", shown_name, "\n".join(lines))  # noqa: TRY400 -- see above
-        return to_json({"error": "this answer failed; the server's log says why"}), True
+        return to_json({"error": "this answer failed; see the server's log"}), True
 
 
 async def serve_stdio(server: Server[Any]) -> None:

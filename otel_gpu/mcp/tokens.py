@@ -1,4 +1,4 @@
-"""The token that a client on the network has to know."""
+"""The token of network clients."""
 
 import hmac
 import os
@@ -20,11 +20,11 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class TokenError(OtelGpuError):
-    """There is no token, or it protects nothing."""
+    """The token is missing or too weak."""
 
 
 def find_token(file: Path | None, environ: Mapping[str, str]) -> str | None:
-    """Return the token that the operator chose, if any; ``TokenError`` for a bad one."""
+    """Return the operator's token, None without one; ``TokenError``: it is bad."""
     if file is not None:
         return _check(_read(file), str(file))
     if VARIABLE in environ:
@@ -33,12 +33,12 @@ def find_token(file: Path | None, environ: Mapping[str, str]) -> str | None:
 
 
 def new_token() -> str:
-    """Return a token that cannot be guessed."""
+    """Return a random token."""
     return secrets.token_urlsafe(_BYTES)
 
 
 def is_authorized(header: str, token: str) -> bool:
-    """Say whether an ``Authorization`` header holds the token; takes as long for any."""
+    """Return whether an ``Authorization`` header has the token, in constant time."""
     if header[: len(_SCHEME)].lower() != _SCHEME:
         return False
     given = header[len(_SCHEME) :].strip()
@@ -47,7 +47,7 @@ def is_authorized(header: str, token: str) -> bool:
 
 def _read(file: Path) -> str:
     try:
-        # A named pipe must not keep us waiting.
+        # A named pipe would block.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise TokenError(f"{file}: cannot be read: {error.strerror}", hint=_HINT) from error
@@ -56,7 +56,7 @@ def _read(file: Path) -> str:
         if not stat.S_ISREG(found.st_mode):
             raise TokenError(f"{file}: is not a file", hint=_HINT)
         if found.st_mode & _OTHERS:
-            used = f"{file}: others may use it (mode {stat.S_IMODE(found.st_mode):04o})"
+            used = f"{file}: other users have access (mode {stat.S_IMODE(found.st_mode):04o})"
             raise TokenError(used, hint=f"chmod 600 {file}")
         if found.st_uid not in (0, os.geteuid()):
             raise TokenError(f"{file}: belongs to another user", hint="make a file of your own")
@@ -69,7 +69,7 @@ def _check(text: str, where: str) -> str:
     token = text.strip()
     if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise TokenError(
-            f"{where}: holds no token: at least {MIN_LENGTH} letters, digits and signs in ASCII",
+            f"{where}: not a token: it needs at least {MIN_LENGTH} printable ASCII characters without spaces",
             hint="python3 -c 'import secrets; print(secrets.token_urlsafe())' makes one",
         )
     return token

@@ -1,4 +1,4 @@
-"""What a tool is, and what several tools say in the same way."""
+"""The tool type, and parts that several answers share."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import create_model
 
-from otel_gpu.mcp.answers import Listing, inert, micros, name_of
+from otel_gpu.mcp.answers import Listing, micros, name_of, sanitize
 from otel_gpu.mcp.arguments import Arguments, Question, read_arguments
 from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.report.document import Document, Program
@@ -17,10 +17,10 @@ Answer = Mapping[str, Any]
 
 class Tool(NamedTuple):
     """
-    Something that can be asked.
+    A tool of the server.
 
-    ``description`` is for the assistant: what is answered, and in what units. ``function`` takes
-    the capture and what the arguments hold, and raises ``OtelGpuError`` where it cannot answer.
+    ``description`` is for the assistant: the answer's content and units. ``function`` takes the
+    capture and the arguments; ``OtelGpuError``: it cannot answer.
     """
 
     name: str
@@ -30,28 +30,28 @@ class Tool(NamedTuple):
     function: Callable[..., Answer]
 
     def answer(self, capture: ServedCapture, given: Mapping[str, Any]) -> Answer:
-        """Check what was given, and answer."""
+        """Validate the arguments, and answer."""
         asked: Any = read_arguments(self.arguments, given)
         wanted = inspect.signature(self.function).parameters
         named: dict[str, Any] = {"capture": capture, "asked": asked}
-        if "study" in wanted:
-            named["study"] = capture.study(asked)
+        if "served" in wanted:
+            named["served"] = capture.examine(asked)
         own = {name: named[name] if name in named else getattr(asked, name) for name in wanted}
         found = self.function(**own)
-        return {**about(named["study"].document), **found} if "study" in wanted else found
+        return {**about(named["served"].document), **found} if "served" in wanted else found
 
 
 def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
     """
     Make a tool of a typed function: its name, docstring and parameters are the tool's.
 
-    One with a parameter ``asked`` or ``study`` also takes a window and processes; one with
-    ``study`` is about their document, and says so.
+    One with a parameter ``asked`` or ``served`` also takes a window and processes; an answer of one
+    with ``served`` starts with the source and window.
     """
 
     def make(function: Callable[..., Answer]) -> Tool:
         parameters = dict(inspect.signature(function).parameters)
-        given = [parameters.pop(name, None) for name in ("capture", "asked", "study")]
+        given = [parameters.pop(name, None) for name in ("capture", "asked", "served")]
         fields: dict[str, Any] = {n: (p.annotation, p.default) for n, p in parameters.items()}
         base = Question if given[1] or given[2] else Arguments
         arguments = create_model(function.__name__, __base__=base, **fields)
@@ -61,11 +61,11 @@ def tool(title: str) -> Callable[[Callable[..., Answer]], Tool]:
     return make
 
 
-def noun(row: Any, fields: str, **own: Callable[[Any], object]) -> dict[str, Any]:  # noqa: ANN401
+def fields_of(row: Any, fields: str, **own: Callable[[Any], object]) -> dict[str, Any]:  # noqa: ANN401
     """
-    Return fields of a noun; those that it does not have are in ``own``.
+    Return named fields of a row; those that are not its attributes are in ``own``.
 
-    ``…_us`` is what it has in nanoseconds; ``pid`` and ``service`` are of its process.
+    ``…_us`` reads an attribute in nanoseconds; ``pid`` and ``service`` are those of its process.
     """
     return {name: _value(row, name, own.get(name)) for name in fields.split()}
 
@@ -76,9 +76,9 @@ def table(
     limit: int | None = None,
     **own: Callable[[Any], object],
 ) -> Listing:
-    """Return nouns as rows with one value for each field; no more than the limit."""
+    """Return rows with one value for each field; at most ``limit``."""
     names = tuple(fields.split())
-    shown = [[*noun(row, fields, **own).values()] for row in rows[:limit]]
+    shown = [[*fields_of(row, fields, **own).values()] for row in rows[:limit]]
     return Listing(shown, names, len(rows) - len(shown))
 
 
@@ -97,9 +97,9 @@ def _value(row: Any, name: str, own: Callable[[Any], object] | None) -> object: 
 
 
 def about(document: Document) -> dict[str, Any]:
-    """Return what an answer is about: the first part of it."""
+    """Return the source and window of an answer: its first part."""
     return {
-        "source": inert(document.source),
+        "source": sanitize(document.source),
         "window": {
             "from_utc": format_time(document.start_unix_ns),
             "start_unix_ns": document.start_unix_ns,
@@ -109,15 +109,15 @@ def about(document: Document) -> dict[str, Any]:
 
 
 def service(process: Program) -> str:
-    """Return the name of a process in backends."""
+    """Return a process's service name."""
     return name_of(service_of(process))
 
 
 def since(unix_ns: int, document: Document) -> float | int | None:
-    """Return how long after the beginning of a window something was, in microseconds."""
+    """Return the microseconds from the beginning of the window."""
     return micros(unix_ns - document.start_unix_ns)
 
 
 def share(part: float) -> float:
-    """Return a share of 1, with as many digits as mean something."""
+    """Return a share of 1, rounded to significant digits."""
     return round(part, 4)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from otel_gpu import cli
-from otel_gpu.mcp.connections import MAX_STRANGERS
+from otel_gpu.mcp.connections import MAX_UNAUTHENTICATED
 from tests.mcp.clients import (
     TOKEN,
     ask,
@@ -112,7 +112,7 @@ def test_who_does_not_know_the_token_learns_nothing(url, authorization):
 
     status, told, body = request(url, headers)
 
-    assert (status, body) == (401, b"the token is needed")
+    assert (status, body) == (401, b"a token is required")
     assert told["www-authenticate"].startswith("Bearer")
 
 
@@ -159,7 +159,7 @@ def test_who_asks_for_nothing_keeps_nobody_out(recording_url, token):
     address = urlsplit(recording_url).hostname, urlsplit(recording_url).port
     with ExitStack() as stack:
         idle = []
-        for number in range(MAX_STRANGERS + 67):
+        for number in range(MAX_UNAUTHENTICATED + 67):
             idle.append(stack.enter_context(socket.create_connection(address, 60)))
             with suppress(ConnectionError):
                 idle[-1].sendall(head[: number % len(head)])
@@ -309,7 +309,7 @@ def test_a_token_can_be_in_a_file(tmp_path):
             "0.0.0.0 can be reached from elsewhere, so a token has to be chosen",
         ),
         (("--http", "127.0.0.1:99999"), "'127.0.0.1:99999' is not an address"),
-        (("--http", "203.0.113.1:0"), "cannot be listened on"),
+        (("--http", "203.0.113.1:0"), "cannot listen"),
         (("--token-file", "token"), "--token-file needs --http"),
         (("--http", "--token-file", "no-such-file"), "no-such-file: cannot be read"),
     ],

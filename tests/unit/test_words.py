@@ -82,7 +82,6 @@ PENDING_TEXTS = frozenset(
             "importers",
         ),
         *(
-            "mcp",
             "recorder",
             "report",
             "stacks",
@@ -91,7 +90,7 @@ PENDING_TEXTS = frozenset(
         ),
     }
 )
-PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation"}
+PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation", "mcp"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 

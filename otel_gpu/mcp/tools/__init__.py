@@ -1,4 +1,4 @@
-"""The tools, by what is asked about."""
+"""The tools, by topic."""
 
 from otel_gpu.mcp.tool import Tool
 from otel_gpu.mcp.tools.chains import get_causal_chains, get_timeline

@@ -1,4 +1,4 @@
-"""What was slow and whose doing that was, and the moment itself."""
+"""``get_causal_chains``: slow calls and their causes; ``get_timeline``: the events of a window."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
+from otel_gpu.mcp.answers import Listing, first_of, micros, name_of, present, sanitize
 from otel_gpu.mcp.arguments import LAST_ID, Question, rows
 from otel_gpu.mcp.captures import ServedCapture, ServedDocument
 from otel_gpu.mcp.code_locations import code_of, lines_of
-from otel_gpu.mcp.tool import Answer, noun, service, share, since, tool
+from otel_gpu.mcp.tool import Answer, fields_of, service, share, since, tool
 from otel_gpu.report.causes import (
     CauseStep,
     Interval,
@@ -44,16 +44,16 @@ _MAX_LISTED = 10
 _MAX_INTERVALS = 60
 _MAX_FUNCTIONS = 4
 _NS_PER_US = 1_000
-# Around the worst effect, this part of it is shown before and after.
+# The part of the worst effect's duration that is shown before and after it.
 _AROUND = 5
-_WORST = "around an example of the worst incident, since no window was named"
-_NAMED = "as named by from and to"
+_WORST = "around an example of the worst incident, since no window was given"
+_NAMED = "as given by from and to"
 _WHOLE = "all, since nothing slow was found"
 
 
 @tool("Incidents and causal chains")
 def get_causal_chains(
-    study: ServedDocument,
+    served: ServedDocument,
     id: Annotated[  # noqa: A002 -- as the argument is called
         str, Field(max_length=200, description="One incident or chain, in full.")
     ] = "",
@@ -63,18 +63,18 @@ def get_causal_chains(
     limit: Annotated[int, rows(50, "incidents, and chains")] = 5,
 ) -> Answer:
     """
-    What was slow, hung or failed, and why: incidents (effects of the same causes; chronic: a cause
-    that takes much of all the time, usual or not) with lost time, causes, who did it, advice; and
-    the worst single effects. A cause's share is of the effect's duration (of a chronic one, of the
-    time of the threads that feed the GPU) and is measured by intervals of the same thread, or of the thread that it waited for
-    (of_which). What no cause accounts for is unexplained. Evidence ids name intervals: give a
-    chain's id to see them, with span ids. code is the line of the program's own code, where that
-    is known: of an effect where it was called, of a cause where its thread was for most of it;
-    stack_id is for get_stacks. lines: where a thread worked, or a culprit that had the CPU, by share
-    of on-CPU samples; times are measured, and not by samples. work is known by the frames. at_us is relative to the window; in a chain's intervals it is
-    relative to the effect.
+    What was slow, hung or failed, and why. incidents: effects with the same causes, with lost time,
+    causes, culprits and advice; a chronic one is a cause that takes much of the whole time, unusual
+    or not. worst_chains: the worst single effects. A cause's share is of the effect's duration (of
+    a chronic one: of the launching threads' time). It is measured by intervals of the same thread,
+    or of the thread that it waited for (of_which). The rest is unexplained. Evidence ids name
+    intervals: give a chain's id to see them, with span ids. code is the line of the program's own
+    code, if known: for an effect the line of the call, for a cause the line where its thread spent
+    most of it; stack_id is for get_stacks. lines: where a thread worked, or a culprit that had the
+    CPU, by share of on-CPU samples; times are measured, not sampled. work is what the frames show.
+    at_us is relative to the window; in a chain's intervals it is relative to the effect.
     """
-    document = study.document
+    document = served.document
     if id:
         return _in_full(document, id)
     incidents = [one for one in document.incidents if severity in (None, one.severity)]
@@ -105,12 +105,12 @@ def _in_full(document: Document, wanted: str) -> dict[str, Any]:
 
 def _incident(incident: Incident, document: Document) -> dict[str, Any]:
     kinds = Counter((chain.effect.kind, chain.effect.api) for chain in incident.chains)
-    services = {image.pid: image for image in incident.processes}
+    services = {program.pid: program for program in incident.processes}
     return {
-        **noun(incident, "id severity severity_reason chronic"),
+        **fields_of(incident, "id severity severity_reason chronic"),
         "services": [
-            {"pid": pid, "service": service(image)}
-            for pid, image in sorted(services.items())[:_MAX_LISTED]
+            {"pid": pid, "service": service(program)}
+            for pid, program in sorted(services.items())[:_MAX_LISTED]
         ],
         "at_us": since(incident.start_unix_ns, document),
         "until_us": since(incident.end_unix_ns, document),
@@ -122,7 +122,7 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
         ][:_MAX_LISTED],
         **_causes(incident.causes, incident.processes[0].pid if incident.processes else 0),
         "unexplained_us": micros(incident.unexplained_ns),
-        "advice": [inert(text) for text in incident.advice],
+        "advice": [sanitize(text) for text in incident.advice],
         "chain_ids": first_of([chain.id for chain in incident.chains], _MAX_LISTED),
         **present(example_ids=[chain.id for chain in incident.examples]),
     }
@@ -131,8 +131,8 @@ def _incident(incident: Incident, document: Document) -> dict[str, Any]:
 def _chain(chain: Chain, document: Document) -> dict[str, Any]:
     effect = chain.effect
     return {
-        **noun(chain, "id severity"),
-        "effect": noun(
+        **fields_of(chain, "id severity"),
+        "effect": fields_of(
             effect,
             "kind api pid service tid thread at_us start_unix_ns duration_us more_than_usual_us "
             "trace_id span_id",
@@ -150,12 +150,12 @@ def _chain(chain: Chain, document: Document) -> dict[str, Any]:
 
 
 def _causes(
-    causes: Sequence[Cause], pid: int, shown_above: CallStack | None = None
+    causes: Sequence[Cause], pid: int, stack_above: CallStack | None = None
 ) -> dict[str, Any]:
     def write(step: CauseStep, inner: list[dict[str, Any]]) -> dict[str, Any]:
         cause = step.cause
         ids = [evidence.id for evidence in cause.evidence]
-        shown = noun(
+        shown = fields_of(
             cause,
             "kind time_us share by evidence",
             share=lambda cause: share(cause.share),
@@ -168,8 +168,8 @@ def _causes(
             collective=_collective_of(cause),
             more_evidence=max(0, len(ids) - _MAX_EVIDENCE),
         )
-        # Where the effect was is said of it, and once.
-        code = code_of(_unless(shown_above, stack_of_cause(cause)))
+        # The effect already has its code, so a cause with the same stack does not repeat it.
+        code = code_of(_unless(stack_above, stack_of_cause(cause)))
         code |= lines_of(cause.lines)
         return shown | more | code | (_first("of_which", inner) if inner else {})
 
@@ -181,8 +181,8 @@ def _first(name: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: causes[:_MAX_CAUSES]} | more
 
 
-def _unless(shown_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
-    return None if stack and shown_above and stack.id == shown_above.id else stack
+def _unless(stack_above: CallStack | None, stack: CallStack | None) -> CallStack | None:
+    return None if stack and stack_above and stack.id == stack_above.id else stack
 
 
 def _interval(interval: Interval, chain: Chain) -> dict[str, Any]:
@@ -210,37 +210,37 @@ def get_timeline(
     limit: Annotated[int, rows(500, "rows")] = 60,
 ) -> Answer:
     """
-    What threads did in a window, to the microsecond: calls, gaps between calls, time blocked and
-    in run queues (with who had the CPU and who ended the wait), forks, exits. In order of time;
-    of more than fit, the longest. Without from and to: an example of the worst incident. Only
-    what was kept one by one can be shown, which is not every call. kernel_functions are innermost
-    first.
+    What threads did in a window, to the microsecond: calls, gaps between calls, time blocked and in
+    run queues (with the thread that had the CPU, and the one that ended the wait), forks, exits.
+    Rows are in order of time; if there are too many, the longest are kept. Without from and to: an
+    example of the worst incident. It shows only what was recorded individually, which is not every
+    call. kernel_functions are innermost first.
     """
     if asked.begin or asked.end:
         window, chosen = capture.resolve(asked), _NAMED
     else:
-        window, chosen = _around_worst(capture.study(asked).document)
-    moments = WindowDetail(
+        window, chosen = _around_worst(capture.examine(asked).document)
+    events = WindowDetail(
         window, pids=asked.pids, tid=tid or None, least_ns=round(min_us * _NS_PER_US), limit=limit
     )
-    capture.play(window, [moments])
-    shown = moments.in_order()
+    capture.play(window, [events])
+    shown = events.in_order()
     first = shown[0].interval.start_unix_ns if shown else 0
     origin_unix_ns = first if window.start_unix_ns is None else window.start_unix_ns
     end_unix_ns = window.end_unix_ns
     return {
-        "source": inert(str(capture.path)),
+        "source": sanitize(str(capture.path)),
         "window": {
             "from_utc": format_time(origin_unix_ns),
             "start_unix_ns": origin_unix_ns,
             "length_us": None if end_unix_ns is None else micros(end_unix_ns - origin_unix_ns),
             "chosen": chosen,
         },
-        "found": dict(sorted(moments.counts.items())),
+        "found": dict(sorted(events.counts.items())),
         "moments": Listing(
-            [_moment(moment, origin_unix_ns) for moment in shown], more=moments.left_out()
+            [_event(event, origin_unix_ns) for event in shown], more=events.left_out()
         ),
-        "note": "" if shown else "Nothing that was kept one by one lies in this window.",
+        "note": "" if shown else "Nothing in this window was recorded individually.",
     }
 
 
@@ -254,29 +254,29 @@ def _around_worst(document: Document) -> tuple[Window, str]:
     return Window(effect.start_unix_ns - around_ns, end_unix_ns + around_ns), _WORST
 
 
-def _moment(moment: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
-    interval, pid = moment.interval, moment.process.pid
-    shown = noun(
-        moment,
+def _event(event: WindowEvent, origin_unix_ns: int) -> dict[str, Any]:
+    interval, pid = event.interval, event.process.pid
+    shown = fields_of(
+        event,
         "at_us for_us kind what pid tid thread id",
         at_us=lambda _: micros(interval.start_unix_ns - origin_unix_ns),
-        for_us=lambda _: micros(moment.length_ns),
+        for_us=lambda _: micros(event.length_ns),
         kind=lambda _: interval.kind,
-        thread=lambda _: moment.comm,
+        thread=lambda _: event.comm,
         id=lambda _: interval.id,
     )
     had_the_cpu = interval.culprit if interval.kind == "run_queue" else None
     shown |= present(
         span_id=interval.span_id.hex(),
-        bytes=moment.size_bytes,
-        error=moment.error,
+        bytes=event.size_bytes,
+        error=event.error,
         had_the_cpu=_thread_of(had_the_cpu, pid),
     )
     return shown | _end_of_wait(interval, pid, interval.stack)
 
 
 def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
-    # Whether it belongs to the process that it cost time is said too.
+    # Also shows whether it belongs to the process that lost the time.
     if thread is None:
         return None
     shown = {"thread": name_of(thread.comm), "pid": thread.pid, "tid": thread.tid}
@@ -284,8 +284,8 @@ def _thread_of(thread: Culprit | None, pid: int) -> dict[str, Any] | None:
 
 
 def _collective_of(cause: Cause) -> str:
-    """Return what ranks waited for, and who did not call it; empty: it is no such wait."""
-    return inert(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
+    """The ranks' collective and the ranks that did not call it; empty: not such a wait."""
+    return sanitize(cause.resource.name) if cause.kind in COLLECTIVE and cause.resource else ""
 
 
 def _end_of_wait(evidence: Evidence, pid: int, stack: CallStack | None) -> dict[str, Any]:

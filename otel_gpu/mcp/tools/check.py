@@ -1,13 +1,13 @@
-"""How far a capture can be trusted, and who was watched."""
+"""``get_check``: how far a capture can be trusted; ``get_processes``: the watched processes."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from otel_gpu.mcp.answers import first_of, inert, micros, name_of
+from otel_gpu.mcp.answers import first_of, micros, name_of, sanitize
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedCapture, ServedDocument
-from otel_gpu.mcp.tool import Answer, noun, since, tool
+from otel_gpu.mcp.tool import Answer, fields_of, since, tool
 from otel_gpu.report.document import Document, ProcessKey, ProcessReport, key_of
 from otel_gpu.report.health import Health
 from otel_gpu.report.render.text.tables import load_lines
@@ -19,37 +19,37 @@ _COMMAND = 300
 
 
 @tool("Health of the capture")
-def get_check(capture: ServedCapture, study: ServedDocument) -> Answer:
+def get_check(capture: ServedCapture, served: ServedDocument) -> Answer:
     """
-    How far the capture can be trusted, to be read first: what was lost, what is not known, how
-    many calls were counted and how many kept one by one, which libraries carry probes, what the
+    How far the capture can be trusted; read this first. What was lost, what is not known, how many
+    calls were counted and how many recorded individually, which libraries have probes, what the
     agent itself cost, and the load of the host, which is context and never a cause.
     """
-    document, health = study.document, study.health
+    document, health = served.document, served.health
     return {
         "kind": capture.kind,
-        # Who counted no losses does not know of any.
+        # Without counters of losses the answer is unknown.
         "nothing_was_lost": False
-        if document.losses or study.error
+        if document.losses or served.error
         else bool(health.counters) or None,
         "losses": dict(document.losses),
-        "damaged": inert(study.error),
-        "not_known": first_of(_not_known(study), _MAX_NOTES),
+        "damaged": sanitize(served.error),
+        "not_known": first_of(_not_known(served), _MAX_NOTES),
         "covered": _covered(document, health),
         "probes": first_of(list(map(_library, health.probes.values())), _SHOWN, _PROBES),
         "capture": _made(health.capture),
         "agent": _agent(health),
-        "host": list(map(inert, load_lines(document.load)[:_SHOWN])) if document.load else [],
+        "host": list(map(sanitize, load_lines(document.load)[:_SHOWN])) if document.load else [],
     }
 
 
-def _not_known(study: ServedDocument) -> list[str]:
-    notes = [*study.document.notes]
-    if study.health.is_foreign:
-        notes.append("The capture was made by another tool: what that lost is not known.")
-    elif not study.health.counters:
-        notes.append("The counters of losses were never read: what was lost is not known.")
-    return [inert(note) for note in notes]
+def _not_known(served: ServedDocument) -> list[str]:
+    notes = [*served.document.notes]
+    if served.health.is_foreign:
+        notes.append("Another tool made the capture: its losses are not known.")
+    elif not served.health.counters:
+        notes.append("The counters of losses were never read: losses are not known.")
+    return [sanitize(note) for note in notes]
 
 
 def _covered(document: Document, health: Health) -> dict[str, Any]:
@@ -119,26 +119,26 @@ def _number(value: Any) -> int:  # noqa: ANN401 -- whatever JSON held
 
 @tool("Processes")
 def get_processes(
-    study: ServedDocument, limit: Annotated[int, rows(500, "processes")] = 50
+    served: ServedDocument, limit: Annotated[int, rows(500, "processes")] = 50
 ) -> Answer:
     """
-    Which processes were watched, those with most CUDA calls first: name, command line, container,
-    number of calls, time lost, verdict. A process that makes no calls (a data loader's worker) is
-    listed where it was followed. began_us is relative to the window, null where it is not known.
-    lost_us is what slow calls and gaps took beyond what is usual, explained or not.
+    The watched processes, those with most CUDA calls first: name, command line, container, number
+    of calls, lost time, verdict. A process without calls (a data loader's worker) is listed if it
+    was followed. began_us is relative to the window, null if not known. lost_us is what slow calls
+    and gaps took beyond their usual time, explained or not.
     """
-    document = study.document
+    document = served.document
     calls: Counter[ProcessKey] = Counter()
     lost_ns: Counter[ProcessKey] = Counter()
     for row in document.apis:
         calls[key_of(row.process)] += row.calls
-    for slot in document.slots:
-        if slot.process is not None:
-            lost_ns[key_of(slot.process)] += round(slot.lost_ns)
+    for bucket in document.slots:
+        if bucket.process is not None:
+            lost_ns[key_of(bucket.process)] += round(bucket.lost_ns)
     processes = {key_of(process.process): process for process in document.processes}
     shown = [
         {
-            **_identity(process, study),
+            **_identity(process, served),
             "calls": calls[key],
             "lost_us": micros(lost_ns[key]),
             "verdict": process.verdict,
@@ -148,15 +148,15 @@ def get_processes(
     return {"processes": first_of(shown, limit)}
 
 
-def _identity(process: ProcessReport, study: ServedDocument) -> dict[str, Any]:
-    health = study.health
-    # Another tool does not say when what it found running began.
+def _identity(process: ProcessReport, served: ServedDocument) -> dict[str, Any]:
+    health = served.health
+    # Another tool does not record when processes that were already running began.
     has_begun = not health.is_foreign or process.start_unix_ns > health.capture_unix_ns
     has_command = process.command != process.process.comm
     return {
-        **noun(process, "pid service"),
+        **fields_of(process, "pid service"),
         "thread": name_of(process.process.comm),
-        "command": inert(process.command, _COMMAND) if has_command else "",
-        "began_us": since(process.start_unix_ns, study.document) if has_begun else None,
+        "command": sanitize(process.command, _COMMAND) if has_command else "",
+        "began_us": since(process.start_unix_ns, served.document) if has_begun else None,
         **{name: name_of(value) for name, value in process.places.items()},
     }

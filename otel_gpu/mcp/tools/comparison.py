@@ -1,11 +1,11 @@
-"""``get_comparison``: two captures, or two windows of one: is it slower, and where."""
+"""``get_comparison``: two captures, or two windows of one: whether it is slower, and where."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from otel_gpu.mcp.answers import first_of, micros, name_of
-from otel_gpu.mcp.arguments import Moment, Question, rows
+from otel_gpu.mcp.arguments import Question, TimeText, rows
 from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tool import Answer, share, tool
 from otel_gpu.report.comparison.comparison import BYTES, Comparison, Delta, DeltaKind, Side
@@ -19,21 +19,21 @@ def get_comparison(
     capture: ServedCapture,
     asked: Question,
     before_from: Annotated[
-        Moment, Field(description="Compare with what happened from then on; as from.")
+        TimeText, Field(description="Start of the window to compare with; as from.")
     ] = "",
     before_to: Annotated[
-        Moment, Field(description="Compare with what happened before that; as from.")
+        TimeText, Field(description="End of the window to compare with; as from.")
     ] = "",
     limit: Annotated[int, rows(100, "rows of each kind")] = 8,
 ) -> Answer:
     """
-    Whether the capture (or its window from, to) is slower than what was before, by more than noise,
-    and where: compared with the baseline that the server was started with, or, with before_from and
-    before_to, with another window of this capture. Look at comparable and reasons first: if times
-    cannot be compared there is no verdict, and changes are of memory and of shares only. basis: what
-    times are per (step, window, CUDA call). change and noise are shares of before. changes, those
-    that changed most first, by kind: part (of a step, sums to the change), phase (of the device),
-    state (of threads), cause, kernel_kind, kernel, operation, line, memory, memory_line, memory_file, share.
+    Whether the capture (or its window from, to) is slower than before, by more than noise, and
+    where. It is compared with the server's baseline or, with before_from and before_to, with
+    another window of this capture. Check comparable and reasons first: if times cannot be compared
+    the answer has no verdict, and changes are only of memory and shares. basis: the unit that times refer
+    to (step, window, CUDA call). change and noise are shares of before. changes, the largest first,
+    by kind: part (of a step, sums to the change), phase (of the device), state (of threads), cause,
+    kernel_kind, kernel, operation, line, memory, memory_line, memory_file, share.
     """
     before = None
     if before_from or before_to:
@@ -84,7 +84,7 @@ def _row(delta: Delta) -> list[object]:
 
 
 def _without(reason: str, names: set[str]) -> str:
-    # A name that a program chose is never a part of a sentence here: both sides have them.
+    # A traced name is never part of a sentence here: both sides list their names.
     for name in sorted(names, key=lambda one: (-len(one), one)):
         reason = reason.replace(name, "that one") if name else reason
     return reason

@@ -1,4 +1,4 @@
-"""``get_device_time``: where the time of devices went, why they were idle, and what to do."""
+"""``get_device_time``: the time of devices, why they were idle, and what to do."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
+from otel_gpu.mcp.answers import Listing, first_of, micros, name_of, present, sanitize
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
-from otel_gpu.mcp.tool import Answer, noun, share, since, table, tool
+from otel_gpu.mcp.tool import Answer, fields_of, share, since, table, tool
 from otel_gpu.report.devices.types import DeviceReport
 from otel_gpu.report.document import Document
 from otel_gpu.report.render.fields import largest_first
@@ -18,7 +18,7 @@ from otel_gpu.report.wording.formats import short_function
 from otel_gpu.report.wording.short_names import short_names
 
 _MAX_ID = 20
-# Their lists shrink to make room, but not what is beside those.
+# Only their lists can be cut, so few of them are written.
 _MAX_DEVICES, _MAX_ADVICE, _MAX_GATES = 3, 12, 20
 _ALL = (
     "id source rank device model verdict window_us compute_us exposed_communication_us "
@@ -31,17 +31,17 @@ _STEP = (
     "id name at_us duration_us compute_us exposed_communication_us exposed_copy_us idle_us "
     "data_loader_us set_aside"
 )
-# Names that are words of ours, too: of operators of PyTorch, and of calls of CUDA.
+# Traced names that are also known words: operators of PyTorch, and calls of CUDA.
 _OURS = re.compile(r"(?:aten::|cuda|cu[A-Z]|hip)\w{1,60}")
 _NOTHING = (
-    "Nothing in this capture says what a device did: it saw the host's side. Serve a trace of "
-    "torch.profiler or an export of Nsight Systems, or a store that one was imported into."
+    "This capture has no device time: it saw the host's side. Serve a trace of "
+    "torch.profiler or an export of Nsight Systems, or a store with an imported one."
 )
 
 
 @tool("Device time")
 def get_device_time(
-    study: ServedDocument,
+    served: ServedDocument,
     device: Annotated[
         str, Field(max_length=_MAX_ID, description="Only the device with this id, in full.")
     ] = "",
@@ -49,20 +49,22 @@ def get_device_time(
 ) -> Answer:
     """
     What devices did, from a trace of torch.profiler or Nsight Systems: device time, which a capture
-    of CUDA calls does not have. devices: every one with where its window went (compute + exposed
-    communication + exposed copies + idle), and the verdict. in_full, of the first ones or of device:
-    idle_us by cause (data_loader, sync, allocator, host_op, python, launch_latency, ...), waits
-    (what the thread did that the device waited for), gaps (the longest), lost_us by what it was
-    lost to, steps, kinds of kernels, kernels, operations (own time), copies, launches, collectives;
-    cannot_say: what is wrong with the trace, and which figures are null for it. to_do: advice with
-    the share of the window that it can save at most, ids of what shows it, and how to check it;
-    "that one" stands for a name of the program, which the rows of those ids have. Times of kernels
-    add up to more than the window where streams overlap. null is not known.
+    of CUDA calls does not have. devices: each with the parts of its window (compute + exposed
+    communication + exposed copies + idle), and the verdict. in_full, of the first ones or of
+    device: idle_us by cause (data_loader, sync, allocator, host_op, python, launch_latency, ...),
+    waits (what the thread did while the device waited for it), gaps (the longest), lost_us by
+    reason, steps, kinds of kernels, kernels, operations (own time), copies, launches, collectives;
+    cannot_say: problems of the trace, and which figures are null because of them. to_do: advice
+    with the share of the window that it can save at most, the ids of its evidence, and how to check
+    it; "that one" stands for a name of the program, which the rows of those ids have. Times of
+    kernels add up to more than the window where streams overlap. null: not known.
     """
-    document = study.document
+    document = served.document
     found = [row for row in document.devices if device in ("", row.id)]
     if device and not found:
-        raise OtelGpuError(f"there is no device {inert(device, _MAX_ID)}", hint="devices has ids")
+        raise OtelGpuError(
+            f"there is no device {sanitize(device, _MAX_ID)}", hint="the list devices has the ids"
+        )
     shown = found[:_MAX_DEVICES]
     advice = [one for one in document.advice if not device or _is_of(one.evidence, device)]
     names = list(_names(found))
@@ -87,7 +89,7 @@ def get_device_time(
 def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]:
     return {
         "id": row.id,
-        "cannot_say": first_of(list(map(inert, row.gate)), _MAX_GATES),
+        "cannot_say": first_of(list(map(sanitize, row.gate)), _MAX_GATES),
         **{name: _share(getattr(row, name)) for name in _SHARES.split()},
         "lost_us": _times(row.lost),
         "idle_us": _times(row.idle),
@@ -109,10 +111,10 @@ def _device(row: DeviceReport, document: Document, limit: int) -> dict[str, Any]
         "kernels": _named(row.kernels, "id name kind times time_us longest_us", limit),
         "operations": table(row.operations, "id name shapes times host_us device_us", limit),
         "copies": table(row.copies, "way pageable times time_us bytes", limit),
-        "launches": noun(
+        "launches": fields_of(
             row.launches, "linked graphs median_delay_us early shorter most_queued full_queue_us"
         ),
-        "collectives": row.collectives and noun(row.collectives, "matched waited_us last"),
+        "collectives": row.collectives and fields_of(row.collectives, "matched waited_us last"),
     }
 
 
@@ -136,7 +138,7 @@ def _is_of(evidence: Iterable[str], device: str) -> bool:
 
 
 def _names(found: Iterable[DeviceReport]) -> Iterable[str]:
-    """Yield what a program called things, and may be in a sentence of advice."""
+    """The program's names that can be in a sentence of advice."""
     for row in found:
         yield row.source
         for wait in row.waits:
@@ -150,7 +152,7 @@ def _names(found: Iterable[DeviceReport]) -> Iterable[str]:
 
 
 def _without(text: str, names: Iterable[str]) -> str:
-    # A name that a program chose is never a part of a sentence here.
+    # A traced name is never part of a sentence here.
     for name in sorted({*names}, key=lambda one: (-len(one), one)):
         if name and not _OURS.fullmatch(name):
             text = text.replace(name, "that one")

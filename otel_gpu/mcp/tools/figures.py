@@ -1,4 +1,4 @@
-"""Figures of a window: calls, what bounds each process, and device memory."""
+"""Figures of a window: calls, time budgets and verdicts, and the balance of device memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from otel_gpu.mcp.answers import Listing, first_of, micros, name_of
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import lines_of
-from otel_gpu.mcp.tool import Answer, noun, service, share, since, table, tool
+from otel_gpu.mcp.tool import Answer, fields_of, service, share, since, table, tool
 from otel_gpu.report.document import Document, ProcessReport, Program, TimeBucket
 from otel_gpu.report.memory.memory_calls import ROLES
 from otel_gpu.report.render.fields import largest_first
@@ -28,17 +28,18 @@ _LEAST = 3
 
 @tool("Calls per API")
 def get_trace_stats(
-    study: ServedDocument, limit: Annotated[int, rows(500, "rows of APIs")] = 30
+    served: ServedDocument, limit: Annotated[int, rows(500, "rows of APIs")] = 30
 ) -> Answer:
     """
-    How a run went: for each process and CUDA API the number of calls and errors (exact, also of
-    calls that were not kept one by one), median, 99th percentile, maximum and sum of host time in
-    microseconds, and bytes; then the same over time, with a word for each phase. A launch returns
-    when the kernel is queued, so its time is never the kernel's. lost_us counts what has a cause;
-    over_time, also what has none, and it has no rows for the parts of the window that no capture
-    covers: no_capture names them by begin and end, and what happened there is not known.
+    How a run went. apis: for each process and CUDA API the number of calls and errors (exact,
+    including calls that were not recorded individually), median, 99th percentile, maximum and sum
+    of host time in microseconds, and bytes. over_time: the same over time, with a phase for each
+    row. A launch returns when the kernel is queued, so its time is never the kernel's. lost_us
+    counts only time with a known cause; over_time counts all lost time. Parts of the window without
+    a capture have no rows: no_capture lists their begin and end, and what happened there is not
+    known.
     """
-    document, health = study.document, study.health
+    document, health = served.document, served.health
     return {
         "calls": sum(row.calls for row in document.apis),
         "errors": sum(row.errors for row in document.apis),
@@ -53,13 +54,13 @@ def get_trace_stats(
         "over_time": table(
             document.slots_of(None),
             "at_us calls mean_us allocating_calls allocating_mean_us run_queue_us lost_us phase",
-            at_us=lambda slot: since(slot.start_unix_ns, document),
-            calls=lambda slot: round(slot.calls, 1),
-            mean_us=lambda slot: micros(slot.call_ns / slot.calls) if slot.calls else None,
-            allocating_calls=lambda slot: round(slot.allocate_calls, 1),
+            at_us=lambda bucket: since(bucket.start_unix_ns, document),
+            calls=lambda bucket: round(bucket.calls, 1),
+            mean_us=lambda bucket: micros(bucket.call_ns / bucket.calls) if bucket.calls else None,
+            allocating_calls=lambda bucket: round(bucket.allocate_calls, 1),
             allocating_mean_us=_allocating_mean_us,
-            run_queue_us=lambda slot: micros(slot.run_queue_ns),
-            phase=lambda slot: str(phase_of(slot)),
+            run_queue_us=lambda bucket: micros(bucket.run_queue_ns),
+            phase=lambda bucket: str(phase_of(bucket)),
         ),
         "no_capture": [
             [since(one.start_unix_ns or 0, document), since(one.end_unix_ns or 0, document)]
@@ -69,27 +70,30 @@ def get_trace_stats(
     }
 
 
-def _allocating_mean_us(slot: TimeBucket) -> float | None:
-    return micros(slot.allocate_ns / slot.allocate_calls) if slot.allocate_calls else None
+def _allocating_mean_us(bucket: TimeBucket) -> float | None:
+    return micros(bucket.allocate_ns / bucket.allocate_calls) if bucket.allocate_calls else None
 
 
 @tool("Time budget and verdict")
 def get_time_budget(
-    study: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 25
+    served: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 25
 ) -> Answer:
     """
-    Why the GPU is not busy. time_tree: all of the time of the threads that feed it, of the
-    processes with most of it; a row is a part of the one above it of less depth, share is of the
-    process's tree: depth 0 what they did, 1 for whom or what they waited, 2 what that one did
-    meanwhile, below work its lines, by share of on-CPU samples; their_command stands once. chronic: causes that take much of that time, usual or not. Then what bounds each
-    process (gpu-bound, data-bound, ...; cpu-bound: its own code ran, cpu-starved: another thread had its CPU; mixed: near a tie of the first two bounds): the shares that the verdict
-    compares, bounds: the classes that it names with who or what is behind most of each, its time by state, and the lines of the work behind the first; how long threads were off the CPU and for which reason, and which threads kept slow
-    calls and gaps waiting. by_thread is empty or other
-    where the name is not known. Time off the CPU of threads that make no calls is not a fault in
-    itself. in_calls is the time of all threads inside CUDA calls; it can be more than the window
-    where several call.
+    Why the GPU is not busy. time_tree: all time of the launching threads, of the processes with
+    most of it. A row is a part of the nearest row above it with less depth; share is of the
+    process's tree. Depth 0: what they did; 1: what, or which thread, they waited for; 2: what that thread did
+    in the same time; below work: its lines, by share of on-CPU samples. their_command is written
+    once. chronic: causes that take much of that time, unusual or not. verdicts: what bounds each
+    process (gpu-bound, data-bound, ...; cpu-bound: its own code ran, cpu-starved: another thread
+    had its CPU; mixed: the first two bounds are nearly equal), with the shares that the verdict
+    compares; bounds: its classes, each with its main culprit; its time by state; and the lines of
+    the work behind the first class. off_cpu: how long threads were off the CPU, by reason.
+    kept_waiting_by: the threads that delayed slow calls and gaps; by_thread is empty or "other" if
+    the name is not known. Time off the CPU of threads without calls is not a problem in itself.
+    in_calls is the time of all threads inside CUDA calls; it can exceed the window if several
+    threads call.
     """
-    document = study.document
+    document = served.document
     return {
         "time_tree": _time_tree(document, limit),
         "chronic": first_of(list(_chronic(document)), _MAX_CHRONIC),
@@ -112,12 +116,12 @@ def get_time_budget(
         "in_calls": first_of(
             _in_calls(document), limit, ("pid", "service", "in_calls_us", "share_of_window")
         ),
-        "notes": list(_notes(study)),
+        "notes": list(_notes(served)),
     }
 
 
 def _time_tree(document: Document, most: int) -> Listing:
-    """Return the rows of the largest trees, as many as there may be of each."""
+    """The rows of the largest trees, at most ``most`` of each."""
     trees = [(one.process.pid, one.time_tree) for one in document.judged if one.time_tree]
     ranked = sorted(trees, key=lambda tree: (-tree[1].time_ns, tree[0]))
     shown: list[list[object]] = []
@@ -126,16 +130,16 @@ def _time_tree(document: Document, most: int) -> Listing:
         grown = list(time_rows(tree))
         kept = most if number < _MAX_TREES else 0
         more += len(grown[kept:])
-        said: set[str] = set()
+        written: set[str] = set()
         for node, depth, _, sentence in grown[:kept]:
             command = node.who.command if node.who else ""
             shown.append(
                 [
                     *(pid, depth, share(node.share), micros(node.time_ns), name_of(node.state)),
-                    *(plain(sentence), "" if command in said else name_of(command)),
+                    *(plain(sentence), "" if command in written else name_of(command)),
                 ]
             )
-            said.add(command)
+            written.add(command)
     return Listing(shown, _OF_TREES, more)
 
 
@@ -143,40 +147,45 @@ def _chronic(document: Document) -> Iterator[dict[str, Any]]:
     for incident in document.incidents:
         if incident.chronic:
             yield {
-                **noun(incident, "id severity severity_reason lost_us"),
+                **fields_of(incident, "id severity severity_reason lost_us"),
                 "share": share(incident.causes[0].share),
-                "pids": [image.pid for image in incident.processes],
+                "pids": [program.pid for program in incident.processes],
                 "what": plain(sentence_of(incident)),
                 "advice": incident.advice,
             }
 
 
-def _notes(study: ServedDocument) -> Iterator[str]:
-    if not study.document.judged:
+def _notes(served: ServedDocument) -> Iterator[str]:
+    if not served.document.judged:
         yield (
-            "No process has a verdict: there is no account of its threads' time. in_calls says how "
-            "much of it was in calls; what was done outside of them is not known."
-            if not study.health.seen["Times"]
-            else "No thread of this window feeds a GPU, so nothing has a verdict."
+            "No process has a verdict: the capture has no times of threads. in_calls is the "
+            "time inside calls; the time outside of them is not known."
+            if not served.health.seen["Times"]
+            else "This window has no launching thread, so no process has a verdict."
         )
 
 
 def _in_calls(document: Document) -> list[list[object]]:
-    """Time inside calls, those inside other calls not counted again, of all threads together."""
+    """Time inside outermost calls, of all threads together."""
     in_calls_ns: Counter[Program] = Counter()
-    for slot in document.slots:
-        if slot.process is not None:
-            in_calls_ns[slot.process] += round(slot.call_ns)
+    for bucket in document.slots:
+        if bucket.process is not None:
+            in_calls_ns[bucket.process] += round(bucket.call_ns)
     ranked = sorted(in_calls_ns.items(), key=lambda item: (-item[1], item[0].pid))
     return [
-        [image.pid, service(image), micros(time_ns), share(time_ns / max(1, document.length_ns))]
-        for image, time_ns in ranked
+        [
+            program.pid,
+            service(program),
+            micros(time_ns),
+            share(time_ns / max(1, document.length_ns)),
+        ]
+        for program, time_ns in ranked
         if time_ns
     ]
 
 
 def _verdict(judged: ProcessReport) -> dict[str, Any]:
-    return noun(judged, "pid service verdict") | {
+    return fields_of(judged, "pid service verdict") | {
         "shares": {name: share(part) for name, part in largest_first(judged.verdict_shares)},
         "bounds": [
             {"class": name_of(one.name), "share": share(one.share), "what": plain(say_bound(one))}
@@ -189,17 +198,16 @@ def _verdict(judged: ProcessReport) -> dict[str, Any]:
 
 @tool("Device memory balance")
 def get_memory_balance(
-    study: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 30
+    served: ServedDocument, limit: Annotated[int, rows(200, "rows of each list")] = 30
 ) -> Answer:
     """
-    Allocations against frees of device memory, per process: successful calls, bytes, and what is
-    held more at the end of the window than at its beginning; per API, with latency; and whether
+    Allocations against frees of device memory, per process: successful calls, bytes, and how much
+    more is held at the end of the window than at its beginning; per API, with latency; and whether
     allocating and freeing got slower over time (growth: mean of the last third over mean of the
-    first; also what a change from allocating to freeing looks like: see the APIs). More
-    allocations than frees can be a cache that is meant: it is a leak only where it goes on
-    growing.
+    first; a change from allocating to freeing looks the same: check the APIs). More allocations
+    than frees can be an intended cache: it is a leak only if it continues to grow.
     """
-    document = study.document
+    document = served.document
     apis = [row for row in document.apis if row.api in ROLES]
     note = "" if apis else "No allocating or freeing call was counted."
     if apis and not document.balances:
@@ -226,25 +234,25 @@ def get_memory_balance(
 
 def _growth(document: Document) -> list[dict[str, Any]]:
     found = []
-    for image in document.images:
-        if not (slots := [slot for slot in document.slots_of(image) if slot.allocate_calls]):
+    for program in document.images:
+        if not (buckets := [one for one in document.slots_of(program) if one.allocate_calls]):
             continue
-        third = max(1, len(slots) // 3)
-        first, last = _mean_ns(slots[:third]), _mean_ns(slots[-third:])
+        third = max(1, len(buckets) // 3)
+        first, last = _mean_ns(buckets[:third]), _mean_ns(buckets[-third:])
         points = table(
-            slots,
+            buckets,
             "at_us calls mean_us",
-            at_us=lambda slot: since(slot.start_unix_ns, document),
-            calls=lambda slot: round(slot.allocate_calls, 1),
+            at_us=lambda bucket: since(bucket.start_unix_ns, document),
+            calls=lambda bucket: round(bucket.allocate_calls, 1),
             mean_us=_allocating_mean_us,
         )
-        shown = {"pid": image.pid, "service": service(image)}
+        shown = {"pid": program.pid, "service": service(program)}
         means = {"first_third_mean_us": micros(first), "last_third_mean_us": micros(last)}
-        growth = round(last / first, 2) if first and len(slots) >= _LEAST else None
+        growth = round(last / first, 2) if first and len(buckets) >= _LEAST else None
         found.append(shown | means | {"growth": growth, "over_time": points})
     return sorted(found, key=lambda row: (-(row["growth"] or 0), row["pid"]))
 
 
-def _mean_ns(slots: Sequence[TimeBucket]) -> float:
-    calls = sum(slot.allocate_calls for slot in slots)
-    return sum(slot.allocate_ns for slot in slots) / calls if calls else 0.0
+def _mean_ns(buckets: Sequence[TimeBucket]) -> float:
+    calls = sum(bucket.allocate_calls for bucket in buckets)
+    return sum(bucket.allocate_ns for bucket in buckets) / calls if calls else 0.0

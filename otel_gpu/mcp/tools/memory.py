@@ -1,9 +1,9 @@
-"""``get_device_memory``: who holds the memory of devices, and why it ran out."""
+"""``get_device_memory``: what holds the memory of devices, and why it ran out."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from otel_gpu.mcp.answers import Listing, inert, micros, present
+from otel_gpu.mcp.answers import Listing, micros, present, sanitize
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedDocument
 from otel_gpu.mcp.code_locations import MAX_FUNCTION
@@ -19,7 +19,7 @@ from otel_gpu.report.memory.types import (
     PinnedBy,
 )
 
-# Their lists shrink to make room, but not what is beside those.
+# Only their lists can be cut, so few of them are written.
 _MAX_DEVICES, _MAX_FAILURES, _MAX_ADVICE = 4, 2, 4
 _MAX_POINTS = 60
 _MAX_KEPT = 8
@@ -40,30 +40,31 @@ _GROWTH = ("function", "file", "line", "bytes_per_s", "r_squared", "readings", "
 _WINDOW = ("at_us", "calls", "mean_us", "max_us", "bytes", "frees")
 _POINT = ("at_us", "in_use_bytes", "reserved_bytes")
 _NOTHING = (
-    "No allocator of a framework was seen, and no memory snapshot is in this capture. "
-    "get_memory_balance has what CUDA calls allocated and freed."
+    "This capture has no allocator of a framework, and no memory snapshot. "
+    "get_memory_balance has the allocations and frees of CUDA calls."
 )
 
 
 @tool("Device memory")
 def get_device_memory(
-    study: ServedDocument, limit: Annotated[int, rows(100, "lines in each list")] = 10
+    served: ServedDocument, limit: Annotated[int, rows(100, "lines in each list")] = 10
 ) -> Answer:
     """
-    Who holds the memory of each device, as the allocator of each process says it (PyTorch's): in
-    use, reserved, peak, and what the reserved memory is used for (requested, rounding, pending:
-    waits for a stream, stuck: free between blocks, pooled: free in private pools,
-    which keep it, whole_free: can be given back); holders by line
-    of the program at the peak and in the end; growth: lines that hold more and more, with R² and
-    when the device would be full; failures: requests that failed, with cause (exhausted,
-    fragmentation, other_process, leak, fitting_hole: a hole that fits was not used, private_pool, other_stream and
-    kept_cache: enough is free and kept by these), what was free, kept (for whom), pins (lines whose blocks keep holes apart)
-    and holders then; calls_over_time: of a runtime or driver, its calls that allocate; to_do, where "that line" is the one that asked, keeps or holds most. Layers
-    (driver, runtime, framework) hold the same memory: never add them up. A large share of free
-    memory in small holes is usual, and no fault without a failure. A function in brackets stands
-    for code that is not known. null is not known.
+    What holds the memory of each device, as reported by the allocator of each process (PyTorch's):
+    in use, reserved, peak, and the uses of reserved memory (requested, rounding, pending: waits for
+    a stream, stuck: free between blocks, pooled: free in private pools, which keep it, whole_free:
+    can be released); holders by line of the program at the peak and at the end; growth: lines that
+    hold more and more, with R² and the time when the device would be full; failures: failed
+    requests, with cause (exhausted, fragmentation, other_process, leak, fitting_hole: a hole that
+    fits was not used, private_pool, other_stream and kept_cache: enough is free, but kept by
+    these), free memory, kept (and for what), pins (lines whose blocks keep holes apart) and holders
+    at that time; calls_over_time: the allocating calls of a runtime or driver; to_do, where "that
+    line" is the one that requested, keeps or holds most. Layers (driver, runtime, framework) hold
+    the same memory: never add them up. A large share of free memory in small holes is usual, and
+    not a problem without a failure. A function in brackets stands for unknown code. null: not
+    known.
     """
-    document = study.document
+    document = served.document
     shown = document.memory[:_MAX_DEVICES]
     return {
         "devices": [_device(row, document, limit) for row in shown],
@@ -78,7 +79,7 @@ def _device(row: DeviceMemory, document: Document, limit: int) -> dict[str, Any]
     )
     peak_at = None if row.peak_unix_ns is None else since(row.peak_unix_ns, document)
     return {
-        **present(service=inert(service, MAX_FUNCTION)),
+        **present(service=sanitize(service, MAX_FUNCTION)),
         "pid": row.pid,
         "device": row.device,
         "layer": row.layer,
@@ -112,13 +113,13 @@ def _failure(oom: OutOfMemoryRow, document: Document, limit: int) -> dict[str, A
 def _kept(one: KeptMemory) -> dict[str, Any]:
     sizes = ("free_bytes", "whole_bytes", "largest_hole_bytes")
     return {
-        "for": inert(kept_for(one), MAX_FUNCTION),
+        "for": sanitize(kept_for(one), MAX_FUNCTION),
         **{name: getattr(one, name) for name in sizes},
     }
 
 
 def _line(row: Holding | PinnedBy | GrowingLine | OutOfMemoryRow) -> dict[str, Any]:
-    names = {name: inert(getattr(row, name), MAX_FUNCTION) for name in ("function", "file")}
+    names = {name: sanitize(getattr(row, name), MAX_FUNCTION) for name in ("function", "file")}
     return {**names, "line": row.line or None}
 
 
@@ -135,7 +136,7 @@ def _table(
 
 
 def _points(row: DeviceMemory, document: Document) -> Listing:
-    """Return what was in use over time: of each stretch the moment of the most."""
+    # The peak of each of _MAX_POINTS intervals.
     readings, step = row.readings, -(-len(row.readings) // _MAX_POINTS) or 1
     parts = (readings[first : first + step] for first in range(0, len(readings), step))
     most = (max(part, key=lambda one: one.live_bytes) for part in parts)
@@ -155,13 +156,13 @@ def _windows(row: DeviceMemory, document: Document) -> Listing:
 
 
 def _advice(row: DeviceMemory) -> list[str]:
-    # Of calls, it names lines that are nowhere else in the row: see get_causal_chains.
+    # Advice about calls names lines that are nowhere else in the row: see get_causal_chains.
     found = row.advice if row.layer == "framework" else ()
     return [_without_names(text, row) for text in found[:_MAX_ADVICE]]
 
 
 def _without_names(text: str, row: DeviceMemory) -> str:
-    # A name that a program chose is never a part of a sentence here.
+    # A traced name is never part of a sentence here.
     named: list[Holding | PinnedBy | GrowingLine | OutOfMemoryRow] = [*row.growth, *row.leaks[:1]]
     named += row.end_holders[:1]
     for oom in row.ooms:

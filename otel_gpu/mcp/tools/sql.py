@@ -1,20 +1,20 @@
-"""``run_sql``: questions in SQL, where a store is served."""
+"""``run_sql``: SQL queries of a store."""
 
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from otel_gpu.mcp.answers import Listing, inert, name_of
+from otel_gpu.mcp.answers import Listing, name_of, sanitize
 from otel_gpu.mcp.arguments import rows
 from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.tool import Answer, tool
 from otel_gpu.recorder.queries import QueryError, QueryLimits
 
 _HINT = (
-    "one SELECT statement of SQLite, about less time if it takes too long (seq is fastest); without "
-    "sql, run_sql lists what can be asked about"
+    "use one SELECT statement of SQLite, over a shorter time if it takes too long (seq is fastest); "
+    "without sql, run_sql lists the tables"
 )
-# Somebody waits for it, and other answers wait for this one.
+# A user waits for the answer.
 _LIMITS = QueryLimits(time_s=10.0, bytes=256 * 1024)
 _MAX_SQL = 10_000
 
@@ -26,11 +26,11 @@ def run_sql(
     limit: Annotated[int, rows(1_000, "rows")] = 100,
 ) -> Answer:
     """
-    One SELECT statement (SQLite) over the store, for what no other tool answers; it can read and
-    cannot write. Without sql: what tables and views there are. Views begin with v_ and have names
-    and milliseconds; tables have numbers and nanoseconds. Tables of calls and stalls hold the rows
-    that were kept, which are not all: counts are in v_counts. 10 s and 256 kB at most. Needs a
-    store; a recording has none.
+    One SELECT statement (SQLite) over the store, for questions that no other tool answers. It
+    cannot write. Without sql: the tables and views. Views begin with v_ and have names and
+    milliseconds; tables have numbers and nanoseconds. Tables of calls and stalls hold only the rows
+    that were recorded individually: counts are in v_counts. 10 s and 256 kB at most. Needs a store;
+    a recording has none.
     """
     if not sql:
         return _schema(capture)
@@ -41,7 +41,7 @@ def run_sql(
         raise QueryError(str(error), hint=_HINT) from error
     answered: list[Any] = [list(row) for row in found.rows]
     columns = tuple(map(name_of, found.columns))
-    return {"answer": Listing(answered, columns), "cut": inert(found.cut)}
+    return {"answer": Listing(answered, columns), "cut": sanitize(found.cut)}
 
 
 def _schema(capture: ServedCapture) -> Answer:
@@ -54,6 +54,6 @@ def _schema(capture: ServedCapture) -> Answer:
     views = [[name, ", ".join(shown)] for name, shown in columns.items() if name.startswith("v_")]
     return {
         "tables_and_views": Listing(tables, ("name", "meaning")),
-        "columns_of_views": Listing([[n, inert(c, 390)] for n, c in views], ("view", "columns")),
+        "columns_of_views": Listing([[n, sanitize(c, 390)] for n, c in views], ("view", "columns")),
         "note": "schema_info(table_name, column_name, meaning, unit) holds every column",
     }

@@ -1,4 +1,4 @@
-"""``get_stacks``: where in their programs calls were made, and threads waited."""
+"""``get_stacks``: code locations of calls, waits, CPU time and memory."""
 
 import re
 from collections import Counter
@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from otel_gpu.mcp.answers import Listing, first_of, inert, micros, name_of, present
+from otel_gpu.mcp.answers import Listing, first_of, micros, name_of, present, sanitize
 from otel_gpu.mcp.arguments import ArgumentError, Question, rows
 from otel_gpu.mcp.captures import ServedCapture
 from otel_gpu.mcp.code_locations import FRAME, describe_stack, names_of
-from otel_gpu.mcp.tool import Answer, about, noun, share, table, tool
+from otel_gpu.mcp.tool import Answer, about, fields_of, share, table, tool
 from otel_gpu.report.causes import Interval, find_intervals
 from otel_gpu.report.document import Document
 from otel_gpu.report.memory.stacks import MemoryStackCollector
@@ -39,22 +39,22 @@ _MAX_NOTES = 10
 _MAX_USES = 50
 _MAX_NAME = 64
 _ID = re.compile(r"[0-9a-f]{16}")
-# What a row is of, and with it the argument that chooses among rows.
+# The meaning of a row's name, and the argument that filters by it.
 _NAMES = {CALLED: "api", WAITED: "reason"} | dict.fromkeys((*GRAPHS, *MEMORY), "what")
 _ALL_APIS = tuple(sorted({api.name for api in APIS}))
 _NO_STACKS = (
     "None of them has a stack: none was captured, or the tool that this was imported from "
-    "keeps none that can be read. Do not guess lines of source."
+    "stores none that can be read. Do not guess lines of source."
 )
 _API = (
-    "Only calls of this CUDA API, also those inside other CUDA calls, which are otherwise left out as "
+    "Only calls of this CUDA API, including those inside other CUDA calls, which are otherwise omitted as "
     "parts of those."
 )
-_REASON = "Only waits for this, as get_time_budget names it."
-_OF = "What to add up: cpu is time on CPUs by samples, off-cpu time in waits, wall both; in-use, peak and allocated are bytes of device memory."
-_THREAD = "Only threads with this number or name; * stands for any text, and each is for itself."
+_REASON = "Only waits with this reason, as in get_time_budget."
+_OF = "What is added up: cpu is time on CPUs by samples, off-cpu time in waits, wall both; in-use, peak and allocated are bytes of device memory."
+_THREAD = "Only threads with this id or name (* matches any text), each separately."
 _ONE = "One stack, in full: its stack_id."
-_NOTHING = "Nothing of this kind was kept one by one in this window."
+_NOTHING = "Nothing of this kind was recorded individually in this window."
 
 
 @tool("Stacks")
@@ -74,17 +74,17 @@ def get_stacks(
     limit: Annotated[int, rows(100, "stacks")] = 10,
 ) -> Answer:
     """
-    Where in their programs CUDA calls were made, threads were blocked (of waits), or spent time on
-    CPUs and off them (of cpu, off-cpu, wall: which code burns CPU), or hold device memory (of
-    in-use in the end, peak, allocated: also what is free again; seen is blocks): Python line, C++ and CUDA in one
-    stack, innermost frame first, added up by time, calls or bytes. Samples are estimates. Only what
-    was kept one by one has a stack: seen is how many did, calls how many those stand for (a
-    sampled call stands for many), coverage.counted how many calls there were. share is of the
-    measure of all stacks. complete false: outer frames are missing; native and python say how
-    frames were found; where is a file or a library, +0x an address in it. code is the innermost
-    code of the program's own. kernel_stacks (of waits) are the kernel functions of waits that
-    chains rest on. Give a stack's id (stack_id, also of chains and spans) to see all of its frames
-    and uses. Do not guess lines that no frame names.
+    Where in their programs CUDA calls were made, threads were blocked (of waits), spent time on and
+    off CPUs (of cpu, off-cpu, wall: which code uses the CPU), or hold device memory (of in-use at
+    the end, peak, allocated: including freed memory; seen is blocks). Each stack has Python, C++
+    and CUDA frames, innermost frame first; stacks are ranked by time, calls or bytes. Samples are
+    estimates. Only calls that were recorded individually have a stack: seen is their number, calls
+    the number that they represent (a sampled call represents many), coverage.counted the number of
+    all calls. share is of the measure of all stacks. complete false: outer frames are missing;
+    native and python name the unwinding method; where is a file or a library, +0x an address in it.
+    code is the program's own innermost code. kernel_stacks (of waits) are the kernel functions of
+    waits that are evidence of chains. Give a stack's id (stack_id, also of chains and spans) to see
+    all of its frames and uses. Do not guess lines that no frame names.
     """
     if id:
         return _in_full(capture, asked, id)
@@ -97,9 +97,9 @@ def get_stacks(
             f"{of} is bytes of devices", hint="leave out api, reason, thread and by"
         )
     if of == CALLED and reason:
-        raise ArgumentError("calls have no reason", hint='say "of": "waits", or leave out reason')
+        raise ArgumentError("calls have no reason", hint='use "of": "waits", or leave out reason')
     window = capture.resolve(asked)
-    document = capture.study(asked).document
+    document = capture.examine(asked).document
     names = [name for name in (api, reason) if name]
     threads = [thread] if thread else []
     if of in MEMORY:
@@ -110,7 +110,7 @@ def get_stacks(
         stacks = StackCollector(window, kind=of, pids=asked.pids, names=names, threads=threads)
         capture.play(window, [stacks])
         found = stacks.finish(document.source, by)
-    notes = list(map(inert, found.notes))
+    notes = list(map(sanitize, found.notes))
     if not found.seen:
         notes.insert(0, _NO_STACKS if found.without_stack or found.rows else _NOTHING)
     shown = {
@@ -129,12 +129,12 @@ def get_stacks(
 
 def _stacks(found: StackReport, limit: int) -> Listing:
     listed, total = found.rows[:limit], found.total()
-    alike = Counter(map(_looks, listed))
+    alike = Counter(map(_alike_key, listed))
     kind = found.kind
     fields = "" if kind in (*GRAPHS, *MEMORY) else kind
     time = "" if kind in MEMORY else "time_us"
     rows = [
-        noun(
+        fields_of(
             row,
             f"pid service {_NAMES[kind]} {fields} seen {time} share",
             **_own(kind),
@@ -143,13 +143,13 @@ def _stacks(found: StackReport, limit: int) -> Listing:
         | present(
             bytes=row.size_bytes, thread=name_of(thread_name(row.thread)) if row.thread else ""
         )
-        | describe_stack(row.stack, _MAX_FRAMES, addresses=alike[_looks(row)] > 1)
+        | describe_stack(row.stack, _MAX_FRAMES, addresses=alike[_alike_key(row)] > 1)
         for row in listed
     ]
     return Listing(rows, more=len(found.rows) - len(listed))
 
 
-def _looks(row: StackRow) -> tuple[object, ...]:
+def _alike_key(row: StackRow) -> tuple[object, ...]:
     return row.process.pid, row.name, names_of(row.stack, _MAX_FRAMES)
 
 
@@ -159,12 +159,14 @@ def _own(kind: str) -> dict[str, Callable[[StackRow], object]]:
 
 def _in_full(capture: ServedCapture, asked: Question, wanted: str) -> dict[str, Any]:
     if not _ID.fullmatch(wanted):
-        raise ArgumentError(f"{inert(repr(wanted))} is not an id: 16 digits, 0 to 9 and a to f")
+        raise ArgumentError(
+            f"{sanitize(repr(wanted))} is not an id: it has 16 digits, 0 to 9 and a to f"
+        )
     window = capture.resolve(asked)
-    document = capture.study(asked).document
+    document = capture.examine(asked).document
     finder = StackFinder(int(wanted, 16))
     kinds = {
-        # All APIs by their names: calls inside other calls are included too.
+        # With the names of all APIs, calls inside other calls are included.
         CALLED: StackCollector(window, kind=CALLED, pids=asked.pids, names=_ALL_APIS),
         WAITED: StackCollector(window, kind=WAITED, pids=asked.pids),
         CPU: StackCollector(window, kind=CPU, pids=asked.pids),

@@ -1,4 +1,4 @@
-"""Text is inert, and answers are no longer than they may be."""
+"""Text is sanitized, and answers are no longer than they may be."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.mcp.answers import Listing, first_of, inert, micros, to_json
+from otel_gpu.mcp.answers import Listing, first_of, micros, sanitize, to_json
 from tests.unit.mcp.served import HOSTILE
 
 
@@ -26,7 +26,7 @@ from tests.unit.mcp.served import HOSTILE
 )
 def test_what_cannot_be_seen_is_replaced(text, shown):
     """A name says what it seems to say, and is no longer than a name."""
-    assert inert(text) == shown
+    assert sanitize(text) == shown
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text() | st.floats() | st.binary()))

@@ -76,8 +76,8 @@ def test_a_report_is_made_once_while_nothing_changes(store, monkeypatch):
     """Six questions about one window cost what one does."""
     capture = served.capture_of(None, store)
     made = []
-    study = capture._study
-    monkeypatch.setattr(capture, "_study", lambda *of: made.append(of) or study(*of))
+    study = capture._examine
+    monkeypatch.setattr(capture, "_examine", lambda *of: made.append(of) or study(*of))
 
     for name in ("get_check", "get_trace_stats", "get_time_budget", "get_causal_chains"):
         served.ask(capture, name)
@@ -110,7 +110,7 @@ def test_a_large_store_is_told_from_its_end(stories, tmp_path, monkeypatch):
 
     assert len(chunks) >= 2
     assert check["window"]["start_unix_ns"] == start_unix_ns
-    assert any(f"more here than the {rows:,} rows" in note for note in check["not_known"]["rows"])
+    assert any(f"more than the {rows:,} rows" in note for note in check["not_known"]["rows"])
 
 
 def test_a_store_that_is_not_there_yet_is_an_error_in_words(tmp_path):

@@ -56,7 +56,7 @@ def test_nothing_is_said_of_losses_and_costs_that_were_not_told(foreign):
     assert check["capture"]["source"] == {"tool": "other"}
     assert check["capture"]["cannot_tell"] == list(UNKNOWN)
     told = " ".join(check["not_known"]["rows"])
-    assert "made by another tool: what that lost is not known" in told
+    assert "Another tool made the capture: its losses are not known" in told
 
 
 def test_no_verdict_is_said_with_what_is_known_instead(foreign):

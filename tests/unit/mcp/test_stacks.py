@@ -235,7 +235,7 @@ def test_no_stacks_are_said(tmp_path):
     assert calls["stacks"] == waits["stacks"] == nothing["stacks"] == {"rows": []}
     assert calls["notes"][0].endswith("Do not guess lines of source.")
     assert waits["kernel_stacks"]["rows"][0]["functions"][0] == "anon_pipe_read"
-    assert nothing["notes"][0] == "Nothing of this kind was kept one by one in this window."
+    assert nothing["notes"][0] == "Nothing of this kind was recorded individually in this window."
 
 
 def test_a_shipped_recording_shows_who_called():

@@ -39,7 +39,9 @@ def ask(monkeypatch):
     capture = served.capture_of(served.DEMO)
 
     def ask(document, tool="get_time_budget", **arguments):
-        monkeypatch.setattr(capture, "study", lambda _: ServedDocument(document, Health(), {}, ""))
+        monkeypatch.setattr(
+            capture, "examine", lambda _: ServedDocument(document, Health(), {}, "")
+        )
         text, is_error = answer(capture, tool, arguments)
         assert not is_error, text
         return text

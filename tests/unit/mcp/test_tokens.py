@@ -34,7 +34,7 @@ def test_a_file_that_others_may_use_is_no_secret(file, mode):
     """Nor is one that others may write."""
     file.chmod(mode)
 
-    with pytest.raises(TokenError, match=f"others may use it .mode {mode:04o}"):
+    with pytest.raises(TokenError, match=f"other users have access .mode {mode:04o}"):
         find_token(file, {})
 
 
@@ -46,9 +46,9 @@ def test_what_protects_nothing_is_no_token(file, text):
     """An empty file would let everybody in."""
     file.write_text(text)
 
-    with pytest.raises(TokenError, match="holds no token"):
+    with pytest.raises(TokenError, match="not a token"):
         find_token(file, {})
-    with pytest.raises(TokenError, match="OTEL_GPU_MCP_TOKEN: holds no token"):
+    with pytest.raises(TokenError, match="OTEL_GPU_MCP_TOKEN: not a token"):
         find_token(None, {"OTEL_GPU_MCP_TOKEN": text})
 
 

@@ -317,7 +317,7 @@ def test_a_window_without_anything_is_said(starved):
     """Nothing found is an answer."""
     empty = served.ask(starved, "get_timeline", from_="2000-01-01", to="2000-01-02")
 
-    assert empty["note"] == "Nothing that was kept one by one lies in this window."
+    assert empty["note"] == "Nothing in this window was recorded individually."
 
 
 def test_windows_and_processes_narrow_every_report(starved):
@@ -371,7 +371,7 @@ def test_what_was_lost_is_not_known_without_counters(tmp_path):
     assert check["covered"]["calls_rate_limited"] is None
     assert check["covered"]["stacks_rate_limited"] is None
     assert check["agent"] is None
-    assert any("what was lost is not known" in note for note in check["not_known"]["rows"])
+    assert any("losses are not known" in note for note in check["not_known"]["rows"])
 
 
 def test_a_recording_cannot_be_asked_in_sql(starved):
@@ -403,12 +403,12 @@ def test_malformed_questions_are_errors_in_words(starved, name, arguments, told)
 
 def test_a_bug_costs_one_answer(starved, monkeypatch, caplog):
     """What we did not think of is told to the operator, and the server goes on."""
-    monkeypatch.setattr(starved, "study", lambda *_: 1 / 0)
+    monkeypatch.setattr(starved, "examine", lambda *_: 1 / 0)
 
     text, is_error = answer(starved, "get_check", {})
 
     assert is_error
-    assert json.loads(text) == {"error": "this answer failed; the server's log says why"}
+    assert json.loads(text) == {"error": "this answer failed; see the server's log"}
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -418,7 +418,7 @@ def test_what_a_bug_says_is_inert(starved, monkeypatch, caplog):
     def fail(*_):
         raise ValueError("\x1b[2J\u202eevil\nname")
 
-    monkeypatch.setattr(starved, "study", fail)
+    monkeypatch.setattr(starved, "examine", fail)
 
     answer(starved, "get_check", {})
 

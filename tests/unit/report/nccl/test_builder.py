@@ -63,7 +63,7 @@ def test_a_hang_stands_first_with_who_is_missing():
     made = document(well, *hanging([5, 5, 4, 5]))
     row = made.communicators[0]
     written = make_document(made)["communicators"][0]
-    told = get_collectives.function(study=Study(made), limit=16)["communicators"][0]
+    told = get_collectives.function(served=Study(made), limit=16)["communicators"][0]
 
     assert (row.id, row.rank_count, row.absent, row.state) == (f"{ID:016x}", 4, 0, "rank_missing")
     assert "not called by rank 2" in row.waiting
