@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_gpu import pipeline, wire
-from otel_gpu.capture.host.clocks import collect_rarely, give_back_memory, resident_bytes
+from otel_gpu.capture.host.clocks import collect_rarely, resident_bytes, trim_memory
 from otel_gpu.enrich.activities import Activity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.export import exports as exports_module
@@ -264,7 +264,7 @@ class Census:
 
 def main() -> None:
     """Take a made recording through the pipeline as a replay does; say what came of it."""
-    give_back_memory()
+    trim_memory()
     collect_rarely()
     # What is kept until a stretch ends comes and goes with it. Stretches are much shorter than the
     # time between two censuses, so that each is at about the same moment of one.

@@ -22,9 +22,9 @@ from otel_gpu.capture.bpf.programs import Programs
 from otel_gpu.capture.ending import END_UNREAD, Ending
 from otel_gpu.capture.host.clocks import (
     describe_host,
-    give_back_memory,
     read_clocks,
     resident_bytes,
+    trim_memory,
 )
 from otel_gpu.capture.host.host_metrics import HostMetrics
 from otel_gpu.capture.lifecycle import Lifecycle
@@ -286,7 +286,7 @@ class Session:
         yield from self._snapshot()
         self._host_metrics.start()
         # Reading the kernel's BTF and symbol table took tens of megabytes, which are free now.
-        give_back_memory()
+        trim_memory()
 
     def _describe(self) -> dict[str, Any]:
         mode = "all" if self._watch_all else "cgroup" if self._cgroup else "pid"
@@ -405,7 +405,7 @@ class Session:
         yield from self._snapshots.last_of_others(living)
         followed = self._programs.processes.threads()
         self._programs.shares.recount(living, (pid for _, pid in followed))
-        give_back_memory()
+        trim_memory()
 
     def _unseen_ends(self) -> Iterator[bytes]:
         # Programs that ended without a record.

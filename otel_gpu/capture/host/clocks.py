@@ -1,4 +1,4 @@
-"""The host and its clocks: what RECORD_CAPTURE and RECORD_CLOCK say."""
+"""Facts about the host, its clocks, and the agent's own memory."""
 
 import contextlib
 import ctypes
@@ -15,17 +15,17 @@ from otel_gpu.procfs import kernel_clock
 from otel_gpu.procfs.proc_files import read_file
 
 _CLOCK_READINGS = 5
-# Of malloc.h. By itself glibc raises the first with every large buffer that is freed, and has
-# eight arenas a CPU, of which each keeps what the threads that used it freed.
+# From malloc.h. By default glibc raises the threshold with every large buffer that is freed, and has
+# eight arenas per CPU, and each keeps freed memory.
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _LARGE_BUFFER_BYTES = 1 << 18
-# Made and not yet freed, before Python looks for cycles among them.
+# New objects between two searches for reference cycles.
 _YOUNG_OBJECTS = 50_000
 
 
 def describe_host() -> dict[str, Any]:
-    """Return ``host`` of RECORD_CAPTURE."""
+    """Return the ``host`` object of RECORD_CAPTURE."""
     return {
         "name": socket.gethostname(),
         "id": _read("/etc/machine-id"),
@@ -38,10 +38,9 @@ def describe_host() -> dict[str, Any]:
 
 def read_clocks(readings: int = _CLOCK_READINGS) -> tuple[int, int]:
     """
-    Read CLOCK_MONOTONIC and CLOCK_REALTIME at the same moment, in nanoseconds.
+    Read CLOCK_MONOTONIC and CLOCK_REALTIME at the same time, in nanoseconds.
 
-    Of so many readings that with the least time around it is taken, since the agent may be preempted
-    in the middle of one.
+    The fastest of ``readings`` attempts is used, because the agent can be preempted during one.
     """
     found = [
         (kernel_clock.ktime_ns(), time.time_ns(), kernel_clock.ktime_ns()) for _ in range(readings)
@@ -51,20 +50,20 @@ def read_clocks(readings: int = _CLOCK_READINGS) -> tuple[int, int]:
 
 
 def resident_bytes() -> int:
-    """Return how much memory the agent has resident."""
+    """Return the agent's resident memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def give_back_memory() -> None:
+def trim_memory() -> None:
     """
-    Give the kernel back what the C library keeps of memory that was freed, such as libbpf's.
+    Return memory to the kernel that the C library keeps after it was freed, such as libbpf's.
 
-    From now on it keeps no large buffers: each request to an endpoint is one. All threads share
-    one heap.
+    From then on the C library returns large buffers, such as requests to an endpoint, at once, and all
+    threads share one heap.
     """
     library = ctypes.CDLL(None)
-    # Other C libraries than glibc lack these.
+    # Only glibc has these.
     if hasattr(library, "mallopt"):
         library.mallopt(_M_ARENA_MAX, 1)
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BUFFER_BYTES)
@@ -73,9 +72,9 @@ def give_back_memory() -> None:
 
 
 def collect_rarely() -> None:
-    """Let Python look for reference cycles less often, and never at what lives by now."""
-    # What a record becomes is in no cycle, and there can be hundreds of thousands of such
-    # objects a second: by default Python looks through the young ones after every 700.
+    """Search for reference cycles less often, and never among the present objects."""
+    # Objects made from records are in no cycles, and there can be hundreds of thousands per second.
+    # By default Python searches the young generation after every 700 new objects.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
@@ -83,19 +82,19 @@ def collect_rarely() -> None:
 
 def collect_no_more() -> None:
     """
-    Have Python look for reference cycles no more: this process ends soon.
+    Stop searching for reference cycles, because this process ends soon.
 
-    Those of a few seconds take little memory, and looking for them takes an eighth of the time.
+    Cycles of a few seconds take little memory, and searching takes an eighth of the time.
     """
     gc.disable()
 
 
 def allow_open_files(wanted: int) -> None:
     """
-    Raise the limit of open files, as far as is allowed.
+    Raise the limit of open files to ``wanted``, or to the hard limit.
 
-    The files of observed processes stay open, so that their stacks can be read when they
-    are gone. What the agent starts later inherits the limit.
+    Files of watched processes stay open, so that stacks can be resolved after the process has ended.
+    Children inherit the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

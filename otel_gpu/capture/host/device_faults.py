@@ -1,8 +1,8 @@
 """
-Errors of devices, as records: of the kernel's log, or of NVML where that cannot be read.
+RECORD_DEVICE_FAULT for XIDs, from the kernel's log, or from NVML if the log cannot be read.
 
-The driver writes each XID into the kernel's log, and says there whose work it was. NVML says only
-which device it was, so it is asked where there is no log to read: each XID is then told once.
+The driver writes each XID with the process into the kernel's log. NVML reports only the device, so it is
+used only without the log. Each XID is reported once.
 """
 
 import time
@@ -24,7 +24,7 @@ NVML: Final = "nvml"
 
 _MAX_ENDED = 1024
 _MAX_KINDS = 256
-# A device may say the same thousands of times a second.
+# A device can repeat an error thousands of times per second.
 _REPEAT_S = 1.0
 
 _Kind = tuple[int, str, int]
@@ -33,7 +33,7 @@ _Kind = tuple[int, str, int]
 def open_devices(
     config: Config, watched: Callable[[], Mapping[int, int]]
 ) -> tuple[NvmlDevices, "DeviceFaults"]:
-    """Open the sources of what devices say: their figures, which are not read yet, and their errors."""
+    """Open the sources of device metrics, which are not read yet, and of device errors."""
     log = KernelLog(config.devices.kernel_log if config.devices.enabled else "")
     nvml = NvmlDevices(config.devices.interval_s, wants_xids=not log.is_open)
     return nvml, DeviceFaults(log, nvml, watched, knows_pids=is_in_initial_pid_namespace())
@@ -41,11 +41,11 @@ def open_devices(
 
 class DeviceFaults:
     """
-    Makes records of what the driver says of devices.
+    Makes records of device errors.
 
     Args:
         log: The kernel's log.
-        nvml: What is asked where the log cannot be read.
+        nvml: The source if the log cannot be read.
         watched: ``program_ktime_ns`` by pid of every process that is watched.
         knows_pids: Whether the driver's pids are the agent's: it is in the initial pid namespace.
         clock: A monotonic clock in seconds.
@@ -65,50 +65,50 @@ class DeviceFaults:
         self._watched = watched
         self._knows_pids = knows_pids
         self._clock = clock
-        # A process may be gone by the time its fault is read.
+        # Programs can have ended before their fault is read.
         self._ended: Recent[int, int] = Recent(_MAX_ENDED)
-        # When one of a kind was told of, and how many came since that were not.
-        self._told_s: Recent[_Kind, float] = Recent(_MAX_KINDS)
+        # When each kind was last reported, and the latest one with the count since then.
+        self._reported_s: Recent[_Kind, float] = Recent(_MAX_KINDS)
         self._held: dict[_Kind, tuple[Xid, int]] = {}
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was lost, by reason."""
+        """Losses by reason."""
         return {"kernel_log_overrun": self._log.overrun}
 
-    def note_ended(self, watched: Iterable[ProcessKey]) -> None:
-        """Take in which programs ended, before anything of what came after is read."""
-        for pid, program_ktime_ns in watched:
+    def note_ended(self, ended: Iterable[ProcessKey]) -> None:
+        """Remember programs that ended; call it before later records are read."""
+        for pid, program_ktime_ns in ended:
             self._ended[pid] = program_ktime_ns
 
     def read(self, *, is_last: bool = False) -> Iterator[bytes]:
-        """Yield what came since the last time; what repeats itself is told of once a second."""
+        """Yield new errors; repeated ones are counted in one record per second."""
         now_s = self._clock()
-        told_by, found = KERNEL_LOG, list(self._log.read())
+        source, found = KERNEL_LOG, list(self._log.read())
         if not self._log.is_open:
-            told_by, found = NVML, [*found, *self._nvml.take_xids()]
+            source, found = NVML, [*found, *self._nvml.take_xids()]
         for xid in found:
             kind = xid[:3]
             held = self._held.get(kind)
-            is_again = now_s - self._told_s.get(kind, -_REPEAT_S) < _REPEAT_S
-            # One that finds no room is told of at once.
+            is_again = now_s - self._reported_s.get(kind, -_REPEAT_S) < _REPEAT_S
+            # If too many kinds repeat, further ones are reported at once.
             if held or (is_again and len(self._held) < _MAX_KINDS):
                 self._held[kind] = xid, (held[1] if held else 0) + 1
                 continue
-            yield self._tell(told_by, xid, 1, now_s)
+            yield self._record(source, xid, 1, now_s)
         for kind, (xid, times) in tuple(self._held.items()):
-            if is_last or now_s - self._told_s.get(kind, 0.0) >= _REPEAT_S:
+            if is_last or now_s - self._reported_s.get(kind, 0.0) >= _REPEAT_S:
                 del self._held[kind]
-                yield self._tell(told_by, xid, times, now_s)
+                yield self._record(source, xid, times, now_s)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._log.close()
 
-    def _tell(self, told_by: str, xid: Xid, times: int, now_s: float) -> bytes:
-        self._told_s[xid[:3]] = now_s
+    def _record(self, source: str, xid: Xid, times: int, now_s: float) -> bytes:
+        self._reported_s[xid[:3]] = now_s
         pid, program_ktime_ns = self._find_program(xid.pid)
-        body = {"told_by": told_by, "times": times, **xid._asdict()}
+        body = {"told_by": source, "times": times, **xid._asdict()}
         ktime_ns = kernel_clock.ktime_ns()
         return json_record(
             wire.RECORD_DEVICE_FAULT, ktime_ns, body, pid=pid, program_ktime_ns=program_ktime_ns

@@ -1,18 +1,18 @@
 """
-Counters of the host's network adapters that do RDMA, from /sys/class/infiniband.
+Counters of the host's RDMA network adapters, from /sys/class/infiniband.
 
-Nothing is written there. An adapter may come and go while it is read.
+Nothing is written there. Adapters can appear and disappear during a read.
 """
 
-# A read may not come back
-# ------------------------
+# Reads can block
+# ---------------
 #
-# A counter is read by asking the adapter's firmware, and one that hangs is waited for until the
-# driver gives up, which can be a minute. So a thread of its own reads, as for the devices (nvml.py).
+# The driver asks the adapter's firmware for each counter, and waits up to a minute for one that
+# hangs. So a separate thread reads, as for GPUs (nvml.py).
 #
-# What is lost on a network is told by counters that stand still where all is well; those of traffic
-# always rise. A reading is passed on when one of the former rose or a port changed its state, with
-# the reading before it, so that it is known since when; and else every ten seconds.
+# Error counters stand still on a healthy network; traffic counters always rise. A reading is reported
+# when an error counter or the state of a port changed, together with the reading before it, which
+# shows since when; otherwise every ten seconds.
 
 import errno
 import os
@@ -29,21 +29,21 @@ from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC, Meaning
 
 ROOT: Final = "/sys/class/infiniband"
 QUIET_INTERVAL_S: Final = 10.0
-"""How often a reading is passed on in which nothing but traffic changed."""
+"""Interval of reports while only traffic changes."""
 
-# Where there is no adapter.
+# Between searches for adapters on a host without one.
 _SEARCH_INTERVAL_S = 10.0
 
 _MAX_UNTAKEN = 8
 _MAX_FILE_BYTES = 4096
 _MAX_ENTRIES = 4096
 _BITS_PER_GIGABIT = 10**9
-# A name that a driver gives, or an administrator.
+# A name from a driver or an administrator.
 _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,63}\Z")
 _PORT = re.compile(r"[0-9]{1,3}\Z")
 _NUMBER = re.compile(rb"[0-9]{1,20}\Z")
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
-# What is there and cannot be asked is nothing that failed.
+# Errors of counters that an adapter does not support.
 _UNSUPPORTED = frozenset({"ENOENT", "EINVAL", "EOPNOTSUPP", "ENODEV", "ENOTDIR", "ENODATA"})
 _ADAPTER_FACTS = {
     "guid": "node_guid",
@@ -61,7 +61,7 @@ _STATES = frozenset({"state", "physical_state"})
 
 
 class PortsReading(NamedTuple):
-    """What all ports said at a moment, as RECORD_FABRIC says it."""
+    """All ports at one time, as the body of RECORD_FABRIC."""
 
     ktime_ns: int
     info: dict[str, Any]
@@ -69,10 +69,10 @@ class PortsReading(NamedTuple):
 
 class FabricReader(PollingThread):
     """
-    Reads the ports again and again.
+    Reads all ports periodically.
 
     Args:
-        interval_s: How often.
+        interval_s: The period.
         root: The folder of the adapters.
         clock: A monotonic clock in seconds.
     """
@@ -92,12 +92,12 @@ class FabricReader(PollingThread):
         self._passed_on_s = 0.0
 
     def take(self) -> list[PortsReading]:
-        """Return what is news since the last time, in order; that a reading is late is news too."""
+        """Return the readings to report since the previous call, also if a reading is late."""
         with self._lock:
             due = list(self._due)
             self._due.clear()
-        is_news, lateness = self._lateness()
-        if is_news:
+        has_changed, lateness = self._lateness()
+        if has_changed:
             due.append(PortsReading(round(self._clock() * 1e9), {}))
         return [PortsReading(ktime_ns, {**lateness, **info}) for ktime_ns, info in due]
 
@@ -106,14 +106,14 @@ class FabricReader(PollingThread):
             info = self._ports.read()
         with self._lock:
             self._note(PortsReading(round(self._clock() * 1e9), info))
-        # Few hosts have any, and one that comes is an event of a day.
+        # Few hosts have adapters, and new ones are rare.
         return self._interval_s if self._last else max(self._interval_s, _SEARCH_INTERVAL_S)
 
     def _note(self, reading: PortsReading) -> None:
         if self._last is None and not (reading.info["ports"] or reading.info["failed"]):
-            # A host without such adapters says nothing.
+            # No adapter yet: nothing to report.
             return
-        has_changed = self._last is None or _is_news(self._last.info, reading.info)
+        has_changed = self._last is None or _has_changed(self._last.info, reading.info)
         is_time = self._clock() - self._passed_on_s >= QUIET_INTERVAL_S
         if has_changed and self._last is not None and not self._is_last_due:
             self._due.append(self._last)
@@ -124,7 +124,7 @@ class FabricReader(PollingThread):
 
 
 class Ports:
-    """Reads the ports of all adapters once; ``failed`` counts by the kernel's name of the error."""
+    """Reads the ports of all adapters; counts failed reads by the name of the error."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -147,7 +147,7 @@ class Ports:
     def _read_port(self, folder: str) -> dict[str, Any]:
         found: dict[str, Any] = self._facts(folder, _PORT_FACTS)
         for name in _STATES & found.keys():
-            # As in 4: ACTIVE.
+            # Such as "4: ACTIVE".
             found[name] = found[name].rpartition(":")[2].strip().lower()
         if rate := _RATE.match(self._read_text(f"{folder}/rate")):
             found["rate_bps"] = round(float(rate[1]) * _BITS_PER_GIGABIT)
@@ -185,7 +185,7 @@ class Ports:
 
     def _read(self, path: str) -> bytes:
         try:
-            # A pipe that somebody put there has no writer.
+            # Does not block on a pipe in place of a file.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -199,7 +199,7 @@ class Ports:
             return b""
 
     def _list(self, folder: str, form: re.Pattern[str] | None = None) -> list[str]:
-        """Return the names in a folder that have a form, in order."""
+        # The names in a folder that match, sorted by length and name.
         found = []
         try:
             with os.scandir(folder) as entries:
@@ -221,8 +221,7 @@ class Ports:
             self._failed[name] += 1
 
 
-def _is_news(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Say whether anything but traffic differs."""
+def _has_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     then, since = (list(map(_without_traffic, info["ports"])) for info in (before, now))
     return then != since
 

@@ -1,4 +1,4 @@
-"""What the host says beside the programs: its load, devices, network adapters and NCCL's service."""
+"""Metrics of the host: load, GPUs and network adapters."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,14 +13,14 @@ from otel_gpu.wire.agent_records import json_record
 
 class HostMetrics:
     """
-    Makes records of them.
+    Makes records of the host's metrics.
 
     Args:
-        config: Says which of them are read, and how often.
+        config: Which sources to read, and how often.
         watched: ``program_ktime_ns`` by pid of every process that is watched.
 
     Attributes:
-        faults: What the driver says of devices.
+        faults: Errors of GPUs.
     """
 
     def __init__(self, config: Config, watched: Callable[[], Mapping[int, int]]) -> None:
@@ -31,14 +31,14 @@ class HostMetrics:
         self._fabric = FabricReader(config.fabric.interval_s, config.fabric.root)
 
     def start(self) -> None:
-        """Begin to read what takes its time to answer, each source on a thread of its own."""
+        """Start the threads that read the slow sources."""
         if self._config.devices.enabled:
             self._devices.start()
         if self._config.fabric.enabled:
             self._fabric.start()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop all threads."""
         self._devices.close()
         self.faults.close()
         self._fabric.close()
@@ -49,11 +49,11 @@ class HostMetrics:
         yield json_record(wire.RECORD_PRESSURE, kernel_clock.ktime_ns(), info)
 
     def devices(self) -> Iterator[bytes]:
-        """Yield the figures of devices, if there are new ones."""
+        """Yield the GPUs' metrics, if there is a new reading."""
         if (info := self._devices.take()) is not None:
             yield json_record(wire.RECORD_DEVICES, kernel_clock.ktime_ns(), info)
 
     def fabric(self) -> Iterator[bytes]:
-        """Yield the counters of adapters that were read since the last time."""
+        """Yield the adapters' readings since the previous call."""
         for ktime_ns, info in self._fabric.take():
             yield json_record(wire.RECORD_FABRIC, ktime_ns, info)

@@ -1,13 +1,13 @@
-"""What NVIDIA's driver writes into the kernel's log when a device fails: XIDs, and whose work it was."""
+"""XIDs that NVIDIA's driver writes into the kernel's log, with the process whose work failed."""
 
-# Who may say so
-# --------------
+# Forged lines
+# ------------
 #
-# Whoever may write to /dev/kmsg can put a line there, but none with the kernel's own facility, which is
-# 0: the kernel gives such a line that of user programs. One record is one line: what is no text in it is
-# escaped, so that a line feed in the name of a program begins no line (Documentation/ABI/testing/
-# dev-kmsg). The kernel puts names of programs in front of some messages, of at most 15 characters: too
-# few to look like what is matched here.
+# Processes that can write to /dev/kmsg can add lines, but not with facility 0, the kernel's own: the
+# kernel changes that to the facility of user programs. One record is one line: control characters are
+# escaped, so a line feed in a program's name cannot start a line (Documentation/ABI/testing/dev-kmsg).
+# The kernel puts names of programs, at most 15 characters long, in front of some messages. That is too
+# short to match here.
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ _LINE = re.compile(
     r"(?: GPU-I:[0-9a-f]+)?\): (?P<xid>[0-9]{1,9})(?:, (?P<rest>.*))?",
     re.IGNORECASE | re.ASCII,
 )
-# The name is the program's own choice: nothing is read behind it but text.
+# The program chooses its name, so only text is read behind it.
 _WHO = re.compile(
     r"pid='?(?P<pid>[0-9]{1,9}|<unknown>)'?(?:, name=(?P<name>[^,]*))?(?:, (?P<message>.*))?",
     re.ASCII,
@@ -40,14 +40,14 @@ _WHO = re.compile(
 
 class Xid(NamedTuple):
     """
-    An error of a device, as its driver says it.
+    An error of a GPU, as its driver reports it.
 
     Attributes:
-        xid: NVIDIA's number of the kind.
-        bus_id: Where the device is: domain, bus and device of PCI.
-        pid: Whose work it was, as the driver knows it: in the initial pid namespace. 0: not known.
-        name: Its name, which it chose itself.
-        message: What else is said.
+        xid: NVIDIA's number of the kind of error.
+        bus_id: PCI domain, bus and device.
+        pid: The process whose work failed, in the initial pid namespace; 0: unknown.
+        name: The process's name, which it chose itself.
+        message: The rest of the message.
     """
 
     xid: int
@@ -59,13 +59,13 @@ class Xid(NamedTuple):
 
 class KernelLog:
     """
-    Reads what is written from now on.
+    Reads XIDs that are written from now on.
 
     Args:
-        path: The kernel's log; empty: it is not read.
+        path: The kernel's log; empty: do not read it.
 
     Attributes:
-        overrun: Lines that were gone before they were read.
+        overrun: Lines that were overwritten before they were read.
     """
 
     def __init__(self, path: str = PATH) -> None:
@@ -81,27 +81,27 @@ class KernelLog:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read."""
+        """Whether the log can be read."""
         return self._fd is not None
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def read(self) -> Iterator[Xid]:
-        """Yield what came since the last time; never waits."""
+        """Yield the XIDs since the previous call, without waiting."""
         for _ in range(_MAX_READS if self._fd is not None else 0):
             try:
                 data = os.read(self._fd or 0, _RECORD_BYTES)
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                # Lines were overwritten; the numbers of those that follow say how many.
+                # Lines were overwritten; the next line's number shows how many.
                 continue
             except OSError as error:
-                # One that has no room is left out.
+                # EINVAL: a line that is too long for the buffer, which is skipped.
                 if error.errno != errno.EINVAL:
                     self.close()
                     return
@@ -113,7 +113,7 @@ class KernelLog:
                     yield found
 
     def _take(self, line: bytes) -> Xid | None:
-        # "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT"; what begins with a space says more of the line before.
+        # "PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT"; lines that begin with a space continue the previous one.
         head, separator, text = line.partition(b";")
         fields = head.split(b",")[:2]
         if not separator or list(map(bytes.isdigit, fields)) != [True, True]:
@@ -128,7 +128,7 @@ class KernelLog:
 
 
 def parse_xid(text: str) -> Xid | None:
-    """Return what a line of the driver says; None: it is no such line."""
+    """Parse a line of the driver; None if it is about something else."""
     found = _LINE.fullmatch(text)
     if found is None:
         return None
@@ -142,6 +142,6 @@ def parse_xid(text: str) -> Xid | None:
 
 
 def format_bus_id(text: str) -> str:
-    """Return where a device is as the driver writes it: NVML has a longer domain, and a function."""
+    """Return a PCI address in the driver's form; NVML's has a longer domain and a function."""
     domain, _, rest = text.partition(":")
     return f"{domain.lstrip('0').zfill(4)}:{rest.partition('.')[0]}".lower()

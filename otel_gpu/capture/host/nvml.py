@@ -1,17 +1,18 @@
 """
-What the devices of a host say of themselves: NVML, through NVIDIA's own Python bindings.
+Metrics of the host's GPUs from NVML, through NVIDIA's Python bindings.
 
-Nothing is set, enabled or reset. What a device cannot say is left out.
+Nothing is set, enabled or reset. Metrics that a GPU does not support are left out.
 """
 
-# A call may not come back
-# ------------------------
+# Calls can block
+# ---------------
 #
-# NVML asks the driver, and a device that fell off its bus is asked for many seconds. A call cannot be
-# interrupted, so a thread of its own makes them, which a capture neither waits for nor joins: what is
-# late is counted, and the capture goes on with the readings that it has. ctypes releases the GIL.
+# NVML asks the driver, which can block for many seconds if a device fell off its bus. A call cannot
+# be interrupted, so a separate thread makes them. The capture neither waits for that thread nor joins
+# it: late readings are counted, and the capture continues with the readings that it has. ctypes
+# releases the GIL.
 #
-# Reading also wakes a device that nobody uses: more than once a second it would never rest.
+# A reading also wakes an idle device. More than one per second would never let it rest.
 
 import ctypes
 import importlib.util
@@ -27,18 +28,18 @@ from otel_gpu.capture.host.polling_thread import PollingThread
 from otel_gpu.wire.device_bodies import GPM_METRICS, IO, LIMITED, MAX_DEVICES, MAX_PARTS
 
 MAX_XIDS: Final = 256
-"""That wait to be taken; the oldest go first."""
+"""How many XIDs are kept until they are taken; the oldest are evicted."""
 
 
 _OPEN_AGAIN_S = 60.0
-# At the longest, until it is seen that a capture ends.
+# The longest wait, so that the thread notices the end of the capture.
 _WAIT_S = 0.5
 _NS_PER_S = 10**9
 _WHOLE_PERCENT = 100
 _MEMORY_TEMPERATURE = "NVML_FI_DEV_MEMORY_TEMP"
 _UNSIGNED_INT = 1
 _ALL_LINKS = (1 << 32) - 1
-# What a device that is well answers to what it does not have.
+# Errors for metrics that a healthy device does not support.
 _UNSUPPORTED = frozenset(
     {"NotSupported", "FunctionNotFound", "NoPermission", "InvalidArgument", "NotFound"}
 )
@@ -47,11 +48,11 @@ _LOST = frozenset({"GpuIsLost", "GpuNotFound"})
 
 def load_bindings() -> ModuleType:
     """
-    Return NVML's bindings, which are 3 MB of memory.
+    Load NVML's bindings, which take 3 MB of memory.
 
     Raises:
-        ImportError: They are not installed.
-        OSError: There is no NVML: a driver may still be installed.
+        ImportError: The bindings are not installed.
+        OSError: NVML is not installed (yet).
     """
     if importlib.util.find_spec("pynvml") is None:
         raise ImportError("pynvml is not installed", name="pynvml")
@@ -61,13 +62,13 @@ def load_bindings() -> ModuleType:
 
 class NvmlDevices(PollingThread):
     """
-    Reads the devices again and again.
+    Reads all devices periodically.
 
     Args:
-        interval_s: How often.
-        load: Returns the bindings, as ``load_bindings`` does.
+        interval_s: The period.
+        load: Returns the bindings, see ``load_bindings``.
         clock: A monotonic clock in seconds.
-        wants_xids: Whether it waits for XIDs as well.
+        wants_xids: Also wait for XIDs.
     """
 
     def __init__(
@@ -90,19 +91,19 @@ class NvmlDevices(PollingThread):
 
     def take(self) -> dict[str, Any] | None:
         """
-        Return what is new since the last time, as RECORD_DEVICES says it; None: nothing.
+        Return the latest reading as the body of RECORD_DEVICES; None if nothing changed.
 
-        While a reading is late, that is the news: devices keep their latest figures.
+        If a reading became late or is no longer late, the body contains only that.
         """
         with self._lock:
             reading, self._reading = self._reading, None
-            is_news, lateness = self._lateness()
-            if reading is None and not is_news:
+            has_changed, lateness = self._lateness()
+            if reading is None and not has_changed:
                 return None
             return {**(reading or {}), **lateness, "failed": dict(self._failed)}
 
     def take_xids(self) -> Sequence[Xid]:
-        """Return the XIDs that came since the last time."""
+        """Return the XIDs since the previous call."""
         with self._lock:
             found = tuple(self._xids)
             self._xids.clear()
@@ -128,7 +129,7 @@ class NvmlDevices(PollingThread):
         until_s = self._clock() + time_s
         gpus = reading["gpus"] if reading and self._wants_xids else ()
         if self._events is not None and any(gpu["is_lost"] for gpu in gpus):
-            # NVML was shut, and its events went with it.
+            # NVML was shut down, which ended its events.
             self._events = None
         elif self._events is None and gpus:
             self._events = XidEvents(nvml, len(gpus))
@@ -145,7 +146,7 @@ class NvmlDevices(PollingThread):
 
 
 class _Devices:
-    """Asks the devices, and says what those said that could."""
+    # Reads the metrics that each device supports.
 
     def __init__(self, nvml: Any, failed: Callable[[str], None]) -> None:  # noqa: ANN401 - no types
         self._nvml = nvml
@@ -156,7 +157,7 @@ class _Devices:
         self._seen_us: dict[str, int] = {}
 
     def read(self) -> dict[str, Any] | None:
-        """Return what all say; None: NVML could not be opened."""
+        """Return all devices; None if NVML could not be opened."""
         if not self._is_open:
             self._ask("nvmlInit")
             if self._error:
@@ -164,7 +165,7 @@ class _Devices:
             self._is_open = True
         count = self._ask("nvmlDeviceGetCount") or 0
         gpus = [self._read_device(index) for index in range(min(count, MAX_DEVICES))]
-        # Who was reset, or came back, has to be found anew.
+        # A device that was reset is found only after NVML was opened again.
         if any(gpu.get("is_lost") for gpu in gpus):
             self._is_open = False
             self._ask("nvmlShutdown")
@@ -183,7 +184,7 @@ class _Devices:
             return {"index": index, "is_lost": True}
         found: dict[str, Any] = {"index": index, "is_lost": False, "uuid": uuid}
         for name, value in self._figures(handle, uuid):
-            # Of one that goes away meanwhile, what it had said is not half of the truth.
+            # Lost during the reading: leave the partial reading out.
             if self._error in _LOST:
                 return {"index": index, "is_lost": True, "uuid": uuid}
             if value is not None:
@@ -246,7 +247,7 @@ class _Devices:
         values = self._ask("nvmlDeviceGetFieldValues", handle, wanted)
         if values is None:
             return
-        # Each has an answer of its own.
+        # Each field has its own result code.
         known = {
             name: int(value.value.uiVal if value.valueType == _UNSIGNED_INT else value.value.ullVal)
             for name, value in zip(names, values, strict=True)
@@ -276,7 +277,7 @@ class _Devices:
         used = self._ask("nvmlDeviceGetProcessUtilization", handle, self._seen_us.get(uuid, 0))
         shares: dict[int, int] = {}
         for sample in used or ():
-            # The latest of each process: samples come several times a second.
+            # The latest sample of each process.
             if sample.timeStamp >= self._seen_us.get(uuid, 0) and sample.smUtil <= _WHOLE_PERCENT:
                 shares[sample.pid] = sample.smUtil
         self._seen_us[uuid] = max(
@@ -290,7 +291,7 @@ class _Devices:
         ]
 
     def _activity(self, handle: Any, uuid: str) -> dict[str, float] | None:  # noqa: ANN401 - opaque
-        """Return the activities between this reading and the one before, of devices that count them."""
+        # Activities between the previous reading and this one, if the device counts them.
         nvml = self._nvml
         support = self._ask("nvmlGpmQueryDeviceSupport", handle)
         if support is None or not support.isSupportedDevice:
@@ -314,7 +315,7 @@ class _Devices:
         if found is None:
             return None
         return {
-            # What is counted over a moment longer may be a little more than all of it.
+            # Can be slightly above 100 %, so it is limited.
             name: min(1.0, max(0.0, asked.metrics[at].value / _WHOLE_PERCENT))
             for at, name in enumerate(GPM_METRICS.values())
             if asked.metrics[at].nvmlReturn == nvml.NVML_SUCCESS
@@ -325,7 +326,7 @@ class _Devices:
         try:
             return getattr(self._nvml, function)(*arguments)
         except AttributeError:
-            # Older bindings.
+            # Old bindings lack the function.
             return None
         except self._nvml.NVMLError as error:
             name = type(error).__name__.removeprefix("NVMLError_")

@@ -1,4 +1,4 @@
-"""XIDs as NVML says them: which device it was, and not whose work."""
+"""XIDs from NVML, which reports the device but not the process."""
 
 import ctypes
 from typing import Any
@@ -8,17 +8,17 @@ from otel_gpu.capture.host.kernel_log import Xid, format_bus_id
 
 class XidEvents:
     """
-    Waits for XIDs of the devices; as with all calls of NVML, one may not come back.
+    Waits for XIDs of all devices. Like all calls of NVML, this can block.
 
     Args:
-        nvml: The bindings, of which NVML is open.
-        count: How many devices there are.
+        nvml: The bindings, with NVML initialized.
+        count: The number of devices.
     """
 
     def __init__(self, nvml: Any, count: int) -> None:  # noqa: ANN401 - no types
         self._nvml = nvml
         self._set: Any = None
-        # By the handle of a device, where it is.
+        # PCI address by the device's handle.
         self._places: dict[int | None, str] = {}
         try:
             self._set = nvml.nvmlEventSetCreate()
@@ -29,15 +29,15 @@ class XidEvents:
 
     @property
     def is_open(self) -> bool:
-        """Whether any device says its XIDs."""
+        """Whether any device reports XIDs."""
         return bool(self._set and self._places)
 
     def wait(self, time_s: float) -> Xid | None:
-        """Return the next XID; None: none came in time."""
+        """Return the next XID; None if there was none within ``time_s``."""
         try:
             event = self._nvml.nvmlEventSetWait_v2(self._set, round(time_s * 1000))
         except self._nvml.NVMLError as error:
-            # One that fell off its bus answers at once, again and again.
+            # A device that fell off its bus fails immediately and forever.
             if not isinstance(error, self._nvml.NVMLError_Timeout):
                 self._places.clear()
             return None
@@ -52,7 +52,7 @@ class XidEvents:
             bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._set)
         except (AttributeError, nvml.NVMLError):
-            # It does not say them: parts of MIG devices and older ones do not.
+            # MIG instances and old devices report no XIDs.
             return
         text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
         self._places[_address(handle)] = format_bus_id(text)

@@ -1,4 +1,4 @@
-"""A thread that asks again and again what may never answer."""
+"""A thread that polls a source whose calls can block forever."""
 
 import threading
 import time
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LATE_S = 5.0
-"""A reading that takes longer is late."""
+"""A reading that takes longer counts as late."""
 
 
 class PollingThread:
     """
-    Reads in a thread of its own; what derives from it says in ``_turn`` what a turn is.
+    Calls ``_turn`` of a subclass repeatedly in a thread.
 
     Args:
         name: Of the thread.
@@ -25,19 +25,19 @@ class PollingThread:
         self._begun_s: float | None = None
         self._late = 0
         self._is_late = False
-        # A daemon: at the end, one that does not come back is left where it is.
+        # A daemon, so that a blocked call does not delay the end of the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End soon; an answer that does not come is not waited for."""
+        """Stop the thread after its current call, without waiting for it."""
         self._stop.set()
 
     def _turn(self) -> float | None:
-        """Ask once; return how many seconds to rest then, None: nothing will ever be there."""
+        """Read once; return the seconds until the next reading, or None to stop for good."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -53,10 +53,10 @@ class PollingThread:
             self._begun_s = None
 
     def _lateness(self) -> tuple[bool, dict[str, int | bool]]:
-        """Return whether it is news whether a reading is late; and the figures of it."""
+        # Whether lateness changed since the previous call, and its fields for a record.
         begun_s = self._begun_s
         is_late = begun_s is not None and self._clock() - begun_s > LATE_S
-        # One reading is late once.
+        # Each late reading counts once.
         self._late += is_late and not self._is_late
         was_late, self._is_late = self._is_late, is_late
         return is_late != was_late, {"late": self._late, "is_late": is_late}

@@ -1,8 +1,8 @@
 """
-How loaded the host and the cgroups of watched processes are.
+The load of the host and of the watched processes' cgroups.
 
-Context, never a cause by itself: what a thread waited for is measured on the thread.
-Only the throttling counters of a cgroup turn a wait on an idle CPU into a quota.
+This is context, not a cause: what a thread waits for is measured on the thread. Only the throttling
+counters of a cgroup can explain a wait beside an idle CPU by a quota.
 """
 
 import os
@@ -22,9 +22,9 @@ _READINGS_AFTER_END = 5
 
 class PressureReader:
     """
-    Reads the load, and remembers the cgroups of processes that ended lately.
+    Reads the load, also of cgroups whose processes ended recently.
 
-    The throttling that slowed a process down may be counted only after its end.
+    The kernel can count throttling of a process after its end.
     """
 
     def __init__(self, *, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
@@ -34,14 +34,14 @@ class PressureReader:
         self._readings_left: dict[int, int] = {}
 
     def read(self, pids: Iterable[int]) -> dict[str, Any]:
-        """Return what RECORD_PRESSURE says: cumulative counters, by their own names."""
+        """Return the body of RECORD_PRESSURE: cumulative counters by the kernel's names."""
         for pid in pids:
             folders = _cpu_cgroups(self._proc / str(pid), self._cgroups)
             if folders:
                 self._folders[pid] = folders
                 self._readings_left[pid] = _READINGS_AFTER_END
         proc = self._proc
-        # One of two hundred lines each.
+        # /proc/vmstat has two hundred lines; two of them are needed.
         vmstat = b"\n" + read_file(f"{proc}/vmstat", _MAX_FILE_BYTES)
         load = _lines(proc / "loadavg")
         read = {
@@ -95,13 +95,13 @@ def _read_psi(path: Path) -> dict[str, float]:
 
 
 def _cpu_cgroups(process: Path, cgroups: Path) -> tuple[Path, ...]:
-    # A process's cgroup and those above it, whose quotas hold for it as well.
+    # A process's cgroup and its ancestors, whose quotas apply to it as well.
     for line in _lines(process / "cgroup"):
         number, controllers, path = line.split(":", 2)
         for folder in _mount_points(cgroups, number, controllers):
             own = folder / path.strip("/")
             if (own / "cpu.stat").exists():
-                # The topmost one is the whole machine, and has no quota.
+                # Without the root cgroup, which has no quota.
                 return (own, *own.parents[: path.strip("/").count("/")])
     return ()
 

@@ -1,9 +1,10 @@
 """
-Where threads that count their own calls spent their time on a CPU.
+Divides the CPU time of preloaded programs among their calls and the gaps between calls.
 
-The kernel side sees such a thread when it leaves the CPU, and not when its calls begin and end: what
-it was in on the CPU before, the kernel side does not know. The preload library has that, by its clock. Without
-the time off the CPU, which is in the account by call and gap, it is what was on a CPU there.
+The kernel side sees such a thread when it leaves the CPU, not when its calls begin and end. So it does not
+know in which calls the CPU time was spent. The preload library measures the duration of calls and gaps by
+the clock. That duration minus the time off the CPU, which the kernel side has by call and gap, is the CPU
+time.
 """
 
 from collections import defaultdict
@@ -15,7 +16,7 @@ from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 Place = tuple[int, int]
-"""What a moment belongs to: whether it is in a call (1) or a gap (0), and the API of that call."""
+"""In a call (1) or in the gap after one (0), and the number of the call's API."""
 
 _GAP, _CALL = 0, 1
 _KEY = wire.TIMES_KEY.fields
@@ -26,27 +27,27 @@ _CONTEXTS = {wire.CONTEXT_GAP: _GAP, wire.CONTEXT_CALL: _CALL, wire.CONTEXT_SYNC
 
 
 class PreloadTimes:
-    """The account of one program, whose time on a CPU is divided anew each time it is read."""
+    """Divides the CPU time of one program at each reading."""
 
     def __init__(self, before: PreloadReading | None) -> None:
         self._before = {} if before is None else spent(before, 0)
-        self._said: dict[bytes, int] = {}
+        self._reported_ns: dict[bytes, int] = {}
 
     def divide(
         self, entries: Iterable[Entry], reading: PreloadReading, booked_ktime_ns: tuple[int, int]
     ) -> list[Entry]:
         """
-        Return the account of the program, as the kernel side would have seen it.
+        Return time-accounting entries with the CPU time by call and gap.
 
         Args:
-            entries: What the kernel side has of the program.
-            reading: Its shared memory.
-            booked_ktime_ns: Between which moments the account was booked, one thread after another.
+            entries: The kernel side's entries of the program.
+            reading: The program's shared memory.
+            booked_ktime_ns: When adding the open intervals of all threads began and ended.
         """
         kept: list[Entry] = []
         on_cpu: dict[bytes, tuple[int, ...]] = {}
         left_ns: dict[Place, int] = defaultdict(int)
-        # Until then each thread's time is booked; what is said is never taken back.
+        # Until the first time, every thread's time is in the entries. Reported times never decrease.
         begun_ktime_ns, ended_ktime_ns = booked_ktime_ns
         for place, time_ns in spent(reading, begun_ktime_ns).items():
             left_ns[place] = max(0, time_ns - self._before.get(place, 0))
@@ -59,7 +60,7 @@ class PreloadTimes:
             if in_call is None:
                 kept.append((key, value))
             elif not is_seen:
-                # A call that only probes see: to the preload library, a part of a gap.
+                # A call that only probes see; in the preload library it is part of a gap.
                 kept.append((key, value))
             elif fields[_STATE] == wire.STATE_ON_CPU:
                 on_cpu[key] = values
@@ -69,30 +70,31 @@ class PreloadTimes:
                 left_ns[in_call, fields[_API]] -= values[_TIME]
         if not on_cpu:
             return kept
-        unsaid_ns = ended_ktime_ns - begun_ktime_ns if reading.threads else 0
-        shares = _fit(left_ns, pool_ns, unsaid_ns)
-        return [*kept, *self._say(on_cpu, shares)]
+        unread_ns = ended_ktime_ns - begun_ktime_ns if reading.threads else 0
+        shares = _fit(left_ns, pool_ns, unread_ns)
+        return [*kept, *self._entries(on_cpu, shares)]
 
-    def _say(
+    def _entries(
         self, on_cpu: Mapping[bytes, tuple[int, ...]], shares: Mapping[Place, int]
     ) -> Iterator[Entry]:
         some = next(iter(on_cpu))
-        wanted = dict.fromkeys([*on_cpu, *self._said], 0)
+        wanted = dict.fromkeys([*on_cpu, *self._reported_ns], 0)
         wanted |= {_key_of(some, place): time_ns for place, time_ns in shares.items() if time_ns}
         template = on_cpu[some]
         for key, time_ns in wanted.items():
-            self._said[key] = said_ns = max(time_ns, self._said.get(key, 0))
+            total_ns = max(time_ns, self._reported_ns.get(key, 0))
+            self._reported_ns[key] = total_ns
             values = list(on_cpu.get(key, template))
-            values[_TIME] = values[_ENDED] = said_ns
+            values[_TIME] = values[_ENDED] = total_ns
             yield key, wire.TIMES.pack(*values)
 
 
 def spent(reading: PreloadReading, ktime_ns: int) -> dict[Place, int]:
-    """Return how long threads were in calls and gaps until a moment, by the clock."""
+    """Return the time that threads spent in calls and gaps until ``ktime_ns``, on and off the CPU."""
     times: dict[Place, int] = defaultdict(int)
     for api, (call_ns, gap_ns) in reading.places.items():
         times[_CALL, api] += call_ns
-        # Who only asks, as a watchdog does, has no gaps.
+        # Threads that only query, such as watchdogs, have no gaps.
         if gap_ns:
             times[_GAP, api] += gap_ns
     for thread in reading.threads:
@@ -103,15 +105,16 @@ def spent(reading: PreloadReading, ktime_ns: int) -> dict[Place, int]:
     return times
 
 
-def _fit(left_ns: Mapping[Place, int], pool_ns: int, unsaid_ns: int) -> dict[Place, int]:
-    # Both were not read at the same moment, threads that ended had a gap until then, and there are
-    # calls in gaps that only probes see: what is too much or missing is of gaps first. What passed
-    # while the account was booked is of wherever the threads are, which the next reading says.
+def _fit(left_ns: Mapping[Place, int], pool_ns: int, unread_ns: int) -> dict[Place, int]:
+    # The shares have to add up to the measured CPU time (pool_ns). They differ because both were read
+    # at different times, because threads that ended had a gap until then, and because gaps contain calls
+    # that only probes see. So a difference is added to or taken from gaps first. Up to unread_ns can be
+    # missing: it passed while open intervals were added, and the next reading contains it.
     shares = {place: max(0, time_ns) for place, time_ns in left_ns.items()}
     order = sorted(shares, key=lambda place: (place[0], -shares[place]))
     excess_ns = sum(shares.values()) - pool_ns
     gaps = [place for place in order if place[0] == _GAP]
-    if excess_ns < -unsaid_ns and gaps:
+    if excess_ns < -unread_ns and gaps:
         shares[gaps[0]] -= excess_ns
     for place in order if excess_ns > 0 else ():
         taken_ns = min(excess_ns, shares[place])

@@ -1,4 +1,4 @@
-"""Our library that counts the hot calls of the program that preloads it; see preload/calls.c."""
+"""The preload library, which counts frequent CUDA calls inside a program; see preload/calls.c."""
 
 import os
 import platform
@@ -10,16 +10,16 @@ from otel_gpu.files.built_libraries import PRELOAD, built_library
 
 
 def library_path() -> Path:
-    """Return where the library for this machine is, or would be."""
+    """Return the path of the library for this machine, which may not exist."""
     return built_library(PRELOAD)
 
 
 def with_preload(environment: Mapping[str, str]) -> dict[str, str]:
     """
-    Return an environment whose programs preload the library, before what they preload already.
+    Return an environment with the library first in LD_PRELOAD.
 
     Raises:
-        HostError: It was not built for this machine.
+        HostError: The library is missing for this machine, or LD_PRELOAD cannot contain its path.
     """
     path = library_path()
     if not path.exists():
@@ -27,7 +27,7 @@ def with_preload(environment: Mapping[str, str]) -> dict[str, str]:
             f"there is no preload library for {platform.machine()}: {path} is missing",
             hint="run `make preload`, use a wheel built for this machine, or do without --preload",
         )
-    # A preloaded path ends at a space or a colon, so the path itself may have neither.
+    # Paths in LD_PRELOAD end at a space or a colon.
     if any(sign in str(path) for sign in ": "):
         raise HostError(
             f"{path} cannot be preloaded: its path has a space or a colon",

@@ -1,4 +1,4 @@
-"""One preloaded program: what it counts itself, read periodically."""
+"""One preloaded program: the series that it counts itself, read periodically."""
 
 import operator
 import os
@@ -18,12 +18,12 @@ from otel_gpu.stacks.samples import ProcessKey
 from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
-# Of what a memory was begun before its process was watched, we did not see the beginning.
+# A memory that is older than its program by more than this was made before an exec or a fork.
 _BEGINNING_NS: Final = 10_000_000
-# Beyond what a process can have done; so no sum of them overflows anywhere.
+# Larger values are impossible. Sums of smaller ones overflow nowhere.
 _MOST: Final = 1 << 62
 _MOST_CALLS: Final = 1 << 54
-# A program that writes over a part of its memory spoils some series, and not most of them.
+# A program that overwrites a part of its memory by accident spoils some series, not most of them.
 _LEAST_NONSENSE: Final = 16
 _SLOT_HEAD: Final = wire.PRELOAD_SLOT.before("places")
 _METRIC: Final = wire.PRELOAD_KEY.fields.index("metric")
@@ -34,21 +34,21 @@ Value = tuple[int, ...]
 
 class PreloadedProgram:
     """
-    The memory of one program.
+    The shared memory of one program.
 
     Args:
-        fd: The memory, open to read and write; this object closes it.
-        address: Where the process has it.
-        program: Whose it is.
-        uid: Its user.
+        fd: The memory, open for reading and writing; this object closes it.
+        address: Of the memory in the process.
+        process: The program.
+        uid: The program's user.
 
     Attributes:
-        series: Packed ``wire.AGGREGATE`` by the names that the kernel side has for series.
-        calls: How many calls the program has counted since we watch it.
-        is_asked: Whether the settings were written that say which calls to report.
+        series: Packed ``wire.AGGREGATE`` by the kernel side's keys of series.
+        calls: How many calls the program has counted since it was watched.
+        is_asked: Whether the settings were written.
 
     Raises:
-        PreloadError: It is none that we can read.
+        PreloadError: The memory cannot be read.
     """
 
     def __init__(self, fd: int, address: int, process: ProcessKey, uid: int) -> None:
@@ -74,7 +74,7 @@ class PreloadedProgram:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is not read any more; what it had counted until then stays."""
+        """Whether the memory is closed; ``series`` stays."""
         return self.fd < 0
 
     def _pread(self, offset: int, size_bytes: int) -> bytes:
@@ -82,10 +82,13 @@ class PreloadedProgram:
 
     def read(self) -> tuple[list[int], int]:
         """
-        Bring the series up to date; what was lost since, and how much of what was read is no series.
+        Update the series.
+
+        Returns:
+            New losses by ``enum preload_loss``, and how many series were invalid or too many.
 
         Raises:
-            PreloadError: The program has destroyed it, or most of what is in it is nonsense.
+            PreloadError: The program has overwritten the memory, or most of the series are invalid.
         """
         self._latest = reading = read_memory(self._pread)
         impossible = 0
@@ -111,7 +114,7 @@ class PreloadedProgram:
         return lost, reading.left_out + impossible
 
     def sees_all(self) -> bool:
-        """Return whether the preload library sees all calls: nothing was loaded that binds past it."""
+        """Whether the preload library sees all calls: no library binds to CUDA without it."""
         if self.is_closed:
             return False
         return not losses_of(read_header(self._pread))[wire.PRELOAD_LOST_BOUND_PAST]
@@ -120,13 +123,12 @@ class PreloadedProgram:
         self, entries: Iterable[Entry], booked_ktime_ns: tuple[int, int], *, is_new: bool
     ) -> list[Entry]:
         """
-        Return the account of this program; see ``PreloadTimes``.
+        Divide the CPU time of this program; see ``PreloadTimes``.
 
-        ``is_new`` says to read for that where threads are; else they are where they were when that was
-        read last.
+        ``is_new``: read the state of threads first; otherwise use that of the latest reading.
 
         Raises:
-            PreloadError: The program has destroyed it.
+            PreloadError: The program has overwritten the memory.
         """
         if is_new and not self.is_closed:
             self._latest = read_memory(self._pread, with_series=False)
@@ -135,7 +137,7 @@ class PreloadedProgram:
         return self._times.divide(entries, self._latest, booked_ktime_ns)
 
     def open_calls(self, slot: int) -> list[int]:
-        """Return when the calls began that a thread is in now, by the address of its slot."""
+        """Return the start times of a thread's open calls; ``slot`` is the address of its slot."""
         offset = slot - self._address
         if self.is_closed or not wire.PRELOAD_SLOTS_OFFSET <= offset < wire.PRELOAD_BYTES:
             return []
@@ -148,13 +150,13 @@ class PreloadedProgram:
         return starts[: min(published["depth"], wire.MAX_DEPTH)]
 
     def calls_inside(self) -> int:
-        """Return how many calls that the library counts were open when it was last read."""
+        """Return how many counted calls were open at the latest reading."""
         threads = () if self.is_closed or self._latest is None else self._latest.threads
         open_apis = (thread.innermost_api for thread in threads)
         return sum(API_BY_NUMBER[api].preload for api in open_apis if api)
 
     def close(self) -> None:
-        """Let go of the memory; it may be called again."""
+        """Close the memory; repeated calls have no effect."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -190,7 +192,7 @@ def _calls(key: bytes, value: Value) -> int:
 
 
 def _less(value: Value, before: Value) -> Value:
-    # The extremes may be older.
+    # Extremes cannot be subtracted, so they can be from before.
     return tuple(
         now if field in _EXTREMES else max(0, now - then)
         for field, (now, then) in enumerate(zip(value, before, strict=True))

@@ -1,9 +1,9 @@
 """
-Watched programs that count their own calls: their memory is opened, read, and closed at their end.
+The preloaded programs of a capture: opens, reads and closes their shared memory.
 
-A program that preloads our library counts its hot calls itself, in memory that it shares
-(``preload/layout.h``). The agent keeps that open from the first call on, so that what the program has
-counted until its end can still be read when it is gone.
+A program with the preload library counts its frequent calls itself, in shared memory (``preload/layout.h``).
+The agent opens that at the first call and keeps it open, so it can read the final counts after the
+program has ended.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from otel_gpu.wire.agent_records import Entry
 from otel_gpu.wire.probe_symbols import layer_of_library
 
 PRELOAD_THREAD: Final = "otel_gpu_preload_thread"
-"""The function of the library that each thread calls first."""
+"""The library's function that each thread calls first."""
 
 _MAX_REFUSED: Final = 4096
 _MAX_LIBRARIES: Final = 64
@@ -46,13 +46,13 @@ _PID: Final = struct.Struct("<I")
 _PROGRAM: Final = struct.Struct("<Q")
 _KEY_PROGRAM: Final = struct.Struct("<QI")
 _REFUSED: Final = 1 << wire.PRELOAD_REFUSED_BIT
-# Seconds. A memory of ten threads takes 0.2 ms, and the largest that there can be 0.2 s. Who is at the
-# end of a share waits for the next reading, and loses nothing.
+# Seconds. Reading a memory of ten threads takes 0.2 ms, the largest possible one 0.2 s. A program whose
+# share is used up waits for the next reading and loses nothing.
 _READING: Final = Share(0.25, 0.02), Share(0.5, 0.04), Share(1.0, 0.1)
-# The last reading of a process cannot wait. Small ones need no share.
+# The last reading of a process cannot wait. Small memories are read without a share.
 _LAST_READING: Final = Share(0.5, 0.02), Share(1.0, 0.05), Share(2.0, 0.1)
 _SMALL_ROWS: Final = 1024
-# Losses of the preload library that the kernel side has too, and those that only it has.
+# Losses that the kernel side counts as well, and those that only the preload library has.
 _LOST: Final = {
     wire.PRELOAD_LOST_SERIES_FULL: wire.COUNTER_LOST_SERIES_FULL,
     wire.PRELOAD_LOST_NO_RETURN: wire.COUNTER_LOST_NO_RETURN,
@@ -78,17 +78,17 @@ class PreloadedPrograms:
     The preloaded programs of one capture.
 
     Args:
-        bpf: The object with the map of processes that have one.
-        config: The histogram layout, which is that of the preload library unless it was changed.
-        lost: By ``enum counter``; calls that a program could not count are added.
+        bpf: The object with the map of preloaded processes.
+        config: The histogram layout and the settings of programs.
+        lost: Counters by ``enum counter``, to which calls that a program could not count are added.
 
     Attributes:
-        suits: Whether the preload library counts in the histograms of this capture; if not, none is read.
+        suits: Whether the capture's histogram layout is the preload library's; if not, nothing is read.
         lost: Losses that only the preload library has, by reason.
         periods: Steps that preloaded programs detect in their threads.
         calls: How many calls programs have counted themselves.
-        unread: Whose memory was not read.
-        is_ending: Whether the capture ends: what is read of a process now is the last of it.
+        unread: Programs whose memory was not read.
+        is_ending: Whether the capture ends, so each reading is a program's last.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class PreloadedPrograms:
         self._files = files or FileWork()
         self.is_ending = False
         self.detectors = PreloadDetectors(lost, self._reading)
-        # These processes report every call that says that work on a stream is done.
+        # Programs that report every call which shows that work on a stream is complete.
         self._with_collectives: Recent[ProcessKey, None] = Recent(_MAX_REFUSED)
         self.suits = config.histograms.layout == "exponential"
         self.lost: Counter[str] = Counter()
         self.calls = 0
 
     def is_preloaded(self, key: ProcessKey, mapped: Collection[MappedFile]) -> bool:
-        """Say whether a process counts hot calls itself, or will do so from the first on."""
+        """Whether a process counts its frequent calls itself, or will from the first one on."""
         if not self.suits or key in self._refused:
             return False
         if not self.has_library(mapped):
@@ -132,32 +132,32 @@ class PreloadedPrograms:
         return _IS_OFF not in environment
 
     def has_library(self, mapped: Iterable[MappedFile]) -> bool:
-        """Say whether a process maps a preload library that carries probes, or will."""
+        """Whether a process maps a preload library that carries or will carry probes."""
         return any(self._is_library(file) for file in mapped if file.is_preload_library)
 
     def refuse_library(self, library: FileId) -> None:
-        """Read nothing of programs with this library, which carries no probe: probes have to count."""
+        """Let probes count all calls of programs with this library, which can carry no probe."""
         self._libraries[library] = False
 
     def _report_collectives(self, key: ProcessKey) -> None:
         program = self._preloaded.get(key)
         if program is not None and key not in self._with_collectives:
-            program.is_asked = False  # for less than this
+            program.is_asked = False  # the settings have changed
         self._with_collectives[key] = None
 
     def examine(self, key: ProcessKey) -> bool:
         """
-        Open the memory of a process that has begun to count before we could see it begin.
+        Open the memory of a process that began to count before it was watched.
 
-        It reports no calls before ``ask``. Returns whether the preload library counts all its hot calls, as
-        far as is known; False: probes have to count the others.
+        It reports calls only after ``ask``. Returns whether the preload library counts all frequent calls;
+        if False, probes have to count the others.
         """
         if key in self._refused:
             return False
         address = None if key in self._preloaded else preload_memory(key[0])
         if address is not None:
-            # From here on no probe counts the calls that the preload library counts.
-            self._say(key)
+            # From here on probes do not count the calls that the preload library counts.
+            self._mark(key)
             if not self._open(key, address):
                 return False
         program = self._preloaded.get(key)
@@ -168,9 +168,9 @@ class PreloadedPrograms:
 
     def open(self, key: ProcessKey, address: int) -> bool:
         """
-        Open the memory at an address that a probe reported, and ask.
+        Open the memory at an address that a probe reported, and write its settings.
 
-        False: probes have to count the calls of this process.
+        Returns False if probes have to count the calls of this process.
         """
         if key not in self._preloaded and not self._open(key, address):
             return False
@@ -179,9 +179,9 @@ class PreloadedPrograms:
 
     def ask(self, key: ProcessKey) -> None:
         """
-        Write which calls to report, unless that was done, now that there are probes that see them.
+        Write the settings once, when there are probes for the reported calls.
 
-        Each thread says at its next call that it counts its calls.
+        Each thread announces itself at its next call.
         """
         program = self._preloaded.get(key)
         if program is not None and not program.is_asked:
@@ -212,9 +212,9 @@ class PreloadedPrograms:
 
     def read(self, keys: Collection[ProcessKey] | None = None) -> dict[bytes, bytes]:
         """
-        Return the series of these programs, which have ended, or of all, by the keys of the kernel side.
+        Return the series of these programs, which have ended, or of all, by the kernel side's keys.
 
-        Of one that cannot be read now the series are as they were when it was read last.
+        If a program cannot be read now, its series are those of its latest reading.
         """
         is_last = keys is not None or self.is_ending
         found: dict[bytes, bytes] = {}
@@ -228,7 +228,7 @@ class PreloadedPrograms:
         return found
 
     def _in_turn(self) -> list[ProcessKey]:
-        """Return all programs: first those of users, and of processes, who took least of our time."""
+        # Users and processes that used the least of their share come first.
         programs = self._preloaded
         return sorted(
             programs, key=lambda key: self._reading.left(key, programs[key].uid), reverse=True
@@ -259,7 +259,7 @@ class PreloadedPrograms:
                 raise _NoShareError(rows)
 
     def _leave(self, key: ProcessKey, program: PreloadedProgram) -> None:
-        """Read nothing any more of a memory; what it has counted until now stays."""
+        # Close a memory for good; the counts until now stay.
         with contextlib.suppress(OSError):
             self._settings.withdraw(program.fd)
         self.detectors.leave(key, is_readable=False)
@@ -268,7 +268,7 @@ class PreloadedPrograms:
         self._refused_now.add(key)
 
     def take_refused(self) -> set[ProcessKey]:
-        """Return the programs whose memory is read no more, since this was asked: probes have to count."""
+        """Return programs whose memory was closed since the previous call, so probes have to count."""
         refused, self._refused_now = self._refused_now, set()
         return refused
 
@@ -279,9 +279,10 @@ class PreloadedPrograms:
         keys: Collection[ProcessKey] | None = None,
     ) -> Iterator[Entry]:
         """
-        Yield the time account, booked between these moments, with what preloaded programs know of it.
+        Yield time-accounting entries with the CPU time of preloaded programs divided.
 
-        That is of all programs, or of these, which have ended.
+        Of these ``keys``, which have ended, or of all programs; the other entries are unchanged. See
+        ``PreloadTimes.divide`` for ``booked_ktime_ns``.
         """
         known = self._preloaded.keys() if keys is None else self._preloaded.keys() & set(keys)
         of_programs: dict[ProcessKey, list[Entry]] = {key: [] for key in known}
@@ -306,15 +307,15 @@ class PreloadedPrograms:
             with self._reading.paying(key, program.uid):
                 return program.divide_times(entries, booked_ktime_ns, is_new=is_new)
         except (OSError, PreloadError):
-            return entries  # The next reading of its series says so.
+            return entries  # The next reading of the series reports the error.
 
     def still_open(
         self, key: ProcessKey, slot: int, calls: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """
-        Return which of a thread's open calls, as ``open_call`` has them, are open now.
+        Return which of a thread's open calls (``struct open_call``) are still open.
 
-        The kernel side learns of the end of a call that the preload library publishes when the thread leaves
+        For calls that the preload library counts, the kernel side notices the end only when the thread leaves
         the CPU.
         """
         program = self._preloaded.get(key)
@@ -324,7 +325,7 @@ class PreloadedPrograms:
         return [call for call in calls if call["start_ktime_ns"] not in ended]
 
     def set_thresholds(self, thresholds: Mapping[tuple[int, int, int, int], int]) -> None:
-        """Have calls and gaps reported that take so long in ns, by the fields of ``threshold_key``."""
+        """Set the durations in ns from which calls and gaps are reported, by ``threshold_key``."""
         by_program: dict[ProcessKey, dict[tuple[int, int], int]] = {
             key: {} for key in self._preloaded
         }
@@ -336,7 +337,7 @@ class PreloadedPrograms:
                 self._write_settings(program, key, by_program[key])
 
     def keys(self) -> set[ProcessKey]:
-        """Return the programs that count their own calls, also those that are not read any more."""
+        """Return all preloaded programs, including those that are not read any more."""
         return set(self._preloaded)
 
     def close(self, keys: Iterable[ProcessKey] | None = None) -> None:
@@ -379,7 +380,7 @@ class PreloadedPrograms:
     def _note_lost(self, lost: list[int], rejected: int) -> None:
         for loss, times in enumerate(lost):
             if loss == wire.PRELOAD_LOST_BOUND_PAST:
-                continue  # Probes count what goes past.
+                continue  # Probes count these calls.
             if times and loss in _LOST:
                 self._counters[_LOST[loss]] += times
             elif times:
@@ -391,13 +392,13 @@ class PreloadedPrograms:
         self.unread.add(key[0], uid, "what it counts itself", str(error))
         self.lost[reason] += 1
 
-    def _say(self, key: ProcessKey, flags: int = 0) -> None:
+    def _mark(self, key: ProcessKey, flags: int = 0) -> None:
         try:
             self._places.update(_PID.pack(key[0]), _PROGRAM.pack(key[1] | flags))
         except MapFullError:
             self._counters[wire.COUNTER_LOST_PROCESSES_FULL] += 1
 
     def refuse(self, key: ProcessKey) -> None:
-        """Have probes count all calls of a process."""
+        """Let probes count all calls of a process."""
         self._refused[key] = None
-        self._say(key, _REFUSED)
+        self._mark(key, _REFUSED)

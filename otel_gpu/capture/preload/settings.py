@@ -1,8 +1,8 @@
 """
-Settings of a preloaded program: which of the calls that it counts it reports to probes.
+Settings of a preloaded program: which of the counted calls the preload library reports to probes.
 
-The agent writes them into the program's memory. Few calls are worth a span, and fast ones never are:
-the library reports the others. The kernel side chooses among them, as it does for calls with probes.
+The agent writes them into the program's shared memory. Fast calls never become spans, so the library
+reports only the others. The kernel side selects among these, as it does for calls with probes.
 """
 
 import os
@@ -31,23 +31,23 @@ class PreloadSettings:
         self._stall_floor_ns = max(1, nanoseconds(spans.stall_floor_ms, 1_000_000))
         self._call_stall_floor_ns = max(1, nanoseconds(spans.call_stall_floor_ms, 1_000_000))
         self._sample_one_in = spans.sample_one_in
-        # Another one than that of the agent before us: threads say again that they count.
+        # Differs from the previous agent's, so threads announce themselves again.
         self._generation = random.SystemRandom().getrandbits(8 * _GENERATION_BYTES) | 1
 
     def write(
         self, fd: int, thresholds: Mapping[tuple[int, int], int], *, collectives: bool
     ) -> None:
         """
-        Write which calls to report, and then that an agent reads them.
+        Write which calls to report, then the generation, which starts the reports.
 
         Args:
-            fd: The memory.
-            thresholds: From which duration in ns calls are slow, by API and kind of copy; gaps have
-                API 0. The others are slow from the floor of the configuration on.
-            collectives: Report all calls that say that work on a stream is done.
+            fd: The shared memory.
+            thresholds: Durations in ns from which calls are slow, by API and kind of copy; gaps have
+                API 0. Other calls use the configured floor.
+            collectives: Report all calls that show that work on a stream is complete.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The memory cannot be written.
         """
         slow_ns: dict[int, int] = {}
         for (api, _), threshold_ns in thresholds.items():
@@ -69,7 +69,7 @@ class PreloadSettings:
 
     def withdraw(self, fd: int) -> None:
         """
-        End the reports, unless another agent has asked for them.
+        End the reports, unless another agent has requested them.
 
         Raises:
             OSError: The memory cannot be written.

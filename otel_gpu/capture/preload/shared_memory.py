@@ -1,9 +1,9 @@
 """
-Read the memory that a preloaded program shares: counts per series, threads, and losses.
+Reads the shared memory of a preloaded program: series, threads and losses.
 
-``preload/layout.h`` has the layout. Whoever can write to the memory is a stranger: offsets and counts
-are of the layout's version and never taken from what is read, a reading costs at most so much, and
-what makes no sense is left out and counted.
+``preload/layout.h`` has the layout. The content is untrusted input: offsets and sizes come from the
+layout's version, never from the memory, a reading has a bounded cost, and invalid content is left out and
+counted.
 """
 
 import fcntl
@@ -18,13 +18,13 @@ from otel_gpu.procfs.reader import open_mapping
 from otel_gpu.wire.probe_table import API_BY_NUMBER
 
 MAX_PRELOAD_SERIES = 1024
-"""Of one process; those that come later are left out."""
+"""Per process; later series are left out."""
 
 ReadBytes = Callable[[int, int], bytes]
-"""Returns the bytes from an offset on, as many as are asked for, or fewer where there are no more."""
+"""Returns bytes from (offset, size); fewer at the end of the memory."""
 
 _KEY = wire.PRELOAD_KEY
-# Of an aggregate: the sum and both extremes, before all else.
+# The first fields of an aggregate: sum and both extremes.
 _HEAD = wire.AGGREGATE.before("size_bytes")
 _REST_BYTES = wire.AGGREGATE.size - _HEAD.size
 _REST_OFFSET = _KEY.size + _HEAD.size
@@ -40,16 +40,16 @@ _PLACES_BYTES = wire.MAX_APIS * wire.PRELOAD_PLACE.size
 
 
 class PreloadError(OtelGpuError):
-    """The memory is not one that this version can read."""
+    """Shared memory that this version cannot read."""
 
 
 class PreloadThread(NamedTuple):
     """
-    A thread that has a slot now.
+    A living thread of a preloaded program.
 
-    ``tid`` is as its process's own pid namespace has it; ``generation`` is that of the agent that it was
-    introduced to. ``open_api`` is its outermost open call, which began at ``open_ktime_ns``; 0: it is in
-    none, as for ``innermost_api``.
+    ``tid`` is in the process's pid namespace. ``generation`` is that of the agent to which the thread last
+    announced itself. ``open_api`` is its outermost open call, which began at ``open_ktime_ns``; 0: none,
+    also for ``innermost_api``.
     """
 
     tid: int
@@ -66,13 +66,12 @@ class PreloadThread(NamedTuple):
 
 class PreloadReading(NamedTuple):
     """
-    The contents of a preloaded program's memory.
+    The content of a preloaded program's memory.
 
-    ``series`` maps a packed ``wire.PRELOAD_KEY`` to a packed ``wire.AGGREGATE``: sums since the memory
-    began, over all threads; nothing, if only the rest was read. ``places`` maps an API's number to the cumulative nanoseconds inside its
-    outermost calls, and in the gaps after them. ``lost`` has the preload library's own losses, by ``enum
-    preload_loss``; ``slots_begun`` is how many slots were ever used; ``left_out`` is how many series made no
-    sense or were too many, and ``nonsense`` the former.
+    ``series``: packed ``wire.AGGREGATE`` by packed ``wire.PRELOAD_KEY``, cumulative, of all threads; empty
+    if it was not read. ``places``: cumulative ns inside outermost calls and in the gaps after them, by
+    number of the API. ``lost``: the library's losses, by ``enum preload_loss``. ``slots_begun``: how many
+    slots were ever used. ``left_out``: series that were invalid or too many; ``nonsense``: only invalid ones.
     """
 
     start_ktime_ns: int
@@ -88,11 +87,13 @@ class PreloadReading(NamedTuple):
 
 def open_memory(pid: int, address: int) -> int:
     """
-    Open the memory at an address of a process, to read and write; the caller closes the descriptor.
+    Open the shared memory at an address of a process for reading and writing.
+
+    The caller closes the descriptor.
 
     Raises:
         PreloadError: It is not the memory of a preload library.
-        OSError: There is none.
+        OSError: Nothing is mapped there, or it cannot be opened.
     """
     fd = open_regular(open_mapping(pid, address, address + wire.PRELOAD_BYTES), pid)
     try:
@@ -103,7 +104,7 @@ def open_memory(pid: int, address: int) -> int:
 
 
 def _check_memory(fd: int) -> None:
-    # Only memory that a process made can be sealed: what we write to it is nobody's file.
+    # Only memfds can be sealed, so our writes cannot change a file.
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
         raise PreloadError("its size is not sealed")
     if (size_bytes := os.fstat(fd).st_size) != wire.PRELOAD_BYTES:
@@ -112,15 +113,15 @@ def _check_memory(fd: int) -> None:
 
 def read_memory(read: ReadBytes, *, with_series: bool = True) -> PreloadReading:
     """
-    Read everything, or everything but the series, which take most of the time.
+    Read the memory; without series, which take most of the time, if they are not needed.
 
     Raises:
-        PreloadError: This is not the memory of a preload library, or of another version of it.
+        PreloadError: It is not the memory of a preload library, or has another version of the layout.
     """
     header = read_header(read)
     sums = _Sums()
     threads: list[PreloadThread] = []
-    # As one number, whose lanes are times in ns.
+    # Sums of all slots as one large number with a 64-bit lane per value.
     places = 0
     if with_series:
         common = min(header["common_begun"], wire.PRELOAD_COMMON_SERIES)
@@ -139,7 +140,7 @@ def read_memory(read: ReadBytes, *, with_series: bool = True) -> PreloadReading:
             depth = min(slot["depth"], wire.MAX_DEPTH)
             opened = list(wire.PRELOAD_OPEN_CALL.all_named(slot["calls"]))[:depth]
             if depth == 1 and slot["last_return_ktime_ns"] > opened[0]["start_ktime_ns"]:
-                opened, depth = [], 0  # it is over, and still being counted
+                opened, depth = [], 0  # the call has returned and is being counted
             threads.append(
                 PreloadThread(
                     tid=slot["tid"],
@@ -168,7 +169,7 @@ def read_memory(read: ReadBytes, *, with_series: bool = True) -> PreloadReading:
 
 
 def read_header(read: ReadBytes) -> dict[str, int]:
-    """Read the header alone; raises PreloadError as ``read_memory`` does."""
+    """Read only the header; raises PreloadError like ``read_memory``."""
     data = read(0, wire.PRELOAD_HEADER.size)
     if len(data) < wire.PRELOAD_HEADER.size:
         raise PreloadError(
@@ -190,7 +191,7 @@ def read_header(read: ReadBytes) -> dict[str, int]:
 
 
 def count_rows(read: ReadBytes) -> int:
-    """Return how many series a reading has to add up, before any of them is read."""
+    """Return how many series ``read_memory`` would add up."""
     header = read_header(read)
     rows = min(header["common_begun"], wire.PRELOAD_COMMON_SERIES)
     for number in range(min(header["slots_begun"], wire.PRELOAD_SLOTS)):
@@ -200,7 +201,7 @@ def count_rows(read: ReadBytes) -> int:
 
 
 def losses_of(header: dict[str, int]) -> tuple[int, ...]:
-    """Return the preload library's own losses, by ``enum preload_loss``."""
+    """Return the library's losses, by ``enum preload_loss``."""
     return tuple(header[f"lost_{loss}"] for loss in range(wire.PRELOAD_LOSSES))
 
 
@@ -218,25 +219,24 @@ def _places(summed: int) -> dict[int, tuple[int, int]]:
 
 
 class _Sums:
-    """Series of many threads, added up by key."""
+    # Sums of series by key, over threads.
 
     def __init__(self) -> None:
-        # All of an aggregate behind the extremes is added as one number: a lane overflows only where
-        # somebody wants it to, and then into the next one of the same series.
+        # The fields behind the extremes are added as one large number. A lane can overflow only with
+        # forged values, and then only into the next lane of the same series.
         self._numbers: dict[bytes, int] = {}
         self._heads: dict[bytes, tuple[int, int, int]] = {}
         self.left_out = 0
         self.nonsense = 0
 
     def add(self, series: bytes) -> None:
-        """Add an array of ``struct preload_series``."""
         size = wire.PRELOAD_SERIES.size
         numbers, heads = self._numbers, self._heads
         for start in range(0, len(series) - size + 1, size):
             key = series[start : start + _KEY.size]
             before = numbers.get(key)
             if before is None:
-                if not _KEY.unpack(key)[2]:  # a thread is about to begin it
+                if not _KEY.unpack(key)[2]:  # a thread is about to write it
                     continue
                 is_known = _is_known(key)
                 if not is_known or len(numbers) >= MAX_PRELOAD_SERIES:
@@ -251,7 +251,7 @@ class _Sums:
             numbers[key] = before + int.from_bytes(rest, "little")
 
     def packed(self) -> dict[bytes, bytes]:
-        """Return the sums as ``wire.AGGREGATE`` packs them."""
+        """Return the sums as packed ``wire.AGGREGATE``."""
         modulus = 1 << 8 * _REST_BYTES
         return {
             key: _HEAD.pack(self._heads[key][0] % _U64, *self._heads[key][1:])

@@ -1,7 +1,7 @@
 """
-The periods that preloaded programs follow: the steps of threads whose calls have no probes.
+Steps that preloaded programs detect in threads whose calls have no probes.
 
-What is read is the process's own and may be anything: it says what its steps were, and no more.
+The shared memory is untrusted input. It can only change what is reported about its own process.
 """
 
 import os
@@ -27,7 +27,7 @@ _COUNT_BYTES = 8
 
 
 class _Memory:
-    """The periods of one program; without a descriptor (-1), there is nothing in them."""
+    # The step detectors of one program; without a descriptor (-1) they read as zeros.
 
     def __init__(self, fd: int, program: ProcessKey, uid: int, first: int) -> None:
         self.fd = fd
@@ -35,14 +35,14 @@ class _Memory:
         self.uid = uid
         self.is_left = False
         self.indices = range(first, first + wire.PRELOAD_DETECTORS)
-        # By index: iterations that were read; and tids as we see them, by those that it sees itself.
+        # Iterations that were read, by index; our tids, by those of the program's namespace.
         self.iterations_read: dict[int, int] = {}
         self.tids: dict[int, int] = {}
-        # Those that threads had when that was last read.
+        # The indices that threads used at the latest reading.
         self.taken: list[int] = []
 
     def tid(self, own_tid: int) -> int:
-        """Return the tid in our pid namespace; 0: the thread is gone, and so nobody knows."""
+        """Return the tid in our pid namespace; 0 if the thread has ended."""
         if self.fd < 0:
             return 0
         if own_tid not in self.tids:
@@ -52,11 +52,9 @@ class _Memory:
         return self.tids[own_tid]
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Return what is at an offset of the memory."""
         return bytes(size_bytes) if self.fd < 0 else os.pread(self.fd, size_bytes, offset)
 
     def close(self) -> None:
-        """Let go of the memory; it may be called again."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -72,10 +70,10 @@ class _Memory:
 
 class PreloadDetectors(PeriodMemory):
     """
-    Those of all preloaded programs, by numbers above those of the kernel side.
+    Step detection of all preloaded programs; indices are above those of the kernel side.
 
-    A thread has its own area. ``lost`` is by ``enum counter``: iterations that could not be read in time, or
-    that cannot have been, are added to those that are rate-limited. ``budget`` is what reading may take.
+    Each thread has its own area. ``lost``: counters by ``enum counter``; iterations that were overwritten or
+    are impossible are added to the rate-limited ones. ``budget``: the time for reading.
     """
 
     def __init__(self, lost: list[int], budget: WorkBudget) -> None:
@@ -87,17 +85,17 @@ class PreloadDetectors(PeriodMemory):
 
     def add(self, program: ProcessKey, fd: int, uid: int) -> None:
         """
-        Read those of another program, from now on; the descriptor is the caller's.
+        Add a program; the caller keeps its descriptor.
 
         Raises:
-            OSError: It cannot be read or written.
+            OSError: The memory cannot be read or written.
         """
         if program in self._memories:
             self._drop(program)
         memory = _Memory(os.dup(fd), program, uid, next(self._first))
         self._memories[program] = memory
         self._by_index |= dict.fromkeys(memory.indices, memory)
-        # What an agent before us has left there.
+        # Reset what an earlier agent left in use.
         for index in memory.indices:
             if self._get(index, "tid"):
                 self.stop(index)
@@ -105,19 +103,19 @@ class PreloadDetectors(PeriodMemory):
                 memory.iterations_read[index] = self._iterations_made(index)
 
     def leave(self, program: ProcessKey, *, is_readable: bool = True) -> None:
-        """Release a program's periods as soon as its threads returned them, or its memory at once."""
+        """Release a program once its threads have ended; if it is not readable, close it at once."""
         if program in self._memories:
             self._memories[program].is_left = True
             if not is_readable:
                 self._memories[program].close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close the memory of all programs."""
         for program in list(self._memories):
             self._drop(program)
 
     def taken(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield those that threads have, as (index, ``struct step_detector``)."""
+        """Yield the detectors that threads use, as (index, ``struct step_detector``)."""
         for program, memory in list(self._memories.items()):
             if not (memory.is_left or self._budget.allows(program, memory.uid)):
                 continue
@@ -129,7 +127,7 @@ class PreloadDetectors(PeriodMemory):
 
     def _detectors_of(self, memory: _Memory) -> Iterator[tuple[int, dict[str, Any]]]:
         if memory.fd < 0:
-            # Nobody knows any more how its threads go on.
+            # Unreadable: treat its threads as ended.
             yield from ((at, self.detector(at) | {"has_ended": 1}) for at in memory.taken)
             return
         indices = memory.indices
@@ -137,17 +135,17 @@ class PreloadDetectors(PeriodMemory):
         yield from ((at, self.detector(at)) for at in memory.taken)
 
     def holds(self, index: int) -> bool:
-        """Whether the memory of an index was not let go; those of others are not given out again."""
+        """Whether the memory of an index is open; closed ones are not assigned again."""
         return index in self._by_index
 
     def free(self, index: int) -> None:
-        """Let another thread have a period whose thread has ended."""
+        """Release the detector of a thread that has ended."""
         super().free(index)
         memory = self._by_index[index]
         memory.taken = [at for at in memory.taken if at != index]
 
     def detector(self, index: int) -> dict[str, Any]:
-        """Return ``struct step_detector``, as it is now, of the thread as the kernel side would name it."""
+        """Return ``struct step_detector`` as it is now, with pid and tid of the agent's namespace."""
         memory = self._by_index[index]
         fields = super().detector(index)
         pid, program_ktime_ns = memory.program
@@ -161,14 +159,14 @@ class PreloadDetectors(PeriodMemory):
         }
 
     def calls(self, index: int) -> CallSequence:
-        """Return the calls that are kept; none, if they cannot have been made."""
+        """Return the recent calls; none if their times are impossible."""
         calls = super().calls(index)
         starts_ns = [self._by_index[index].program[1], *calls.starts_ns]
         returns_ns = [*map(sub, calls.starts_ns, calls.gaps_ns), kernel_clock.ktime_ns()]
         return calls if all(map(le, starts_ns, returns_ns)) else _NO_CALLS
 
     def iterations(self, index: int, *, is_last: bool = False) -> Sequence[IterationTimes]:
-        """Return the iterations since they were last asked for; with the one that the thread ended after."""
+        """Return the iterations since the previous call; ``is_last`` adds the thread's final one."""
         memory = self._by_index[index]
         if not (is_last or self._budget.allows(memory.program, memory.uid)):
             return ()
@@ -208,7 +206,7 @@ class PreloadDetectors(PeriodMemory):
             yield IterationTimes(start_ktime_ns, end_ktime_ns)
 
     def share_areas(self, wanting: Sequence[int]) -> None:
-        """Give areas to those that want one."""
+        """Assign areas to threads that wait for one."""
         for index in wanting:
             if not self._get(index, "area"):
                 self._give(index, 1)
@@ -246,5 +244,6 @@ def _find_tid(pid: int, own_tid: int, own_pid: int) -> int:
     for tid in (own_tid, *thread_ids(pid)):
         if read_ids(f"/proc/{pid}/task/{tid}")[0] == own_tid:
             return tid
-    # The thread is gone, and the process may be. Who has our number for itself has it for its threads.
+    # The thread has ended, and maybe the process. If the process has the same pid in both namespaces, so
+    # do its threads.
     return own_tid if own_pid == pid else 0
