@@ -46,7 +46,7 @@ _CACHES: Final = """\
 
 *At most* is the bound of a `Recent` or `Fifo` or of a function that remembers results, in entries; for other caches, the limits that their class
 uses. Caches with a name are measured, and all of them together hold {cache_bytes} (`capture.cache_bytes`). Beyond that, the largest one that
-*shrinks* evicts a quarter of its entries, until the sum fits (`limits/caches.py`).
+*shrinks* evicts what is too much, and at most a quarter of its entries at a time, until the sum fits (`limits/caches.py`).
 
 | module | cache | name | at most | |
 | --- | --- | --- | ---: | --- |

@@ -37,7 +37,9 @@ _FEW = 8
 _MEASURED_EVERY = 16
 # Between two measurements of an agent at rest.
 _AT_REST_S = 20.0
-_RELEASED_SHARE = 0.25
+# Of a cache that is too large: the share that is evicted at a time at most, and the share beyond the excess.
+# Smaller steps leave fewer holes in Python's memory, which stays mapped.
+_RELEASED_SHARE, _SPARE_SHARE = 0.25, 0.03
 
 
 _shared: set[type] = set()
@@ -156,7 +158,10 @@ class Caches:
         can = {at for at, cache in enumerate(self._caches) if cache.release is not None}
         while can and total > most_bytes:
             at = max(can, key=lambda at: sizes[at].size_bytes)
-            before, sizes[at] = sizes[at], self._release(self._caches[at], sizes[at])
+            before, sizes[at] = (
+                sizes[at],
+                self._release(self._caches[at], sizes[at], total - most_bytes),
+            )
             total -= before.size_bytes - sizes[at].size_bytes
             if sizes[at].entries == before.entries:
                 can.remove(at)
@@ -177,14 +182,15 @@ class Caches:
     def _prune(self) -> None:
         self._caches = [cache for cache in self._caches if cache.owner() is not None]
 
-    def _release(self, cache: _Cache, before: Held) -> Held:
+    def _release(self, cache: _Cache, before: Held, excess_bytes: int) -> Held:
         owner = cache.owner()
         if owner is None or cache.release is None:
             return Held(0, 0)
         most = before.entries - cache.least
         if most <= 0:
             return before
-        cache.release(owner, min(most, max(1, round(before.entries * _RELEASED_SHARE))))
+        share = min(excess_bytes / max(1, before.size_bytes) + _SPARE_SHARE, _RELEASED_SHARE)
+        cache.release(owner, min(most, math.ceil(before.entries * share)))
         after = cache.held()
         gone = max(0, before.entries - after.entries)
         self.released[cache.name] = self.released.get(cache.name, 0) + gone
