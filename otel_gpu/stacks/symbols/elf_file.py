@@ -101,6 +101,7 @@ class ElfImage:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.sections: Sequence[Section] = ()
         try:
             self._read_headers()
         except (OSError, ValueError) as error:
@@ -130,6 +131,8 @@ class ElfImage:
     def close(self) -> None:
         """Close the file; it may be called again."""
         fd, self._fd = self._fd, -1
+        # Names of what was in it can outlive it by far, and refer to it.
+        self.sections = ()
         if fd >= 0:
             close_file(fd)
 
@@ -220,7 +223,6 @@ class ElfImage:
         self.eh_frame_header: int | None = None
         self.thread_storage: ThreadStorage | None = None
         notes = self._read_segments(programs_at, programs)
-        self.sections: Sequence[Section] = ()
         if section_bytes == _SECTION_HEADER.size:
             self._read_sections(sections_at, sections, names)
         build_id = self.section_header(_BUILD_ID_SECTION)

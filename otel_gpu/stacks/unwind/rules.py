@@ -68,6 +68,11 @@ class FileRules(dict[int, UnwindRule]):
         self._begins: list[int] = []
         self._extents: list[tuple[int, UnwindRule]] = []
 
+    @property
+    def weight(self) -> int:
+        """What it has of ``Rules.used``."""
+        return len(self) + len(self._begins) + _ROW_WEIGHT * len(self._rows)
+
     def __missing__(self, address: int) -> UnwindRule:
         at = bisect_right(self._begins, address)
         if at and address < self._extents[at - 1][0]:
@@ -184,8 +189,14 @@ class Rules:
         self._mapping = mapping
         rules = self._files.get(image)
         if rules is None:
+            self._forget_closed()
             rules = self._files[image] = FileRules(image, self)
         return rules
+
+    def _forget_closed(self) -> None:
+        # No process maps such a file any more; whoever opens it again has another image.
+        for image in [image for image in self._files if image.closed]:
+            self.used -= self._files.pop(image).weight
 
     def reading(self) -> AbstractContextManager[None]:
         """Read tables of what ``of`` was asked about last, for its process; see ``FileWork``."""

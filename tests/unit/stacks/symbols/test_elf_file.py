@@ -129,6 +129,7 @@ def test_a_file_that_was_closed_is_empty(small):
     assert file.closed
     assert len(file.read(file.segments[0].address, 4)) == 0
     assert len(file.section(".text")) == 0
+    assert not file.sections
 
 
 def test_a_file_that_is_cut_while_it_is_open_ends(small):

@@ -160,3 +160,17 @@ def test_a_walk_reads_so_much_and_no_more(monkeypatch, image, here):
     rules.begin()
     assert of_file[here + 4] == UnwindRule(BY_FRAME_POINTER, 2, -1, -2)
     assert of_file.row(here) is not None
+
+
+def test_rules_of_files_that_were_closed_are_forgotten(tmp_path, here):
+    """Each short program opens the files anew that no other one maps: what is kept stays as small."""
+    rules = Rules(X86_64)
+    for number in range(20):
+        image = image_of(tmp_path, f"{number}.so")
+        assert rules.of(mapping(image))[here].kind == BY_STACK_POINTER
+        rules.of(mapping(image)).row(here)
+        used = rules.used
+        image.close()
+
+    assert len(rules._files) == 1
+    assert used == rules.used == rules._files[image].weight
