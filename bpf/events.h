@@ -804,8 +804,8 @@ struct thread_context_record {
 
 /* Who says that a thread made a step. */
 enum step_source {
-	STEP_TOLD = 1,	/* the program */
-	STEP_FOUND = 2, /* the agent: its calls repeat themselves */
+	STEP_REPORTED = 1, /* the program */
+	STEP_FOUND = 2,	   /* the agent: its calls repeat themselves */
 };
 
 enum step_kind {

@@ -226,7 +226,7 @@ def step(process, number, start_ktime_ns, duration_ns, **event):
         "trace_id": b"",
         "span_id": b"",
         "trace_flags": 0,
-        "source": wire.STEP_TOLD,
+        "source": wire.STEP_REPORTED,
         "confidence_percent": 100,
         "kind": wire.STEP_TRAINING,
         "name": "",

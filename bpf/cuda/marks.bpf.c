@@ -59,7 +59,7 @@ int report_step(struct pt_regs *ctx)
 	__builtin_memcpy(record->trace_id, told.trace_id, sizeof(record->trace_id));
 	__builtin_memcpy(record->span_id, told.span_id, sizeof(record->span_id));
 	record->trace_flags = told.trace_flags;
-	record->source = STEP_TOLD;
+	record->source = STEP_REPORTED;
 	record->confidence_percent = 100;
 	record->step_kind = told.step_kind;
 	__builtin_memset(record->padding, 0, sizeof(record->padding));

@@ -30,7 +30,7 @@ class Settings:
         high_window_share: The same as a share of the incident's window.
         medium_share: Host share from which severity can be medium.
         medium_lost_ns: Time lost to the host from which it can be medium.
-        minimum_budget_ns: With less time of launching threads there is no verdict.
+        minimum_budget_ns: The least time of launching threads for a verdict.
         collective_hang_ns: A rank that waits this long in a collective hangs, if others of this
             host did
           not call it or asked for something else.

@@ -228,7 +228,10 @@ CUDA_MEMCPY_KIND_VALUES: Mapping[int, str] = {
 OTEL_GPU_CHOICE_VALUES: Mapping[int, str] = _named(wire.CHOICE_NAMES, "choice_")
 PROCESS_CONTEXT_SWITCH_TYPE_VALUES: Mapping[int, str] = _named(wire.SWITCH_TYPE_NAMES, "switch_")
 GPU_STEP_KIND_VALUES: Mapping[int, str] = _named(wire.STEP_KIND_NAMES, "step_")
-GPU_STEP_SOURCE_VALUES: Mapping[int, str] = {wire.STEP_TOLD: "program", wire.STEP_FOUND: "agent"}
+GPU_STEP_SOURCE_VALUES: Mapping[int, str] = {
+    wire.STEP_REPORTED: "program",
+    wire.STEP_FOUND: "agent",
+}
 GPU_NVTX_RANGE_KIND_VALUES: Mapping[int, str] = {
     wire.RANGE_PUSHED: "push",
     wire.RANGE_STARTED: "start",

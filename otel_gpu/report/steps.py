@@ -13,7 +13,7 @@ MAX_ROWS: Final = 256
 """In a document: those of the most time."""
 
 UNKNOWN: Final = "unknown"
-SOURCES: Mapping[int, str] = {wire.STEP_TOLD: "program", wire.STEP_FOUND: "agent"}
+SOURCES: Mapping[int, str] = {wire.STEP_REPORTED: "program", wire.STEP_FOUND: "agent"}
 """Who says that there are steps, by ``enum step_source``."""
 KINDS: Mapping[int, str] = {
     number: name.removeprefix("step_") for number, name in wire.STEP_KIND_NAMES.items()

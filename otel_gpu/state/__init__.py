@@ -1,1 +1,1 @@
-"""The ledger: cumulative readings in, what they add up to between two moments out."""
+"""The state of a capture: readings in, and what was added to them between two times out."""

@@ -1,4 +1,4 @@
-"""What the kernel side and the agent said of the capture itself: the latest of each."""
+"""The latest counters of the kernel side and figures of the agent, about the capture itself."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ _LOST = "counter_lost_"
 
 class AgentReadings:
     """
-    Watches activities.
+    Keeps the latest readings, and losses of all captures.
 
     Attributes:
         counters: The kernel side's counters, by their enumerator's name; empty: not read.
         status: The agent's figures.
-        first_status: Its first ones, for what was used since.
+        first_status: Its first figures, to compute what was used since.
         first_unix_ns: When these were read.
-        last_unix_ns: When the latest were.
-        cpu_share: The share of one CPU that the agent used between the two latest; None: not known.
+        last_unix_ns: When the latest ones were read.
+        cpu_share: The share of one CPU that the agent used between the latest two; None: not known.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class AgentReadings:
         self.last_unix_ns = 0
         self.cpu_share: float | None = None
         self._cpu_ns: tuple[int, int] | None = None
-        # Of the captures that are over, and whether this one has said anything of each.
+        # Losses of earlier captures, and whether this one has counters and figures yet.
         self._earlier: Counter[str] = Counter()
         self._is_counted = self._has_status = False
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add an activity; kinds without readings are ignored."""
         if isinstance(activity, CountersActivity):
             self.counters, self._is_counted = activity.values, True
         elif isinstance(activity, CaptureActivity):
@@ -56,7 +56,7 @@ class AgentReadings:
             self._observe_cpu(activity.unix_ns)
 
     def figure(self, name: str) -> int | None:
-        """Return one of the agent's figures; None: it is not known, or is no number."""
+        """Return one of the agent's figures; None: not known, or not a number."""
         value = self.status.get(name)
         return value if isinstance(value, int) and value >= 0 else None
 

@@ -1,5 +1,6 @@
 """
-The state of a capture: the latest reading of everything that is counted, and what a window added to it.
+The state of a capture: the latest reading of everything that is counted, and what a window added to
+it.
 
     state = CaptureState(Window(start_unix_ns))
     for activity in activities:
@@ -8,13 +9,13 @@ The state of a capture: the latest reading of everything that is counted, and wh
         print(figures.process.pid, figures.series, figures.times)
 """
 
-# The kernel counts since a process began, and is read once a second. What happened in
-# a window is therefore the difference of two readings: the last one before the window,
-# and the first one at or after its end. The figures of a window cover up to a second more
-# at each of its ends, so that nothing in it is left out.
+# The kernel counts since a process began, and is read once a second. So what happened in a window
+# is the difference of two readings: the last one before the window, and the first one at or after
+# its end. The figures of a window cover up to a second more at each end, so that nothing in it is
+# left out.
 #
-# A reading holds only what changed, and what changed is whole: a reading replaces the one
-# before, and never adds to it.
+# A reading contains only what changed, as whole values: it replaces the one before, and never adds
+# to it.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -47,7 +48,7 @@ from otel_gpu.state.window import Window
 from otel_gpu.wire.readings import Aggregate, SeriesKey
 
 COUNTED = frozenset({wire.METRIC_CALL_DURATION, wire.METRIC_RUN_QUEUE, wire.METRIC_ELAPSED_TIME})
-"""What a reader of figures wants of the series."""
+"""The metrics of series that figures contain."""
 
 # Ended programs whose readings did not come yet: most processes that end counted nothing.
 _MAX_EARLY = 1_024
@@ -55,10 +56,9 @@ _MAX_EARLY = 1_024
 
 class Figures(NamedTuple):
     """
-    What one program added to its readings since a moment.
+    What one program added to its readings in an interval.
 
-    ``warm_up_ns`` is of the APIs that were called for the first time since then: the number of each,
-    and its longest call.
+    ``warm_up_ns`` has the APIs that were first called in it: by number, the longest call.
     """
 
     process: Program
@@ -73,7 +73,7 @@ class Figures(NamedTuple):
 
     @property
     def elapsed_times(self) -> Iterator[Series]:
-        """The series of what it measured itself by CUDA events, of each device one."""
+        """The series of times that it measured itself by CUDA events, one for each device."""
         return (one for one in self.series if one.key.metric == wire.METRIC_ELAPSED_TIME)
 
 
@@ -81,8 +81,8 @@ class SeriesDelta(NamedTuple):
     """
     What one reading of a series added to the one before in the same capture.
 
-    It was added after ``since_unix_ns``: the reading before, or the begin of the capture.
-    None: the stream has neither.
+    It was added after ``since_unix_ns``: the reading before, or the start of the capture. None: the
+    stream has neither.
     """
 
     series: Series
@@ -92,32 +92,32 @@ class SeriesDelta(NamedTuple):
 
 
 Mark = Mapping[ProcessKey, Account]
-"""What the ledger held at a moment."""
+"""The state at a time."""
 
 
 class CaptureState:
     """
-    Watches activities; bounded.
+    The latest readings of all programs; bounded.
 
     Args:
-        window: What ``figures`` are of, and from when on ``follow`` is called.
+        window: The window of ``figures`` and ``follow``.
         metrics: Series of other metrics are not kept.
-        max_series: How many series are kept.
-        max_ended: How many of these are of programs that ended.
-        follow: Is called with what each reading adds to a series.
+        max_series: The most series.
+        max_ended: The most series of ended programs.
+        follow: Called with what each reading adds to a series.
 
     Attributes:
         window: As given.
         accounts: The latest readings.
-        middles_ns: What stands for each bucket of durations; empty: not known.
-        start_unix_ns: When the series were last read before the window, in the same capture;
-            None: they were not.
+        middles_ns: The value of each bucket of durations; empty: not known.
+        start_unix_ns: When the series were last read before the window, in the same capture; None:
+            never.
         end_unix_ns: When they were last read; None: not yet.
         readings: How often they were read in the window.
-        read_ns: The time between these readings, and from the begin of each capture to its first.
-        is_accounted: Whether a time account was ever read.
-        left_out: Readings that found no room.
-        forgotten: Images that ended and found no room.
+        read_ns: The time between these readings, and from the start of each capture to its first.
+        is_accounted: Whether thread times were ever read.
+        left_out: Readings that exceeded the limit.
+        forgotten: Ended programs that were evicted.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class CaptureState:
         )
         self._early: Fifo[ProcessKey, None] = Fifo(_MAX_EARLY)
         self._begin: dict[ProcessKey, Account] | None = {} if window.start_unix_ns is None else None
-        # Of the capture that is read: its begin, the latest reading of each kind, and the latest
-        # two of the series; the begin stands for the reading before the first.
+        # Of the capture that is read: its start, the latest reading of each kind, and the latest
+        # two of the series; the start stands for the reading before the first.
         self._capture_unix_ns: int | None = None
         self._read_unix_ns: dict[type, int] = {}
         self._since_unix_ns: int | None = None
@@ -157,7 +157,7 @@ class CaptureState:
         self.forgotten = 0
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity; those that say nothing about what is counted are ignored."""
+        """Add an activity; kinds without counts are ignored."""
         match activity:
             case AggregatesActivity():
                 if self._is_in_window(AggregatesActivity, activity.unix_ns):
@@ -175,11 +175,14 @@ class CaptureState:
                 self._read_unix_ns.clear()
 
     def mark(self) -> dict[ProcessKey, Account]:
-        """Return what is held at this moment, for ``figures``."""
+        """Return the current state, for ``figures``."""
         return {program: _copy(account) for program, account in self.accounts.items()}
 
     def figures(self, since: Mark | None = None) -> dict[ProcessKey, Figures]:
-        """Return what the programs that did anything added since a mark, or in the window."""
+        """
+        Return what programs added since a mark, or in the window; only programs that added
+        anything.
+        """
         mark = self._begin if since is None else since
         if mark is None:
             return {}
@@ -190,7 +193,7 @@ class CaptureState:
         return {program: one for program, one in found.items() if one.series or one.times}
 
     def figures_of(self, program: ProcessKey, since: Mark) -> Figures | None:
-        """Return what one program added since a moment; None: nothing is known of it."""
+        """Return what one program added since a mark; None: nothing is known of it."""
         account = self.accounts.get(program)
         if account is None:
             return None
@@ -205,15 +208,15 @@ class CaptureState:
         }
 
     def forget(self, program: ProcessKey) -> None:
-        """Keep nothing more of a program."""
+        """Drop the account of a program."""
         self.accounts.forget(program)
 
     def sum_up(self, into: Mapping[ProcessKey, Program | None]) -> set[ProcessKey]:
         """
-        Add the figures of programs that ended to those of others; None: they are let go.
+        Add the figures of ended programs to those of others; None: drop them.
 
-        Of all that tells series apart, only metric, API, nesting and whether a call failed stay.
-        Returns the programs that added anything in the window.
+        Sums keep only metric, API, nesting, and whether a call failed. Returns the programs that
+        added anything in the window.
         """
         seen: set[ProcessKey] = set()
         for program in into:
@@ -246,12 +249,12 @@ class CaptureState:
             self.accounts.put_time(whole, summed._replace(process=whole.process))
 
     def _is_in_window(self, kind: type, unix_ns: int) -> bool:
-        """Take in that something is read; False where the window was over before that."""
+        # Note a reading; False: the window was over before it.
         if self._begin is None and unix_ns > (self.window.start_unix_ns or 0):
             self._begin = self.mark()
             self.start_unix_ns = self._now_unix_ns
         last, end = self._read_unix_ns.get(kind, self._capture_unix_ns), self.window.end_unix_ns
-        # What was read at one moment can be several activities.
+        # One reading can be several activities.
         if last is not None and end is not None and last >= end and last != unix_ns:
             return False
         self._read_unix_ns[kind] = unix_ns
@@ -260,7 +263,7 @@ class CaptureState:
     def _observe_series(self, activity: AggregatesActivity) -> None:
         unix_ns = activity.unix_ns
         is_counted = self._begin is not None and not self._is_before(unix_ns)
-        # What was read at one moment can be several activities.
+        # One reading can be several activities.
         if unix_ns != self._now_unix_ns:
             if self._now_unix_ns is not None:
                 self._since_unix_ns = max(self._now_unix_ns, self._capture_unix_ns or 0)
@@ -275,21 +278,21 @@ class CaptureState:
             key = series.key
             if key.metric not in self._metrics:
                 continue
-            # Those of one process come together.
+            # Series of one process come together.
             if account is None or account.process is not series.process:
                 account = self._account(series.process)
             known = account.series.get(key)
             if not self.accounts.put(account, series):
                 self.left_out += 1
                 continue
-            # Nothing was added where no time was: no call takes no time.
+            # Every call takes time, so an equal sum means that nothing was added.
             before = None if known is None else known.aggregate
             if follow and (before is None or before.sum != series.aggregate.sum):
                 follow(SeriesDelta(series, before, self._since_unix_ns, unix_ns))
         self._leave_out(unix_ns, (series.process for series in activity.series))
 
     def _observe_times(self, activity: TimesActivity) -> None:
-        # A reading says all about each process that it is about.
+        # A reading is complete for each process in it.
         for process, times in groupby(activity.times, attrgetter("process")):
             account = self._account(process)
             now, changed, gone = compare(account.read, times)
@@ -299,7 +302,7 @@ class CaptureState:
             for time in changed:
                 if not self.accounts.put_time(account, time):
                     self.left_out += 1
-                    # It is new in the next one, too, as there may be room by then.
+                    # Still new in the next reading, when there can be space.
                     del now[id(time)]
             account.read = now
         self._leave_out(activity.unix_ns, (time.process for time in activity.times))
@@ -309,7 +312,7 @@ class CaptureState:
         return start_unix_ns is not None and unix_ns <= start_unix_ns
 
     def _leave_out(self, unix_ns: int, processes: Iterable[Program]) -> None:
-        """Count what is read for the window from now on, where an earlier capture comes later."""
+        # If an earlier capture comes later: count for the window from this reading on.
         if self._begin is not None and self._is_before(unix_ns):
             for process in {key_of(process): process for process in processes}.values():
                 self._begin[key_of(process)] = _copy(self._account(process))

@@ -1,4 +1,4 @@
-"""Lines: where some time on CPUs went, by the lines of programs that asked for it."""
+"""Code lines: where time on CPUs went, by the lines of programs that caused it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from otel_gpu.enrich.identity.identities import CallStack
 from otel_gpu.enrich.known_work import WorkKind
 
 MAX_LINES = 128
-"""Lines kept of one thread, or of one answer; those with least time are given up."""
+"""Lines kept of one thread, or of one answer; those with the least time are evicted."""
 
 
 class Where(NamedTuple):
-    """A place in a program; a line of 0 is not known."""
+    """A location in a program; a line of 0 is not known."""
 
     function: str
     file: str
@@ -21,15 +21,15 @@ class Where(NamedTuple):
 
 class Line(NamedTuple):
     """
-    A line that a thread was at work on.
+    A line that a thread worked on.
 
     Attributes:
-        where: The line; a native function has none, and one without a name has its library for a
+        where: The line; a native function has none, and one without a name has its library as the
             file.
-        work: What most of the work was that it asked for; empty: that is not known.
-        samples: How many samples there were.
-        weight_ns: Time on CPUs that they stand for.
-        stack: Where most of that was; its ``place`` is the line.
+        work: Most of the work that the line caused; empty: not known.
+        samples: The number of samples.
+        weight_ns: The time on CPUs that they stand for.
+        stack: The stack with most of that time; its ``place`` is the line.
     """
 
     where: Where
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 class CodeLines(NamedTuple):
     """
-    The lines of some time on CPUs, those with most first.
+    The lines of some time on CPUs, those with the most time first.
 
     ``samples`` and ``weight_ns`` are of all, also of samples without a known line.
     """
@@ -50,13 +50,13 @@ class CodeLines(NamedTuple):
     weight_ns: int
     each: tuple[Line, ...]
     work: str = ""
-    """What at least half of all was, if that is known."""
+    """What at least half of all time was; empty: not known."""
     is_older: bool = False
-    """Whether they are of the stretch of time before: who adds stretches up has them already."""
+    """Whether they are of the window before. Sums over windows have them already."""
 
     @property
     def first(self) -> Line | None:
-        """The line with most time."""
+        """The line with the most time."""
         return self.each[0] if self.each else None
 
     def share_of(self, line: Line) -> float:
@@ -65,11 +65,11 @@ class CodeLines(NamedTuple):
 
 
 NO_LINES = CodeLines(0, 0, ())
-"""No sample was taken."""
+"""Of no samples."""
 
 
 class KnownStack(NamedTuple):
-    """A stack whose ``place`` is the line that asked for its work; None: that is not known."""
+    """A stack whose ``place`` is the line that caused its work; None: not known."""
 
     where: Where | None
     work: WorkKind | None
@@ -81,14 +81,12 @@ NOWHERE = KnownStack(None, None, None)
 
 
 class _Entry:
-    """What is known of a line and one kind of work."""
-
     __slots__ = ("left_ns", "samples", "stack", "weight_ns")
 
     def __init__(self, stack: CallStack) -> None:
         self.samples = self.weight_ns = 0
         self.stack = stack
-        # What other stacks have is taken off: one that has most of the time is the last to stand.
+        # Time of other stacks is subtracted, so the stack with most of the time remains.
         self.left_ns = 0
 
     def add(self, stack: CallStack, samples: int, weight_ns: int) -> None:
@@ -103,7 +101,7 @@ class _Entry:
 
 
 class LineSums:
-    """Adds samples up by line."""
+    """Sums samples by line."""
 
     __slots__ = ("_by_work", "_entries", "samples", "weight_ns")
 
@@ -124,12 +122,12 @@ class LineSums:
         entry = self._entries.get((where, work))
         if entry is None:
             if len(self._entries) >= MAX_LINES:
-                self._make_room()
+                self._evict()
             entry = self._entries[where, work] = _Entry(stack)
         entry.add(stack, samples, weight_ns)
 
     def add_lines(self, lines: CodeLines) -> None:
-        """Add what was added up before."""
+        """Add the sums of other samples."""
         for line in lines.each:
             known = KnownStack(line.where, WorkKind(line.work) if line.work else None, line.stack)
             self.add(known, line.samples, line.weight_ns)
@@ -151,7 +149,7 @@ class LineSums:
         is_clear = 2 * most_ns >= self.weight_ns > 0
         return CodeLines(self.samples, self.weight_ns, tuple(each), work if is_clear else "")
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         # Half of them at once, so that a line that comes late has its chance.
         ranked = sorted(self._entries.items(), key=lambda item: -item[1].weight_ns)
         self._entries = dict(ranked[: MAX_LINES // 2])
@@ -164,7 +162,7 @@ def _line_of(where: Where, entries: list[tuple[str, _Entry]]) -> Line:
 
 
 def merge(lines: Iterable[CodeLines]) -> CodeLines:
-    """Return the lines of several intervals, or threads, as those of one."""
+    """Return the lines of several intervals or threads, summed."""
     several = [one for one in lines if one.samples]
     if len(several) <= 1:
         return several[0] if several else NO_LINES

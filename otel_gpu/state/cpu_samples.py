@@ -1,7 +1,7 @@
 """
-On-CPU samples: which lines a thread was at work on, in any interval, and in all.
+On-CPU samples: which lines a thread worked on, in an interval and in all.
 
-Time is in the account, and exact. Samples say only which lines it went to.
+The time is in time accounting, and exact. Samples only divide it among lines.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,42 +17,38 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.state.code_lines import NOWHERE, CodeLines, KnownStack, LineSums, Where, merge
 
 MAX_SAMPLES = 16_384
-"""Samples whose moments are kept: over a minute of what a whole host may take."""
+"""Samples kept with their times: over a minute of the samples of a whole host."""
 MAX_THREADS = 1_024
-"""Threads of which sums are kept, those that were seen last."""
+"""Threads with sums, the latest ones."""
 
 AT_WORK = frozenset({wire.CONTEXT_GAP, wire.CONTEXT_OTHER})
 """Contexts in which time on a CPU is the program's own work, and not that of a CUDA call."""
 
 EVERYWHERE = AT_WORK | {wire.CONTEXT_SYNCHRONIZE, wire.CONTEXT_CALL}
-"""All contexts."""
-
 Thread = tuple[int, int]
-"""pid and tid."""
-
 _MOST_STACKS = 16_384
-# Of what took longer than this, the lines of its end say enough.
+# Of longer intervals, the lines of their end are enough.
 _OLD_NS = 30_000_000_000
 
 
 class KnownStacks:
-    """The work of stacks, each looked at once; bounded."""
+    """The work of stacks, each examined once; bounded."""
 
     def __init__(self) -> None:
         self._known: Recent[int, KnownStack] = Recent(_MOST_STACKS, cache="known_stacks")
 
     def find(self, stack: CallStack | None) -> KnownStack:
-        """Return what is known of a stack; None is one that was lost."""
+        """Return the work of a stack; None is a lost stack."""
         if stack is None:
             return NOWHERE
         known = self._known.get(stack.id)
-        # An id of a forged recording may come to stand for another stack.
+        # An id of a forged recording can come to stand for another stack.
         if known is None or known.stack is None or known.stack.frames is not stack.frames:
-            known = self._known[stack.id] = _look_at(stack)
+            known = self._known[stack.id] = _locate(stack)
         return known
 
 
-def _look_at(stack: CallStack) -> KnownStack:
+def _locate(stack: CallStack) -> KnownStack:
     work, place = find_work(stack.frames, stack.place)
     if place is None or not (place.function or place.file or place.module):
         return KnownStack(None, work, stack)
@@ -64,7 +60,7 @@ def _look_at(stack: CallStack) -> KnownStack:
 
 
 class _Track:
-    """The samples of one thread in the order of time."""
+    # The samples of one thread in the order of time.
 
     __slots__ = ("items", "ktimes")
 
@@ -75,13 +71,13 @@ class _Track:
 
 class Samples:
     """
-    The latest samples, to be asked what a thread was at work on in an interval; bounded.
+    The latest samples, for the lines of a thread in an interval; bounded.
 
     Args:
-        most: How many are kept; the oldest are given up first.
+        most: The most samples; the oldest are evicted first.
 
     Attributes:
-        given_up: How many found no room although they were not old.
+        given_up: How many were evicted although they were not old.
     """
 
     def __init__(self, most: int = MAX_SAMPLES) -> None:
@@ -89,12 +85,12 @@ class Samples:
         self._stacks = KnownStacks()
         self._tracks: dict[Thread, _Track] = {}
         self._tids: dict[int, set[int]] = {}
-        # In the order of arrival; may name what was forgotten since.
+        # In the order of arrival; can contain entries that were forgotten since.
         self._order: deque[tuple[Thread, int]] = deque()
         self.given_up = 0
 
     def observe(self, activity: SampleActivity) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         event = activity.event
         thread = event.pid, event.tid
         track = self._tracks.get(thread)
@@ -119,20 +115,20 @@ class Samples:
         contexts: AbstractSet[int] = AT_WORK,
     ) -> CodeLines:
         """
-        Return the lines of a thread in an interval; with no ``tid``, of all threads of a process.
+        Return the lines of a thread, or of all threads of a process, in an interval.
 
         Args:
             pid: The process.
             tid: The thread; None: all.
-            start_ktime_ns: The first moment.
-            end_ktime_ns: The first one that is no part of it.
-            contexts: Only what was sampled in these.
+            start_ktime_ns: Start of the interval.
+            end_ktime_ns: Its end, exclusive.
+            contexts: Only samples in these.
         """
         tids = self._tids.get(pid, ()) if tid is None else (tid,)
         return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, contexts)
 
     def of_others(self, pid: int, tid: int, start_ktime_ns: int, end_ktime_ns: int) -> CodeLines:
-        """Return the lines of all threads of a process but one, outside of CUDA calls."""
+        """Return the lines of all threads of a process but one, outside CUDA calls."""
         tids = self._tids.get(pid, set()) - {tid}
         return self._lines(pid, tids, start_ktime_ns, end_ktime_ns, AT_WORK)
 
@@ -156,7 +152,7 @@ class Samples:
         return sums.lines()
 
     def forget(self, program: ProcessKey) -> None:
-        """Let go of the samples of a program that ended."""
+        """Forget the samples of a program that ended."""
         pid, program_ktime_ns = program
         for tid in tuple(self._tids.get(pid, ())):
             track = self._tracks[pid, tid]
@@ -183,14 +179,14 @@ class Samples:
 
 class SampleSums:
     """
-    The lines of each thread over all samples since it was begun; bounded.
+    The lines of each thread over all samples; bounded.
 
     Args:
-        most: How many threads are kept, those that were seen last.
-        stacks: Whose stacks these are as well; None: only its own.
+        most: The most threads, the latest ones.
+        stacks: Shared with other sums; None: its own.
 
     Attributes:
-        left_out: Samples of threads that found no room.
+        left_out: Samples of threads that were evicted.
     """
 
     def __init__(self, most: int = MAX_THREADS, stacks: KnownStacks | None = None) -> None:
@@ -200,7 +196,7 @@ class SampleSums:
         self.left_out = 0
 
     def observe(self, activity: SampleActivity) -> None:
-        """Take in a sample."""
+        """Add a sample."""
         event = activity.event
         key = event.pid, event.tid, event.context
         sums = self._threads.use(key)
@@ -221,7 +217,7 @@ class SampleSums:
         )
 
     def forget(self, pid: int) -> None:
-        """Let go of a process that ended."""
+        """Forget a process that ended."""
         for key in tuple(self._by_pid.get(pid, ())):
             del self._threads[key]
             self._forget_thread(key)

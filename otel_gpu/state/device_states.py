@@ -1,8 +1,9 @@
 """
-What the devices of the host say of themselves, to be asked what held one up in a window.
+States of the host's devices: clock limits and errors, by window.
 
-NVML counts for how long the clocks of a device were limited, by reason, and errors of its memory;
-its driver says XIDs. Readings are of the host: which device a process means is found here as well.
+NVML counts how long the clocks of a device were limited, by reason, and errors of its memory. The
+driver reports XIDs. Readings are of the host, so the device that a process means is found here as
+well.
 """
 
 from collections import deque
@@ -22,7 +23,7 @@ _PREFIX = "GPU-"
 
 
 class DeviceState(NamedTuple):
-    """What one device said at a moment; cumulative counters, and clocks of that moment (0: not known)."""
+    """The reading of one device: cumulative counters, and current clocks (0: not known)."""
 
     limited_ns: Mapping[str, int]
     uncorrected: int
@@ -32,9 +33,9 @@ class DeviceState(NamedTuple):
 
 class Limited(NamedTuple):
     """
-    For what share of a window the clocks of a device were limited, and why mostly.
+    The share of a window in which the clocks of a device were limited, and the main reason.
 
-    ``clock_mhz`` is the highest that was read meanwhile; 0: it is not known.
+    ``clock_mhz`` is the highest one that was read in it; 0: not known.
     """
 
     reason: str
@@ -44,30 +45,32 @@ class Limited(NamedTuple):
 
     @property
     def lost_share(self) -> float:
-        """Return what part of the window went to that: clocks that were halved cost half of it."""
+        """The part of the window that was lost: halved clocks cost half of it."""
         if not self.clock_mhz or not self.clock_limit_mhz:
             return self.share
         return self.share * max(0.0, 1 - self.clock_mhz / self.clock_limit_mhz)
 
 
 class DeviceStates:
-    """Keeps the latest readings and faults; bounded, as a reading has so many devices at most."""
+    """
+    Keeps the latest readings and faults; bounded, as a reading has a limited number of devices.
+    """
 
     def __init__(self) -> None:
         self._states: Recent[str, ReadingHistory[DeviceState]] = Recent(MAX_DEVICES)
         self._faults: deque[DeviceFaultActivity] = deque(maxlen=_MAX_FAULTS)
-        # By what else names a device: the uuids of its parts, where it is, and who uses it.
+        # Other names of a device: the UUIDs of its parts, its place on the bus, and its users.
         self._parents: Recent[str, str] = Recent(MAX_DEVICES * MAX_PARTS)
         self._places: Recent[str, str] = Recent(MAX_DEVICES)
         self._users: dict[int, set[str]] = {}
 
     def observe(self, activity: DevicesActivity) -> None:
-        """Take in what the devices say."""
+        """Add a reading of all devices."""
         gpus = activity.info.get("gpus")
         if gpus is None:
             return
         known = [gpu for gpu in gpus if gpu.get("uuid")]
-        # One that is lost is still there; one that was taken out is not.
+        # A lost device is still there; one that was taken out is not.
         uuids = {_bare(gpu["uuid"]) for gpu in known}
         if len(known) == len(gpus):
             for gone in self._states.keys() - uuids:
@@ -92,15 +95,15 @@ class DeviceStates:
             self._users.setdefault(process["pid"], set()).add(uuid)
 
     def observe_fault(self, activity: DeviceFaultActivity) -> None:
-        """Take in an error of a device."""
+        """Add an error of a device."""
         self._faults.append(activity)
 
     def find(self, pid: int, device: DeviceIdentity | None) -> str:
         """
-        Return the UUID of the device that a process means; empty: it is not known which.
+        Return the UUID of the device that a process means; empty: not known.
 
-        What CUDA said to the process counts; else who uses which device, as far as that is one; else
-        a host has only one.
+        What CUDA reported to the process decides; else the process's use of devices, if it is one
+        device; else the only device of the host.
         """
         if device is not None and device.uuid:
             uuid = _bare(device.uuid)
@@ -111,17 +114,17 @@ class DeviceStates:
         return next(iter(self._states)) if len(self._states) == 1 else ""
 
     def uuid_at(self, bus_id: str) -> str:
-        """Return the UUID of the device that is somewhere on the bus; empty: not known."""
+        """Return the UUID of the device at a place on the bus; empty: not known."""
         return self._places.get(bus_id, "")
 
     def limited(self, uuid: str, start_unix_ns: int, end_unix_ns: int) -> Limited | None:
-        """Return what limited the clocks of a device in a window; None: nothing that is known."""
+        """Return what limited the clocks of a device in a window; None: nothing, or not known."""
         readings = self._readings(uuid, start_unix_ns, end_unix_ns)
         if not readings:
             return None
         before, after = readings[0], readings[-1]
         if after.unix_ns <= max(before.unix_ns, start_unix_ns):
-            # The host's clock was set back meanwhile.
+            # The host's clock was set back in between.
             return None
         grown = {
             reason: limited_ns - before.value.limited_ns[reason]
@@ -132,7 +135,7 @@ class DeviceStates:
         if not reason or grown[reason] <= 0:
             return None
         share = min(1.0, grown[reason] / (after.unix_ns - before.unix_ns))
-        # What was not between two readings is not known to be so.
+        # Time outside the two readings is not known to be limited.
         covered_ns = min(end_unix_ns, after.unix_ns) - start_unix_ns
         share *= min(1.0, covered_ns / max(1, end_unix_ns - start_unix_ns))
         return Limited(

@@ -1,7 +1,7 @@
-"""What lies between two readings of a counter, and what two counters are together."""
+"""Differences between two readings of a counter, and sums of two counters."""
 
-# A counter that runs backwards took nothing away: a recording is damaged, or the time of a
-# thread was moved to another reason, which became known later.
+# A counter that runs backwards subtracts nothing: a recording is damaged, or the time of a thread
+# moved to another reason, which became known later.
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
@@ -13,7 +13,7 @@ from otel_gpu.wire.readings import Aggregate
 
 
 def grown(now: int, before: int) -> int:
-    """Return what was added to a counter between two readings."""
+    """Return what was added to a counter between two readings, at least 0."""
     return max(0, now - before)
 
 
@@ -21,8 +21,8 @@ def series_since(now: Series, before: Series | None, middles_ns: Sequence[float]
     """
     Return a series as if it had begun at a reading; None: nothing was added to it.
 
-    The largest value since then is exact where it is the largest of all, and is else taken from
-    the last bucket that has any. The smallest stays that of all.
+    The maximum since then is exact if it is the maximum of all; else it is the last bucket with any
+    values. The minimum stays that of all.
     """
     if before is None:
         return now
@@ -50,7 +50,7 @@ def aggregate_since(
 
 
 def aggregate_with(one: Aggregate, other: Aggregate) -> Aggregate:
-    """Return what two series counted together."""
+    """Return the sum of two series."""
     return Aggregate(
         one.sum + other.sum,
         min(one.min, other.min),
@@ -61,7 +61,7 @@ def aggregate_with(one: Aggregate, other: Aggregate) -> Aggregate:
 
 
 def time_since(now: ThreadTime, before: ThreadTime | None) -> ThreadTime:
-    """Return the time of an account since a reading."""
+    """Return the time since a reading."""
     if before is None:
         return now
     return now._replace(
@@ -72,7 +72,7 @@ def time_since(now: ThreadTime, before: ThreadTime | None) -> ThreadTime:
 
 
 def time_with(one: ThreadTime, other: ThreadTime) -> ThreadTime:
-    """Return the time of two accounts together."""
+    """Return the sum of two times."""
     return one._replace(
         time_ns=one.time_ns + other.time_ns,
         count=one.count + other.count,
@@ -84,9 +84,9 @@ def moved_by_name(
     before: Mapping[TimeKind, ThreadTime], now: Mapping[TimeKind, ThreadTime]
 ) -> Mapping[TimeKind, ThreadTime]:
     """
-    Return a reading with the kinds of a later one: those who ended are known by their names there.
+    Return a reading with the kinds of a later one, which names ended threads by their names.
 
-    Else what they took before would have been added since.
+    Otherwise their earlier time would count as added since.
     """
     moved: dict[TimeKind, ThreadTime] | None = None
     for kind, time in before.items():
@@ -102,7 +102,7 @@ def moved_by_name(
 
 
 def without_waits(times: Iterable[ThreadTime]) -> list[ThreadTime]:
-    """Return times by process, state, context and reason only, whoever ended the waits."""
+    """Return times summed by process, state, context and reason, without waits."""
     sums: dict[tuple[Program, int, int, str], ThreadTime] = {}
     for time in times:
         kind = (time.process, time.state, time.context, time.reason)

@@ -1,7 +1,7 @@
 """
-Ports of network adapters: what they counted, over resets, and what of it in a window.
+Fabric state: counters of the ports of network adapters, over resets and by window.
 
-A counter begins again when its adapter is reset or its driver loaded anew. What it had counted is
+A counter begins again when its adapter is reset or its driver loaded anew. Its earlier count is
 kept then, so that sums only rise.
 """
 
@@ -18,7 +18,7 @@ from otel_gpu.wire.port_counters import COUNTERS, TRAFFIC
 
 _MAX_READINGS = 64
 _NS_PER_S = 1_000_000_000
-# A port that is up says that it is active.
+# The state of a port that is up.
 _UP = "active"
 
 PortKey = tuple[str, int]
@@ -28,13 +28,13 @@ PortKey = tuple[str, int]
 @dataclass(slots=True)
 class Port:
     """
-    What a port said last.
+    The latest reading of a port.
 
     Attributes:
         facts: Everything but its counters.
-        sums: What its counters counted since they began, over resets.
-        last: What its counters said.
-        is_present: Whether it was there in the last reading.
+        sums: Its counters since they began, over resets.
+        last: Its counters as read.
+        is_present: Whether it was in the last reading.
     """
 
     facts: Mapping[str, Any]
@@ -50,10 +50,10 @@ class Port:
 
 class Counted(NamedTuple):
     """
-    What one port counted between two readings around a window: nothing that is traffic.
+    What one port counted between two readings around a window, without traffic.
 
-    ``went_down`` is whether it could be used at first and could not at last, and ``usual_per_s`` how
-    much of all these it counted in a second before.
+    ``went_down``: it was up at the start and down at the end. ``usual_per_s`` is the rate of all
+    these counts before the window.
     """
 
     adapter: str
@@ -66,7 +66,7 @@ class Counted(NamedTuple):
 
     @property
     def per_s(self) -> float:
-        """Return how much it counted in a second."""
+        """The rate of all counts."""
         length_ns = max(1, self.end_unix_ns - self.start_unix_ns)
         return sum(self.counts.values()) * _NS_PER_S / length_ns
 
@@ -81,13 +81,13 @@ class FabricState:
     Keeps the ports, and their latest readings; bounded.
 
     Attributes:
-        late: How many readings were late, and
-        is_late: whether one is now.
+        late: How many readings were late.
+        is_late: Whether one is late now.
         failed: How many reads failed, by the kernel's name of the error.
     """
 
     def __init__(self) -> None:
-        # Names of adapters are few, unless somebody makes them up.
+        # Names of adapters are few, except in forged recordings.
         self._ports: Recent[PortKey, Port] = Recent(2 * MAX_PORTS)
         self._readings: ReadingHistory[dict[PortKey, _Seen]] = ReadingHistory(_MAX_READINGS)
         self.late = 0
@@ -95,7 +95,7 @@ class FabricState:
         self.failed: Mapping[str, int] = {}
 
     def observe(self, activity: FabricActivity) -> None:
-        """Take in a reading."""
+        """Add a reading."""
         info = activity.info
         self.late = info.get("late", self.late)
         self.is_late = info.get("is_late", False)
@@ -104,10 +104,10 @@ class FabricState:
             return
         for port in self._ports.values():
             port.is_present = False
-        for said in info["ports"]:
-            key = (said["adapter"], said["port"])
-            port = self._ports[key] = self._ports.get(key) or Port(said)
-            _count(port, said)
+        for facts in info["ports"]:
+            key = (facts["adapter"], facts["port"])
+            port = self._ports[key] = self._ports.get(key) or Port(facts)
+            _count(port, facts)
         seen = {
             key: _Seen(
                 {n: c for n, c in port.sums.items() if COUNTERS[n].meaning not in TRAFFIC},
@@ -118,7 +118,7 @@ class FabricState:
         self._readings.add(activity.unix_ns, seen)
 
     def ports(self) -> Iterator[tuple[PortKey, Port]]:
-        """Yield the ports that were ever seen, as far as there is room."""
+        """Yield all ports that were ever read, within the limit."""
         yield from self._ports.items()
 
     def counted(self, start_unix_ns: int, end_unix_ns: int) -> Iterator[Counted]:
@@ -129,7 +129,7 @@ class FabricState:
         first, before, after = found
         earlier_s = (before.unix_ns - first.unix_ns) / _NS_PER_S
         for key, seen in after.value.items():
-            # Of a port that was not there before, what it counted may be from long ago.
+            # The counts of a new port can be from long before.
             then = before.value.get(key, seen)
             counts = _differences(then.sums, seen.sums)
             went_down = then.is_up and not seen.is_up
@@ -141,12 +141,12 @@ class FabricState:
             yield Counted(*key, *times, counts, went_down, usual_per_s)
 
 
-def _count(port: Port, said: Mapping[str, Any]) -> None:
-    for name, value in said.get("counters", {}).items():
+def _count(port: Port, facts: Mapping[str, Any]) -> None:
+    for name, value in facts.get("counters", {}).items():
         last = port.last.get(name, 0)
         port.sums[name] = port.sums.get(name, 0) + (value - last if value >= last else value)
         port.last[name] = value
-    port.facts = {name: fact for name, fact in said.items() if name != "counters"}
+    port.facts = {name: fact for name, fact in facts.items() if name != "counters"}
     port.is_present = True
 
 

@@ -11,7 +11,7 @@ _US_PER_NS = 1e-3
 
 
 class Throttled(NamedTuple):
-    """How long the CPU quota of a cgroup held its threads back."""
+    """How long the CPU quota of a cgroup kept its threads off their CPUs."""
 
     cgroup: str
     throttled_ns: int
@@ -21,10 +21,9 @@ class Throttled(NamedTuple):
 
 class Load(NamedTuple):
     """
-    What the host said of its load: context, never a cause.
+    The load of the host: context, never a cause.
 
-    ``stalled`` is by resource the share of time in which some thread of the host waited
-    for it.
+    ``stalled`` is, by resource, the share of time in which some thread of the host waited for it.
     """
 
     most_load: float
@@ -37,10 +36,9 @@ class Load(NamedTuple):
 
 class PressureState:
     """
-    Takes readings, and says what lies between the first and the last of the window.
+    Computes the load between the first and the last reading of the window.
 
-    Readings come from files that anybody may have written into a recording: what is no
-    number counts as not read.
+    Readings can come from an untrusted recording: a value that is not a number counts as not read.
     """
 
     def __init__(self, window: Window) -> None:
@@ -50,7 +48,7 @@ class PressureState:
         self._most_load = 0.0
 
     def observe(self, activity: PressureActivity) -> None:
-        """Take one reading."""
+        """Add a reading."""
         if not self._window.overlaps(activity.unix_ns, activity.unix_ns):
             return
         self._first = self._first or activity
@@ -58,7 +56,7 @@ class PressureState:
         self._most_load = max(self._most_load, _number(activity.info.get("load1")))
 
     def load(self) -> Load | None:
-        """What the host said; None when it was not asked."""
+        """The load of the host; None: not read."""
         if self._first is None or self._last is None:
             return None
         first, last = self._first.info, self._last.info
@@ -114,5 +112,5 @@ def _find(info: Mapping[str, Any], keys: tuple[str, ...]) -> float:
 def _number(value: Any) -> float:  # noqa: ANN401 -- whatever JSON held
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    # Not infinity, not nothing, and no integer that no float can hold.
+    # Not infinite, not NaN, and not an integer beyond the range of floats.
     return float(value) if 0 <= value < 1e18 else 0.0  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""The latest readings of one thing, to be asked what was read before and after a window."""
+"""The latest readings of one thing, to find those around a window."""
 
 from typing import Generic, NamedTuple, TypeVar
 
@@ -6,22 +6,22 @@ _T = TypeVar("_T")
 
 
 class Reading(NamedTuple, Generic[_T]):
-    """What was read at a moment."""
+    """A value, and when it was read."""
 
     unix_ns: int
     value: _T
 
 
 class ReadingHistory(Generic[_T]):
-    """Keeps the latest readings, at most so many, in their order."""
+    """Keeps the latest readings, at most ``most``, in their order."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # A list, as most stay nearly empty and a deque takes 600 bytes for that.
+        # A list: most stay nearly empty, and an empty deque takes 600 bytes.
         self._readings: list[Reading[_T]] = []
 
     def add(self, unix_ns: int, value: _T) -> None:
-        """Take in a reading."""
+        """Add a reading."""
         self._readings.append(Reading(unix_ns, value))
         del self._readings[: -self._most]
 
@@ -29,7 +29,7 @@ class ReadingHistory(Generic[_T]):
         """
         Return the last reading before a window, those in it, and the first one after it.
 
-        None after it came yet: those in it are all. Fewer than two say nothing.
+        If none came after it yet, those in it are all. Empty: fewer than two.
         """
         found: list[Reading[_T]] = []
         for reading in self._readings:
@@ -59,8 +59,8 @@ class ReadingHistory(Generic[_T]):
         """
         Return the first reading of all, and those before and after a window.
 
-        Where there is none before it, or none after it yet, it is the one inside that is nearest.
-        None: no two readings have any of the window between them.
+        If there is none before or after it, the nearest one inside takes its place. None: no two
+        readings have any of the window between them.
         """
         found = self.around(start_unix_ns, end_unix_ns)
         if found is None and self._readings:

@@ -12,21 +12,21 @@ from otel_gpu.limits.recent import Recent
 from otel_gpu.state.window import Window
 
 MAX_SERIES: Final = 1_024
-"""Kinds of steps of all threads, those that were made last."""
+"""Kinds of steps of all threads, the latest ones."""
 MAX_SLOW: Final = 20
-"""Of one kind of steps of a thread, those that lost most."""
+"""The slow steps kept of one kind and thread, those that lost most time."""
 MAX_DURATIONS: Final = 4_096
-"""From which quantiles are made: the last ones."""
+"""The durations kept for quantiles, the last ones."""
 
 _USUAL: Final = 256
-"""Steps before one, with which it is compared."""
+"""Steps before one that it is compared with."""
 _FEWEST: Final = 8
 _SLOW: Final = 2.0
 _LEAST_EXCESS_NS: Final = 1_000_000
 
 
 class SlowStep(NamedTuple):
-    """A step that took far longer than those before it, which took ``usual_ns`` (their median)."""
+    """A step that took far longer than those before it; ``usual_ns`` is their median."""
 
     activity: StepActivity
     usual_ns: int
@@ -68,18 +68,18 @@ class StepSeries:
     _usual_ns: list[int] = field(default_factory=list)
 
     def quantiles_ns(self, *shares: float) -> tuple[int, ...]:
-        """Return quantiles of the durations; zeros: there are none."""
+        """Return quantiles of the durations; zeros if there are none."""
         ordered = sorted(self._durations_ns) or [0]
         return tuple(ordered[min(int(one * len(ordered)), len(ordered) - 1)] for one in shares)
 
     @property
     def variation(self) -> float:
-        """From the first quartile to the third, by the median."""
+        """The interquartile range divided by the median."""
         first_ns, middle_ns, third_ns = self.quantiles_ns(0.25, 0.5, 0.75)
         return (third_ns - first_ns) / middle_ns if middle_ns else 0.0
 
     def judge(self, activity: StepActivity) -> SlowStep | None:
-        """Compare a step with those before it, and count it among them; None: it is as they are."""
+        """Compare a step with those before it, and add it to them; None: it is not slow."""
         duration_ns, usual = duration_of(activity), self._usual_ns
         usual_ns = usual[len(usual) // 2] if len(usual) >= _FEWEST else duration_ns
         self._before_ns.append(duration_ns)
@@ -96,7 +96,7 @@ class StepSeries:
         self.steps += 1
         self.sum_ns += duration_ns
         self.max_ns = max(self.max_ns, duration_ns)
-        # A program may say what it likes.
+        # Programs can emit any value.
         self.loader_wait_ns += min(event.loader_wait_ns, duration_ns)
         self._durations_ns.append(duration_ns)
         if slow is not None:
@@ -109,10 +109,10 @@ class ThreadSteps:
     """
     The steps of all threads; bounded.
 
-    Of a thread whose program tells its steps, those that the agent found are left out.
+    If the program of a thread reports its steps, detected steps of that thread are left out.
 
     Args:
-        window: What is counted; what was before it says what is usual.
+        window: What is counted; steps before it show what is usual.
     """
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
@@ -120,17 +120,17 @@ class ThreadSteps:
         self._series: Recent[tuple[ProcessKey, int, int, int, str], StepSeries] = Recent(
             MAX_SERIES, cache="step_series"
         )
-        self._telling: Recent[tuple[ProcessKey, int], None] = Recent(MAX_SERIES)
+        self._reporting: Recent[tuple[ProcessKey, int], None] = Recent(MAX_SERIES)
 
     def observe(self, activity: StepActivity) -> SlowStep | None:
-        """Take in a step, and return it if it was slow."""
+        """Add a step; return it if it was slow."""
         event = activity.event
         program = key_of(activity.process)
-        if event.source == wire.STEP_TOLD:
-            if (program, event.tid) not in self._telling:
+        if event.source == wire.STEP_REPORTED:
+            if (program, event.tid) not in self._reporting:
                 self._forget_found(program, event.tid)
-            self._telling[program, event.tid] = None
-        elif (program, event.tid) in self._telling:
+            self._reporting[program, event.tid] = None
+        elif (program, event.tid) in self._reporting:
             return None
         key = program, event.tid, event.source, event.kind, event.name
         series = self._series.use(key)
@@ -144,7 +144,7 @@ class ThreadSteps:
         return slow
 
     def series(self) -> list[StepSeries]:
-        """Return what was counted, the most time first."""
+        """Return the series with steps, the most time first."""
         found = [one for one in self._series.values() if one.steps]
         return sorted(found, key=lambda one: (-one.sum_ns, one.process.pid, one.tid, one.kind))
 

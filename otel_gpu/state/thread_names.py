@@ -1,4 +1,4 @@
-"""Who somebody is that figures name by a pid and a tid only."""
+"""The names of processes and threads that figures contain by pid and tid only."""
 
 from collections.abc import Iterable
 
@@ -8,19 +8,19 @@ from otel_gpu.enrich.identity.unwatched_processes import who_of
 from otel_gpu.limits.recent import Recent
 
 MAX_NAMES = 8_192
-"""Processes and threads that are remembered, those that were named last."""
+"""Processes and threads kept, those that were named last."""
 
 
 class ThreadNames:
-    """Watches activities; bounded."""
+    """Names of processes and threads; bounded."""
 
     def __init__(self) -> None:
         self._names: Recent[tuple[int, int], Who] = Recent(MAX_NAMES, cache="process_names")
-        # By pid, of processes that are not watched.
+        # By pid, of unwatched processes.
         self._ran: Recent[int, str] = Recent(MAX_NAMES, cache="process_names", entry_bytes=150)
 
     def observe(self, activity: Activity) -> None:
-        """Take one activity."""
+        """Add an activity; kinds without names are ignored."""
         if isinstance(activity, WhoActivity):
             who = activity.who
             self._learn(who)
@@ -28,7 +28,7 @@ class ThreadNames:
                 self._ran[who.pid] = who.comm
 
     def learn_programs(self, programs: Iterable[Program]) -> None:
-        """Take in watched processes."""
+        """Add watched programs."""
         for program in programs:
             self._learn(who_of(program))
 
@@ -36,14 +36,14 @@ class ThreadNames:
         """
         Return a culprit under the name of what ran.
 
-        The account names a process by what had the CPU first: a wrapper such as taskset(1), whose
-        time was over when it ran another program.
+        Time accounting names a process by the program that had the CPU first. That can be a wrapper
+        such as taskset(1), whose time was over when it executed another program.
         """
         comm = None if culprit.tid else self._ran.get(culprit.pid)
         return culprit._replace(comm=comm) if comm else culprit
 
     def find(self, who: Who) -> Who:
-        """Return who somebody is, as far as that is known; what is known is kept."""
+        """Return ``who`` with everything that is known of it."""
         process, thread = (self._names.get((who.pid, tid)) for tid in (0, who.tid))
         if process:
             comm = who.comm or process.comm

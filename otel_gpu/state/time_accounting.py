@@ -1,4 +1,4 @@
-"""Accounts: the latest readings of each program, in bounded memory."""
+"""Time accounting: the latest readings of each program, in bounded memory."""
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Mapping, ValuesView
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from otel_gpu.limits.caches import CACHES
 from otel_gpu.wire.readings import SeriesKey
 
 MAX_SERIES = 16_384
-"""Series kept, also of processes that ended; more than the kernel holds at a time."""
+"""Series kept, also of ended processes; more than the kernel holds at a time."""
 MAX_TIMES = 65_536
-"""Entries of time accounts kept."""
+"""Entries of thread times kept."""
 
-# Of one with what only it refers to.
+# One entry with what only it refers to.
 _SERIES_BYTES, _TIME_BYTES = 2_000, 400
 
 
 Reading = Mapping[int, ThreadTime]
-"""A reading of a time account, by the identity of its entries."""
+"""A reading of thread times, by the identity of its entries."""
 
 
 class Compared(NamedTuple):
-    """A reading, what in it is not as it was in the one before, and what is not in it any more."""
+    """A reading, the entries that changed since the one before, and those that are gone."""
 
     now: dict[int, ThreadTime]
     changed: list[ThreadTime]
@@ -34,10 +34,10 @@ class Compared(NamedTuple):
 
 def compare(before: Reading, times: Iterable[ThreadTime]) -> Compared:
     """
-    Compare two readings of a time account.
+    Compare two readings of thread times.
 
-    Of hundreds of entries a few change from one to the next, and the others are the same objects: they
-    are told apart without a look into them.
+    Of hundreds of entries few change between readings, and the others are the same objects. So
+    identity is compared, and not values.
     """
     now = {id(time): time for time in times}
     changed = [time for key, time in now.items() if key not in before]
@@ -50,7 +50,7 @@ class Account:
     """
     The latest readings of one program.
 
-    ``read`` is the latest reading of the time account as it came, for ``compare``.
+    ``read`` is the latest reading of its thread times as it came, for ``compare``.
     """
 
     process: Program
@@ -60,7 +60,7 @@ class Account:
 
     @property
     def size(self) -> int:
-        """What it counts for where room is made."""
+        """Its size for the limit of series."""
         return max(1, len(self.series))
 
 
@@ -69,19 +69,19 @@ _A = TypeVar("_A", bound=Account)
 
 class Accounts(Generic[_A]):
     """
-    Keeps accounts; bounded by their series, and by the entries of time accounts.
+    Keeps accounts; bounded by their series, and by entries of thread times.
 
-    Beyond a bound, those that ended are given up in the order of their ends, then those
-    that were silent for longest.
+    Beyond a limit, accounts of ended programs are evicted in the order of their ends, then those
+    without readings for longest.
 
     Args:
         open_account: Makes an account.
-        most: Series at a time; an account without any counts as one.
-        most_ended: Of these, series of programs that ended.
-        give_up: Is called with an account that found no room any more, and whether it had ended.
+        most: The most series; an account without any counts as one.
+        most_ended: The most series of ended programs among them.
+        give_up: Called with an evicted account, and whether it had ended.
 
     Attributes:
-        size: How many series are kept; ``times``: how many entries of time accounts.
+        size: How many series are kept; ``times``: how many entries of thread times.
         get: Returns the account of a program; None: there is none.
     """
 
@@ -103,7 +103,7 @@ class Accounts(Generic[_A]):
         self._ended: dict[ProcessKey, None] = {}
         self._ended_size = 0
         self.size = self.times = 0
-        # Asked at every span: a method of ours would cost as much again.
+        # Called at every span: a method of this class would cost as much again.
         self.get: Callable[[ProcessKey], _A | None] = self._accounts.get
         CACHES.register("accounts", self, "_accounts", size_bytes="_size_bytes")
 
@@ -112,11 +112,11 @@ class Accounts(Generic[_A]):
         return _SERIES_BYTES * self.size + _TIME_BYTES * self.times
 
     def items(self) -> ItemsView[ProcessKey, _A]:
-        """Return all accounts, those first that were silent for longest."""
+        """Return all accounts, those without readings for longest first."""
         return self._accounts.items()
 
     def values(self) -> ValuesView[_A]:
-        """Return them without their programs."""
+        """Return all accounts without their keys."""
         return self._accounts.values()
 
     @property
@@ -125,24 +125,24 @@ class Accounts(Generic[_A]):
         return self._ended.keys()
 
     def find(self, process: Program) -> _A:
-        """Return the account of a program that something is read of; it is opened."""
+        """Return the account of a program with a new reading; it is opened if needed."""
         program = key_of(process)
         account = self._accounts.pop(program, None)
         if account is None:
-            self._has_room(program)
+            self._evict_for(program)
             account = self._open_account(process)
             self.size += 1
         self._accounts[program] = account
-        # The latest knows its names best.
+        # The latest one has the best names.
         account.process = process
         return account
 
     def put(self, account: _A, series: Series) -> bool:
-        """Take in a reading of a series; False: there is no room for it."""
+        """Add a reading of a series; False: it exceeds the limit."""
         known = account.series
         if series.key not in known and known:
             program = key_of(account.process)
-            if not self._has_room(program):
+            if not self._evict_for(program):
                 return False
             self.size += 1
             self._ended_size += program in self._ended
@@ -150,7 +150,7 @@ class Accounts(Generic[_A]):
         return True
 
     def put_time(self, account: _A, time: ThreadTime) -> bool:
-        """Take in a reading of an entry of the time account; False: there is no room for it."""
+        """Add a reading of an entry of thread times; False: it exceeds the limit."""
         known = account.times
         if time.kind not in known:
             if self.times >= MAX_TIMES:
@@ -160,12 +160,12 @@ class Accounts(Generic[_A]):
         return True
 
     def forget_time(self, account: _A, kind: TimeKind) -> None:
-        """Forget an entry: what was in it is in others since a stack is known."""
+        """Forget an entry. Its time is in others since a stack is known."""
         if account.times.pop(kind, None) is not None:
             self.times -= 1
 
     def end(self, program: ProcessKey) -> None:
-        """Take in that a program ended."""
+        """Note that a program ended."""
         account = self._accounts.get(program)
         if account is not None and program not in self._ended:
             self._ended[program] = None
@@ -174,7 +174,7 @@ class Accounts(Generic[_A]):
                 self._drop(next(iter(self._ended)))
 
     def forget(self, program: ProcessKey) -> _A | None:
-        """Let go of an account, and return it."""
+        """Remove an account, and return it."""
         account = self._accounts.pop(program, None)
         if account is not None:
             self.size -= account.size
@@ -184,8 +184,8 @@ class Accounts(Generic[_A]):
                 self._ended_size -= account.size
         return account
 
-    def _has_room(self, program: ProcessKey) -> bool:
-        """Make room for one more series of a program; False: all of it is its own."""
+    def _evict_for(self, program: ProcessKey) -> bool:
+        # Evicts for one more series of a program; False: all space is its own.
         while True:
             if self.size >= self._most:
                 others = chain(self._ended, self._accounts)

@@ -52,7 +52,7 @@ def test_every_step_is_told_with_its_span_if_it_has_one(
     assert rejected == {}
     assert [one.number for one in steps] == list(range(1, STEPS + 1))
     assert {(one.pid, one.tid, one.source, one.kind) for one in steps} == {
-        (line["pid"], line["pid"], wire.STEP_TOLD, wire.STEP_TRAINING)
+        (line["pid"], line["pid"], wire.STEP_REPORTED, wire.STEP_TRAINING)
     }
     for step, start, end in zip(steps, ends_ns[:-1], ends_ns[1:], strict=True):
         assert start[0] <= step.start_ktime_ns <= start[1]

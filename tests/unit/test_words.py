@@ -78,14 +78,12 @@ PENDING_TEXTS = frozenset(
         *(
             "capture",
             "enrich",
-            "explain",
             "importers",
         ),
         *(
             "recorder",
             "report",
             "stacks",
-            "state",
             "wire",
         ),
     }

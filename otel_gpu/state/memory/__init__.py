@@ -1,1 +1,1 @@
-"""Device memory: who holds it, how it lies, and how that came to be."""
+"""Device memory: what holds it, its layout, and its history."""

@@ -1,4 +1,4 @@
-"""How calls that allocate device memory went over time, in windows: how many, how long, how much."""
+"""Calls that allocate device memory over time: their number, durations and sizes by window."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -10,17 +10,17 @@ from otel_gpu.state.differences import aggregate_since
 from otel_gpu.state.memory.blocks import MAX_READINGS, UsageReading, halve
 
 WINDOW_NS: Final = 30_000_000_000
-"""How long a window is; longer, where there would be more than ``MAX_WINDOWS``."""
+"""The length of a window; longer if there were more than ``MAX_WINDOWS``."""
 MAX_WINDOWS: Final = 64
 MAX_SERIES: Final = 4_096
-"""Windows kept of so many devices of programs and layers; further ones are left out."""
+"""Series kept, each of a device of a program and a layer; further ones are left out."""
 
 
 class AllocationWindow(NamedTuple):
     """
-    Calls that allocated or freed in one stretch of time, none of them inside another.
+    Calls that allocated or freed in one window, none of them inside another.
 
-    The mean and the most are of calls that allocate; the most is within its bucket where an earlier
+    Mean and maximum are of calls that allocate. The maximum is that of its bucket if an earlier
     call took as long.
     """
 
@@ -54,7 +54,7 @@ class _Sums:
 
 
 class Allocations:
-    """Adds calls up in windows; bounded."""
+    """Sums calls by window; bounded."""
 
     def __init__(self) -> None:
         self.origin_unix_ns = 0
@@ -68,7 +68,7 @@ class Allocations:
 
         Args:
             growth: What it added.
-            middles_ns: Of the buckets of durations.
+            middles_ns: The values of the buckets of durations.
         """
         _, key, api, _, now = growth.series
         if api is None or key.nested or key.status:
@@ -87,7 +87,7 @@ class Allocations:
             return
         is_taken = api.family == wire.FAMILY_ALLOCATE
         self._read(name, growth.unix_ns, added.size_bytes if is_taken else -added.size_bytes)
-        # It was called before the moment of the reading.
+        # The calls were before the time of the reading.
         offset_ns = max(0, growth.unix_ns - 1 - self.origin_unix_ns)
         while offset_ns // self.width_ns >= MAX_WINDOWS:
             self._double()
@@ -95,7 +95,9 @@ class Allocations:
         windows.setdefault(offset_ns // self.width_ns, _Sums()).add(sums)
 
     def readings_of(self, name: AllocationKey) -> tuple[UsageReading, ...]:
-        """Return what was in use when, of what was allocated since it was watched."""
+        """
+        Return what was in use over time, of memory that was allocated since the capture began.
+        """
         return tuple(
             one._replace(live_bytes=max(0, one.live_bytes), reserved_bytes=max(0, one.live_bytes))
             for one in self._readings.get(name, ())
@@ -111,7 +113,7 @@ class Allocations:
             self._readings[name] = list(halve(readings))
 
     def windows_of(self, name: AllocationKey, end_unix_ns: int) -> tuple[AllocationWindow, ...]:
-        """Return the windows in which anything was called, up to the end of the last one."""
+        """Return the windows with calls, up to the end of the last one."""
         return tuple(
             AllocationWindow(
                 start := self.origin_unix_ns + number * self.width_ns,

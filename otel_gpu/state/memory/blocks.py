@@ -1,8 +1,8 @@
 """
-Blocks: what a framework's allocator holds of each device, how that was over time, and who holds it.
+Blocks: what a framework's allocator holds of each device, over time and by line.
 
-What the allocator says of itself is exact. Who holds it is known of the blocks that were followed;
-what is left has no place, and is said as such.
+The allocator's own totals are exact. Lines are known for the blocks that were followed; the rest
+is reported without a place.
 """
 
 from collections import Counter
@@ -29,12 +29,12 @@ from otel_gpu.wire.blocks import MemoryTotals
 from otel_gpu.wire.frames import Frame
 
 MAX_READINGS: Final = 600
-"""Readings kept of one device; when there are more, of two the larger is kept."""
+"""Readings kept of one device. Beyond that, pairs are reduced to the larger one."""
 MAX_DEVICES: Final = 1_024
-"""Devices of programs, those that were read last."""
+"""Devices of programs, the latest ones."""
 
 MAX_STACKS: Final = 65_536
-"""Stacks of all processes; what is beyond them has no known place."""
+"""Stacks of all processes; further ones have no known place."""
 
 _BEFORE_STACK: Final = CallStack(
     0,
@@ -47,7 +47,7 @@ _BEFORE_STACK: Final = CallStack(
 
 
 class By(StrEnum):
-    """What is said of stacks: what they hold now, held at the peak, or allocated."""
+    """The measure of stacks: what they hold now, held at the peak, or allocated."""
 
     IN_USE = "in-use"
     ALLOCATED = "allocated"
@@ -55,7 +55,7 @@ class By(StrEnum):
 
 
 class MemoryStack(NamedTuple):
-    """What blocks of one stack hold of a device; ``stack`` None: it is not known where."""
+    """What blocks of one stack hold of a device; a ``stack`` of None: not known."""
 
     process: Program | None
     device: int
@@ -65,7 +65,7 @@ class MemoryStack(NamedTuple):
 
 
 class UsageReading(NamedTuple):
-    """What was in use and reserved at one moment."""
+    """Memory in use and reserved at one time."""
 
     unix_ns: int
     live_bytes: int
@@ -86,13 +86,13 @@ class DeviceBlocks:
     What one allocator holds of one device.
 
     Attributes:
-        process: Whose it is.
-        number: The device, as the process sees it.
-        device: The device; None: it was not observed.
-        totals: What the allocator said last; None: nothing yet.
-        readings: What was in use and reserved when.
+        process: Its process.
+        number: The device, as the process numbers it.
+        device: The device; None: not observed.
+        totals: The allocator's latest totals; None: none yet.
+        readings: Memory in use and reserved over time.
         peak: The reading with the most in use.
-        capacity_bytes: What the device has; 0: not known.
+        capacity_bytes: The size of the device's memory; 0: not known.
         outside_bytes: What others held of it when that was last known.
     """
 
@@ -110,14 +110,14 @@ class DeviceBlocks:
         self._allocated: dict[int, tuple[_Entry, int, int]] = {}
         self._handed_out_at_begin = 0
         self._growths = Growths()
-        # The reading that may go on: what is read at one moment can be several activities.
+        # The reading that can still continue: one reading can be several activities.
         self._unfinished: int | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def take(self, activity: BlocksActivity, most: int) -> None:
-        """Take in a reading, or a part of one, of which ``most`` more stacks find room."""
+        """Add a reading or a part of one, with at most ``most`` new stacks."""
         if self._unfinished not in (None, activity.unix_ns):
             self.finish_reading()
         self._unfinished = activity.unix_ns
@@ -151,7 +151,7 @@ class DeviceBlocks:
         if entry.stack is None:
             return
         size_bytes, blocks = entry.held.allocated_bytes, entry.held.allocated_blocks
-        # Where blocks are followed in windows, each of them begins with nothing.
+        # Where blocks are followed in windows, each window begins with nothing.
         if known is not None and known.held.allocated_bytes <= size_bytes:
             size_bytes -= known.held.allocated_bytes
             blocks -= known.held.allocated_blocks
@@ -164,7 +164,7 @@ class DeviceBlocks:
         self._allocated[entry.stack.id] = entry, size_bytes, blocks
 
     def finish_reading(self) -> None:
-        """Take in that nothing more of the last reading follows."""
+        """End the last reading."""
         if self._unfinished is None:
             return
         self._unfinished = None
@@ -178,7 +178,7 @@ class DeviceBlocks:
         self._growths.add(last.unix_ns, self.totals.frees, held)
 
     def begin(self) -> None:
-        """Take in that the window begins."""
+        """Begin the window."""
         self._allocated = {}
         self._handed_out_at_begin = self.totals.handed_out_bytes if self.totals else 0
         self.readings, self.peak, self._at_peak = self.readings[-1:], None, {}
@@ -191,7 +191,7 @@ class DeviceBlocks:
 
     @property
     def unknown_bytes(self) -> int:
-        """What is in use, and it is not known where it was allocated."""
+        """What is in use without a known place of allocation."""
         if self.totals is None:
             return 0
         known = sum(size_bytes for _, size_bytes, _ in self._known(By.IN_USE))
@@ -199,13 +199,13 @@ class DeviceBlocks:
 
     @property
     def coverage(self) -> float | None:
-        """The share of reports whose total was what had been seen; None: there were none."""
+        """The share of reports whose total matched the blocks; None: no reports."""
         totals = self.totals
         reports = totals.allocations + totals.frees if totals else 0
         return 1 - min(totals.unequal, reports) / reports if totals and reports else None
 
     @property
-    def room_bytes(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """What is left of the device for blocks; None: its size is not known."""
         if not self.capacity_bytes or self.totals is None:
             return None
@@ -218,13 +218,13 @@ class DeviceBlocks:
 
     @property
     def full_in_s(self) -> float | None:
-        """When the device is full if that goes on; None: not known, or too far away."""
-        return full_in_s(self.trends, self.room_bytes)
+        """When the device is full at these rates, in seconds; None: not known, or too far away."""
+        return full_in_s(self.trends, self.free_bytes)
 
     def stacks(self, by: By) -> Iterator[MemoryStack]:
-        """Yield what each stack holds, then what has none."""
+        """Yield what each stack holds, then the rest without a stack."""
         known_bytes = 0
-        # Where no key could say that two are the same, the merged stack does.
+        # Where no key shows that two are the same, the merged stack does.
         sums: dict[int, MemoryStack] = {}
         for entry, size_bytes, blocks in self._known(by):
             known_bytes += size_bytes
@@ -243,7 +243,7 @@ class DeviceBlocks:
             yield MemoryStack(self.process, self.number, None, left_bytes, 0)
 
     def holders(self, by: By, *, named: bool = False) -> tuple[LineHolding, ...]:
-        """Return what each line holds, the most first; ``named``: without what has no place."""
+        """Return what each line holds, the most first; ``named``: only known lines."""
         sums: dict[Frame, list[int]] = {}
         for entry, size_bytes, blocks in self._known(by):
             assert entry.place is not None  # noqa: S101 -- so are the known ones
@@ -268,7 +268,7 @@ class DeviceBlocks:
                 yield entry, entry.held.live_bytes, max(0, entry.held.live_blocks)
 
     def _whole(self, by: By) -> tuple[int, int]:
-        """Return of how many bytes it is, and how many of them are older than the first report."""
+        # The bytes in all, and those older than the first report.
         if self.totals is None:
             return 0, 0
         if by is By.PEAK:
@@ -279,7 +279,9 @@ class DeviceBlocks:
 
 
 def halve(readings: list[UsageReading]) -> Iterator[UsageReading]:
-    """Yield half of some readings, of two the one with more in use, and the last one as it is."""
+    """
+    Yield half of the readings, of each pair the one with more in use, and the last one unchanged.
+    """
     *older, last = readings
     for number in range(0, len(older), 2):
         yield max(older[number : number + 2], key=lambda one: one.live_bytes)
@@ -288,10 +290,10 @@ def halve(readings: list[UsageReading]) -> Iterator[UsageReading]:
 
 class AllocatorState:
     """
-    Keeps what allocators say of devices, in a window; bounded.
+    What allocators hold of devices, in a window; bounded.
 
     Args:
-        window: What it is about.
+        window: The window.
     """
 
     def __init__(self, window: Window = Window()) -> None:  # noqa: B008 -- immutable
@@ -305,7 +307,7 @@ class AllocatorState:
         )
 
     def observe(self, activity: object) -> None:
-        """Take one activity; those that say nothing of blocks are ignored."""
+        """Add an activity; kinds without blocks are ignored."""
         match activity:
             case BlocksActivity():
                 self._observe_blocks(activity)
@@ -319,11 +321,11 @@ class AllocatorState:
         return [one for _, one in sorted(self._devices.items(), key=lambda item: item[0])]
 
     def find(self, process: Program, number: int) -> DeviceBlocks | None:
-        """Return what is held of a device by a program; None: nothing is known."""
+        """Return what a program holds of a device; None: not known."""
         return self._devices.get((key_of(process), number))
 
     def knows(self, process: Program) -> bool:
-        """Say whether a program has an allocator, as far as is known."""
+        """Return whether a program is known to have an allocator."""
         return key_of(process) in self._programs
 
     def memory_stacks(self, by: By | str) -> Iterator[MemoryStack]:
@@ -337,7 +339,7 @@ class AllocatorState:
             self._has_begun = True
             for one in self.devices():
                 one.begin()
-        # The first reading at the end of the window is the last one of it.
+        # The first reading at the end of the window is its last one.
         last = self._read_unix_ns
         if last is not None and end is not None and last >= end and unix_ns > last:
             return
@@ -349,7 +351,7 @@ class AllocatorState:
 
     def _observe_failure(self, activity: OutOfMemoryActivity) -> None:
         event = activity.event
-        # A call that failed says nothing of an allocator.
+        # A failed call shows nothing about an allocator.
         if not event.device_total_bytes or event.source != wire.OUT_OF_MEMORY_FRAMEWORK:
             return
         one = self._find(activity.process, event.device)

@@ -1,4 +1,4 @@
-"""What calls took of a device and gave back."""
+"""Device memory that calls allocated and freed."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,12 +19,12 @@ class CallBalance(NamedTuple):
 
     @property
     def live_bytes(self) -> int:
-        """What is left of it; of what was allocated before the capture more may be freed."""
+        """What is left of it, at least 0: memory from before the capture can be freed in it."""
         return max(0, self.allocated_bytes - self.freed_bytes)
 
 
 def balance_calls(series: Iterable[Series]) -> dict[tuple[int, str], CallBalance]:
-    """Return what was taken, by device (-1: not known) and by the layer of the calls."""
+    """Return the balance by device (-1: not known) and layer of the calls."""
     found: dict[tuple[int, str], list[int]] = {}
     for one in series:
         api = one.api
@@ -32,12 +32,12 @@ def balance_calls(series: Iterable[Series]) -> dict[tuple[int, str], CallBalance
             continue
         sums = found.setdefault((one.key.device, api.layer_name), [0, 0, 0, 0])
         at = 0 if api.family == wire.FAMILY_ALLOCATE else 2
-        # Memory that an unmapping frees was released before, which is counted.
+        # Memory that an unmapping frees was released before, and that release is counted.
         sums[at] += one.aggregate.counted if api.family != wire.FAMILY_UNMAP else 0
         sums[at + 1] += one.aggregate.size_bytes
     return {key: CallBalance(*sums) for key, sums in found.items() if any(sums)}
 
 
 def sum_taken(taken: Iterable[CallBalance]) -> CallBalance:
-    """Return what was taken in all."""
+    """Return the sum of balances."""
     return CallBalance(*map(sum, zip(*taken, strict=True)))

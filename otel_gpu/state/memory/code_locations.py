@@ -9,7 +9,7 @@ from otel_gpu.state.memory.snapshot import NOWHERE
 from otel_gpu.wire.frames import PYTHON, Frame
 from otel_gpu.wire.memory import NO_STACK
 
-# Code that allocates for whoever calls it.
+# Code that allocates for its caller.
 _FRAMEWORK: Final = re.compile(
     r"(?:.*/)?(?:site|dist)-packages/(?:torch|torchgen|functorch|triton|einops|einx|jaxtyping)/.*"
     r"|<@beartype.*|<eval_with_key>.*"
@@ -19,14 +19,14 @@ _ALLOCATOR: Final = re.compile(r"torch::unwind|torch::CapturedTraceback|torch::c
 
 
 class StackLocations:
-    """Says of stacks, by their number, where they are in their program."""
+    """Finds the code location of stacks by their number."""
 
     def __init__(self, stacks: Sequence[tuple[Frame, ...]]) -> None:
         self._stacks = stacks
         self._known: dict[int, Frame] = {NO_STACK: NOWHERE}
 
     def __call__(self, stack: int) -> Frame:
-        """Return the place of a stack; ``NOWHERE`` where it is not known."""
+        """Return the code location of a stack; ``NOWHERE``: not known."""
         known = self._known.get(stack)
         if known is None:
             frames = self._stacks[stack] if stack < len(self._stacks) else ()
@@ -36,9 +36,9 @@ class StackLocations:
 
 def find_allocating_place(frames: Sequence[Frame]) -> Frame:
     """
-    Return the innermost frame of the program's own code, as ``find_place`` does, but not of PyTorch.
+    Return the innermost frame of the program's own code, like ``find_place``, but not of PyTorch.
 
-    The threads that go backward have no frame of Python: for them it is that of autograd.
+    Threads of the backward pass have no Python frames: theirs is the one of autograd.
     """
     python = [frame for frame in frames if frame.kind == PYTHON]
     own = [frame for frame in python if not _FRAMEWORK.fullmatch(frame.file)]

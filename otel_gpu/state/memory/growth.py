@@ -1,9 +1,9 @@
 """
 Growth: lines of a program that hold more and more memory, and how fast.
 
-A straight line is laid through what each line held at its least in stretches of time, as what a
-step of a program takes and gives back is no growth. Nothing is said of what does not fit one, and
-nothing while the program only builds up: growth is what stays while the rest comes and goes.
+A straight line is fitted to the minimum that each line of code held in windows, as memory that a
+step of a program takes and releases is not growth. Growth that does not fit is not reported, and
+none while the program only builds up: growth is what stays while the rest comes and goes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,21 +12,21 @@ from typing import Final, NamedTuple
 
 from otel_gpu.wire.frames import Frame
 
-MAX_STRETCHES: Final = 128
-"""Stretches kept of one device; when there are more, two become one."""
+MAX_WINDOWS: Final = 128
+"""Windows kept of one device. Beyond that, pairs are merged."""
 LEAST_READINGS: Final = 8
-"""Readings that a line through them needs."""
+"""The least number of windows for a fit."""
 LEAST_FIT: Final = 0.9
-"""R squared of a line that is believed."""
+"""The least R squared of a fit."""
 LEAST_GROWN_BYTES: Final = 8 << 20
-"""What is less is not worth a word."""
+"""Less growth is not reported."""
 HORIZON: Final = 10
-"""How many times as far as was looked back it may be foretold."""
+"""The limit of a forecast, as a multiple of the observed time."""
 
 _MAX_LINES = 64
 # What a program builds once, it builds in the beginning.
 _WARM_UP = 0.25
-# In so many of the stretches something else was freed: the program goes on in steps.
+# In this share of the windows something else was freed: the program runs in steps.
 _STEPPING = 0.75
 _LEAST_SHARE = 0.01
 _NS_PER_S = 1_000_000_000
@@ -34,9 +34,9 @@ _NS_PER_S = 1_000_000_000
 
 class Trend(NamedTuple):
     """
-    How what a line holds grows.
+    The growth of what a line holds.
 
-    ``readings`` is how many there were, over ``span_s``; ``grown_bytes`` is by how much.
+    ``readings`` is the number of windows, over ``span_s``; ``grown_bytes`` is the growth in all.
     """
 
     place: Frame
@@ -47,7 +47,7 @@ class Trend(NamedTuple):
     grown_bytes: int
 
 
-class _Stretch(NamedTuple):
+class _Window(NamedTuple):
     unix_ns: int
     frees: int
     least_bytes: Mapping[Frame, int]
@@ -57,11 +57,11 @@ class Growths:
     """What the lines of one device held over time; bounded."""
 
     def __init__(self) -> None:
-        self._stretches: list[_Stretch] = []
+        self._windows: list[_Window] = []
 
     def add(self, unix_ns: int, frees: int, held: Iterable[tuple[Frame, int]]) -> None:
         """
-        Take in a reading.
+        Add a reading.
 
         Args:
             unix_ns: When it was made.
@@ -69,22 +69,22 @@ class Growths:
             held: Places, and what each holds.
         """
         most = sorted(held, key=lambda item: -item[1])[:_MAX_LINES]
-        self._stretches.append(_Stretch(unix_ns, frees, dict(most)))
-        if len(self._stretches) > MAX_STRETCHES:
-            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=False)
-            rest = self._stretches[-1:] if len(self._stretches) % 2 else []
-            self._stretches = [_merge(*pair) for pair in pairs] + rest
+        self._windows.append(_Window(unix_ns, frees, dict(most)))
+        if len(self._windows) > MAX_WINDOWS:
+            pairs = zip(self._windows[::2], self._windows[1::2], strict=False)
+            rest = self._windows[-1:] if len(self._windows) % 2 else []
+            self._windows = [_merge(*pair) for pair in pairs] + rest
 
     def trends(self) -> tuple[Trend, ...]:
         """Return the lines that hold more and more, the fastest first."""
-        stretches = self._stretches[int(len(self._stretches) * _WARM_UP) :]
-        if len(stretches) < LEAST_READINGS or not _is_stepping(stretches):
+        windows = self._windows[int(len(self._windows) * _WARM_UP) :]
+        if len(windows) < LEAST_READINGS or not _is_stepping(windows):
             return ()
-        found = sorted(_trends(stretches), key=lambda trend: (-trend.bytes_per_s, trend.place))
+        found = sorted(_trends(windows), key=lambda trend: (-trend.bytes_per_s, trend.place))
         return tuple(found)
 
 
-def _merge(one: _Stretch, other: _Stretch) -> _Stretch:
+def _merge(one: _Window, other: _Window) -> _Window:
     least = {
         place: min(size_bytes, other.least_bytes[place])
         for place, size_bytes in one.least_bytes.items()
@@ -93,19 +93,19 @@ def _merge(one: _Stretch, other: _Stretch) -> _Stretch:
     return other._replace(least_bytes=least)
 
 
-def _is_stepping(stretches: Sequence[_Stretch]) -> bool:
-    freeing = sum(one.frees < other.frees for one, other in pairwise(stretches))
-    return freeing >= _STEPPING * (len(stretches) - 1)
+def _is_stepping(windows: Sequence[_Window]) -> bool:
+    freeing = sum(one.frees < other.frees for one, other in pairwise(windows))
+    return freeing >= _STEPPING * (len(windows) - 1)
 
 
-def _trends(stretches: Sequence[_Stretch]) -> Iterator[Trend]:
-    last = stretches[-1].least_bytes
-    times_s = [(one.unix_ns - stretches[0].unix_ns) / _NS_PER_S for one in stretches]
+def _trends(windows: Sequence[_Window]) -> Iterator[Trend]:
+    last = windows[-1].least_bytes
+    times_s = [(one.unix_ns - windows[0].unix_ns) / _NS_PER_S for one in windows]
     if times_s[-1] <= 0:
         return
     least_bytes = max(LEAST_GROWN_BYTES, _LEAST_SHARE * sum(last.values()))
     for place in last:
-        sizes = [one.least_bytes.get(place, 0) for one in stretches]
+        sizes = [one.least_bytes.get(place, 0) for one in windows]
         if sizes[-1] - sizes[0] < least_bytes:
             continue
         slope, fit = fit_line(times_s, sizes)
@@ -126,16 +126,16 @@ def fit_line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     return across / spread_x, min(1.0, across * across / (spread_x * spread_y))
 
 
-def full_in_s(trends: Sequence[Trend], room_bytes: int | None) -> float | None:
+def full_in_s(trends: Sequence[Trend], free_bytes: int | None) -> float | None:
     """
-    Return when a device is full if all goes on like that; None: not known, or too far away.
+    Return when a device is full at the present rates, in seconds; None: not known, or too far away.
 
     Args:
-        trends: What grows on it.
-        room_bytes: What is left.
+        trends: The growth on it.
+        free_bytes: What is left.
     """
     per_s = sum(trend.bytes_per_s for trend in trends)
-    if room_bytes is None or per_s <= 0:
+    if free_bytes is None or per_s <= 0:
         return None
-    in_s = max(0, room_bytes) / per_s
+    in_s = max(0, free_bytes) / per_s
     return in_s if in_s <= HORIZON * max(trend.span_s for trend in trends) else None

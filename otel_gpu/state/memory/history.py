@@ -1,9 +1,9 @@
 """
-How the memory of a device came to be as it is, from its end backwards.
+The history of a device's memory, from its end backwards.
 
-The end is known exactly; what was there before anything was recorded is not. A walk from zero
-misses all of that, and then takes its frees for nothing. Going back, each allocation takes its
-block away and each free brings one back, with address and size.
+The end is known exactly; what existed before the recording is not. A walk from zero misses all of
+that, and then ignores its frees. Going back, each allocation removes its block and each free
+restores one, with address and size.
 """
 
 import re
@@ -18,14 +18,14 @@ from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import NO_STACK, Action, BlockState, MemorySnapshot, Operations
 
 MAX_READINGS: Final = 600
-"""Moments of one device that are looked at."""
+"""The most operations of one device at which memory is listed."""
 OLDER: Final = -1
-"""Stands for the stack of what is older than all operations: it has none."""
+"""Stands for the stack of memory older than all operations: it has none."""
 
 _ALLOCATE, _FREE = int(Action.ALLOCATE), int(Action.FREE)
 _GROW = (int(Action.SEGMENT_ALLOCATE), int(Action.SEGMENT_MAP))
 _SHRINK = (int(Action.SEGMENT_FREE), int(Action.SEGMENT_UNMAP))
-# Whoever calls these goes backward, or steps on.
+# Callers of these run a backward pass, or step.
 _BACKWARD: Final = re.compile(r"torch::autograd::(?:python::Python)?Engine::")
 _BACKWARD_FILES: Final = re.compile(
     r"(?:.*/)?torch/(?:autograd/__init__|autograd/graph|optim/\w+)\.py"
@@ -43,16 +43,17 @@ class Live(NamedTuple):
 
 class BlockWalk(NamedTuple):
     """
-    What a walk back found.
+    The result of a walk back.
 
     Attributes:
-        totals_bytes: What was in use before each operation, and in the end.
-        reserved_bytes: What was reserved then.
-        peak_bytes: The most that was in use.
-        peak_at: Before which operation that was.
-        peak_reserved_bytes: The most that was reserved.
-        unmatched: Allocations of blocks that were still there, and the like: what is missing.
-        is_by_request: Whether frees count when they were requested, for want of more.
+        totals_bytes: Memory in use before each operation, and in the end.
+        reserved_bytes: Memory reserved then.
+        peak_bytes: The most in use.
+        peak_at: The operation before which that was.
+        peak_reserved_bytes: The most reserved.
+        unmatched: Allocations of blocks that still existed, and similar contradictions: missing
+            records.
+        is_by_request: Whether frees count at their request, as no others are recorded.
     """
 
     totals_bytes: "array[int]"
@@ -76,8 +77,8 @@ def live_at_end(snapshot: MemorySnapshot, *, requested: bool = False) -> dict[in
     Return the blocks in use in the end, by address.
 
     Args:
-        snapshot: What was recorded.
-        requested: Say what was asked for, where that is known, and not how large they are.
+        snapshot: The snapshot.
+        requested: Use requested sizes where they are known, and not block sizes.
     """
     live: dict[int, Live] = {}
     unknown = 0
@@ -97,7 +98,7 @@ def live_at_end(snapshot: MemorySnapshot, *, requested: bool = False) -> dict[in
 
 
 def walk_back(snapshot: MemorySnapshot) -> BlockWalk:
-    """Return how much was in use when."""
+    """Return the memory in use over time."""
     operations = snapshot.operations
     free, is_by_request = frees(operations)
     sizes = live_at_end(snapshot)
@@ -139,16 +140,21 @@ def walk_back(snapshot: MemorySnapshot) -> BlockWalk:
 
 
 def reading_times(history: BlockWalk) -> list[int]:
-    """Return before which operations to look, at most ``MAX_READINGS``: in each stretch the most."""
+    """
+    Return the operations before which to list memory, at most ``MAX_READINGS``: the peak of each
+    window.
+    """
     totals = history.totals_bytes
     count = len(totals) - 1
     step = max(1, -(-count // MAX_READINGS))
-    stretches = (range(at, min(at + step, count)) for at in range(0, count, step))
-    return [max(stretch, key=totals.__getitem__) for stretch in stretches]
+    windows = (range(at, min(at + step, count)) for at in range(0, count, step))
+    return [max(window, key=totals.__getitem__) for window in windows]
 
 
 def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -> dict[int, Live]:
-    """Return the blocks in use before an operation, by address, with where they were allocated."""
+    """
+    Return the blocks in use before an operation, by address, with the stacks of their allocation.
+    """
     operations = snapshot.operations
     free, _ = frees(operations)
     live = live_at_end(snapshot, requested=requested)
@@ -159,7 +165,7 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
             live.pop(addresses[index], None)
         elif action == free:
             live.setdefault(addresses[index], Live(operations.sizes_bytes[index]))
-    # Frees say where something was freed; where it came from is told by what was before.
+    # Frees have the stack of the free. The stack of the allocation is in earlier operations.
     missing = set(live)
     for index in range(at - 1, -1, -1):
         if not missing:
@@ -174,33 +180,33 @@ def live_before(snapshot: MemorySnapshot, at: int, *, requested: bool = False) -
 
 
 def holders_of(live: dict[int, Live], place_of: Callable[[int], Frame]) -> tuple[LineHolding, ...]:
-    """Return who holds blocks, the most first."""
+    """Return the lines that hold blocks, the most first."""
     return rank(sizes_by_stack(live), lambda stack: BEFORE if stack == OLDER else place_of(stack))
 
 
 def sizes_by_stack(live: dict[int, Live]) -> Iterator[tuple[int, int]]:
-    """Yield of each block its stack, which may be ``OLDER``, and its size."""
+    """Yield the stack of each block, which can be ``OLDER``, and its size."""
     for one in live.values():
         yield OLDER if one.since < 0 and one.stack == NO_STACK else one.stack, one.size_bytes
 
 
 def churn_of(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[LineHolding, ...]:
-    """Return who allocated how much, also what is free again, the most first."""
+    """Return how much each line allocated, also what is free again, the most first."""
     return rank(allocated_by_stack(operations), place_of)
 
 
 def allocated_by_stack(operations: Operations) -> Iterator[tuple[int, int]]:
-    """Yield of each block that was allocated its stack, and its size."""
+    """Yield the stack and size of each allocated block."""
     columns = zip(operations.actions, operations.stacks, operations.sizes_bytes, strict=True)
     return ((stack, size_bytes) for action, stack, size_bytes in columns if action == _ALLOCATE)
 
 
 def phase_ends(snapshot: MemorySnapshot, before: int) -> list[int]:
     """
-    Return the operations at which repeated phases ended, up to one; none are known: none.
+    Return the operations at which repeated phases ended, up to one; empty: none are known.
 
-    Phases that the program names hold, where one comes three times. Otherwise a phase ends with a
-    backward pass, or with a step of an optimizer, as stacks say. What memory alone does tells
+    Named phases of the program count if one occurs three times. Otherwise stacks decide: a phase
+    ends with a backward pass, or with a step of an optimizer. The course of memory alone proves
     nothing: the layers of one forward pass rise and fall too.
     """
     operations = snapshot.operations
@@ -219,7 +225,7 @@ def growing(
     live: dict[int, Live], ends: Sequence[int], place_of: Callable[[int], Frame]
 ) -> tuple[LineHolding, ...]:
     """
-    Return who allocated in each of the repeated phases and did not free it, the most first.
+    Return the lines that allocated in each of the repeated phases without freeing, the most first.
 
     The first phase does not count: what a program builds once, it builds there.
     """
@@ -258,7 +264,7 @@ def _backward_flags(stacks: Sequence[tuple[Frame, ...]]) -> Iterator[bool]:
 def _ends_of_runs(operations: Operations, flags: bytes, before: int) -> Iterator[int]:
     is_running = False
     for at in range(before):
-        # Frees have no stack, or that of whoever happened to collect garbage.
+        # Frees have no stack, or that of the code that triggered garbage collection.
         if operations.actions[at] != _ALLOCATE:
             continue
         stack = operations.stacks[at]

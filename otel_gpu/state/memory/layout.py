@@ -1,4 +1,4 @@
-"""How segments lay before an operation: what was done to them since then is undone."""
+"""The layout of segments before an operation: later operations are undone."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from otel_gpu.wire.memory import (
 
 _SMALL_SEGMENT_BYTES = 2 << 20
 _BLOCK_BYTES = 512
-# Of addresses, in so many at once, while segments are undone; more are in no program.
+# Moved addresses while segments are undone, each counted per 64; no real program has more.
 _MAX_MOVED, _MOVED_AT_ONCE = 5_000_000, 64
 
 
@@ -42,14 +42,13 @@ def segments_before(
 
 
 class _Layout:
-    """Where segments lie, while what was done to them is undone."""
+    # Segments by address, while operations on them are undone.
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._known = {segment.address: segment for segment in segments}
         self._starts = sorted(self._known)
 
     def before(self, later: Operations) -> dict[int, Segment]:
-        """Return the segments by address, as they were before operations."""
         moved = 0
         for at in range(len(later) - 1, -1, -1):
             action, address = later.actions[at], later.addresses[at]
@@ -80,7 +79,7 @@ class _Layout:
             del self._starts[bisect_left(self._starts, address)]
 
     def _cut(self, start: int, end: int) -> None:
-        """Take a stretch away from the segments that it is of, which may leave parts of them."""
+        # Removes a range from the segments in it, which can leave parts of them.
         first = max(0, bisect_right(self._starts, start) - 1)
         last = bisect_left(self._starts, end)
         for address in self._starts[first:last]:
@@ -92,7 +91,7 @@ class _Layout:
                 self._add(left)
 
     def _merged(self) -> Iterator[Segment]:
-        """Yield segments by address; what was mapped one after the other is one segment."""
+        # By address; segments that were mapped one after the other are merged.
         last: Segment | None = None
         for address in self._starts:
             segment = self._known[address]

@@ -1,4 +1,4 @@
-"""Which sizes memory has: of blocks, of what is allocated again and again, of segments and holes."""
+"""Sizes of memory: of blocks, of repeated allocations, of segments and holes."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ _SEGMENT_BYTES = (1024 * _MIB, 256 * _MIB, 64 * _MIB, 2 * _MIB, 0)
 
 
 class FileHolder(NamedTuple):
-    """What the lines of a file hold; ``functions``: up to 3, those that hold the most of it."""
+    """What the lines of a file hold; ``functions``: up to 3 with the most of it."""
 
     file: str
     functions: tuple[str, ...]
@@ -33,7 +33,7 @@ class FileHolder(NamedTuple):
 
 
 class ChurnSize(NamedTuple):
-    """Blocks of one size that were allocated; ``holders`` are the lines that allocated most of them."""
+    """Allocated blocks of one size; ``holders`` are the lines that allocated most of them."""
 
     block_bytes: int
     blocks: int
@@ -41,7 +41,7 @@ class ChurnSize(NamedTuple):
 
 
 class SegmentSize(NamedTuple):
-    """Segments of at least ``least_bytes``, and less than ``below_bytes``, which may be None."""
+    """Segments of at least ``least_bytes`` and less than ``below_bytes``; None: no upper limit."""
 
     least_bytes: int
     below_bytes: int | None
@@ -52,7 +52,7 @@ class SegmentSize(NamedTuple):
 
 
 class PinnedHole(NamedTuple):
-    """A hole that cannot be given back whole; ``holders`` have the blocks at both its ends."""
+    """A hole that cannot be released whole; ``holders`` have the blocks at its ends."""
 
     size_bytes: int
     stuck_bytes: int
@@ -63,16 +63,16 @@ class PinnedHole(NamedTuple):
 def largest_blocks(
     live: dict[int, Live], place_of: Callable[[int], Frame]
 ) -> tuple[LineHolding, ...]:
-    """Return the largest blocks in use, each with where it was allocated."""
+    """Return the largest blocks in use, each with its place of allocation."""
     found = nlargest(MAX_BLOCKS, live.items(), key=lambda item: (item[1].size_bytes, -item[0]))
     return tuple(holder for item in found for holder in holders_of(dict([item]), place_of))
 
 
 def files_of(holders: Iterable[LineHolding]) -> tuple[FileHolder, ...]:
     """
-    Return which files hold memory, the most first.
+    Return the files that hold memory, the most first.
 
-    What has no file stands for itself; of what finds no room the last row has the sum.
+    Memory without a file has a row by function. The last row is the sum of the rest.
 
     Args:
         holders: By line, all of them, the most first.
@@ -103,7 +103,7 @@ def _file_holder(file: str, members: Sequence[LineHolding]) -> FileHolder:
 
 
 def churn_sizes(operations: Operations, place_of: Callable[[int], Frame]) -> tuple[ChurnSize, ...]:
-    """Return of which sizes most was allocated, by their sum, of blocks from 1 MiB on."""
+    """Return the block sizes with the most allocated bytes, from 1 MiB on."""
     counts = Counter(
         size_bytes
         for _, size_bytes in allocated_by_stack(operations)
@@ -126,7 +126,7 @@ def _most(places: Counter[Frame], size_bytes: int) -> Iterator[LineHolding]:
 
 
 def segment_sizes(segments: Iterable[Segment]) -> Iterator[SegmentSize]:
-    """Yield segments by their size, the largest first; of what sizes there are none is left out."""
+    """Yield segments by their size, the largest first; empty classes are left out."""
     found: defaultdict[int, list[Segment]] = defaultdict(list)
     for segment in segments:
         least = next((one for one in _SEGMENT_BYTES if segment.size_bytes >= one), 0)
@@ -145,12 +145,12 @@ def pinned_holes(
     segments: Sequence[Segment], live: dict[int, Live], place_of: Callable[[int], Frame]
 ) -> tuple[PinnedHole, ...]:
     """
-    Return the holes of which most is stuck, with whose blocks are at their ends.
+    Return the holes with the most stuck memory, with the lines of the blocks at their ends.
 
     Args:
         segments: As they are in the end.
         live: The blocks that are in use then, by address.
-        place_of: Says where a stack is in its program.
+        place_of: Returns the code location of a stack.
     """
     holes = (hole for number, one in enumerate(segments) for hole in holes_of(one, number))
     found = nlargest(
@@ -181,6 +181,5 @@ def _used(segment: Segment) -> list[int]:
 
 
 def _beside(hole: Hole, used: Sequence[int]) -> Sequence[int]:
-    """Return the addresses of the blocks before and after a hole."""
     after = bisect_left(used, hole.address)
     return used[max(0, after - 1) : after + 1]

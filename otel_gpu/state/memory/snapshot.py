@@ -1,8 +1,8 @@
 """
-What holds the memory of a device, and how it lies.
+What holds the memory of a device, and its layout.
 
 The layers hold the same memory: a framework's allocator takes segments from the runtime, which
-takes them from the driver. Figures of two layers are therefore never added up.
+takes them from the driver. So figures of two layers are never added.
 """
 
 from collections import Counter
@@ -14,21 +14,21 @@ from otel_gpu.wire.frames import Frame
 from otel_gpu.wire.memory import SHARED, Block, BlockState, Segment
 
 BEFORE = Frame("", "(older than the recording)")
-"""The place of what was allocated before anything was recorded."""
+"""The place of memory from before the recording."""
 NOWHERE = Frame("", "(without a stack)")
-"""The place of what was allocated where no stack was taken, as in a backward pass."""
+"""The place of memory without a stack, as in a backward pass."""
 BEFORE_ATTACH = Frame("", "(before the attach)")
-"""The place of what was allocated before the capture, as far as it is still in use."""
+"""The place of memory from before the capture that is still in use."""
 NOT_SAMPLED = Frame("", "(not sampled)")
-"""The place of blocks that were not chosen for a stack, or whose stack was rate-limited or lost."""
+"""The place of blocks without a sampled stack, or whose stack was rate-limited or lost."""
 
 _MIB = 1 << 20
-# What PyTorch maps and unmaps of a segment that can grow, of small and of large blocks.
+# The pages of small and of large blocks that PyTorch maps in a segment that can grow.
 _SMALL_PAGE_BYTES, _LARGE_PAGE_BYTES = 2 * _MIB, 20 * _MIB
 
 
 class Layer(StrEnum):
-    """Who says what is held."""
+    """The source of figures on held memory."""
 
     DRIVER = "driver"
     RUNTIME = "runtime"
@@ -39,10 +39,10 @@ class Split(NamedTuple):
     """
     What reserved memory is used for, in bytes.
 
-    ``reserved = requested + rounding + pending + stuck + pooled + whole_free``. ``whole_free`` can be given
-    back to the device, ``stuck`` is free between blocks that are in use, ``pooled`` is free as a whole in
-    private pools, which give nothing back while anything uses them. Where it is not known
-    what was asked for, ``requested`` and ``rounding`` are None, and ``allocated`` is their sum.
+    ``reserved = requested + rounding + pending + stuck + pooled + whole_free``. ``whole_free`` can
+    be released to the device. ``stuck`` is free between blocks in use. ``pooled`` is free as a
+    whole in private pools, which release nothing while anything uses them. If requested sizes are
+    not known, ``requested`` and ``rounding`` are None, and ``allocated`` is their sum.
     """
 
     reserved: int
@@ -57,12 +57,14 @@ class Split(NamedTuple):
 
     @property
     def free(self) -> int:
-        """All that is reserved and not in use."""
+        """All memory that is reserved and not in use."""
         return self.stuck + self.pooled + self.whole_free
 
 
 class Hole(NamedTuple):
-    """Free memory between blocks; ``segment`` is its number, ``whole_bytes`` can be given back."""
+    """
+    Free memory between blocks; ``segment`` is its number, and ``whole_bytes`` can be released.
+    """
 
     segment: int
     address: int
@@ -71,7 +73,7 @@ class Hole(NamedTuple):
 
 
 class LineHolding(NamedTuple):
-    """What one line of a program holds; ``size_bytes`` in ``blocks``."""
+    """What one line of a program holds: ``size_bytes`` in ``blocks``."""
 
     place: Frame
     size_bytes: int
@@ -80,16 +82,16 @@ class LineHolding(NamedTuple):
 
 class Kept(NamedTuple):
     """
-    Free memory of an allocator that is kept for others than a request, or that is not given back.
+    Free memory of an allocator that is kept for other requests, or that is not released.
 
     Attributes:
-        pool: Of which pool it is; ``SHARED`` is that of all.
-        stream: Of which stream it is.
+        pool: Its pool; ``SHARED`` is the one of all.
+        stream: Its stream.
         is_small: Whether it serves small requests only.
         free_bytes: How much is free.
-        whole_bytes: What of it no block is beside, so that the device could have it back.
-        largest_hole_bytes: The largest piece.
-        holders: Who allocated in there, the most first.
+        whole_bytes: Part of it that no block is beside, so that the device could have it back.
+        largest_hole_bytes: The largest hole.
+        holders: The lines that allocated there, the most first.
     """
 
     pool: tuple[int, int]
@@ -137,7 +139,7 @@ def split_of(segments: Iterable[Segment]) -> Split:
 
 
 def holes_of(segment: Segment, number: int = 0) -> Iterator[Hole]:
-    """Yield what is free of a segment: each stretch between blocks that are in use."""
+    """Yield the holes of a segment: each range between blocks in use."""
     used = [block for block in segment.blocks if block.state is not BlockState.FREE]
     is_unused = not used
     for address, size_bytes in _between(segment, used):
@@ -150,14 +152,14 @@ def _between(segment: Segment, used: Iterable[Block]) -> Iterator[tuple[int, int
     for block in sorted(used, key=lambda block: block.address):
         if block.address > at:
             yield at, min(block.address, end) - at
-        # Of what lies outside of its segment, or in another block, nothing follows.
+        # A block outside its segment, or inside another block, does not count.
         at = min(max(at, block.address + block.size_bytes), end)
     if end > at:
         yield at, end - at
 
 
 def _pages(segment: Segment, address: int, size_bytes: int) -> int:
-    """Return how much of a hole a segment that can grow could give back."""
+    # How much of a hole a segment that can grow could release.
     if not segment.is_expandable:
         return 0
     page = _SMALL_PAGE_BYTES if segment.is_small else _LARGE_PAGE_BYTES
@@ -170,11 +172,11 @@ def rank(
     sizes: Iterable[tuple[int, int]], place_of: Callable[[int], Frame]
 ) -> tuple[LineHolding, ...]:
     """
-    Return who holds memory, the most first.
+    Return the lines that hold memory, the most first.
 
     Args:
-        sizes: Of each block its stack and its size.
-        place_of: Says where a stack is in its program.
+        sizes: The stack and size of each block.
+        place_of: Returns the code location of a stack.
     """
     totals: Counter[int] = Counter()
     counts: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Memory snapshots by stack: what each holds in the end or at the peak, or allocated."""
+"""Memory snapshots by stack: held in the end or at the peak, or allocated."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,18 +19,18 @@ from otel_gpu.wire.frames import NATIVE, PYTHON, Frame, MergedStack
 from otel_gpu.wire.memory import NO_STACK, MemorySnapshot
 
 UNKNOWN: Final = "unknown"
-"""The kind of a frame that stands for code that is not known."""
+"""The kind of a frame that stands for unknown code."""
 NONE: Final = "none"
 
 
 def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
     """
-    Yield what each stack of a snapshot holds, or allocated while it was recorded.
+    Yield what each stack of a snapshot holds, or allocated during the recording.
 
     Args:
-        snapshot: What was recorded.
-        by: ``By.IN_USE`` in the end, as large as the blocks are; ``By.PEAK``: when most was in use, by
-            what was asked for; ``By.ALLOCATED``: also what is free again.
+        snapshot: The snapshot.
+        by: ``By.IN_USE`` in the end, by block sizes; ``By.PEAK``: at the peak, by requested sizes;
+          ``By.ALLOCATED``: also what is free again.
     """
     totals: Counter[int] = Counter()
     counts: Counter[int] = Counter()
@@ -43,7 +43,7 @@ def snapshot_stacks(snapshot: MemorySnapshot, by: str) -> Iterator[MemoryStack]:
 
 
 def unknown_stack(place: Frame) -> CallStack:
-    """Return what stands in a graph for code that is not known; its id is 0."""
+    """Return the stack that stands for unknown code in a graph; its id is 0."""
     frames = (Frame(UNKNOWN, place.function),)
     return CallStack(0, frames, complete=True, native=NONE, python=NONE, place=None)
 
@@ -58,7 +58,7 @@ def _sizes(snapshot: MemorySnapshot, by: str) -> Iterable[tuple[int, int]]:
 
 
 def stack_numbered(snapshot: MemorySnapshot, number: int) -> CallStack:
-    """Return a stack of a snapshot; one that is not known has the id 0, and says why."""
+    """Return a stack of a snapshot; an unknown one has the id 0, and a frame with the reason."""
     if number == OLDER:
         return unknown_stack(BEFORE)
     known = number != NO_STACK and number < len(snapshot.stacks)

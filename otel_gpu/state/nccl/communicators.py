@@ -1,4 +1,4 @@
-"""The communicators of NCCL on this host, and for whom their ranks wait."""
+"""The communicators of NCCL on this host, and how long their ranks wait for others."""
 
 from typing import Final
 
@@ -10,9 +10,12 @@ from otel_gpu.state.nccl.rank_comparison import RankGroup
 from otel_gpu.state.window import Window
 
 MAX_MEMBERS: Final = 4_096
-"""Ranks of all communicators, those that were read last."""
+"""Ranks of all communicators, the latest ones."""
 Lags = dict[ProcessKey, dict[tuple[ProcessKey, int, int], int]]
-"""For how long, in ns, each process waited for which other one, in which communicator, of which rank (as ``RankGroup.rank_of`` has it)."""
+"""
+How long, in ns, each process waited for each other one, by communicator and rank (as of
+``RankGroup.rank_of``).
+"""
 
 
 class CommunicatorStates:
@@ -20,10 +23,10 @@ class CommunicatorStates:
     The communicators of this host; bounded.
 
     Args:
-        window: What is counted; of what was before it, only who stands where.
+        window: What is counted. Of readings before it, only the positions of ranks count.
 
     Attributes:
-        left_out: Ranks that found no room.
+        left_out: Ranks that were evicted.
         unix_offset_ns: From ktime to Unix time; None: nothing was called yet.
     """
 
@@ -44,7 +47,7 @@ class CommunicatorStates:
         return bool(self._members)
 
     def observe(self, activity: CommunicatorActivity) -> None:
-        """Take in a reading of one rank."""
+        """Add a reading of one rank."""
         if self._window.end_unix_ns is not None and activity.unix_ns > self._window.end_unix_ns:
             return
         if not self._has_begun and activity.unix_ns >= (self._window.start_unix_ns or 0):
@@ -65,7 +68,7 @@ class CommunicatorStates:
 
     def _ktime_of(self, activity: CommunicatorActivity) -> int:
         reading = activity.communicator
-        # A rank that has called nothing yet does not say how the clocks of its host differ.
+        # A rank without any call does not show the offset of the clocks.
         if reading.recent:
             called_unix_ns = activity.recent_unix_ns[-1]
             self.unix_offset_ns = called_unix_ns - reading.recent[-1].called_ktime_ns
@@ -107,21 +110,21 @@ class CommunicatorStates:
                 del self._programs[program[0]]
 
     def end(self, process: Program) -> None:
-        """Take in that a process has ended: it calls nothing more, and the others may wait for it."""
+        """Note that a process ended: it calls nothing more, and the others can wait for it."""
         for group, member in self.of(key_of(process)):
             member.has_ended = True
             group.change()
 
     def ktime_of(self, unix_ns: int) -> int:
-        """Return a moment by the clock of the calls; 0: not known."""
+        """Return a Unix time as ktime; 0: not known."""
         return 0 if self.unix_offset_ns is None else max(0, unix_ns - self.unix_offset_ns)
 
     def program_of(self, pid: int) -> ProcessKey | None:
-        """Return the latest program of a process, if it is a rank of anything."""
+        """Return the latest program of a process that is a rank; None: it is none."""
         return self._programs.get(pid)
 
     def knows(self, program: ProcessKey) -> bool:
-        """Say whether a process is a rank of anything."""
+        """Return whether a process is a rank of any communicator."""
         return program in self._of
 
     def groups(self) -> list[RankGroup]:
@@ -129,14 +132,14 @@ class CommunicatorStates:
         return list(self._groups.values())
 
     def of(self, program: ProcessKey) -> list[tuple[RankGroup, Member]]:
-        """Return what a process is a rank of."""
+        """Return the communicators of a process, with its rank in each."""
         return [self._members[program, handle] for handle in self._of.get(program, ())]
 
     def lags(self, unix_ns: int) -> dict[ProcessKey, int]:
         """
-        Return for how long other ranks came later than each process until now.
+        Return how long other ranks came later than each process until now, in nanoseconds.
 
-        Of several communicators of one process it is the longest.
+        For a process with several communicators it is the longest.
         """
         self.finish(unix_ns)
         return {
@@ -145,7 +148,10 @@ class CommunicatorStates:
         }
 
     def lags_by(self, unix_ns: int) -> Lags:
-        """Return for whom each process waited for how long until now, in the communicator of the most."""
+        """
+        Return how long each process waited for which ranks until now, in the communicator with the
+        longest waits.
+        """
         self.finish(unix_ns)
         found: Lags = {}
         for program, handles in self._of.items():
@@ -159,6 +165,6 @@ class CommunicatorStates:
         return found
 
     def finish(self, unix_ns: int) -> None:
-        """Take in that nothing changed since the last reading until now."""
+        """Note that nothing changed since the last reading until now."""
         for group in self.groups():
             group.finish_reading(self.ktime_of(unix_ns))

@@ -1,4 +1,4 @@
-"""One rank of a communicator: what it called, and when, as far as that was read."""
+"""One rank of a communicator: its calls, as they were read."""
 
 from bisect import bisect_right
 from operator import attrgetter
@@ -14,7 +14,7 @@ MAX_CALLS: Final = 64
 """Of one rank, the latest: more than two readings have."""
 
 OUT: Final = wire.COMMUNICATOR_ABORTED | wire.COMMUNICATOR_DESTROYED
-"""The flags of a communicator in which a rank does nothing more."""
+"""Flags of a communicator in which a rank does nothing more."""
 
 Handle = tuple[int, int]
 """An address, and how many communicators of the process had it before."""
@@ -22,23 +22,23 @@ Handle = tuple[int, int]
 
 class Member:
     """
-    One rank of a communicator that is on this host.
+    One rank of a communicator on this host.
 
     Attributes:
-        process: Whose it is.
-        job_rank: Its number in its job, as its launcher says; -1: not known.
-        handle: Tells it from others of its process.
-        last: What was read last.
-        before: What had been read when the window began; None: it began later.
-        read_ktime_ns: When that was.
-        has_ended: Whether its process has.
-        calls: The latest that are known one by one, in order.
-        stacks: Where these were made, by their numbers, as far as is known.
-        lag_ns: For how long others had not called what it had called, as far as was seen.
-        lag_by_ns: The same by who came last, its process and its rank; without what hung.
-        late_ns: For how long others waited for it, all of them together.
-        open_ns: What of ``lag_ns`` goes on, and is not in ``lag_by_ns`` yet.
-        longest_ns: The longest time that a collective of it took, until the program knew.
+        process: Its process.
+        job_rank: Its number in its job, from its launcher; -1: not known.
+        handle: Unique within its process.
+        last: The latest reading.
+        before: The last reading before the window; None: it began later.
+        read_ktime_ns: When the latest reading was.
+        has_ended: Whether its process has ended.
+        calls: The latest calls that are known one by one, in order.
+        stacks: Their stacks by number, where known.
+        lag_ns: How long others had not called what it had called, where observed.
+        lag_by_ns: The same by the process and rank that came last; without hangs.
+        late_ns: How long others waited for it, all of them together.
+        open_ns: The part of ``lag_ns`` that still grows, and is not in ``lag_by_ns`` yet.
+        longest_ns: The longest time from a call of a collective until the program knew its end.
     """
 
     def __init__(self, process: Program, handle: Handle, first: Communicator) -> None:
@@ -73,24 +73,24 @@ class Member:
         return found if found is not None and found.number == number else None
 
     def called_at_least_ktime_ns(self, number: int) -> int:
-        """Return when it had not yet called a number for sure; 0: not known."""
+        """Return a time before which it had certainly not called a number; 0: not known."""
         index = bisect_right(self.calls, number, key=_number) - 1
         return self.calls[index].called_ktime_ns if index >= 0 else 0
 
     def called_at_most_ktime_ns(self, number: int) -> int:
-        """Return by when it had called a number that it has called."""
+        """Return a time by which it had called a number that it has called."""
         index = bisect_right(self.calls, number - 1, key=_number)
         if index < len(self.calls):
             return self.calls[index].called_ktime_ns
         return self.read_ktime_ns
 
     def take(self, activity: CommunicatorActivity, ktime_ns: int) -> None:
-        """Take in a reading that was made at a moment."""
+        """Add a reading from a time."""
         known, now = self.last, activity.communicator
         before_ktime_ns, self.read_ktime_ns = self.read_ktime_ns, ktime_ns
         newest = self.calls[-1].number if self.calls else 0
         fresh = [one for one in now.recent if one.number > newest]
-        # Between two readings there may be more than are kept.
+        # There can be more calls between two readings than are kept.
         called_before = known.called if before_ktime_ns else 0
         is_whole = now.called - called_before <= len(fresh)
         first_ktime_ns = fresh[0].called_ktime_ns if fresh else self.read_ktime_ns
@@ -111,7 +111,9 @@ class Member:
         self.stacks = {number: stack for number, stack in known.items() if number in kept}
 
     def stack_of(self, number: int) -> CallStack | None:
-        """Return where a collective was called; of one that was not called, where the last one was."""
+        """
+        Return the stack of a collective; of one that was not called, the stack of the last one.
+        """
         return self.stacks.get(min(number, self.last.called))
 
 

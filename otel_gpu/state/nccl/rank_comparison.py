@@ -1,9 +1,9 @@
 """
-Ranks of one communicator side by side.
+Comparison of the ranks of one communicator.
 
-The n-th collective that a rank calls is part of the n-th one of all ranks. So their numbers say who
-has not called yet, and as they are of one host, their clock says since when the others wait.
-Of each rank the latest calls are known one by one, and all of them are counted.
+The n-th collective that a rank calls is part of the n-th one of all ranks. So their numbers show
+which ranks have not called yet, and as they are of one host, their common clock shows since when
+the others wait. The latest calls of each rank are known one by one, and all of them are counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,23 @@ from otel_gpu.state.nccl.rank_positions import (
 from otel_gpu.wire.communicators import QueuedCollective
 
 MAX_COMPARED: Final = 1_024
-"""Ranks of one communicator that are compared with each other; no host has so many devices, but dumps do."""
+"""
+Ranks of one communicator that are compared; no host has so many devices, but forged recordings can.
+"""
 HANG_NS: Final = 2_000_000_000
-"""Who waits for longer hangs, which is told by itself and is no habit of the late one."""
+"""
+A longer wait is a hang, which is reported by itself and does not count as a habit of the late rank.
+"""
 _CONTRADICTIONS = 3
-"""Readings in a row that contradict each other. Ranks are read one after the other, so one may do."""
+"""
+Contradicting readings in a row. Ranks are read one after the other, so one can occur normally.
+"""
 _FEW = 2
 
 
 class RankGroup:
     """
-    A communicator, as far as it is on this host.
+    A communicator, as it is on this host.
 
     Attributes:
         id: The same on all ranks; 0: not known, and it has one member.
@@ -44,7 +50,7 @@ class RankGroup:
         self.id = identity
         self.members: dict[tuple[ProcessKey, Handle], Member] = {}
         self._numbered: list[Member] | None = None
-        # Who called a number last, or has not.
+        # The last caller of a number, or the ranks that have not called it.
         self._lasts: dict[int, tuple[int | None, tuple[Member, ...]]] = {}
         self._standing: Standing | None = None
         self._has_job_ranks: bool | None = None
@@ -59,7 +65,7 @@ class RankGroup:
 
     @property
     def name(self) -> str:
-        """What the program calls it; empty: not known."""
+        """The program's name of it; empty: not known."""
         return next((one.last.name for one in self.members.values() if one.last.name), "")
 
     @property
@@ -74,13 +80,13 @@ class RankGroup:
 
     @property
     def is_contradictory(self) -> bool:
-        """Whether a rank has done by the last readings what another one has not called."""
+        """Whether, by the last readings, a rank has completed what another one has not called."""
         least = min((one.last.called for one in self._members), default=0)
         return any(one.last.completed > least for one in self._members)
 
     @property
     def _members(self) -> list[Member]:
-        """The members whose numbers can be compared: several, or none."""
+        # The members whose numbers can be compared: several, or none.
         if self._numbered is None:
             found = [one for one in self.members.values() if one.has_numbers]
             is_few = not self.id or not _FEW <= len(found) <= MAX_COMPARED
@@ -91,7 +97,7 @@ class RankGroup:
         """
         Return the number of a rank, the same in all communicators of a job; -1: not known.
 
-        Where the job's numbers are not known of all members, it is that of this communicator.
+        If job numbers are not known of all members, it is the number in this communicator.
         """
         if self._has_job_ranks is None:
             found = [one.job_rank for one in self.members.values()]
@@ -99,7 +105,7 @@ class RankGroup:
         return member.job_rank if self._has_job_ranks else member.last.rank
 
     def standing(self) -> Standing:
-        """Return how its ranks stand to each other."""
+        """Return the positions of its ranks."""
         if self._standing is None:
             self._standing = self._compare()
         return self._standing
@@ -122,12 +128,12 @@ class RankGroup:
         return Standing(RankState.QUEUED, number, waiting, (), since, asked_by(waiting, number))
 
     def change(self) -> None:
-        """Take in that a member came, went or ended."""
+        """Note that a member joined, left or ended."""
         self._numbered = self._standing = self._has_job_ranks = None
         self._lasts.clear()
 
     def take(self, member: Member, activity: CommunicatorActivity, ktime_ns: int) -> None:
-        """Take in a reading of one member that was made at a moment."""
+        """Add a reading of one member from a time."""
         if self._unfinished not in (0, ktime_ns):
             self.finish_reading()
         self._unfinished = ktime_ns
@@ -139,7 +145,7 @@ class RankGroup:
             self._numbered = None
 
     def finish_reading(self, until_ktime_ns: int = 0) -> None:
-        """Take in that nothing more of the last reading follows, or that nothing changed until then."""
+        """End the last reading, or note that nothing changed until a time."""
         self._unfinished = 0
         if not (members := self._members):
             return
@@ -154,7 +160,7 @@ class RankGroup:
         known_from = max(begin, *(one.known_from_ktime_ns for one in members))
         if known_from >= now:
             return
-        # Of what happened since the reading before, the last part may be all that is known.
+        # Only the last part of the time since the reading before can be known.
         factor = (now - begin) / (now - known_from) if begin else 1.0
         for member in members:
             for start, end, late, call in self.delays(member, known_from, now):
@@ -163,7 +169,7 @@ class RankGroup:
                     self._close(member, late[0], call, end)
 
     def _count(self, member: Member, late: tuple[Member, ...], time_ns: int) -> None:
-        # How long it will have been is known when the last one comes.
+        # The whole duration is known when the last rank comes.
         member.lag_ns += time_ns
         member.open_ns += time_ns
         for one in late:
@@ -173,7 +179,7 @@ class RankGroup:
         self, member: Member, last: Member, call: QueuedCollective, end_ktime_ns: int
     ) -> None:
         time_ns, member.open_ns = member.open_ns, 0
-        # Programs begin at different moments, which is no habit either.
+        # Programs start at different times; that is not a habit either.
         if end_ktime_ns - call.called_ktime_ns >= HANG_NS or call.number == 1:
             return
         name = key_of(last.process), self.rank_of(last)
@@ -184,10 +190,10 @@ class RankGroup:
         self, member: Member, start_ktime_ns: int, end_ktime_ns: int
     ) -> Iterator[tuple[int, int, tuple[Member, ...], QueuedCollective]]:
         """
-        Yield when others had not called in a window what a member had, who they were, and its call.
+        Yield when others had not called in a window what a member had, which ranks, and its call.
 
-        In order; no moment is in two of them. Who is named is the one that came last; where some have
-        not called yet, these, and the end is the window's.
+        In order, without overlaps. The named rank is the one that came last. If some have not
+        called yet, those are named, and the end is the window's.
         """
         if member not in self._members:
             return
@@ -203,11 +209,12 @@ class RankGroup:
                 cursor = end
 
     def _last_of(self, number: int) -> tuple[int | None, tuple[Member, ...]]:
-        """Return who called a number last, and when that was at least; None: these have not yet."""
+        # The last caller of a number, and a lower bound of its time; None: these have not called
+        # yet.
         if number not in self._lasts:
             missing = [one for one in self._members if one.last.called < number]
             if missing:
-                # Of these, whoever lacks most holds up the others.
+                # The ranks that lack most hold up the others.
                 least = min(one.last.called for one in missing)
                 late = tuple(one for one in missing if one.last.called == least)
                 self._lasts[number] = None, late
@@ -217,7 +224,7 @@ class RankGroup:
         return self._lasts[number]
 
     def begin(self) -> None:
-        """Take in that the window begins."""
+        """Begin the window."""
         self.finish_reading()
         for member in self.members.values():
             member.before = member.last

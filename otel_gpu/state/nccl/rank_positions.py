@@ -1,4 +1,4 @@
-"""How the ranks of a communicator stand to each other, by the last readings."""
+"""Positions of the ranks of a communicator relative to each other, by the last readings."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MAX_UNMATCHED = 1 << 14
 
 
 class RankState(StrEnum):
-    """How the ranks of a communicator stand to each other."""
+    """How the ranks of a communicator relate to each other."""
 
     RUNNING = "running"
     RANK_MISSING = "rank_missing"
@@ -25,11 +25,11 @@ class RankState(StrEnum):
 
 class Unmatched(NamedTuple):
     """
-    Elements that one rank sends, and that another one expects to be a different number.
+    Elements that one rank sends while another one expects a different number.
 
     Attributes:
-        sender: Who sends them; None: all ranks, to all.
-        receiver: Who expects them.
+        sender: Which rank sends them; None: all ranks, to all.
+        receiver: Which rank expects them.
         sent: How many are sent.
         expected: How many are expected.
     """
@@ -42,17 +42,18 @@ class Unmatched(NamedTuple):
 
 class Standing(NamedTuple):
     """
-    How the ranks of a communicator stand to each other by the last readings.
+    The positions of the ranks of a communicator by the last readings.
 
     Attributes:
-        state: How.
-        number: Of the collective that is not done; 0: none is.
-        waiting: Those that called it and wait.
-        lacking: Those that did not call it, or asked for something else than the most. All, where it cannot be
-            told who is wrong.
+        state: Their relation.
+        number: The collective that is not done; 0: none.
+        waiting: The ranks that called it and wait.
+        lacking: The ranks that did not call it, or asked for something else than most. All ranks,
+            if it is
+          not known which are wrong.
         since_ktime_ns: Since when the first of them waits.
-        signatures: What was asked for, by how many of the ranks on this host.
-        unmatched: What of an exchange of different amounts does not match.
+        signatures: What was asked for, and by how many ranks on this host.
+        unmatched: Mismatches in an exchange of different amounts.
     """
 
     state: RankState
@@ -65,13 +66,13 @@ class Standing(NamedTuple):
 
 
 def going_on(members: Sequence[Member]) -> list[Member]:
-    """Return those that can wait; when all processes have ended, those that did when they ended."""
+    """Return the ranks that can wait; if all processes have ended, those that were members then."""
     alive = [one for one in members if one.is_in]
     return alive or [one for one in members if not one.last.flags & OUT]
 
 
 def disagreement(members: Sequence[Member]) -> Standing | None:
-    """Return what ranks asked for that is not the same, of the first collective of which that is so."""
+    """Return the first collective for which ranks asked for different things."""
     least = min(one.last.called for one in members)
     done = max(one.last.completed for one in members)
     numbers = {call.number for one in members for call in one.calls}
@@ -94,7 +95,7 @@ def disagreement(members: Sequence[Member]) -> Standing | None:
 def _odd(
     known: Sequence[tuple[Member, QueuedCollective]], asked: Sequence[tuple[Signature, int]]
 ) -> tuple[Member, ...]:
-    """Return who asked for something else than more than half of the ranks; none: nobody did."""
+    # Ranks that asked for something else than more than half of them; none without such a majority.
     usual, count = asked[0]
     if 2 * count <= len(known):
         return ()
@@ -102,7 +103,7 @@ def _odd(
 
 
 def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatched, ...]:
-    """Return what ranks send each other that is not what the other one expects, pair by pair."""
+    # What ranks send each other that the other one does not expect, pair by pair.
     by_rank = {one.last.rank: (one, call) for one, call in known if call.sends and call.receives}
     size = max((one.last.rank_count for one, _ in known), default=0)
     if size < 1 or sorted(by_rank) != list(range(size)):
@@ -110,7 +111,7 @@ def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatc
         return ()
     ranks = [by_rank[rank] for rank in range(size)]
     if all(len(call.sends) == len(call.receives) == size for _, call in ranks):
-        # What each sender's receivers expect of it: their rows, turned to columns.
+        # What receivers expect of each sender: the transposed rows.
         expected = zip(*(call.receives for _, call in ranks), strict=True)
         rows = zip(ranks, expected, strict=True)
         found = (
@@ -127,7 +128,7 @@ def _unmatched(known: Sequence[tuple[Member, QueuedCollective]]) -> tuple[Unmatc
 
 
 def _odd_of_pairs(unmatched: Sequence[Unmatched]) -> tuple[Member, ...]:
-    """Return the one that is in more pairs than any other; if that is not one, all of the pairs."""
+    # The rank that is in more pairs than any other; without one, all of them.
     pairs = Counter(one for each in unmatched for one in (each.sender, each.receiver) if one)
     most = pairs.most_common(_PAIR)
     if len(most) == _PAIR and most[0][1] > most[1][1]:
@@ -136,7 +137,7 @@ def _odd_of_pairs(unmatched: Sequence[Unmatched]) -> tuple[Member, ...]:
 
 
 def absence(members: Sequence[Member]) -> Standing | None:
-    """Return who did not call what others wait for."""
+    """Return the ranks that did not call what others wait for."""
     number = min(one.last.called for one in members) + 1
     lacking = tuple(one for one in members if one.last.called < number)
     waiting = tuple(one for one in going_on(members) if one.last.called >= number)

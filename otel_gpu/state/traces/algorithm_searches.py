@@ -1,5 +1,5 @@
 """
-When cuDNN tried algorithms out: a call of a convolution that ran many different kernels.
+Algorithm searches of cuDNN: a call of a convolution that ran many different kernels.
 
 Usually a convolution is one kernel, or with conversions and transforms up to five.
 """
@@ -15,7 +15,7 @@ from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace
 
 KERNELS: Final = 6
-"""Different kernels from which on a call tries algorithms out."""
+"""Different kernels from which on a call is a search."""
 
 _CONVOLVES = re.compile(
     r"aten::(?:cudnn|miopen)_convolution\w*|aten::_?convolution\w*|aten::conv\w*"
@@ -26,8 +26,8 @@ class Searches(NamedTuple):
     """
     Calls that tried algorithms out.
 
-    ``device_ns`` is all that they took of the device, ``shapes`` of how many different inputs they
-    were, and ``steps`` in how many steps.
+    ``device_ns`` is all their time on the device, ``shapes`` the number of different inputs, and
+    ``steps`` the number of steps with such calls.
     """
 
     times: int
@@ -43,7 +43,7 @@ def find_searches(
     host_time: HostTime,
     steps: Sequence[TracedStep],
 ) -> Searches:
-    """Return what one device did while algorithms were tried out; threads were walked through."""
+    """Return the searches on one device; threads were walked through before."""
     convolves = {number for number, name in enumerate(trace.names) if _CONVOLVES.fullmatch(name)}
     host, activities = trace.host, trace.activities
     ran: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""What processes of one run do together, and who keeps the others waiting in it."""
+"""Collectives of the processes of one run, and which rank keeps the others waiting."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ MAX_COLLECTIVES: Final = 200_000
 
 Key = tuple[str, str, int, int]
 """
-Group, name, and which one it is: its number in the group, or else in order, and of how many.
+Group, name, number in the group, or else the order, and the count.
 
-Ranks that began to record at different moments have not equally many, and which of them are the
-same ones is not known.
+Ranks that began to record at different times have different counts, and which collectives of them
+are the same is not known.
 """
 
 
 class Waits(NamedTuple):
     """
-    What collectives say of one rank.
+    What the collectives show about one rank.
 
-    Clocks of hosts do not agree, so durations alone are compared. In a collective everybody waits
-    for the one that comes last, for which it is the shortest.
+    Clocks of hosts do not agree, so only durations are compared. In a collective all ranks wait for
+    the last one, for which it is the shortest.
 
     Attributes:
         matched: Collectives that other ranks have too.
@@ -67,7 +67,7 @@ def collectives_of(
 
 
 def find_waits(ranks: Mapping[int, Mapping[Key, int]]) -> tuple[Waits, ...]:
-    """Return what the collectives of all ranks say of each; nothing of one rank alone."""
+    """Return the waits of each rank; a rank alone has none."""
     matched: Counter[int] = Counter()
     waited_ns: Counter[int] = Counter()
     last: Counter[int] = Counter()
@@ -76,7 +76,7 @@ def find_waits(ranks: Mapping[int, Mapping[Key, int]]) -> tuple[Waits, ...]:
         for key in found:
             holders.setdefault(key, []).append(rank)
     for key, members in holders.items():
-        if len(members) < 2:  # noqa: PLR2004 -- nobody to compare with
+        if len(members) < 2:  # noqa: PLR2004 -- no other rank to compare with
             continue
         latest = min(members, key=lambda rank: ranks[rank][key])
         last[latest] += 1

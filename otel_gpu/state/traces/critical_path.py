@@ -1,11 +1,11 @@
 """
-What a stretch of a program could not be shorter without: its critical path.
+The critical path of a window: what it could not be shorter without.
 
-The path is walked from the end backwards, from each moment to what that moment waited for, so that its
-pieces are the whole stretch. Work of a device waited for its launch, if the stream had nothing to do
-when it was launched, and else for the work before it on its stream. A call that waits for the device
-waited for the work that ended last before it returned. A thread waited for what it did before, and
-where it did nothing, for the thread that did something last.
+The path is walked from the end backwards, from each event to what it waited for, so its segments
+cover the whole window. Work of a device waited for its launch, if the stream was idle when it was
+launched, and else for the work before it on its stream. A call that waits for the device waited for
+the work that ended last before it returned. A thread waited for what it did before, and where it
+did nothing, for the thread that did something last.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,16 +20,16 @@ from otel_gpu.state.traces.launches import LATENCY_NS, NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 MAX_ROWS: Final = 200_000
-"""Of host and device in a stretch; there is no path of longer ones."""
+"""Rows of host and device in a window; longer ones have no path."""
 
 
 NO_THREAD: Final = -1
 
 
 class PathBound(StrEnum):
-    """What a piece of a path is: time of the host, of a device, or between the two."""
+    """What a segment of a path is: time of the host, of a device, or between the two."""
 
-    # That of Enum is a function of Python.
+    # The one of Enum is a Python function.
     __hash__ = str.__hash__
 
     OPERATOR = "operator"
@@ -43,9 +43,9 @@ class PathBound(StrEnum):
 
 class PathSegment(NamedTuple):
     """
-    A stretch of a path; ``row`` is of the device for work and queues, and else of the host.
+    A segment of a path; ``row`` is of the device for work and queues, and else of the host.
 
-    A ``LAUNCH`` begins with its call, and ends with the work that waited for it; a ``SYNC`` is from
+    A ``LAUNCH`` begins with its call, and ends with the work that waited for it. A ``SYNC`` is from
     the end of the work to that of the call, or all of a call if that work is not known.
     """
 
@@ -56,7 +56,7 @@ class PathSegment(NamedTuple):
 
 
 class PathPart(NamedTuple):
-    """All pieces of one bound and name."""
+    """All segments of one bound and name."""
 
     bound: PathBound
     name: str
@@ -65,7 +65,7 @@ class PathPart(NamedTuple):
 
 
 class CriticalPath(NamedTuple):
-    """The parts of a path, the longest first; together they are all of the stretch."""
+    """The parts of a path, the longest first; they cover the window."""
 
     start_ns: int
     end_ns: int
@@ -80,7 +80,7 @@ def find_critical_path(
     start_ns: int,
     end_ns: int,
 ) -> CriticalPath | None:
-    """Return the path of a stretch of one device and all threads; None: too much happened in it."""
+    """Return the path of a window of one device and all threads; None: too many rows."""
     walk = Walk(trace, timeline, links, host_time, start_ns, end_ns)
     if walk.rows > MAX_ROWS:
         return None
@@ -89,7 +89,7 @@ def find_critical_path(
         bound: trace.activities.names if bound in _OF_DEVICE else trace.host.names
         for bound in PathBound
     }
-    for bound, row, from_ns, to_ns in walk.pieces():
+    for bound, row, from_ns, to_ns in walk.segments():
         key = bound, 0 if row == NO_ROW else names_of[bound][row]
         part = found.get(key)
         if part is None:
@@ -100,17 +100,17 @@ def find_critical_path(
     return CriticalPath(start_ns, end_ns, tuple(sorted(parts, key=lambda part: -part.time_ns)))
 
 
-# Looking a member up takes as long as a step of the walk.
+# Attribute access on an enum takes as long as a step of the walk.
 _OPERATOR, _CALL, _KERNEL, _LAUNCH, _QUEUE, _SYNC, _UNKNOWN = PathBound
 _CALLED, _ANNOTATED, _COPIED = int(HostWork.CALL), int(HostWork.ANNOTATION), int(Work.COPY)
 _OF_DEVICE = frozenset({_KERNEL, _QUEUE})
 _END_NS: Final = 1 << 63
 # As PathSegment itself does it, in half the time.
-_piece: Final = tuple.__new__
+_new_segment: Final = tuple.__new__
 
 
 class _Line:
-    """In which row a thread was when, the innermost; segments do not overlap."""
+    # The innermost row of a thread over time; segments do not overlap.
 
     def __init__(self, trace: DeviceTrace, rows: Sequence[int]) -> None:
         self.starts_ns: list[int] = []
@@ -138,7 +138,7 @@ class _Line:
             open_.append((end_ns, row))
 
     def before(self, at_ns: int) -> tuple[int, int, int]:
-        """Return start, end and row of the last segment that begins before a moment; -1: none does."""
+        # Start, end and row of the last segment that begins before a time; -1: none.
         found = bisect_left(self.starts_ns, at_ns) - 1
         if found < 0:
             return -1, -1, NO_ROW
@@ -152,10 +152,10 @@ class _Line:
 
 class Walk:
     """
-    The walk over a stretch, from its end backwards.
+    The walk over a window, from its end backwards.
 
     Attributes:
-        rows: Of host and device in it; more than ``MAX_ROWS`` cannot be walked over.
+        rows: Rows of host and device in it; more than ``MAX_ROWS`` cannot be walked over.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Walk:
         if self.rows > MAX_ROWS:
             return
         kinds = trace.host.kinds
-        # What threads did, and where they did nothing, which stretch of the program that was.
+        # What threads did, and the program's annotations where they did nothing.
         self._lines: dict[int, _Line] = {}
         self._named: dict[int, _Line] = {}
         for thread, found in rows.items():
@@ -199,13 +199,13 @@ class Walk:
             streams[stream] = row
             if trace.activities.kinds[row] == _COPIED:
                 self._copies[links[row]] = row
-        # What took no time was waited for by nobody.
+        # Nothing waited for work that took no time.
         durations_ns = trace.activities.durations_ns
         self._by_end = sorted((row for row in work if durations_ns[row]), key=self._end_of)
         self._ends_ns = [self._end_of(row) for row in self._by_end]
 
-    def pieces(self) -> Iterator[PathSegment]:
-        """Yield the pieces, the last one first; they are all of the stretch."""
+    def segments(self) -> Iterator[PathSegment]:
+        """Yield the segments, the last one first; they cover the window."""
         begin_ns, at_ns = self._start_ns, self._end_ns
         work, thread = NO_ROW, NO_THREAD
         while at_ns > begin_ns:
@@ -214,22 +214,22 @@ class Walk:
             elif thread != NO_THREAD:
                 steps, work, thread = self._of_thread(thread, at_ns)
             else:
-                steps, work, thread = self._of_nobody(at_ns)
+                steps, work, thread = self._of_no_thread(at_ns)
             for bound, row, from_ns in steps:
                 start_ns = from_ns if from_ns > begin_ns else begin_ns  # noqa: FURB136 -- twice as fast
                 if start_ns < at_ns:
-                    yield _piece(PathSegment, (bound, row, start_ns, at_ns))
+                    yield _new_segment(PathSegment, (bound, row, start_ns, at_ns))
                     at_ns = start_ns
 
     def _of_work(self, work: int, at_ns: int) -> "_Steps":
-        """Walk over work, and from its beginning to what it waited for."""
+        # Over work, and from its start to what it waited for.
         host, start_ns = self._trace.host, self._trace.activities.starts_ns[work]
         done = (_KERNEL, work, start_ns)
         call, before = self._links[work], self._before[work]
         called_ns = host.starts_ns[call] if call != NO_ROW else -1
         free_ns = self._end_of(before) if before != NO_ROW else -1
         if start_ns - max(called_ns, free_ns) > LATENCY_NS:
-            # Another stream, or a peer, was waited for.
+            # It waited for another stream, or a peer.
             other = self._ended_by(min(start_ns, at_ns))
             if other != NO_ROW and self._end_of(other) > max(called_ns, free_ns):
                 before, free_ns = other, self._end_of(other)
@@ -240,7 +240,7 @@ class Walk:
         return [done, (_QUEUE, before, free_ns)], before, NO_THREAD
 
     def _of_thread(self, thread: int, at_ns: int) -> "_Steps":
-        """Walk over what a thread did last, or to another thread if it did nothing for long."""
+        # Over what a thread did last, or to another thread if it did nothing for long.
         start_ns, end_ns, row = self._lines[thread].before(at_ns)
         if end_ns < at_ns:
             if at_ns - end_ns > LATENCY_NS:
@@ -260,11 +260,11 @@ class Walk:
             waited = self._ended_by(at_ns)
         if waited != NO_ROW and host.starts_ns[row] < self._end_of(waited) <= at_ns:
             return [(_SYNC, row, self._end_of(waited))], waited, NO_THREAD
-        # What it waited for may not be recorded.
+        # What it waited for can be unrecorded.
         return [(_SYNC if is_wait else _CALL, row, start_ns)], NO_ROW, thread
 
-    def _of_nobody(self, at_ns: int) -> "_Steps":
-        """Find what ended last."""
+    def _of_no_thread(self, at_ns: int) -> "_Steps":
+        # Finds what ended last.
         work = self._ended_by(at_ns)
         done_ns = self._end_of(work) if work != NO_ROW else -1
         thread = max(self._lines, key=lambda one: self._reached(one, at_ns), default=NO_THREAD)
@@ -276,7 +276,7 @@ class Walk:
         return [(_UNKNOWN, NO_ROW, reached_ns)], NO_ROW, thread
 
     def _of_nothing(self, thread: int, reached_ns: int, at_ns: int) -> "_Step":
-        """Name a stretch in which a thread did nothing that was recorded, as the program does."""
+        # Names an interval without recorded activity of a thread by the program's annotation.
         start_ns, end_ns, row = self._named[thread].before(at_ns)
         if end_ns >= at_ns:
             return _OPERATOR, row, max(start_ns, reached_ns)

@@ -2,8 +2,8 @@
 The steps of a program, and where the time of each went.
 
 A step is what the program or its profiler calls one. It is never guessed from gaps. It ends when
-the host and what it launched on the device have ended, so that the time of steps that overlap on
-the device is divided among them.
+the host and what it launched on the device have ended, so the time of steps that overlap on the
+device is divided among them.
 """
 
 import re
@@ -23,11 +23,11 @@ MAX_STEPS: Final = 10_000
 PROFILER_STEP: Final = re.compile(r"ProfilerStep#?\d*")
 LOADER: Final = re.compile(r"enumerate\(DataLoader\)|DataLoaderIter\.__next__")
 
-# Of a window, which the stretches of one name have to fill if they are to be steps.
+# The least share of a window that ranges of one name have to cover to be steps.
 _TILED = 0.8
 _FEWEST = 3
 _NUMBER = re.compile(r"[#\s]*\d+$")
-# A step whose work was cut off by the end, and one that did more than others at the front.
+# A step whose work was cut off by the end, and one at the front that did more than others.
 _CUT_OFF, _WARM_UP = 0.8, 1.5
 
 
@@ -36,10 +36,11 @@ class TracedStep(NamedTuple):
     One step.
 
     Attributes:
-        host_ns: How long the host says that it took.
-        thread: The one whose step it is.
-        parts: Its time by who had it, each stretch counted once: kernel, communication, copy, fill, call, data_loader,
-            operation, other; the first of these that was going on.
+        host_ns: Its duration on the host.
+        thread: The thread of the step.
+        parts: Its time, each moment counted once: kernel, communication, copy, fill, call,
+            data_loader,
+          operation, other; the first of these that was active.
         set_aside: Why it does not count in medians; empty: it does.
     """
 
@@ -54,7 +55,7 @@ class TracedStep(NamedTuple):
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """Its length in nanoseconds."""
         return self.end_ns - self.start_ns
 
 
@@ -81,7 +82,7 @@ def host_spans(trace: DeviceTrace, ordered: Sequence[int]) -> HostSpans:
         elif is_loader[name]:
             loader.append(row)
         elif kind == is_operation and not is_step[name]:
-            # Most lie in others.
+            # Most are inside others.
             end_ns = host.starts_ns[row] + host.durations_ns[row]
             if end_ns > reached_ns:
                 reached_ns = end_ns
@@ -92,11 +93,11 @@ def host_spans(trace: DeviceTrace, ordered: Sequence[int]) -> HostSpans:
 def find_steps(
     trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int], host: HostSpans
 ) -> tuple[TracedStep, ...]:
-    """Return the steps in order; none: nobody says where they are."""
+    """Return the steps in order; empty: not known."""
     named = _named_steps(trace) or _tiling(trace, timeline)
     ends_ns = _work_ends(trace, timeline, links, named)
     steps: list[TracedStep] = []
-    # What was launched before anything was recorded is work of the step before the first one.
+    # Work that was launched before the recording belongs to the step before the first one.
     reached_ns = timeline.left_out_end_ns
     for row, end_ns in zip(named, ends_ns, strict=True):
         start_ns = max(reached_ns, trace.host.starts_ns[row])
@@ -113,7 +114,7 @@ def find_steps(
 def over_steps(
     trace: DeviceTrace, timeline: DeviceTimeline, steps: Sequence[TracedStep]
 ) -> DeviceTimeline:
-    """Return what a device did in its steps, which are its window then; without steps, what it did."""
+    """Return a timeline limited to its steps; without steps, unchanged."""
     if not steps:
         return timeline
     start_ns, end_ns = steps[0].start_ns, steps[-1].end_ns
@@ -131,7 +132,7 @@ def over_steps(
 
 
 def counted(steps: Sequence[TracedStep]) -> list[TracedStep]:
-    """Return the steps that count."""
+    """Return the steps that count in medians."""
     return [step for step in steps if not step.set_aside]
 
 
@@ -141,7 +142,7 @@ def _named_steps(trace: DeviceTrace) -> list[int]:
 
 
 def _in_order(trace: DeviceTrace, rows: Sequence[int]) -> list[int]:
-    """Return rows by start, without those that begin before another one has ended."""
+    # By start, without rows that begin before another one has ended.
     host, kept = trace.host, list[int]()
     reached_ns = -1
     for row in sorted(rows, key=host.starts_ns.__getitem__)[:MAX_STEPS]:
@@ -152,7 +153,7 @@ def _in_order(trace: DeviceTrace, rows: Sequence[int]) -> list[int]:
 
 
 def _tiling(trace: DeviceTrace, timeline: DeviceTimeline) -> list[int]:
-    """Return stretches that the program names alike and that fill the window."""
+    # Ranges that the program names alike and that fill the window.
     host = trace.host
     rows: dict[tuple[int, str], list[int]] = {}
     for row, kind in enumerate(host.kinds):
@@ -171,7 +172,7 @@ def _tiling(trace: DeviceTrace, timeline: DeviceTimeline) -> list[int]:
 def _work_ends(
     trace: DeviceTrace, timeline: DeviceTimeline, links: Sequence[int], steps: Sequence[int]
 ) -> list[int]:
-    """Return when the last work ended that each step launched; 0: it launched nothing."""
+    # When the last work ended that each step launched; 0: it launched none.
     host, activities = trace.host, trace.activities
     starts_ns = [host.starts_ns[step] for step in steps]
     returns_ns = [host.starts_ns[step] + host.durations_ns[step] for step in steps]
@@ -196,7 +197,7 @@ def _parts(timeline: DeviceTimeline, host: HostSpans, start_ns: int, end_ns: int
         "communication": communication.minus(kernels).length_ns,
         "copy": copies.minus(kernels).minus(communication).length_ns,
     }
-    # What else a device does.
+    # Other work of the device.
     busy_ns = busy.length_ns
     parts["fill"] = busy_ns - sum(parts.values())
     left, left_ns = busy.gaps(start_ns, end_ns), end_ns - start_ns - busy_ns

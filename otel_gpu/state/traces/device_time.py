@@ -2,8 +2,8 @@
 Where the time of a device went: computing, exposed communication, exposed copies, idle.
 
 Time of a device is a union: what two streams do at once counts once. Work is exposed while nothing
-that ranks before it is done: first computing, then communication, then copies. So the four parts
-are all of a window, to the nanosecond. Fills (memset) count as computing.
+that ranks before it is active: first computing, then communication, then copies. So the four parts
+sum to a window, to the nanosecond. Fills (memset) count as computing.
 """
 
 from array import array
@@ -20,7 +20,7 @@ from otel_gpu.wire.device_activity import DeviceActivities, DeviceTrace
 WITHIN_DEVICE: Final = "DtoD"
 TO_DEVICE: Final = "HtoD"
 
-# Of a window: work of before that would not change what is said of it.
+# The least share of a window that earlier work needs to matter.
 _NEGLIGIBLE = 0.01
 
 
@@ -43,7 +43,7 @@ class Phases(NamedTuple):
 
     @property
     def overlap(self) -> float | None:
-        """The share of communication during which the device computed; None: there was none."""
+        """The share of communication during which the device computed; None: no communication."""
         if not self.communication_ns:
             return None
         return 1 - self.exposed_communication_ns / self.communication_ns
@@ -55,14 +55,17 @@ class DeviceTimeline(NamedTuple):
 
     Attributes:
         rows: Its activities in order of their starts.
-        left_out: Activities before the window: they were launched before anything was recorded.
-            Less than a hundredth of the window counts.
+        left_out: Activities before the window: they were launched before the recording. 0 if they
+            are in
+          less than a hundredth of the window.
         migrations: Copies that move pages of managed memory, which no call launched.
         left_out_end_ns: When the last of these ended; 0: there are none.
-        outside: Activities before the first step and after the last one, which are left out as well.
-        order: What contradicts the order of its streams. Activities whose durations cannot be true are
-            left out if these matter.
-        kernels: Kernels that compute; with ``fills``, which are no kernels, ``compute``.
+        outside: Activities before the first step and after the last one, which are left out as
+            well.
+        order: Contradictions in the order of its streams. Activities with impossible durations are
+            left
+          out if these matter.
+        kernels: Kernels that compute; with ``fills``, which are not kernels, ``compute``.
         loads: Copies from the host.
     """
 
@@ -84,7 +87,7 @@ class DeviceTimeline(NamedTuple):
     outside: int = 0
 
     def phases(self, start_ns: int, end_ns: int) -> Phases:
-        """Return where the time of a stretch went."""
+        """Return where the time of a window went."""
         compute, communication, copies, loads, busy = (
             spans.within(start_ns, end_ns)
             for spans in (self.compute, self.communication, self.copies, self.loads, self.busy)
@@ -103,7 +106,7 @@ class DeviceTimeline(NamedTuple):
         )
 
     def gaps(self) -> Spans:
-        """Return when it did nothing."""
+        """Return when the device was idle."""
         return self.busy.gaps(self.start_ns, self.end_ns)
 
 
@@ -114,9 +117,9 @@ def timelines(
     Yield what each device did, by its number.
 
     Args:
-        trace: Of one process.
+        trace: The trace of one process.
         links: By activity, the call that enqueued it.
-        kinds: By name, what such work is.
+        kinds: The kind of work of each name.
     """
     activities = trace.activities
     starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
@@ -124,7 +127,7 @@ def timelines(
     moves = [is_migration(name) for name in trace.names]
     for device in sorted(set(activities.devices)):
         rows = _ordered(activities, device)
-        # Nobody launched these, and they are of no stream.
+        # No call launched these, and they have no stream.
         moved = [row for row in rows if moves[activities.names[row]]] if any(moves) else []
         launched = [row for row in rows if not moves[activities.names[row]]] if moved else rows
         first = _first_recorded(activities, launched, links)
@@ -141,7 +144,7 @@ def timelines(
             kept,
             first,
             order,
-            # Also of work that took no time: a gap may begin or end with it.
+            # Also of work that took no time: a gap can begin or end with it.
             starts_ns[kept[0]],
             max(starts_ns[kept[-1]], busy.ends_ns[-1] if busy else 0),
             of[_Class.KERNEL],
@@ -182,14 +185,13 @@ def _class_of(name: str, kind: KernelKind) -> _Class:
 def _by_class(
     activities: DeviceActivities, rows: Iterable[int], classes: Sequence[_Class]
 ) -> dict[_Class, Spans]:
-    """Return when work of each class was done."""
     names, collectives = activities.names, activities.collectives
-    # By number: to look up a member takes longer than all else.
+    # By number: attribute access on an enum takes longer than the rest of the loop.
     found, communication = [array("i") for _ in _Class], int(_Class.COMMUNICATION)
     add = [members.append for members in found]
     numbers = [int(one) for one in classes]
     for row in rows:
-        # Who recorded a collective says so, whatever its kernel is called.
+        # A recorded collective decides, whatever its kernel is called.
         add[communication if collectives[row] else numbers[names[row]]](row)
     return {one: _spans(activities, found[one]) for one in _Class}
 
@@ -205,7 +207,7 @@ def _ordered(activities: DeviceActivities, device: int) -> list[int]:
 
 
 def _first_recorded(activities: DeviceActivities, rows: Sequence[int], links: Sequence[int]) -> int:
-    """Return where the activities begin whose calls were recorded; 0: at once, or nowhere."""
+    # Where activities with recorded calls begin; 0: at once, or nowhere.
     first = next((at for at, row in enumerate(rows) if links[row] != NO_ROW), 0)
     if not first:
         return 0

@@ -1,4 +1,4 @@
-"""What a device did by kernel, by kind of kernel, and by the operator that launched it."""
+"""Work of a device by kernel, by kind of kernel, and by the operator that launched it."""
 
 import re
 from array import array
@@ -15,7 +15,7 @@ from otel_gpu.state.traces.tensor_cores import MULTIPLIES, uses_tensor_cores
 from otel_gpu.wire.device_activity import DeviceTrace, HostWork, Work
 
 SHORT_NS: Final = 10_000
-"""Kernels that take less are short: launching them takes about as long."""
+"""Shorter kernels are short: launching them takes about as long."""
 
 _NO_CASTS = frozenset({KernelKind.COPY, KernelKind.FILL})
 _CAN_USE_TENSOR_CORES = re.compile(
@@ -25,7 +25,7 @@ _CAN_USE_TENSOR_CORES = re.compile(
 
 
 class Kernel(NamedTuple):
-    """What all activities of one name took; ``tensor_cores``: None: the name does not say it."""
+    """All activities of one name; a ``tensor_cores`` of None: the name does not contain it."""
 
     name: str
     kind: KernelKind
@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
 
 
 class OperatorTotals(NamedTuple):
-    """What all calls of one operator took: of the host and of the device, without those in them."""
+    """All calls of one operator: time of the host and of the device, without calls inside them."""
 
     name: str
     shapes: str
@@ -47,7 +47,7 @@ class OperatorTotals(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """All copies of one way, as HtoD."""
+    """All copies in one direction, as HtoD."""
 
     way: str
     is_pageable: bool
@@ -61,14 +61,17 @@ class DeviceWork(NamedTuple):
     What one device did in its window.
 
     Attributes:
-        kernel_ns: Of all kernels that compute; two at once count twice.
+        kernel_ns: Time of all kernels that compute; two at once count twice.
         short: How many of them are short, and ``short_ns`` their time.
-        eligible_ns: Of kernels that multiply without tensor cores for operators that can use them.
-        inside_ns: Of activities launched in a region of the program.
-        cast_ns: Of kernels that change the type of numbers, which nothing but casts asked for.
-        occupancy: How full processors were of warps while kernels ran, as estimated by who recorded
-            it; None: it did not.
-        processors_ns: Time of kernels times the share of processors that had work, likewise.
+        eligible_ns: Time of kernels that multiply without tensor cores for operators that can use
+            them.
+        inside_ns: Time of activities launched in a region of the program.
+        cast_ns: Time of kernels that change the type of numbers, launched by casts alone.
+        occupancy: The share of warps on processors while kernels ran, as the profiler estimated;
+            None: not
+          recorded.
+        processors_ns: Time of kernels times the share of processors with work, from the same
+            source.
     """
 
     kernels: tuple[Kernel, ...]
@@ -85,7 +88,7 @@ class DeviceWork(NamedTuple):
     processors_ns: int | None
 
     def by_kind(self) -> dict[KernelKind, tuple[int, int]]:
-        """Return how many there were of each kind, and their time, the most first."""
+        """Return the count and time of each kind, the most time first."""
         found: dict[KernelKind, tuple[int, int]] = {}
         for one in self.kernels:
             count, total_ns = found.get(one.kind, (0, 0))
@@ -93,7 +96,10 @@ class DeviceWork(NamedTuple):
         return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
     def tensor_ns(self, answer: bool | None, kind: KernelKind | None = None) -> int:
-        """Return the time of kernels, all or of one kind, that use tensor cores; None: where it is not known."""
+        """
+        Return the time of kernels, all or of one kind, that use tensor cores, do not, or (None) are
+        unknown.
+        """
         return sum(
             one.total_ns
             for one in self.kernels
@@ -112,11 +118,11 @@ def find_work(
     Return what a device did.
 
     Args:
-        trace: Of one process.
-        timeline: Of the device.
+        trace: The trace of one process.
+        timeline: The timeline of the device.
         links: By activity, the call that enqueued it.
         kinds: By name.
-        host_time: What threads did; they were walked through.
+        host_time: What threads did; they were walked through before.
     """
     activities, names = trace.activities, trace.names
     durations_ns = activities.durations_ns

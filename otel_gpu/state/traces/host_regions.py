@@ -1,4 +1,4 @@
-"""When a program compiled, or started the workers of its data loader, as names of its trace say."""
+"""When a program compiled, or started the workers of its data loader, by names in its trace."""
 
 import re
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ class Region(StrEnum):
     WORKERS = "workers"
 
 
-# What torch.compile does at run time (its regions, the lookup of what was compiled) is not compiling.
+# Run-time parts of torch.compile (its regions, the lookup of compiled code) are not compiling.
 _NAMES: Final[Mapping[Region, re.Pattern[str]]] = {
     Region.COMPILE: re.compile(
         r"TorchDynamo/compile|\(dynamo_timed\)$|\b_?compile_inner$|torch/_dynamo/convert_frame\.py.*: _compile$"
     ),
-    # Without persistent_workers for each epoch; a loader without workers is at it for some µs.
+    # Without persistent_workers for each epoch; a loader without workers spends some µs there.
     Region.WORKERS: re.compile(r"torch/utils/data/dataloader\.py\(\d+\): _get_iterator$"),
 }
 
 
 def find_regions(trace: DeviceTrace) -> Mapping[Region, Spans]:
-    """Return when any thread was in each; how many spans there are is how often."""
+    """Return when any thread was in each region; the number of spans is how often."""
     host = trace.host
     found = {}
     for region, pattern in _NAMES.items():

@@ -1,8 +1,8 @@
 """
-What a thread of the host did at each moment, of calls that lie in each other.
+What a thread of the host did over time, from nested calls.
 
-``walk`` goes through the time of one thread and says what the thread did by the innermost call and all of
-those around it: an operator inside a data loader is the data loader's.
+``walk`` goes through the time of one thread. The innermost call and all calls around it decide what
+the thread did: an operator inside a data loader belongs to the data loader.
 """
 
 import re
@@ -19,7 +19,7 @@ from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 
 
 class Doing(IntEnum):
-    """What a thread does; of calls in each other, the greatest holds."""
+    """What a thread does; of nested calls, the greatest value counts."""
 
     NOTHING = 0
     PYTHON = 1
@@ -30,7 +30,7 @@ class Doing(IntEnum):
 
 
 class Inside(IntFlag):
-    """In which regions a call was made; ``CHECKPOINT``: to compute again what was computed before."""
+    """The regions of a call; ``CHECKPOINT``: recomputing what was computed before."""
 
     NOWHERE = 0
     BACKWARD = 1
@@ -42,7 +42,8 @@ class Inside(IntFlag):
     LOADER = 64
 
 
-# Plain numbers, as there are millions of rows: looking a member up takes longer than what is done with it.
+# Plain numbers, as there are millions of rows: attribute access on an enum takes longer than the
+# rest.
 _BACKWARD: Final = int(Inside.BACKWARD)
 _CHECKPOINT: Final = int(Inside.CHECKPOINT)
 _NOTHING_DONE: Final = int(Doing.NOTHING)
@@ -55,18 +56,18 @@ _CALL: Final = int(HostWork.CALL)
 
 Take = Callable[[int, int, int, int, int], int]
 """
-Takes a stretch in which one call was the innermost: start, end, what the thread did (``Doing``), the row of the call
-that says so, and that of the innermost function of Python around it, or ``NO_ROW``. Returns up to when nothing more is
-wanted. There are millions of them.
+Takes an interval in which one call was the innermost: start, end, what the thread did (``Doing``),
+the row of the call that decided that, and that of the innermost Python function around it, or
+``NO_ROW``. Returns a time before which nothing more is wanted. It is called millions of times.
 """
 
 
 class HostTime:
     """
-    What is known of each row of the host, when threads were walked through.
+    Times of each row of the host, after threads were walked through.
 
     Attributes:
-        self_ns: Its time without that of calls in it.
+        self_ns: Its time without that of calls inside it.
         owners: Of calls: the innermost operation around it; ``NO_ROW``: none.
         inside: Of calls: ``Inside``.
     """
@@ -82,7 +83,7 @@ class HostTime:
         self._starts_ns, self._durations_ns = trace.host.starts_ns, trace.host.durations_ns
         self._doings = [int(_doing(name)) for name in trace.names]
         self._regions = [_region(name) for name in trace.names]
-        # Names that mark time, and do nothing.
+        # Names that mark time, without doing anything.
         self._marks = [
             not name or PROFILER_STEP.fullmatch(name) is not None for name in trace.names
         ]
@@ -99,18 +100,19 @@ class HostTime:
         return sorted(self._rows)
 
     def is_wait(self, row: int) -> bool:
-        """Say whether a thread waits for a device in a row."""
+        """Return whether a thread waits for a device in a row."""
         return self._doings[self._names[row]] == _OF_WAITING
 
     def is_mark(self, row: int) -> bool:
-        """Say whether a row only marks time."""
+        """Return whether a row only marks time."""
         return self._marks[self._names[row]]
 
     def rows_within(self, thread: int, start_ns: int, end_ns: int) -> Sequence[int]:
         """
-        Return the rows of a thread that were open in a stretch, in order, what lies in another one after it.
+        Return the rows of a thread that were open in a window, in order, outer ones first.
 
-        Of those that began before it, only if that was no longer ago than the stretch is.
+        Rows that began before it count only if that was no longer ago than the length of the
+        window.
         """
         rows, host = self._rows[thread], self._trace.host
         start_of = host.starts_ns.__getitem__
@@ -123,15 +125,19 @@ class HostTime:
         return [*found, *rows[first:last]]
 
     def walk(self, thread: int, wanted_ns: int, take: Take) -> None:  # noqa: C901, PLR0912, PLR0915 -- see below
-        """Hand on what a thread did after a moment, in order; not the time in which it did nothing."""
-        # One loop, and in local names: it is most of what is done with a trace.
+        """
+        Call ``take`` for what a thread did after a time, in order, without the time in which it did
+        nothing.
+        """
+        # One loop with local names: it is most of the work on a trace.
         rows, starts_ns, durations_ns = self._rows[thread], self._starts_ns, self._durations_ns
         names, kinds, is_plain, marks = self._names, self._kinds, self._is_plain, self._marks
         doings, regions = self._doings, self._regions
         self_ns, owners, insides = self.self_ns, self.owners, self.inside
         at_ns = reached_ns = 0
-        # Of the innermost call: its end, its row, what is left of its time without the calls in it, what the
-        # thread does, who says so, the function of Python, the operation, and the regions.
+        # Of the innermost call: its end, its row, what is left of its time without the calls inside
+        # it, what the thread does, the row that decides that, the Python function, the operation,
+        # and the regions.
         top_ns, inner, left_ns, doing, named, python, owner, inside = _NOTHING
         stack: list[_Open] = []
         ordered = zip(rows, map(starts_ns.__getitem__, rows), strict=True)
@@ -147,10 +153,10 @@ class HostTime:
                 return
             name = names[row]
             end_ns = start_ns + durations_ns[row]
-            # Rounding may let it end after what it lies in.
+            # Rounding can let it end after the call around it.
             end_ns = end_ns if end_ns < top_ns else top_ns  # noqa: FURB136 -- twice as fast
             if is_plain[name] and doing >= _OF_OPERATION:
-                # Most are such calls, of which nothing more is to be said than whose they are.
+                # Most are such calls, and only their owner is needed.
                 owners[row], insides[row] = owner, inside
                 reached_ns = reached_ns if reached_ns > start_ns else start_ns  # noqa: FURB136 -- as above
                 own_ns = end_ns - reached_ns
@@ -174,13 +180,13 @@ class HostTime:
                 else:
                     own = doings[name]
                     if region & _BACKWARD:
-                        # What was missing is there now, and is used.
+                        # The missing values are recomputed now, and are used.
                         inside &= ~_CHECKPOINT
                     inside |= region
                     if kind == _OPERATION:
                         owner = row
-                # Of one region the outermost call names it, but of operations the innermost, and of
-                # those rather the operator than the call that it makes.
+                # The outermost call of a region names it, but the innermost one of operations, and
+                # there the operator rather than the call that it makes.
                 if own > doing or (own == doing <= _OF_OPERATION and kind != _CALL):
                     doing, named = own, row
             if kind == _CALL:
@@ -234,7 +240,7 @@ def rows_by_start(trace: DeviceTrace) -> "array[int]":
 
 
 def _by_thread(trace: DeviceTrace, ordered: Sequence[int]) -> dict[int, "array[int]"]:
-    """Return the rows of each thread by start; of what begins at once, the longest first."""
+    # By start; of those that start together, the longest first.
     host, threads = trace.host, dict[int, "array[int]"]()
     start_of, duration_of = host.starts_ns.__getitem__, host.durations_ns.__getitem__
     tied: set[tuple[int, int]] = set()

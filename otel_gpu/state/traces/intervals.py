@@ -1,4 +1,4 @@
-"""Stretches of time that do not overlap, in order: what was done at all, however many did it."""
+"""Spans: ordered intervals without overlaps, for times when anything was active."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -13,7 +13,7 @@ _NO_CUT: Final = (1 << 63, 1 << 63)
 
 class Spans:
     """
-    Stretches of time as columns; none of them is empty, and none touches the next.
+    Intervals as columns; none is empty, and none touches the next.
 
         >>> busy = union([(0, 4), (2, 6), (9, 12)])
         >>> busy.length_ns, list(busy)
@@ -34,12 +34,12 @@ class Spans:
 
     @property
     def length_ns(self) -> int:
-        """All of their time."""
+        """The sum of their lengths."""
         # Lengths are small numbers, and fast to add up.
         return sum(map(sub, self.ends_ns, self.starts_ns))
 
     def within(self, start_ns: int, end_ns: int) -> "Spans":
-        """Return what of them is in a stretch."""
+        """Return the parts inside a window."""
         found = Spans()
         first = bisect_right(self.ends_ns, start_ns)
         last = bisect_left(self.starts_ns, end_ns)
@@ -51,12 +51,12 @@ class Spans:
         return found
 
     def gaps(self, start_ns: int, end_ns: int) -> "Spans":
-        """Return what of a stretch is not in them."""
+        """Return the parts of a window that they do not cover."""
         inside = self.within(start_ns, end_ns)
         ends_ns, starts_ns = array("q", (start_ns,)), inside.starts_ns[:]
         ends_ns.extend(inside.ends_ns)
         starts_ns.append(end_ns)
-        # They may fill one end of it, or both.
+        # They can fill one end of it, or both.
         first = int(ends_ns[0] >= starts_ns[0])
         last = len(starts_ns) - (len(starts_ns) > first and ends_ns[-1] >= starts_ns[-1])
         found = Spans()
@@ -64,7 +64,7 @@ class Spans:
         return found
 
     def minus(self, other: "Spans") -> "Spans":
-        """Return what of them is not in others."""
+        """Return the parts that others do not cover."""
         if not other or not self:
             return self
         left = Spans()
@@ -89,14 +89,14 @@ class Spans:
         return left
 
     def join(self, *others: "Spans") -> "Spans":
-        """Return what is in any of them."""
+        """Return the union with others."""
         found = [spans for spans in (self, *others) if spans]
         # Each is in order, which sorting is fast with.
         return union(sorted(chain(*found))) if len(found) > 1 else (found or [self])[0]
 
 
 def union(pairs: Iterable[tuple[int, int]]) -> Spans:
-    """Return what is in any of the pairs of start and end, which are in order of their starts."""
+    """Return the union of pairs of start and end, which are in order of their starts."""
     found = Spans()
     add_start, add_end = found.starts_ns.append, found.ends_ns.append
     last_ns = _NEVER_NS

@@ -1,4 +1,6 @@
-"""The kind of work that a kernel does, by its name; ``tests/unit/state/kernel_names.tsv`` is the table of real names."""
+"""
+The kind of work of a kernel, by its name; ``tests/unit/state/kernel_names.tsv`` has real names.
+"""
 
 import re
 from collections.abc import Sequence
@@ -34,10 +36,11 @@ class KernelKind(StrEnum):
     OTHER = "other"
 
 
-# The first that fits names the kind. What is special comes first: nearly all names of PyTorch hold words of
-# its own templates (elementwise_kernel, at::native::).
+# The first match names the kind. Special ones come first: nearly all names of PyTorch contain words
+# of its own templates (elementwise_kernel, at::native::).
 _KINDS: Sequence[tuple[KernelKind, str]] = (
-    # torch.compile names these after all that is fused in them, a matrix product beside them too.
+    # torch.compile names these after everything that is fused in them, including a matrix product
+    # beside it.
     (KernelKind.FUSED, r"^triton_(?:poi|red|per|for)_"),
     (
         KernelKind.COMMUNICATION,
@@ -47,7 +50,7 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
         ),
     ),
     (KernelKind.COPY, r"rocclr_copyBuffer"),
-    # Names of attention are in what writes its cache.
+    # Kernels that write the cache of attention contain its names.
     (KernelKind.INDEX, r"reshape_and_cache|concat_and_cache|store_kv_?cache|kv_?cache_page"),
     (
         KernelKind.ATTENTION,
@@ -83,7 +86,7 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
             r"|im2col|col2im|igemm_(?:fwd|bwd|wrw)_gtc"
         ),
     ),
-    # The second half of a scalar product of cuBLAS, whose arguments are called after its product with a vector.
+    # The second half of a scalar product of cuBLAS; its arguments name its product with a vector.
     (KernelKind.REDUCTION, r"(?<![a-z])dot_kernel|reduce_1Block_kernel"),
     (
         KernelKind.GEMM,
@@ -120,12 +123,15 @@ _KINDS: Sequence[tuple[KernelKind, str]] = (
         ),
     ),
 )
-# Names and patterns are both made lower case: that is twice as fast as to ignore it.
+# Names and patterns are both lower case: twice as fast as ignoring case.
 _PATTERNS: Sequence[tuple[KernelKind, re.Pattern[str]]] = tuple(
     (kind, re.compile(pattern.lower())) for kind, pattern in _KINDS
 )
 LONGEST_NAME: Final = 4_096
-"""Of a longer name, so much is looked at; the longest of PyTorch have 5,000 characters, and say it at once."""
+"""
+Only this much of a name is searched; the longest of PyTorch have 5,000 characters, with the kind at
+the start.
+"""
 _COPY_WAY = re.compile(r"\b([HDP])to([HDP])\b")
 
 
@@ -147,18 +153,18 @@ def kind_of(name: str) -> KernelKind:
 
 
 def copy_way(name: str) -> str:
-    """Return from where to where a copy went, as in HtoD; empty: its name does not say it."""
+    """Return the direction of a copy, as HtoD; empty: its name does not contain it."""
     found = _COPY_WAY.search(name)
     return found[0] if found else ""
 
 
 def is_migration(name: str) -> bool:
-    """Say whether a copy moves pages of managed memory, on demand or ahead of it."""
+    """Return whether a copy moves pages of managed memory, on demand or ahead of it."""
     return name.startswith(MIGRATION)
 
 
 def is_pageable(name: str) -> bool:
-    """Say whether the host's side of a copy can be paged out."""
+    """Return whether the host's side of a copy can be paged out."""
     return "Pageable" in name
 
 

@@ -1,4 +1,4 @@
-"""Which call enqueued what a device did, how long that took, and what waited meanwhile."""
+"""Launches: which call enqueued the work of a device, with which delay and queue."""
 
 import re
 from array import array
@@ -11,17 +11,17 @@ from otel_gpu.wire.device_activity import DeviceTrace, HostWork
 NO_ROW: Final = -1
 GRAPH_LAUNCH: Final = re.compile(r"(?:cuda|cu|hip)GraphLaunch\w*")
 LATENCY_NS: Final = 30_000
-"""What a launch takes to reach an idle device, at most; HolisticTraceAnalysis' figure."""
+"""The most that a launch takes to reach an idle device; HolisticTraceAnalysis' figure."""
 QUEUE_LIMIT: Final = 1_024
 """Launches that a stream of CUDA holds; one more waits in its call."""
 
 
 class Launches(NamedTuple):
     """
-    What calls enqueued; a call that launches a graph counts once, as its first kernel does.
+    Calls that enqueued work; a call that launches a graph counts once, as its first kernel does.
 
     Attributes:
-        linked: Calls of which work was recorded.
+        linked: Calls with recorded work.
         graphs: Those of them that launched a graph.
         delays_ns: From the end of the call to the start of its work, in order of the work.
         early: Calls whose work seems to begin before they do: the clocks do not agree.
@@ -40,12 +40,12 @@ class Launches(NamedTuple):
 
     @property
     def median_delay_ns(self) -> int | None:
-        """The delay of the one in the middle; None: there are none."""
+        """The median delay; None: no delays."""
         return sorted(self.delays_ns)[len(self.delays_ns) // 2] if self.delays_ns else None
 
 
 def link(trace: DeviceTrace) -> "array[int]":
-    """Return the row of the call that enqueued each activity; ``NO_ROW``: it is not known."""
+    """Return the row of the call that enqueued each activity; ``NO_ROW``: not known."""
     host, activities, call = trace.host, trace.activities, int(HostWork.CALL)
     calls = {
         correlation: row
@@ -56,7 +56,7 @@ def link(trace: DeviceTrace) -> "array[int]":
 
 
 def without_work(trace: DeviceTrace, rows: Sequence[int]) -> "array[int]":
-    """Return those of some rows of calls of which nothing was recorded that they enqueued."""
+    """Return those rows of calls whose work was not recorded."""
     kinds, correlations, call = trace.host.kinds, trace.host.correlations, int(HostWork.CALL)
     done = set(trace.activities.correlations)
     return array(
@@ -70,7 +70,7 @@ def without_work(trace: DeviceTrace, rows: Sequence[int]) -> "array[int]":
 
 
 def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> Launches:
-    """Return what can be said of how work was enqueued; ``rows`` are of one device, by start."""
+    """Return how work was enqueued; ``rows`` are of one device, by start."""
     activities, host = trace.activities, trace.host
     delays_ns = array("q")
     early = 0
@@ -109,14 +109,14 @@ def measure(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> La
 
 
 def _queue(calls: Sequence[int], starts: Sequence[int]) -> tuple[int, int]:
-    """Return the greatest length of a queue, and how long it was full."""
+    # The greatest length of a queue, and how long it was full.
     most = begun = 0
     for enqueued, call_ns in enumerate(calls, 1):
-        # What begins as another is enqueued leaves first.
+        # Work that begins while another is enqueued leaves first.
         while begun < len(starts) and starts[begun] <= call_ns:
             begun += 1
         if enqueued - begun > most:  # noqa: PLR1730 -- max() takes as long as all else
             most = enqueued - begun
-    # From the call that fills it to the start that makes room again.
+    # From the call that fills it to the start that frees an entry.
     full = union(zip(calls[QUEUE_LIMIT - 1 :], starts, strict=False))
     return most, full.length_ns

@@ -1,9 +1,9 @@
 """
-Whether what streams did can be true.
+Stream order: whether the recorded times of streams are possible.
 
-What is launched to one stream begins in the order of the launches, and each when the one before has
-ended. The parts of one graph may run at once; programmatic launches let the next activity begin a
-little early, but not one after it. A file in which it is otherwise has wrong times or streams.
+Work launched to one stream begins in the order of the launches, each when the one before has ended.
+The parts of one graph can run at once. Programmatic launches let the next activity begin a little
+early, but not one after it. A file that contradicts this has wrong times or streams.
 """
 
 from array import array
@@ -14,26 +14,28 @@ from otel_gpu.state.traces.launches import NO_ROW
 from otel_gpu.wire.device_activity import DeviceTrace
 
 OVERLONG: Final = 0.05
-"""The share of the time of all activities that too long ones may run over others, at most."""
+"""The largest share of the time of all activities that overlong ones can run over others."""
 DISORDERED: Final = 0.01
-"""The share of launches whose work may begin before that of an earlier launch, at most."""
+"""The largest share of launches whose work can begin before that of an earlier launch."""
 EARLY_NS: Final = 5_000
-"""By how much work has to begin too early: clocks are not better than that."""
+"""Work that begins earlier by less than this does not count: clocks are not better."""
 
 _SEVERAL = 2
 
 
 class StreamOrder(NamedTuple):
     """
-    What contradicts the order of streams.
+    Contradictions in the order of streams.
 
     Attributes:
-        overlapping: Activities that begin before another launch's activity of their stream ends, and
-            ``overlap_ns`` for how long all of them do.
-        overlong: Rows that run over several whole activities that were launched apart: their durations
-            cannot be true.
-        run_over: How many activities one of these runs over, at most.
-        excess_ns: How long they run on when the next activity of their stream has begun.
+        overlapping: Activities that begin before another launch's activity of their stream ends,
+            and
+          ``overlap_ns`` the sum of these overlaps.
+        overlong: Rows that run over several whole activities that were launched apart: their
+            durations are
+          impossible.
+        run_over: The most activities that one of these runs over.
+        excess_ns: How long they run on after the next activity of their stream has begun.
         taken_ns: The time of all activities.
         early: Launches whose work begins before that of an earlier launch to the same stream does.
         launches: Launches, once for each stream.
@@ -50,21 +52,21 @@ class StreamOrder(NamedTuple):
 
     @property
     def has_wrong_durations(self) -> bool:
-        """Whether durations are wrong that matter."""
+        """Whether wrong durations matter."""
         return self.excess_ns > OVERLONG * self.taken_ns
 
     @property
     def is_disordered(self) -> bool:
-        """Whether so much begins too early that no time is to be believed."""
+        """Whether so much begins too early that times are unreliable."""
         return self.early > DISORDERED * self.launches
 
 
 def find_order(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) -> StreamOrder:
     """
-    Return what contradicts the order of the streams of one device.
+    Return the contradictions in the order of the streams of one device.
 
     Args:
-        trace: Of one process.
+        trace: The trace of one process.
         rows: Its activities in order of their starts.
         links: By activity, the call that enqueued it.
     """
@@ -98,7 +100,7 @@ def find_order(trace: DeviceTrace, rows: Sequence[int], links: Sequence[int]) ->
 def _overlaps(
     trace: DeviceTrace, stream: Sequence[int]
 ) -> tuple[int, int, dict[int, tuple[int, int]]]:
-    """Return how many overlap and for how long; and by row, how many it runs over and how long."""
+    # How many overlap and for how long; and by row, how many it runs over and how long.
     activities = trace.activities
     starts_ns, durations_ns = activities.starts_ns, activities.durations_ns
     correlations = activities.correlations
@@ -114,7 +116,7 @@ def _overlaps(
                 count += 1
                 time_ns += min(end_ns, reached_ns) - start_ns
                 times, over_ns = covered.get(longest, (0, reached_ns - start_ns))
-                # What took no time is no proof: it is a matter of rounding where it lies.
+                # Work that took no time proves nothing: rounding decides where it lies.
                 covered[longest] = times + (start_ns < end_ns <= reached_ns), over_ns
         if end_ns > reached_ns:
             reached_ns, longest, last_ns = end_ns, row, start_ns
@@ -124,7 +126,7 @@ def _overlaps(
 def _begun(
     trace: DeviceTrace, stream: Sequence[int], links: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield when the first work of each call began, and when the call did and when it returned."""
+    # When the first work of each call began, and when the call began and returned.
     host, starts_ns = trace.host, trace.activities.starts_ns
     seen = {NO_ROW}
     for row in stream:
@@ -136,9 +138,9 @@ def _begun(
 
 
 def _early(begun: Sequence[tuple[int, int, int]]) -> int:
-    """Return how many begin before something that was launched when their call had not begun."""
+    # How many begin before work that was launched before their call began.
     count, later = 0, len(begun) - 1
-    # Of those that begin later, when the first call of them returned.
+    # Of those that begin later, when the first call returned.
     returned_ns = 1 << 63
     for start_ns, called_ns, _ in reversed(begun):
         while begun[later][0] >= start_ns + EARLY_NS:

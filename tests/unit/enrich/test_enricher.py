@@ -403,7 +403,7 @@ def test_a_fork_names_both_processes(enricher):
 def test_a_step_has_the_ids_of_the_programs_own_span(enricher):
     """One without a span has ids that no call of its moment has."""
     seen = Step(300, 5, 42, 43, 100, 7, 20, b"", b"", 0, wire.STEP_FOUND, 90, 1, "", "pt_main")
-    told = seen._replace(trace_id=b"T" * 16, span_id=b"S" * 8, source=wire.STEP_TOLD)
+    told = seen._replace(trace_id=b"T" * 16, span_id=b"S" * 8, source=wire.STEP_REPORTED)
 
     step, own, call = enricher.enrich([seen, told, cuda_call(start_ktime_ns=100, tid=43)])
 

@@ -15,7 +15,7 @@ T0 = preempted(TRAIN, 0).effect.start_unix_ns
 
 def slow_step(start_ns, end_ns, usual_ns=4 * MS, tid=42):
     event = Step(
-        *(end_ns, 5, 42, tid, start_ns, 7, 0, b"", b"", 0, wire.STEP_TOLD, 100),
+        *(end_ns, 5, 42, tid, start_ns, 7, 0, b"", b"", 0, wire.STEP_REPORTED, 100),
         *(wire.STEP_TRAINING, "", "train"),
     )
     activity = StepActivity(TRAIN, event, T0 + start_ns, T0 + end_ns, b"T" * 16, b"S" * 8, b"")

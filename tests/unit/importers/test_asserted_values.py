@@ -238,7 +238,7 @@ def test_the_path_goes_through_operators_as_they_lie_in_each_other():
     trace = parts[0]
     pieces = [
         (trace.names[trace.host.names[row]], (to_ns - from_ns) // US)
-        for bound, row, from_ns, to_ns in Walk(*parts, start_ns, end_ns).pieces()
+        for bound, row, from_ns, to_ns in Walk(*parts, start_ns, end_ns).segments()
         if bound in (PathBound.OPERATOR, PathBound.CALL)
     ][::-1]
 
@@ -257,7 +257,7 @@ def test_the_path_goes_through_a_launch_and_a_queue():
     row = next(row for row in line.rows if activities.correlations[row] == 5604)
     end_ns = activities.starts_ns[row] + activities.durations_ns[row]
 
-    queue, transform, launch = list(Walk(*parts, start_ns, end_ns).pieces())[1:4]
+    queue, transform, launch = list(Walk(*parts, start_ns, end_ns).segments())[1:4]
 
     assert (queue.bound, queue.end_ns - queue.start_ns) == (PathBound.QUEUE, 7 * US)
     assert trace.names[activities.names[transform.row]].startswith("void fft2d_r2c_32x32")

@@ -52,7 +52,7 @@ def events():
         if number % 7 == 0:
             own = ids_of(number) if number % 2 else (b"", b"")
             yield Step(
-                *(start + MS, IMAGE, PID, TID, start, number, 0, *own, 1, wire.STEP_TOLD),
+                *(start + MS, IMAGE, PID, TID, start, number, 0, *own, 1, wire.STEP_REPORTED),
                 *(100, wire.STEP_TRAINING, "naïve ☃", "train"),
             )
         if number % 11 == 0:

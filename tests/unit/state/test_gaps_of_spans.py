@@ -1,4 +1,4 @@
-"""What of a stretch is not in spans, at its ends and between them."""
+"""What of a window is not in spans, at its ends and between them."""
 
 import pytest
 

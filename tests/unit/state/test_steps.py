@@ -11,7 +11,9 @@ PROCESS = Program(7, 70, "train", 0, {"service.name": "train"})
 MS = 1_000_000
 
 
-def step(number, duration_ns, *, tid=8, source=wire.STEP_TOLD, kind=1, loader_wait_ns=0, at=None):
+def step(
+    number, duration_ns, *, tid=8, source=wire.STEP_REPORTED, kind=1, loader_wait_ns=0, at=None
+):
     end = number * 1_000 * MS if at is None else at
     event = Step(
         *(end, 70, 7, tid, end - duration_ns, number, loader_wait_ns),
@@ -59,7 +61,7 @@ def test_what_a_program_tells_goes_before_what_was_found():
     steps.observe(step(3, MS, source=wire.STEP_FOUND))
 
     assert sorted((one.tid, one.source, one.steps) for one in steps.series()) == [
-        (8, wire.STEP_TOLD, 1),
+        (8, wire.STEP_REPORTED, 1),
         (9, wire.STEP_FOUND, 1),
     ]
 

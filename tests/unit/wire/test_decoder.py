@@ -228,7 +228,7 @@ def test_every_field_of_a_stall_arrives():
                 trace_id=b"T" * 16,
                 span_id=b"S" * 8,
                 trace_flags=1,
-                source=wire.STEP_TOLD,
+                source=wire.STEP_REPORTED,
                 confidence_percent=200,
                 step_kind=wire.STEP_TRAINING,
                 name="train\0left",
@@ -236,7 +236,7 @@ def test_every_field_of_a_stall_arrives():
             ),
             Step(
                 *(20, 2, 3, 4, 5, (1 << 63) - 1, 6, b"T" * 16, b"S" * 8, 1),
-                *(wire.STEP_TOLD, 100, wire.STEP_TRAINING, "train", "loop"),
+                *(wire.STEP_REPORTED, 100, wire.STEP_TRAINING, "train", "loop"),
             ),
             id="step that the program tells",
         ),

@@ -228,4 +228,4 @@ def test_a_request_that_failed_says_how_large_its_device_is():
     (device,) = keeper.devices()
 
     assert (device.capacity_bytes, device.outside_bytes) == (80 * MIB, 30 * MIB)
-    assert device.room_bytes == 20 * MIB
+    assert device.free_bytes == 20 * MIB

@@ -2,7 +2,7 @@
 
 import pytest
 
-from otel_gpu.state.memory.growth import MAX_STRETCHES, Growths, Trend, fit_line, full_in_s
+from otel_gpu.state.memory.growth import MAX_WINDOWS, Growths, Trend, fit_line, full_in_s
 from otel_gpu.wire.frames import Frame
 from tests.activities import SECOND, T0
 
@@ -66,22 +66,22 @@ def test_few_readings_say_nothing():
 
 
 def test_a_long_capture_takes_bounded_memory_and_keeps_its_slope():
-    """Of two stretches that become one the least counts: what a step takes and gives back is no growth."""
+    """Of two windows that become one the least counts: what a step takes and gives back is no growth."""
     found = growths(leak(10_000, per_s=MIB))
     (trend,) = found.trends()
 
-    assert trend.readings <= MAX_STRETCHES
+    assert trend.readings <= MAX_WINDOWS
     assert trend.bytes_per_s == pytest.approx(MIB, rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("room_bytes", "expected"), [(1_000, 100.0), (None, None), (0, 0.0), (10_001, None)]
+    ("free_bytes", "expected"), [(1_000, 100.0), (None, None), (0, 0.0), (10_001, None)]
 )
-def test_when_it_is_full_is_said_within_a_horizon(room_bytes, expected):
+def test_when_it_is_full_is_said_within_a_horizon(free_bytes, expected):
     """Ten times as far as was looked back, and only where the room is known."""
     trends = [Trend(CACHE, 7.0, 1.0, 8, 100.0, 700), Trend(STEP, 3.0, 1.0, 8, 50.0, 150)]
 
-    assert full_in_s(trends, room_bytes) == expected
+    assert full_in_s(trends, free_bytes) == expected
     assert full_in_s([], 7) is None
 
 

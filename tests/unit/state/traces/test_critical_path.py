@@ -1,4 +1,4 @@
-"""The critical path: what each moment waited for, and all of a stretch."""
+"""The critical path: what each moment waited for, and all of a window."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,10 +23,10 @@ def parts_of(trace):
 
 
 def path(work, host, start=0, end=100):
-    """The pieces of a path (bound, name, start, end), in µs and in order."""
+    """The segments of a path (bound, name, start, end), in µs and in order."""
     trace, *rest = parts_of(of(work, host))
     found = []
-    for bound, row, start_ns, end_ns in Walk(trace, *rest, start * US, end * US).pieces():
+    for bound, row, start_ns, end_ns in Walk(trace, *rest, start * US, end * US).segments():
         table = trace.activities if bound in (PathBound.KERNEL, PathBound.QUEUE) else trace.host
         name = trace.names[table.names[row]] if row >= 0 else ""
         found.append((str(bound), name, start_ns // US, end_ns // US))
@@ -103,7 +103,7 @@ def test_work_may_wait_for_another_stream():
 
 
 def test_what_the_program_names_stands_for_what_nobody_recorded():
-    """A stretch of the program, where no operator ran."""
+    """A window of the program, where no operator ran."""
     found = path(
         [("a", 95, 5, 1)],
         [(ANNOTATION, "load", 10, 60), (OPERATION, "x", 20, 10), (CALL, "launch", 90, 3, 1)],
@@ -154,10 +154,10 @@ def test_the_pieces_are_all_of_the_stretch(work, host, start, length):
     trace, *rest = parts_of(made)
     start_ns, end_ns = start * US, (start + length) * US
 
-    pieces = list(Walk(trace, *rest, start_ns, end_ns).pieces())
+    segments = list(Walk(trace, *rest, start_ns, end_ns).segments())
 
     reached_ns = end_ns
-    for piece in pieces:
+    for piece in segments:
         assert piece.end_ns == reached_ns
         assert piece.start_ns < piece.end_ns
         reached_ns = piece.start_ns

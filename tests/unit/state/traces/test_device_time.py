@@ -80,9 +80,9 @@ def test_parts_are_all_of_the_window(kernels, collectives, copies, moves, one, o
         "gemm": kernels, "ncclDevKernel_AllReduce": collectives,
         "Memcpy HtoD (Pinned -> Device)": copies, "Memcpy DtoD (Device -> Device)": moves,
     }  # fmt: skip
-    pieces = [(name, *pair) for name, pairs in named.items() for pair in pairs]
+    segments = [(name, *pair) for name, pairs in named.items() for pair in pairs]
     # On one stream nothing can be at once.
-    work = [(*piece, 0, stream) for stream, piece in enumerate(pieces)]
+    work = [(*piece, 0, stream) for stream, piece in enumerate(segments)]
     if not work:
         return
     found = timeline(of(work))
