@@ -91,7 +91,7 @@ class NvmlDevices(PollingThread):
 
     def take(self) -> dict[str, Any] | None:
         """
-        Return the latest reading as the body of RECORD_DEVICES; None if nothing changed.
+        Return the latest reading as the body of RECORD_DEVICES; None: nothing changed.
 
         If a reading became late or is no longer late, the body contains only that.
         """

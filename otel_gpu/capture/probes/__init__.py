@@ -1,1 +1,1 @@
-"""Which functions of which files have probes, and where in a function."""
+"""Chooses the functions and instructions that get probes, and places them."""

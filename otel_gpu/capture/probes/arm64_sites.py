@@ -1,13 +1,12 @@
 """
-Where in a function of arm64 a probe is safe; ``probe_sites.py`` says what sites are.
+Chooses sites that are safe for a probe in functions of arm64; ``probe_sites.py`` defines sites.
 
-There, too, the kernel does some instructions itself (it *simulates* them): jumps, calls and returns,
-``adr`` and ``adrp``, and since 6.13 ``nop``. A copy of any other instruction is stepped elsewhere, and
-that is not only slow: processes were seen to be corrupted by it
+The kernel *simulates* some instructions: jumps, calls and returns, ``adr`` and ``adrp``, and since 6.13
+``nop``. It single-steps a copy of any other instruction. That is slow, and it has corrupted processes
 (https://github.com/DataDog/datadog-agent/issues/54291). So the class of a site also decides whether
-functions of others are probed at all.
+functions of other vendors are probed at all.
 
-Literal loads are refused by newer kernels; older ones read them from the wrong address space.
+Newer kernels refuse literal loads; older ones read them from the wrong address space.
 """
 
 import struct
@@ -24,7 +23,7 @@ _NOP = "nop"
 
 
 class _Form(NamedTuple):
-    """Instructions of which these bits are so; ``target_bits`` of a jump begin at ``target_shift``."""
+    """Instructions with ``word & mask == value``; a jump's target is ``target_bits`` from ``target_shift``."""
 
     name: str
     mask: int
@@ -50,9 +49,9 @@ _SIMULATED = (
 )
 _INDIRECT = (_Form("br", 0xFFFFFC1F, 0xD61F0000), _Form("braa", 0xFEFFF800, 0xD61F0800))
 _CONDITIONAL = {"b.cond", "cbz", "cbnz", "tbz", "tbnz"}
-# Exclusive accesses never succeed where they are stepped.
+# Exclusive accesses never succeed when they are single-stepped.
 _REFUSED = (_Form("ldr", 0x3B000000, 0x18000000), _Form("ldxr", 0x3F800000, 0x08000000))
-# They write nothing but flags.
+# These write only flags.
 _ONLY_FLAGS = (
     _Form("cmp", 0x7F00001F, 0x7100001F),
     _Form("cmp", 0x7F20001F, 0x6B00001F),
@@ -60,15 +59,15 @@ _ONLY_FLAGS = (
     _Form("bti", 0xFFFFFF3F, 0xD503241F),
     _Form(_NOP, 0xFFFFFFFF, 0xD503201F),
 )
-# Immediate and register operands; the low five bits are the register that is written.
+# Immediate and register operands; the low five bits are the destination.
 _WRITES_REGISTER = (
     _Form("mov", 0x1C000000, 0x10000000),
     _Form("mov", 0x0E000000, 0x0A000000),
     _Form("mrs", 0xFFFFFFE0, 0xD53BD040),
 )
-# Neither arguments nor what a caller wants to have back: the linker's and compiler's own.
+# Scratch registers: no arguments, and not preserved across calls.
 _FREE_REGISTERS = range(9, 18)
-# Where a program reads arguments alone: room on the stack, what is saved there, signed returns.
+# Can be skipped if a BPF program reads only arguments: stack allocation, saved registers, signed returns.
 _FRAMES = (
     _Form("sub", 0xFF8003FF, 0xD10003FF),
     _Form("stp", 0xFE4003E0, 0xA80003E0),
@@ -91,13 +90,13 @@ def choose_arm64_site(
     behind_entry: bool = True,
 ) -> Site:
     """
-    Choose the site in a function of arm64, by nothing but its bytes.
+    Choose the site in a function of arm64 by its bytes.
 
     Args:
         code: The whole function.
-        later_starts: Where in it other symbols begin, in bytes from its start; hashable.
-        reads_stack: Whether the programs need the registers of stack and return of the entry.
-        behind_entry: Whether it may be behind the entry.
+        later_starts: Offsets of other symbols in it, in bytes; hashable.
+        reads_stack: Whether the BPF programs need the stack and link registers of the entry.
+        behind_entry: Whether a site behind the entry is allowed.
     """
     words = [word for (word,) in struct.iter_unpack("<I", code[: len(code) & -WORD_BYTES])]
     if not words:
@@ -142,7 +141,7 @@ def _can_be_skipped(word: int, *, reads_stack: bool) -> bool:
 
 
 def _targets(words: list[int]) -> list[tuple[str, int]]:
-    """Return the jumps to known places, and where they lead, in bytes from the start."""
+    # Direct jumps with their targets, in bytes from the start.
     found = []
     for number, word in enumerate(words):
         form = _match(word, _SIMULATED)
@@ -154,12 +153,12 @@ def _targets(words: list[int]) -> list[tuple[str, int]]:
 
 
 def _comes_back(words: list[int], offset: int) -> bool:
-    """Say whether a jump leads behind the start, and not behind an offset."""
+    # Whether a jump leads behind the start and not behind the offset.
     return any(0 < target <= offset for _, target in _targets(words))
 
 
 def _stays_inside(words: list[int]) -> bool:
-    """Say whether all that gets anywhere in the function comes from what is read."""
+    # Whether all jumps into the function come from this code.
     size = len(words) * WORD_BYTES
     return not any(_match(word, _INDIRECT) for word in words) and all(
         0 <= target < size for name, target in _targets(words) if name in _CONDITIONAL

@@ -1,15 +1,14 @@
 """
-Placing probes, and taking them away, by a process that can be left waiting.
+Places and removes probes by a child process, the attacher, because the kernel can block it.
 
-The kernel waits for the lock of the memory map of each process that maps a file before it changes a
-probe in that file. A program holds that lock for as long as it likes, by a page of a file system that
-it serves itself, and no signal ends the wait. So a child of the agent, the attacher, does all of this;
-the agent waits for its answers for a while only, and goes on. What is not answered in time is placed
-when the kernel lets it.
+Before the kernel changes a probe in a file, it waits for the lock of the memory map of each process that
+maps the file. A program can hold that lock as long as it wants, by a page of a file system that it serves
+itself (FUSE), and no signal ends the wait. So the attacher does this. The agent waits a limited time for
+its answers; later answers are handled when they arrive.
 
-Both have each link: the attacher's death takes no probe away, and another attacher takes its place. The
-agent closes its descriptor first, so that the attacher is the one that waits. When the agent
-ends, however it ends, the attacher takes all probes away and ends, too.
+Both processes hold each link, so if the attacher dies, its probes stay and another attacher replaces it.
+To remove a probe, the agent closes its descriptor first, so that only the attacher blocks. When the agent
+ends in any way, the attacher removes all probes and ends.
 """
 
 import contextlib
@@ -31,27 +30,27 @@ from otel_gpu.capture.probes.detaching import Link, detach_side_by_side
 from otel_gpu.errors import BpfError
 from otel_gpu.procfs.kernel_waits import Sleep, note_change, sleeps_of
 
-# The kernel sleeps for some milliseconds at a time: longer on a machine whose processors are busy, and while
-# other agents change probes.
+# How long the attacher can sleep in one place before it counts as late. Normal waits take milliseconds,
+# more on busy machines and while other agents change probes.
 _SLEEPS_S = 1.5
-# While the attacher gets on.
+# The limit while the attacher makes progress.
 _WAITS_S = 30.0
 _WAITS_AT_END_S = 1.0
 _SLICE_S = 0.1
 _TURN_S = 0.02
-# How long the end waits: nearly always, nothing is left behind.
+# How long the end waits for the attacher. Nearly always that is enough.
 _ENDS_S = 1.0
 _MAX_QUEUED = 1024
 _TRIES = 2
 _CHANGE = "probes"
-# With the complement of a pid above it, the clock of a process's CPU time, as of clock_getcpuclockid(3).
+# The low bits of a process's CPU clock id; the complement of the pid is above, see clock_getcpuclockid(3).
 _CPU_CLOCK = 2
 
 _logger = logging.getLogger(__name__)
 
 
 class Remainder(NamedTuple):
-    """What is not taken away yet: how many links, and which process is at them."""
+    """Links that were not detached yet, and the process that detaches them."""
 
     links: int
     pid: int
@@ -59,11 +58,11 @@ class Remainder(NamedTuple):
 
 class ProbeLink:
     """
-    One program at places of one file.
+    One program at places of one file, attached by the attacher.
 
     Attributes:
-        is_waiting: Whether the kernel has not placed its probes yet.
-        error: Why it has none, if that was found out late.
+        is_waiting: Whether its probes are not placed yet.
+        error: Why it has no probes, if that was reported late.
     """
 
     def __init__(self, number: int) -> None:
@@ -73,18 +72,18 @@ class ProbeLink:
         self.fds: list[int] = []
 
     def close(self) -> None:
-        """Close our descriptors."""
+        """Close the agent's descriptors."""
         for fd in self.fds:
             os.close(fd)
         self.fds = []
 
 
 AnyLink = Link | ProbeLink
-"""What ``BpfObject.detach`` takes."""
+"""A link that ``BpfObject.detach`` accepts."""
 
 
 def waiting(links: Iterable[object]) -> list[ProbeLink]:
-    """Return those of some links whose probes the kernel has not placed yet."""
+    """Return the links whose probes are not placed yet."""
     return [link for link in links if isinstance(link, ProbeLink) and link.is_waiting]
 
 
@@ -103,19 +102,18 @@ class Attacher:
     """
     The agent's side of the attacher.
 
-    Made before the agent has threads or much memory, for it is a fork of it.
+    Create it before the agent has threads or much memory, because it forks.
 
     Args:
-        attach: Does it in this process. Takes the name of a program, a path, places and whether they are
-            returns, and returns what detaches each link, with its descriptor.
-        kept: The descriptors that it needs.
-        at_turn: Is called all the while probes are taken away at the end, by either process.
+        attach: Attaches in this process, see ``attacher_process.Attach``.
+        kept: Descriptors that the attacher needs.
+        at_turn: Called repeatedly while probes are removed at the end, by either process.
 
     Attributes:
-        pid: Of the attacher; 0: there is none any more.
+        pid: Of the attacher; 0: it has ended.
 
     Raises:
-        OSError: There can be no other process.
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -137,25 +135,25 @@ class Attacher:
 
     @property
     def is_late(self) -> bool:
-        """Whether the kernel keeps the attacher waiting."""
+        """Whether a request is unanswered, because the kernel blocks the attacher."""
         return self._sent is not None
 
     @property
     def can_queue(self) -> bool:
-        """Whether the probes of another file can wait, too."""
+        """Whether the queue has space for the probes of another file."""
         return len(self._queue) < _MAX_QUEUED // 2
 
     def attach(
         self, program: str, fd: int, places: Sequence[tuple[int, int]], *, on_return: bool
     ) -> ProbeLink:
         """
-        Attach a program to (file offset, cookie) pairs of a file; the descriptor stays the caller's.
+        Attach a program to (file offset, cookie) pairs of a file; the caller keeps the descriptor.
 
         Returns:
-            The link, which is still waiting if the kernel is.
+            The link, which is waiting if the kernel blocks.
 
         Raises:
-            BpfError: One of them cannot be, so that none is; or too many wait already.
+            BpfError: One probe failed, so none is placed; or the queue is full.
         """
         if len(self._queue) >= _MAX_QUEUED:
             raise BpfError(f"{program} is not attached: {_MAX_QUEUED} other probes are waiting")
@@ -183,7 +181,7 @@ class Attacher:
         return link
 
     def detach(self, links: Iterable[ProbeLink]) -> None:
-        """Take probes away: now, or when the kernel lets it."""
+        """Remove probes, now or when the kernel allows it."""
         numbers = []
         for link in links:
             queued = next((one for one in self._queue if one.link is link), None)
@@ -192,7 +190,7 @@ class Attacher:
                 os.close(queued.fd)
                 link.is_waiting = False
             elif link.is_waiting or link.number in self._links:
-                # The attacher has it, too, and is the one that waits.
+                # The attacher holds it, too, and blocks in place of the agent.
                 link.close()
                 link.is_waiting = False
                 numbers.append(link.number)
@@ -203,27 +201,27 @@ class Attacher:
             self._ask(_Request({"detached": numbers}))
 
     def cpu_ns(self) -> int:
-        """Return the CPU time that the attacher has taken; 0: there is none."""
+        """Return the attacher's CPU time; 0 if it has ended."""
         try:
             return time.clock_gettime_ns(~self.pid << 3 | _CPU_CLOCK) if self.pid else 0
         except OSError:
             return 0
 
     def end_soon(self) -> None:
-        """Wait for no answer for more than a second any more; safe in a signal handler."""
+        """Wait at most a second for answers from now on; safe in a signal handler."""
         self._is_hurried = True
 
     def take_answers(self) -> None:
-        """Take in what was answered late, and ask for what has waited meanwhile."""
+        """Handle late answers, and send queued requests."""
         self._exchange(0.0)
         note_change(_CHANGE, waits=self.is_late)
 
     def close(self) -> Remainder | None:
         """
-        Take all probes away, and end the attacher.
+        Remove all probes, and end the attacher.
 
         Returns:
-            What is not taken away yet; None: from now on none of the programs runs.
+            What remains to be removed; None: no program runs any more.
         """
         links, self._links = list(self._links.values()), {}
         requests = [*self._queue, *([self._sent] if self._sent else ())]
@@ -242,12 +240,12 @@ class Attacher:
         note_change(_CHANGE, waits=False)
         if _ends_in_time(pid, self._at_turn):
             return None
-        # And what is being placed.
+        # At least 1: a probe may be in the middle of being placed.
         return Remainder(max(1, self._counts[0] - self._counts[1]), pid)
 
     def _start(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
-        # How many links there are, and how many of them were detached at the end.
+        # The number of links, and how many of them were detached at the end.
         self._counts = memoryview(self._memory).cast("Q")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
@@ -255,7 +253,7 @@ class Attacher:
             parent = os.pidfd_open(os.getpid())
             try:
                 with warnings.catch_warnings():
-                    # That there are threads. The child takes none of their locks.
+                    # The warning about threads; the child takes none of their locks.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     self.pid = os.fork()
                 if not self.pid:
@@ -272,7 +270,7 @@ class Attacher:
                 os.close(parent)
 
     def _ask(self, request: _Request) -> None:
-        """Ask, and wait for the answer for a while."""
+        # Waits a limited time for the answer.
         self._queue.append(request)
         began_s = time.monotonic()
         while True:
@@ -298,7 +296,7 @@ class Attacher:
             self._note_sleeps()
 
     def _note_sleeps(self) -> None:
-        # Its threads wait for each other, too. It gets on while any of them does.
+        # The attacher makes progress while any of its threads does.
         sleeps, now_s = sleeps_of(self.pid), time.monotonic()
         if not sleeps or sleeps != self._sleeps:
             self._sleeps, self._asleep_since_s = sleeps, now_s
@@ -347,7 +345,7 @@ class Attacher:
                 self._links[link.number] = link
 
     def _replace(self) -> None:
-        """Start another attacher: ours is gone, and we have all of its links."""
+        # The attacher has ended. The agent holds all of its links, so another one can continue.
         _logger.warning("process %d, which places probes, has ended", self.pid)
         self._socket.close()
         _ends_in_time(self.pid)
@@ -356,7 +354,7 @@ class Attacher:
         if request:
             if request.link:
                 request.link.close()
-            # What we had of detached links is closed, and the rest ended with it.
+            # A request to detach needs no retry: the attacher's descriptors are closed with it.
             if request.fd >= 0 and request.tries < _TRIES:
                 self._queue.appendleft(request)
             else:

@@ -1,4 +1,4 @@
-"""The attacher: what the process does that places probes for the agent (see ``attacher``)."""
+"""The attacher process, which places probes for the agent (see ``attacher``)."""
 
 import contextlib
 import json
@@ -15,10 +15,10 @@ from otel_gpu.capture.processes.inherited import let_go_in_child, name_child
 from otel_gpu.errors import BpfError
 
 Attach = Callable[[str, str, Sequence[tuple[int, int]], bool], list[tuple[Link, int]]]
-"""(program, path, places, on_return) -> what detaches each link, with its descriptor."""
+"""(program, path, places, on_return) -> for each link, a function that detaches it, and its descriptor."""
 
 MESSAGE_BYTES = 1 << 17
-# A message takes 253.
+# A message can carry 253.
 _FDS_AT_A_TIME = 250
 _MAX_LOG = 8192
 _TURN_S = 0.02
@@ -34,18 +34,18 @@ def serve(
     counts: "memoryview[int]",
 ) -> None:
     """
-    Be the attacher, in a child; never returns.
+    Run the attacher in a forked child; never returns.
 
     Args:
-        agent: The socket of the agent's questions.
-        parent: The agent, as a pidfd.
-        attach: Attaches in this process.
-        links: Those that are there already, by their numbers.
-        kept: Other descriptors that are needed.
-        at_turn: Is called all the while probes are taken away.
-        counts: Here it says how many links there are, and how many of them it has detached at the end.
+        agent: The socket with the agent's requests.
+        parent: A pidfd of the agent.
+        attach: Attaches a program in this process.
+        links: Existing links by number.
+        kept: Other descriptors to keep open.
+        at_turn: Called repeatedly while probes are removed.
+        counts: Shared memory for the number of links, and how many were detached at the end.
     """
-    # It must never return into the agent's code. Its end detaches what is left, one by one.
+    # Never return into the agent's code. The end of the process detaches remaining links one by one.
     try:
         let_go_in_child()
         _close_others({0, 1, 2, agent.fileno(), parent, *kept})
@@ -78,7 +78,7 @@ class _Attacher:
         self._count()
 
     def run(self) -> None:
-        # The kernel may keep this thread waiting when the agent ends.
+        # A second thread, because the kernel can block this one when the agent ends.
         watcher = threading.Thread(target=self._end_with_agent, daemon=True)
         watcher.start()
         with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ class _Attacher:
 
 
 def _close_others(kept: set[int]) -> None:
-    # And one that is closed again.
+    # The listing contains its own descriptor, which is closed by then.
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 -- no paths needed
         if fd not in kept:
             with contextlib.suppress(OSError):

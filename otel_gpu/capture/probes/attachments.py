@@ -1,10 +1,9 @@
 """
-Which files carry our probes, for whom, and until when.
+Places probes in files, and removes them when no process maps the file.
 
-A uprobe belongs to an inode: once a library carries probes, every process that maps
-it later runs into them, with no gap. It also keeps that inode, and so its file system,
-in use; a library that is mapped no more must be let go, or no container could be
-unmounted.
+A uprobe belongs to an inode: once a library carries probes, every process that maps it later hits
+them from its first call. The probe also keeps the inode, and so its file system, in use. If probes in
+unused files were not removed, containers could not be unmounted.
 """
 
 import logging
@@ -47,18 +46,18 @@ from otel_gpu.procfs.users import OWN, real_uid, user_name
 from otel_gpu.stacks.read_budget import NotReadError
 from otel_gpu.wire.probe_symbols import Probe, probes_of
 
-# How long an unused file keeps its probes: a training script that is started again at
-# once should not pay for them twice.
+# How long an unused file keeps its probes, so that a script that is restarted at once does not wait for
+# them again.
 UNUSED_LIMIT_S = 30.0
 MAX_FILES = 4096
 _MAX_UNREAD = 256
 _MAX_NAMED = 4
-# Of a dynamic linker: the function that it calls when its list of libraries has changed, and where
-# that list is, or (1) a pointer to it, by the names that glibc and musl have for them.
+# In the dynamic linker (glibc, musl): the function that it calls when its list of libraries has changed,
+# and the symbols of that list (0) or of a pointer to it (1).
 _LIST_CHANGED = "_dl_debug_state"
 _LISTS = {"_r_debug": 0, "_dl_debug_addr": 1}
 _FORKS = ("fork", "vfork", "posix_spawn", "posix_spawnp")
-# As of PyTorch 2.0, and before.
+# Since PyTorch 2.0, and before.
 _REPORTS = {
     "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE": REPORT_BLOCK,
     "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE": REPORT_BLOCK,
@@ -82,26 +81,27 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _File:
-    # Whose share it is of: the first program that mapped it.
+    # The share that it counts for: that of the first program that mapped it.
     holder: EntryOwner
     path: str
     is_program: bool = False
     is_cuda: bool = False
-    # From when on the calls of the library are seen; 0: they are not.
+    # When the library got its probes; 0: it has none yet.
     probed_ktime_ns: int = 0
     links: list[AnyLink] = field(default_factory=list)
     users: set[int] = field(default_factory=set)
     unused_since_s: float | None = None
-    # Of these, who counts hot calls itself. While nobody else is there, those carry no probe.
+    # Users that count frequent calls themselves. While all users do, those calls carry no probe.
     preloaded_users: set[int] = field(default_factory=set)
     hot: list[Probe] = field(default_factory=list)
-    # How many hot functions the library has, also those that carry no probe.
+    # All frequent functions of the library, with or without a probe.
     hot_count: int = 0
     hot_links: list[AnyLink] = field(default_factory=list)
     only_preloaded_since_s: float | None = None
     asks: DeviceQueries | None = None
-    said: dict[str, Any] = field(default_factory=dict)
-    # Of a library to which blocks are reported: itself, where the function is, and the probe.
+    # The body of RECORD_PROBES.
+    info: dict[str, Any] = field(default_factory=dict)
+    # If frameworks report blocks to it: its descriptor, the offsets of the functions, and the probes.
     report_fd: int = -1
     report_offsets: list[int] = field(default_factory=list)
     report_links: list[AnyLink] = field(default_factory=list)
@@ -113,9 +113,9 @@ class _File:
 
 class NewLibrary(NamedTuple):
     """
-    A library with calls to see, in a process that was not known to map it.
+    A library with functions to probe, in a process that newly maps it.
 
-    ``probed_ktime_ns`` says from when on its calls are seen; 0: they are not, for the ``problem``.
+    ``probed_ktime_ns`` is when it got its probes; 0: it has none, because of ``problem``.
     """
 
     mapped: MappedFile
@@ -124,7 +124,7 @@ class NewLibrary(NamedTuple):
 
 
 def _holders(pid: int) -> str:
-    """Describe which processes the kernel may wait for; they may be others than map the file."""
+    # The processes that the kernel can be waiting for, which need not map the file.
     found = dict(find_waits([pid]))
     found |= dict(wait for wait in find_waits(all_pids()) if waits_for_server(wait))
     named = [
@@ -134,7 +134,7 @@ def _holders(pid: int) -> str:
     return " or ".join(named) or "a program that maps such a file"
 
 
-# The kernel waits for each link that goes, and a program may map thousands of files.
+# The kernel waits for each link that is detached, and there can be thousands.
 _DETACHES_S = 0.1
 
 
@@ -143,13 +143,13 @@ class Attachments:
     The probes in libraries.
 
     Args:
-        programs: Loaded.
-        at_sites: Whether probes go where they cost least; False: they are all at the entries.
-        steps_foreign: As ``LibrarySites`` takes it.
-        refusals: Learns of programs that map more files than their share.
+        programs: The loaded programs.
+        at_sites: Put probes where they cost least; False: always at function entries.
+        steps_foreign: See ``LibrarySites``.
+        refusals: Gets programs that map more files than their share.
 
     Attributes:
-        are_late: Whether the kernel keeps probes waiting.
+        are_late: Whether the kernel delays probes.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Attachments:
         self._shares = Shares(MAX_FILES)
         self._refusals = refusals or Refusals()
         self._unread: Recent[str, None] = Recent(_MAX_UNREAD)
-        # Of files that wait for probes, the process that was looked at.
+        # Files that wait for probes, with the process that was examined.
         self._late: dict[FileId, int] = {}
         self._waits_for = ""
         self.are_late = False
@@ -183,15 +183,14 @@ class Attachments:
         note: Callable[[NewLibrary], None] = lambda _arrival: None,
     ) -> Iterator[dict[str, Any]]:
         """
-        Put probes into everything that a process maps and that wants them.
+        Place probes in the mapped files of a process that need them.
 
-        A preloaded process counts hot calls itself: its libraries get no probes there. One
-        that lived before it was watched has said already which device it works on. ``root`` is that
-        of the process, as ``MappedFile.open`` takes it; ``note`` takes the libraries that are new
-        to the process.
+        ``is_preloaded``: the process counts frequent calls itself, so these get no probes.
+        ``lived_before``: it selected its device before it was watched. ``root``: see ``MappedFile.open``.
+        ``note`` is called with libraries that are new to the process.
 
         Yields:
-            What RECORD_PROBES says, per library that is new.
+            The body of RECORD_PROBES for each new library.
         """
         executable = program_path(pid)
         had = {key for key, file in self._files.items() if pid in file.users}
@@ -200,26 +199,26 @@ class Attachments:
         for mapped in files:
             known = self._files.get(mapped.file)
             problem = None
-            # What carries no probe and is not mapped may be gone, its inode another's.
+            # A file without probes and users may be deleted, and its inode reused.
             is_same = mapped.file in had and known is not None and known.path == mapped.path
             if known is None or not (known.users or known.links or is_same):
                 if not self._wants(mapped, executable):
                     continue
                 known = _File(holder, mapped.path, is_program=mapped.path == executable)
-                said, problem = self._take_in(mapped, known, root, is_preloaded=is_preloaded)
+                infos, problem = self._probe_file(mapped, known, root, is_preloaded=is_preloaded)
                 refused += problem is MissedStart.TOO_MANY
-                yield from said
+                yield from infos
             elif mapped.file in self._late and not known.probed_ktime_ns:
                 problem = MissedStart.LATE
             known.users.add(pid)
             if is_preloaded:
                 known.preloaded_users.add(pid)
             elif known.hot and not known.hot_links:
-                yield from self._take_in_left_out(mapped, known, root)
+                yield from self._probe_hot(mapped, known, root)
             if lived_before and known.asks:
                 known.asks.see(mapped)
             if mapped.file not in had and (known.is_cuda or mapped.is_cuda_library):
-                is_refused = bool(known.said) and not known.is_cuda
+                is_refused = bool(known.info) and not known.is_cuda
                 note(
                     NewLibrary(
                         mapped,
@@ -232,10 +231,10 @@ class Attachments:
 
     def take_late(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """
-        Take in which files have got the probes that they waited for.
+        Handle files whose delayed probes were placed.
 
         Yields:
-            A process that maps it, and what RECORD_PROBES says.
+            A pid that maps the file, and the body of RECORD_PROBES.
         """
         self.are_late = self._programs.bpf.take_answers()
         for key, pid in list(self._late.items()):
@@ -247,18 +246,18 @@ class Attachments:
             if file is None:
                 continue
             if any(isinstance(link, ProbeLink) and link.error for link in links):
-                # The next look at a process that maps it takes it in anew.
-                self._let_go(key, file)
+                # It is probed again when a process that maps it is next examined.
+                self._remove(key, file)
                 continue
             if not file.probed_ktime_ns:
                 file.probed_ktime_ns = kernel_clock.ktime_ns()
-            if file.said:
-                yield pid, file.said
+            if file.info:
+                yield pid, file.info
         if not self.are_late:
             self._waits_for = ""
 
     def _note_late(self, mapped: MappedFile, file: _File) -> bool:
-        """Say whether a file waits for probes."""
+        # Whether the file waits for probes.
         if not waiting(file.all_links):
             return False
         self._late[mapped.file] = mapped.pid
@@ -276,10 +275,10 @@ class Attachments:
         self, pid: int, path: str, note: Callable[[NewLibrary], None]
     ) -> Iterator[dict[str, Any]]:
         """
-        Put probes into a library of a process that has ended, for those that come after it.
+        Place probes in a library of a process that has ended, for later processes.
 
         Raises:
-            OSError: Under this path there is no such file here.
+            OSError: The path cannot be opened.
         """
         try:
             fd = open_in_root("/", path, OWN, pid)
@@ -307,28 +306,28 @@ class Attachments:
         )
 
     def reporters(self) -> dict[FileId, set[int]]:
-        """Return the processes that may report blocks, by the library that they report them to."""
+        """Return, by library, the pids that can report blocks to it."""
         return {key: file.users for key, file in self._files.items() if file.report_offsets}
 
     def see_reports(self, library: FileId) -> None:
-        """See the blocks that are reported to a library from now on."""
+        """Probe the functions to which blocks are reported."""
         self._see_reports(self._files[library])
 
     def ignore_reports(self, library: FileId) -> None:
-        """Have blocks be reported to a library at no cost, and unseen."""
+        """Remove the probes at the functions to which blocks are reported."""
         self._programs.bpf.detach(self._files[library].report_links)
         self._files[library].report_links = []
 
     def cuda_users(self) -> set[int]:
-        """Return the processes that map a file with CUDA probes."""
+        """Return the pids that map a file with CUDA probes."""
         return {pid for file in self._files.values() if file.is_cuda for pid in file.users}
 
     def uses_cuda(self, pid: int) -> bool:
-        """Say whether a process maps a file with CUDA probes."""
+        """Whether a process maps a file with CUDA probes."""
         return any(pid in file.users for file in self._files.values() if file.is_cuda)
 
     def inherit(self, parent_pid: int, child_pid: int) -> None:
-        """A forked child maps what its parent maps."""
+        """Give a forked child the mappings of its parent."""
         for file in self._files.values():
             if parent_pid in file.users:
                 file.users.add(child_pid)
@@ -336,29 +335,29 @@ class Attachments:
                 file.preloaded_users.add(child_pid)
 
     def forget(self, pid: int) -> None:
-        """A process ended, or became another program."""
+        """Forget the mappings of a process that ended or executed another program."""
         for file in self._files.values():
             file.users.discard(pid)
             file.preloaded_users.discard(pid)
 
     def keep(self, pids: Collection[int]) -> None:
-        """Forget all other processes: the end of one that is not watched is not reported."""
+        """Forget all processes but these, because ends of unwatched processes are not reported."""
         for file in self._files.values():
             file.users.intersection_update(pids)
             file.preloaded_users.intersection_update(pids)
 
     def let_ask(self, now_s: float | None = None) -> None:
-        """Let programs ask for their device at no cost, if that was seen for some seconds."""
+        """Remove probes at queries for the device that have been there for some seconds."""
         until_s = time.monotonic() + _DETACHES_S
         for file in self._files.values():
             if file.asks:
-                file.asks.tire(time.monotonic() if now_s is None else now_s)
-                # The others are let next time.
+                file.asks.expire(time.monotonic() if now_s is None else now_s)
+                # The others come next time.
                 if time.monotonic() >= until_s:
                     break
 
     def detach_unused(self, now_s: float | None = None) -> None:
-        """Let go of files that no process has mapped for a while."""
+        """Remove the probes of files that no process has mapped for a while."""
         until_s = time.monotonic() + _DETACHES_S
         now_s = time.monotonic() if now_s is None else now_s
         detached = False
@@ -369,15 +368,15 @@ class Attachments:
             elif file.unused_since_s is None:
                 file.unused_since_s = now_s
             elif now_s - file.unused_since_s >= UNUSED_LIMIT_S:
-                self._let_go(key, file)
+                self._remove(key, file)
                 detached = True
-                # The others are let go of next time.
+                # The others come next time.
                 if time.monotonic() >= until_s:
                     break
         if detached:
             self._programs.forget_known()
 
-    def _let_go(self, key: FileId, file: _File) -> None:
+    def _remove(self, key: FileId, file: _File) -> None:
         self._programs.bpf.detach(file.all_links)
         if file.asks:
             file.asks.ignore()
@@ -396,15 +395,15 @@ class Attachments:
         elif now_s - file.only_preloaded_since_s >= UNUSED_LIMIT_S:
             self._programs.bpf.detach(file.hot_links)
             file.hot_links = []
-            file.said |= {
-                "symbols": file.said["symbols"] - len(file.hot),
+            file.info |= {
+                "symbols": file.info["symbols"] - len(file.hot),
                 "preload": file.hot_count,
             }
 
-    def _take_in(
+    def _probe_file(
         self, mapped: MappedFile, file: _File, root: int | None, *, is_preloaded: bool
     ) -> tuple[Sequence[dict[str, Any]], MissedStart | None]:
-        """Probe a file that is new; return what RECORD_PROBES says, and why it has no probes."""
+        # Returns bodies of RECORD_PROBES, and why the file has no probes.
         if mapped.file in self._files:
             self._drop(mapped.file)
         if not self._programs.bpf.can_queue:
@@ -418,15 +417,15 @@ class Attachments:
                 return (), MissedStart.UNREADABLE
             with stream, self._programs.file_work.reading(mapped.pid, mapped.path):
                 self._files[mapped.file] = file
-                said = tuple(self._attach(mapped, stream, file, is_preloaded=is_preloaded))
-        except NotReadError:  # It may be read for another process, or later.
+                infos = tuple(self._attach(mapped, stream, file, is_preloaded=is_preloaded))
+        except NotReadError:  # It can be read for another process, or later.
             if mapped.file not in self._files:
                 self._shares.release(file.holder)
             return (), MissedStart.NOT_READ
         if self._note_late(mapped, file):
             file.probed_ktime_ns = 0
             return (), MissedStart.LATE
-        return said, None
+        return infos, None
 
     def _attach(
         self, mapped: MappedFile, stream: BinaryIO, file: _File, *, is_preloaded: bool
@@ -459,7 +458,7 @@ class Attachments:
                     symbols, sites, path, mapped, file, is_preloaded=is_preloaded
                 )
             except (ValueError, OSError, BpfError) as error:
-                # Code that a program makes is no library, and is in memory, too.
+                # Anonymous memory can also be code that a program generated.
                 if not (mapped.is_in_memory and isinstance(error, ValueError)):
                     text = "%s of process %d: %s"
                     PROCESS_LOG.warning(_logger, mapped.pid, text, mapped.path, mapped.pid, error)
@@ -487,7 +486,7 @@ class Attachments:
         *,
         are_own: bool = False,
     ) -> None:
-        """Probe functions whose programs read arguments alone."""
+        # Functions whose BPF programs read only arguments.
         found = {name: offset for name, offset in symbols.functions if name in programs}
         by_program: dict[str, set[int]] = {}
         chosen = sites.choose(found, reads_stack=False, are_own=are_own)
@@ -524,7 +523,7 @@ class Attachments:
         mapped: MappedFile,
         file: _File,
     ) -> bool:
-        """Say whether it is one: what it exports besides leads to the functions of the same name."""
+        # Whether the file is the preload library, whose wrappers of CUDA functions get no probes.
         found = {name: offset for name, offset in symbols.functions if name in _PRELOAD}
         if found and self._programs.preloaded.suits:
             chosen = sites.choose(found, reads_stack=False, are_own=True)
@@ -557,7 +556,7 @@ class Attachments:
                 *(mapped.path, mapped.pid, len(exported) - len(probes), len(exported)),
             )
         file.asks = DeviceQueries(self._programs.bpf, sites.move(asks_of(symbols.functions)))
-        # What a program has in itself, it calls without asking the dynamic linker.
+        # The preload library cannot intercept functions that are linked into the program.
         hot = [] if file.is_program else [probe for probe in probes if probe.api.preload]
         left_out = hot if is_preloaded else []
         placed = [probe for probe in probes if probe not in left_out]
@@ -567,7 +566,7 @@ class Attachments:
             file.hot_count = sum(probe.api.preload for probe in exported) - len(hot) + len(file.hot)
         file.is_cuda = len(failed) < len(probes) and not mapped.is_verbs_library
         file.probed_ktime_ns = kernel_clock.ktime_ns()
-        file.said = {
+        file.info = {
             "library": mapped.path,
             "device": mapped.file.device,
             "inode": mapped.file.inode,
@@ -579,12 +578,12 @@ class Attachments:
             "preload": file.hot_count if is_preloaded else 0,
             "sites": describe_sites(sites.chosen),
         }
-        yield file.said
+        yield file.info
 
-    def _take_in_left_out(
+    def _probe_hot(
         self, mapped: MappedFile, file: _File, root: int | None
     ) -> Iterator[dict[str, Any]]:
-        """A process uses the file that is not preloaded."""
+        # A process that is not preloaded maps the file, so its frequent functions need probes.
         try:
             stream = self._open(mapped, root)
         except NotReadError:
@@ -595,18 +594,18 @@ class Attachments:
             path = f"/proc/self/fd/{stream.fileno()}"
             failed = self._attach_all(path, file.hot, mapped, file)
             file.hot = [probe for probe in file.hot if probe.symbol not in failed]
-        file.said |= {
-            "symbols": file.said["symbols"] + len(file.hot),
-            "failed": [*file.said["failed"], *failed],
+        file.info |= {
+            "symbols": file.info["symbols"] + len(file.hot),
+            "failed": [*file.info["failed"], *failed],
             "preload": 0,
         }
         if not self._note_late(mapped, file):
-            yield file.said
+            yield file.info
 
     def _attach_all(
         self, path: str, probes: list[Probe], mapped: MappedFile, file: _File
     ) -> list[str]:
-        """Probe these functions, and return the symbols of those that carry none."""
+        # Returns the symbols of functions that got no probe.
         failed, error = self._attach_parts(path, probes, file)
         if failed:
             PROCESS_LOG.warning(
@@ -620,7 +619,7 @@ class Attachments:
     def _attach_parts(
         self, path: str, probes: list[Probe], file: _File
     ) -> tuple[list[str], BpfError | None]:
-        """Probe what can be probed; an error may be about one function, which costs few others time."""
+        # An error can be about a single function, so the rest is tried in halves.
         try:
             self._attach_kinds(path, probes, file)
         except BpfError as error:
@@ -652,7 +651,7 @@ class Attachments:
             with work.reading(mapped.pid, mapped.path):
                 return stream_of(work.open(mapped, root))
         except OSError as error:
-            # Short processes that share a library all have the same to say.
+            # Logged once per path, because many short processes can share a library.
             if mapped.path not in self._unread:
                 self._unread[mapped.path] = None
                 text = "%s of process %d is not read: %s"

@@ -1,4 +1,4 @@
-"""The probes at the functions of one library: which programs, at its entry and at its return."""
+"""Attaches the BPF programs to functions of one library, at entries and returns."""
 
 from otel_gpu import wire
 from otel_gpu.capture.bpf.objects import BpfObject
@@ -20,8 +20,8 @@ _WAITS, _ACKNOWLEDGED = {wire.FAMILY_ASYNC_EVENT}, {wire.FAMILY_ASYNC_ACK}
 _EVENT_FAMILIES = _WAITS | _ACKNOWLEDGED
 _ASKS = {wire.FAMILY_GET_DEVICE}
 _NO_CALLS = _EVENT_FAMILIES | _ASKS
-# Whether at the return, the program, and of which families; none: of all that are calls.
-# Returns first: an entry without its return would stay open for ever.
+# (at the return, program, families of functions); no families: all calls.
+# Returns first: a call whose entry is seen but not its return would stay open forever.
 _PROGRAMS: tuple[tuple[bool, str, set[int]], ...] = (
     (True, EXIT_CALL, set()),
     (False, ENTER_CALL, set()),
@@ -35,10 +35,10 @@ _PROGRAMS: tuple[tuple[bool, str, set[int]], ...] = (
 
 def attach_probes(bpf: BpfObject, path: str, probes: list[Probe]) -> list[AnyLink]:
     """
-    Probe these functions of the file at a path.
+    Probe functions of the file at a path.
 
     Raises:
-        BpfError: One of them carries no probe; then none does.
+        BpfError: One probe failed, so none is placed.
     """
     links: list[AnyLink] = []
     try:
@@ -60,5 +60,5 @@ def _is_call(api: Api) -> bool:
 
 
 def _counted_as(api: Api) -> int:
-    # An event is of the call that waits for it, wherever it is seen.
+    # Events count as the call that waits for them.
     return ASYNC_EVENT_API if api.family in _EVENT_FAMILIES else api.number

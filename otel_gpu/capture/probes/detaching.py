@@ -1,7 +1,7 @@
 """
-Detaching of programs, many side by side.
+Detaches BPF programs in parallel.
 
-The kernel waits for each program that it takes away: until no CPU runs it. Many share that wait.
+The kernel waits for each program until no CPU runs it. Parallel waits take no longer than one.
 """
 
 import contextlib
@@ -10,21 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 Link = Callable[[], object]
-"""Detaches one program. The kernel waits until no CPU runs it, for 0.1 s or so."""
+"""Detaches one program, which takes about 0.1 s."""
 
-# They share the kernel's waiting. The unit in deploy/ allows 128 threads.
+# The unit in deploy/ allows 128 threads.
 _THREADS = 96
 _TURN_S = 0.02
 
 
 class Links:
-    """The links of one BPF object that this process detaches itself."""
+    """Links of one BPF object that this process detaches itself."""
 
     def __init__(self) -> None:
         self._links: dict[Link, None] = {}
 
     def add(self, link: Link) -> Link:
-        """Keep a link, and return it."""
+        """Register a link, and return it."""
         self._links[link] = None
         return link
 
@@ -35,7 +35,7 @@ class Links:
             del self._links[link]
 
     def detach_all(self, at_turn: Callable[[], object] = lambda: None) -> None:
-        """Undo all of them; ``at_turn`` is called all the while."""
+        """Undo all attachments, and call ``at_turn`` repeatedly until that is done."""
         detach_side_by_side(self._links, at_turn)
         self._links.clear()
 
@@ -43,7 +43,7 @@ class Links:
 def detach_side_by_side(
     links: Iterable[Link], at_turn: Callable[[], object] = lambda: None
 ) -> None:
-    """Undo attachments, at most 96 at a time; ``at_turn`` is called all the while."""
+    """Undo attachments in parallel, and call ``at_turn`` repeatedly until that is done."""
     waiting = deque(links)
     threads = [
         threading.Thread(target=_detach, args=(waiting,), name="detach", daemon=True)
@@ -52,7 +52,7 @@ def detach_side_by_side(
     try:
         for thread in threads:
             thread.start()
-    except RuntimeError:  # There are as many as are allowed.
+    except RuntimeError:  # The limit of threads is reached.
         threads = [thread for thread in threads if thread.ident is not None]
         if not threads:
             _detach(waiting)
@@ -66,6 +66,6 @@ def _detach(waiting: deque[Link]) -> None:
     with contextlib.suppress(IndexError):
         while True:
             link = waiting.popleft()
-            # The descriptor is closed, whatever is wrong with its file.
+            # close(2) frees the descriptor even if it returns an error.
             with contextlib.suppress(OSError):
                 link()

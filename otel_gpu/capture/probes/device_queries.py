@@ -1,8 +1,8 @@
 """
-On which device threads work that were there before us: seen where their programs ask for it.
+Finds the current device of threads that existed before the capture, by probing their queries for it.
 
-Frameworks ask ten times per launch, and each time would cost them a trap. So that is seen for some
-seconds only.
+Frameworks query the device ten times per launch, and each would hit a probe. So the probes stay only for
+some seconds.
 """
 
 import logging
@@ -25,11 +25,11 @@ _logger = logging.getLogger(__name__)
 
 class DeviceQueries:
     """
-    The probes at what tells programs their device, in one library.
+    The probes at the functions of one library that return the current device.
 
     Args:
         bpf: The loaded object.
-        probes: As ``asks_of`` the library's functions returns them.
+        probes: From ``asks_of``.
     """
 
     def __init__(self, bpf: BpfObject, probes: list[Probe]) -> None:
@@ -39,7 +39,7 @@ class DeviceQueries:
         self._seen_since_s = 0.0
 
     def see(self, mapped: MappedFile) -> None:
-        """See what is asked from now on, for some seconds."""
+        """Place the probes, for some seconds from now on."""
         self._seen_since_s = time.monotonic()
         if self._links or not self._probes:
             return
@@ -51,19 +51,19 @@ class DeviceQueries:
             text = "%s of process %d: %s"
             PROCESS_LOG.warning(_logger, mapped.pid, text, mapped.path, mapped.pid, error)
 
-    def tire(self, now_s: float) -> None:
-        """See it no more, if that was some seconds."""
+    def expire(self, now_s: float) -> None:
+        """Remove the probes if they have been there for ``SEEN_FOR_S``."""
         if self._links and now_s - self._seen_since_s >= SEEN_FOR_S:
             self.ignore()
 
     def ignore(self) -> None:
-        """See it no more."""
+        """Remove the probes."""
         self._bpf.detach(self._links)
         self._links = []
 
 
 def asks_of(functions: Iterable[tuple[str, int]]) -> list[Probe]:
-    """Choose what tells programs their device, of functions as (name, file offset)."""
+    """Return the functions that return the current device, from (name, file offset) pairs."""
     found = ((symbol, file_offset, api_of_symbol(symbol)) for symbol, file_offset in functions)
     return [
         Probe(symbol, file_offset, *api)

@@ -1,10 +1,10 @@
 """
-CUDA calls that had begun before their process was watched: nobody saw their entry.
+Finds CUDA calls that began before their process was watched, so that no probe saw their entry.
 
-A thread that is in a function of a CUDA library, and in no call there whose entry was seen, is in
-such a call. It is known by its place on the stack, and goes on for as long as that is so: whatever
-is called there anew is seen at its entry. Its return is nothing that is reported; it is just not
-found any more.
+A thread whose stack contains a function of a CUDA library, but which is in no call whose entry was seen, is
+in such a call. The call is identified by its frame's position on the stack and continues while that is
+found again: later calls are seen at their entry. Its return is not reported; it is just not found any
+more.
 """
 
 import logging
@@ -21,12 +21,12 @@ from otel_gpu.stacks.user_stacks import UserStacks
 from otel_gpu.wire.agent_records import open_call_record
 
 _INTERVAL_NS = 1_000_000_000
-# What is younger is most likely a call like any other.
+# A younger call is most likely a normal one.
 _LEAST_AGE_NS = 1_000_000_000
-# Of a thread that runs, whose stack may be another one at its next tick.
+# For a running thread, whose stack may differ at its next tick.
 _TRIES = 5
 _MAX_THREADS = 4096
-# So that little else is kept waiting: a stack takes a fraction of a millisecond to walk.
+# Limits the delay of other work: walking a stack takes a fraction of a millisecond.
 _DUMPED_AT_A_TIME = 256
 _JUDGED_AT_A_TIME = 128
 _COUNTS = (
@@ -39,23 +39,23 @@ _COUNTS = (
 
 _logger = logging.getLogger(__name__)
 
-_Whom = tuple[int, int]
+# pid and tid, or WHOLE_PROCESS.
+_ThreadKey = tuple[int, int]
 
 
 class _Due(NamedTuple):
-    # How often a thread was looked at in vain, and when it is looked at again.
+    # How many dumps were in vain, and when the next one is due.
     tries: int
     ktime_ns: int
 
 
 class EarlyCalls:
     """
-    Finds calls that had begun before their process was watched, and looks again while they last.
+    Finds calls that began before their process was watched, by repeated thread dumps.
 
-    ``counts`` says what became of the dumps: ``threads_dumped``, of these ``dump_unreadable``
-    (nothing of their user space could be read), ``dump_incomplete`` (a part of the stack is missing)
-    and ``dump_not_followed`` (it is not known what they have called since); and ``dump_refused``: whom
-    the kernel refused a look at.
+    ``counts``: ``threads_dumped``, and among them ``dump_unreadable`` (user space could not be read),
+    ``dump_incomplete`` (a part of the stack is missing) and ``dump_not_followed`` (later calls of the
+    thread are unknown); ``dump_refused``: threads that the kernel refused to dump.
     """
 
     def __init__(
@@ -64,30 +64,33 @@ class EarlyCalls:
         self._thread_dumps = thread_dumps
         self._user_stacks = user_stacks
         self._watched: dict[int, int] = {}
-        self._due: dict[_Whom, _Due] = {}
-        # Who was looked at, what was seen, and what of that nothing was made of yet.
-        self._asked: dict[_Whom, _Due] = {}
+        self._due: dict[_ThreadKey, _Due] = {}
+        # Threads that were dumped last, and the dumps that were not examined yet.
+        self._asked: dict[_ThreadKey, _Due] = {}
         self._taken: deque[ThreadDump] = deque()
-        # When each began, at the latest, by thread.
-        self._starts: dict[_Whom, dict[OpenFrame, int]] = {}
+        # The latest possible start of each call, by thread.
+        self._starts: dict[_ThreadKey, dict[OpenFrame, int]] = {}
         self.counts = dict.fromkeys(_COUNTS, 0)
 
     def expect(self, pid: int, program_ktime_ns: int) -> None:
-        """A process is watched that has lived before: dump all of its threads."""
+        """Dump all threads of a process that started before it was watched."""
         self._watched[pid] = program_ktime_ns
         self._due[pid, WHOLE_PROCESS] = _Due(0, 0)
 
     @property
     def is_pending(self) -> bool:
-        """Whether threads are looked at, again and again while they are in a call."""
+        """Whether there are threads to dump, or dumps to examine."""
         return bool(self._taken or self._due)
 
     def run(self, watched: Mapping[int, int]) -> Iterator[bytes]:
         """
-        Take dumps, or yield what the last ones found, of watched programs: ``program_ktime_ns`` by pid.
+        Take dumps, or yield open calls from the latest dumps.
 
-        One process at a time, and not too many threads. What is new to the agent of a thread that was
-        looked at comes by a ring, which is to be read before this is called again.
+        Args:
+            watched: ``program_ktime_ns`` by pid of every process that is watched.
+
+        One process at a time, and a limited number of threads. New code objects of dumped threads come by
+        a ring, which must be read before the next call.
         """
         now_ktime_ns = kernel_clock.ktime_ns()
         self._forget_others(watched)
@@ -97,9 +100,9 @@ class EarlyCalls:
         elif self._due:
             self._asked = dict(self._choose(now_ktime_ns))
             self._due = {key: due for key, due in self._due.items() if key not in self._asked}
-            whom = {key: self._watched[key[0]] for key in self._asked}
-            thread_dumps = self._open_thread_dumps(len(whom)) if whom else None
-            self._taken.extend(thread_dumps.take(whom) if thread_dumps else ())
+            wanted = {key: self._watched[key[0]] for key in self._asked}
+            thread_dumps = self._open_thread_dumps(len(wanted)) if wanted else None
+            self._taken.extend(thread_dumps.take(wanted) if thread_dumps else ())
             seen = {(dump.pid, dump.tid) for dump in self._taken}
             for key in self._asked.keys() - seen:
                 self._starts.pop(key, None)
@@ -114,7 +117,7 @@ class EarlyCalls:
             self.counts["dump_refused"] += threads
             return None
 
-    def _choose(self, now_ktime_ns: int) -> Iterator[tuple[_Whom, _Due]]:
+    def _choose(self, now_ktime_ns: int) -> Iterator[tuple[_ThreadKey, _Due]]:
         due = [item for item in self._due.items() if item[1].ktime_ns <= now_ktime_ns]
         whole = [item for item in due if item[0][1] == WHOLE_PROCESS]
         yield from whole[:1] or due[:_DUMPED_AT_A_TIME]
@@ -144,7 +147,7 @@ class EarlyCalls:
             return
         found = self._user_stacks.open_calls(dump.sample)
         self.counts["dump_incomplete"] += not found.complete
-        # Those that were seen to begin are further in, and not ours.
+        # Frames of calls whose entry was seen are excluded.
         frames = [frame for frame in found.calls if frame.stack_pointer not in dump.open_calls]
         tries = self._asked[key].tries if key in self._asked else 0
         if len(self._due) >= _MAX_THREADS:
@@ -154,13 +157,13 @@ class EarlyCalls:
             yield from self._report(dump, frames, before)
         elif dump.is_late and not found.complete and tries < _TRIES:
             self._due[key] = _Due(tries + 1, now_ktime_ns + _INTERVAL_NS)
-            # Nothing is known of it now.
+            # This dump was incomplete, so keep what was known.
             self._starts[key] = before
 
     def _report(
         self, dump: ThreadDump, frames: Sequence[OpenFrame], before: Mapping[OpenFrame, int]
     ) -> Iterator[bytes]:
-        # At the latest: when we came, or when it began to wait inside of it, long before that.
+        # The latest possible start: the start of the watch, or of the wait inside the call.
         latest = dump.program_ktime_ns - len(frames)
         is_waiting = dump.state == wire.STATE_BLOCKED and 0 < dump.since_ktime_ns < latest
         stack = 0

@@ -1,13 +1,12 @@
 """
-What an ELF file exports: where its functions are, and its build id.
+Reads the functions that an ELF file exports, and its build id.
 
-Only headers and symbol tables are read. A driver library is a hundred megabytes
-and exports thousands of symbols, so symbols are unpacked in bulk.
+Only headers and symbol tables are read. A driver library has a hundred megabytes and exports thousands
+of symbols, so symbols are unpacked in bulk.
 
-Anybody can map a file under the name of a CUDA library, and with tables of any size. So tables are read
-in parts: of the names a window at a time, and for each window all symbols. What that takes in
-memory has one bound, and in time another: tables that are larger, or that a sparse file
-only claims to have, are refused.
+Files are untrusted input: any file can have the name of a CUDA library and tables of any size. So names are
+read in windows, with all symbols for each window, which bounds memory. Tables above a size, and tables
+of sparse files, are refused, which bounds time.
 """
 
 import mmap
@@ -22,12 +21,12 @@ from otel_gpu.stacks.symbols.elf_file import ElfImage, Section
 
 _TABLES = (".dynsym", ".symtab")
 _SYMBOL = struct.Struct("<IBBHQQ")
-# As 64-bit numbers a row is three, and the second of them is the address.
+# A row is three 64-bit numbers; the second is the address.
 _ROW_NUMBERS, _VALUE = 3, 1
 _TYPE_MASK = 0xF
 _FUNCTION = 2
 _HIDDEN_VERSION = 0x8000
-# More than any library in the field has; three seconds of work.
+# More than any known library has. Reading this much takes three seconds.
 _MAX_TABLE_BYTES = 64 << 20
 _MAX_NAMES_BYTES = 128 << 20
 _WINDOW_BYTES = 16 << 20
@@ -54,15 +53,15 @@ _PREFIXES = (
 
 class ElfSymbols:
     """
-    The symbols of one file that may get a probe, or those whose names begin with ``prefixes``.
+    The symbols of one file whose names begin with ``prefixes``; by default those that can get a probe.
 
     Attributes:
         functions: (name, file offset) of each defined function.
-        addresses: Name to virtual address, of functions and objects.
-        sizes: Name to size in bytes.
-        code_pages: File offset to virtual address of the pages at which code segments begin.
+        addresses: Virtual addresses of functions and objects by name.
+        sizes: Sizes in bytes by name.
+        code_pages: Virtual addresses by file offset, of the pages at which code segments begin.
         build_id: The GNU build id in hex, or None.
-        machine: Of which it is: ``e_machine`` of ELF.
+        machine: ``e_machine`` of ELF.
 
     Raises:
         ValueError: It is not a 64-bit little-endian ELF file, it is damaged or sparse, or its
@@ -73,7 +72,7 @@ class ElfSymbols:
         self._prefixes = prefixes
         elf = ElfImage(os.dup(stream.fileno()))
         self._elf = elf
-        # A mapping begins at a page, a segment may not.
+        # Mappings begin at page boundaries, segments need not.
         self.code_pages = {
             _page(segment.file_offset): _page(segment.address)
             for segment in elf.segments
@@ -91,7 +90,7 @@ class ElfSymbols:
         elf.close()
 
     def starts_among(self, stream: BinaryIO, addresses: set[int]) -> set[int]:
-        """Return at which of these addresses any symbol begins, whatever its name."""
+        """Return which of these addresses are the start of any symbol."""
         elf = ElfImage(os.dup(stream.fileno()))
         found: set[int] = set()
         with closing(elf):
@@ -116,17 +115,17 @@ class ElfSymbols:
                 later.append((name, row))
             else:
                 self._add_symbol(name, row)
-        # Of several versions of a function the default one, which the others call.
+        # Of several versions of a symbol, the default one comes first and is used.
         for name, row in later:
             self._add_symbol(name, row)
 
     def _find_rows(
         self, table: Section, names: Section
     ) -> Iterator[tuple[int, bytes, tuple[int, ...]]]:
-        """Yield number, name and row of the symbols that may get a probe."""
+        # Number, name and row of matching symbols.
         count = 0
         for begin in range(0, names.size_bytes, _WINDOW_BYTES):
-            # A name that begins at the end of a window is in it as a whole.
+            # Windows overlap, so that a name at the end of one is complete.
             size = min(_WINDOW_BYTES + _MAX_NAME_BYTES, names.size_bytes - begin)
             text = self._elf.read_file(names.file_offset + begin, size)
             if not any(prefix in text for prefix in self._prefixes):
@@ -153,7 +152,7 @@ class ElfSymbols:
             number += _CHUNK_BYTES // _SYMBOL.size
 
     def _is_hidden(self, versions: Section, number: int) -> bool:
-        """Say whether a dynamic symbol is of a version that only programs linked with it use."""
+        # Whether a symbol has a non-default version.
         place = _VERSION_BYTES * number
         if place + _VERSION_BYTES > versions.size_bytes:
             return False
@@ -173,19 +172,19 @@ class ElfSymbols:
                 self.functions.append((name, file_offset))
 
     def file_offset(self, address: int) -> int | None:
-        """Return where in the file a virtual address is loaded from."""
+        """Return the file offset of a virtual address; None if it is not loaded from the file."""
         return self._elf.file_offset_of(address)
 
 
 def exported_functions(path: str) -> list[tuple[str, int]]:
     """
-    Return the functions of a file that probes may go to, as (name, file offset).
+    Return the functions of a file that can get probes, as (name, file offset).
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is no ELF file that we understand.
+        OSError: The file cannot be read.
+        ValueError: See ``ElfSymbols``.
     """
-    # A path can lead to a pipe, whose writer must not be waited for.
+    # Do not block if the path leads to a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with stream_of(descriptor) as stream:
         return ElfSymbols(stream).functions

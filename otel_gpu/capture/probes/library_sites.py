@@ -1,4 +1,4 @@
-"""The sites of the probes in one library: what ``probe_sites.py`` chooses, for its symbols."""
+"""The sites of probes in one library, chosen by ``probe_sites.py`` or ``arm64_sites.py``."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from otel_gpu.wire.probe_symbols import Probe
 
 # Values of EM_* of ELF, by the name of the machine.
 _MACHINES = {"x86_64": 62, "aarch64": 183}
-# Anybody can map a file with any functions; a second of work.
+# Mapped files are untrusted input. This much takes a second to decode.
 _MAX_DECODED_BYTES = 1 << 20
 
 
@@ -31,15 +31,15 @@ class LibrarySites:
 
     Args:
         symbols: Of the library.
-        stream: The library, open for as long as sites are asked for.
+        stream: The library, open for as long as this object is used.
         are_chosen: False: probes stay at the entries.
-        steps_foreign: Whether functions of others are probed on arm64 where the kernel single-steps,
-            which has corrupted processes. On x86-64 they always are.
+        steps_foreign: Probe functions of other vendors on arm64 even where the kernel single-steps,
+            which has corrupted processes. On x86-64 they are always probed.
         machine: Of this host.
 
     Attributes:
-        chosen: The sites of all functions that were asked for, by their symbols.
-        unsafe: The symbols of those that get no probe.
+        chosen: Sites by symbol, of all functions that were passed.
+        unsafe: Symbols of functions that get no probe.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class LibrarySites:
         self, functions: Mapping[str, int], *, reads_stack: bool = True, are_own: bool = False
     ) -> dict[str, int]:
         """
-        Return where the probes of functions go, as file offsets by symbol; none of unsafe ones.
+        Return the file offsets of probes by symbol, without unsafe functions.
 
         Args:
-            functions: Their file offsets, by symbol.
-            reads_stack: Whether the programs need the stack pointer of the entry.
-            are_own: Whether the functions are those of this agent's libraries.
+            functions: File offsets of entries by symbol.
+            reads_stack: Whether the BPF programs need the stack pointer of the entry.
+            are_own: Whether the functions belong to otel_gpu's libraries.
         """
         if not (self._are_chosen or self._is_arm64):
             self.chosen.update(dict.fromkeys(functions, ENTRY))
@@ -89,7 +89,7 @@ class LibrarySites:
         return places
 
     def move(self, probes: list[Probe]) -> list[Probe]:
-        """Return probes of calls at their sites, without unsafe ones."""
+        """Move probes to their sites, and leave out unsafe ones."""
         places = self.choose({probe.symbol: probe.file_offset for probe in probes})
         return [
             probe._replace(file_offset=places[probe.symbol])
@@ -112,7 +112,7 @@ class LibrarySites:
     def _read(self, name: str, offset: int) -> bytes:
         size_bytes = self._symbols.sizes[name]
         if self._is_arm64 and not WORD_BYTES <= size_bytes <= MAX_FUNCTION_BYTES:
-            # What is at the entry has to be known all the same.
+            # The instruction at the entry is needed in any case.
             size_bytes = WORD_BYTES
         if size_bytes > MAX_FUNCTION_BYTES:
             return b""
@@ -121,7 +121,7 @@ class LibrarySites:
         return code if self._left_bytes >= 0 else b""
 
     def _later_starts(self, names: Iterable[str]) -> Iterable[tuple[str, tuple[int, ...]]]:
-        """Yield which other symbols begin where something would be skipped, if any do."""
+        # By symbol, the offsets of other symbols in the instructions that a site would skip.
         starts = {name: self._symbols.addresses[name] for name in names}
         skipped = {
             at for start in starts.values() for at in range(start + 1, start + SITE_BYTES + 1)
@@ -133,7 +133,7 @@ class LibrarySites:
 
 
 def describe_sites(sites: Mapping[str, Site]) -> list[dict[str, Any]]:
-    """Return sites as a record has them: those that are alike together, with their symbols."""
+    """Return sites as in RECORD_PROBES: symbols grouped by equal sites."""
     alike = defaultdict(list)
     for symbol, site in sites.items():
         alike[site].append(symbol)

@@ -1,8 +1,8 @@
 """
 Processes that were not watched from their first call on.
 
-Each counts as one loss, ``not_watched_from_start``, whatever was missed: before probes stand, nobody
-counts calls. RECORD_STATUS names the first of them, with the reason.
+Each counts as one loss, ``not_watched_from_start``, because calls before the probes are not counted.
+RECORD_STATUS names the first of them, with the reason.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _MAX_NAME_BYTES = 256
 
 
 class MissedStart(StrEnum):
-    """Why calls of a process were missed, in the words that reports use."""
+    """Why calls of a process were missed, as in reports."""
 
     FOUND_LATE = "it was found when it could have made calls already"
     LIBRARY_LATE = "its library was probed when it could have been called already"
@@ -34,14 +34,14 @@ class MissedStart(StrEnum):
 
 
 class _Doubt(NamedTuple):
-    # A library that was found without a word of the dynamic linker, and probed.
+    # A library that was found without the dynamic linker's record, and probed.
     program_ktime_ns: int
     file: str
 
 
 class MissedStarts:
     """
-    Counts and names processes of which calls were missed.
+    Counts and names processes whose calls were missed.
 
     Args:
         lose: Counts a loss, given its counter.
@@ -64,14 +64,14 @@ class MissedStarts:
         file: str = "",
     ) -> None:
         """
-        Count a program of a process, once.
+        Count a program once.
 
         Args:
             pid: The process.
-            program_ktime_ns: When the program began; 0: that is not known.
+            program_ktime_ns: Start of the program; 0: unknown.
             reason: Why calls were missed.
-            name: The process's name, if it is known; else it is read.
-            file: The library, if it is about one.
+            name: The process's name; if empty, it is read from /proc.
+            file: The library, if the reason is about one.
         """
         self._forget_doubt(pid)
         if (pid, program_ktime_ns) in self._known:
@@ -91,36 +91,36 @@ class MissedStarts:
 
     def doubt(self, pid: int, program_ktime_ns: int, file: str) -> None:
         """
-        Note that a library was probed when it could have been called already.
+        Note that a library may have been called before it was probed.
 
-        A record may still come of the dynamic linker, at which the process stood still.
+        The dynamic linker's record can still show that the process was stopped until then.
         """
         self._doubts[pid] = _Doubt(program_ktime_ns, file)
 
     def stood_still(self, pid: int) -> None:
-        """Never mind: the process stood still until all of its libraries were probed."""
+        """Clear the doubt: the process was stopped until all of its libraries were probed."""
         self._forget_doubt(pid)
 
     def settle(self, pid: int) -> None:
-        """Count a process that ended, if it is in doubt."""
+        """Count a process that ended with a doubt."""
         doubt = self._doubts.pop(pid, None) or self._old_doubts.pop(pid, None)
         if doubt:
             self.add(pid, doubt.program_ktime_ns, MissedStart.LIBRARY_LATE, file=doubt.file)
 
     def settle_old(self) -> None:
-        """Count those of which nothing was read of the dynamic linker since this was asked last."""
+        """Count processes whose doubt was not cleared between the previous two calls."""
         for pid in list(self._old_doubts):
             self.settle(pid)
         self._doubts, self._old_doubts = self._old_doubts, self._doubts
 
     def settle_all(self) -> None:
-        """Count all that are in doubt: the capture has ended."""
+        """Count all processes in doubt, at the end of the capture."""
         for pid in [*self._doubts, *self._old_doubts]:
             self.settle(pid)
 
     @property
     def named(self) -> list[dict[str, Any]]:
-        """The first processes, as RECORD_STATUS has them."""
+        """The first processes, as in RECORD_STATUS."""
         return list(self._named)
 
     def _forget_doubt(self, pid: int) -> None:

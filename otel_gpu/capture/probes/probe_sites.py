@@ -1,29 +1,28 @@
 """
-At which instruction of a function its probe costs least.
+Chooses the instruction of a function at which a probe costs least: its site.
 
-A uprobe replaces the instruction at its site by a breakpoint. The thread that gets there traps
-into the kernel, which runs our programs and then has to do what the replaced instruction does. For
-some instructions it does that itself (it *emulates* them): pushes of a register, relative jumps and
-calls, ``nop``. For all others it runs a copy of the instruction elsewhere and traps a second time
-behind it (it *single-steps* it). In a virtual machine the second trap leaves the guest: 15 µs
-instead of half of one. On bare metal it costs 0.9 µs instead of 0.3.
+A uprobe replaces the instruction at its site by a breakpoint. A thread that reaches it traps into the
+kernel, which runs our BPF programs and then executes the replaced instruction. The kernel *emulates*
+some instructions: pushes of a register, relative jumps and calls, ``nop``. Any other instruction it
+*single-steps*: it runs a copy elsewhere and traps a second time behind it. In a virtual machine the second
+trap leaves the guest: 15 µs instead of 0.5 µs. On bare metal it costs 0.9 µs instead of 0.3 µs.
 
-Many functions do not begin with a cheap instruction. Nearly all of libcuda's begin with a ``cmpl``
-of a global, and the ``je`` behind it is emulated. So a function is decoded from its start, and the
-probe goes to the first instruction that the kernel emulates, if a program there sees what it would
-see at the entry:
+Many functions do not begin with an instruction that is emulated. Nearly all of libcuda's begin with a
+``cmpl`` of a global, and the ``je`` behind it is emulated. So we decode a function from its start, and
+put the probe at the first instruction that the kernel emulates, if a BPF program sees the same state
+there as at the entry:
 
-- No skipped instruction writes a register of arguments, the stack pointer or the frame pointer. So
-  arguments are in place, a return probe finds the return address, and a call has the same
-  identity (its stack pointer). Probes that read no stack pass ``sub n, %rsp``.
-- No skipped instruction branches, traps, or reads memory at an address that the caller chose: each
-  call gets to the site.
-- Nothing jumps behind the start and not behind the site: no other symbol is there, and no branch of
-  the function leads there. Of a loop in the first block, each turn would be a call.
-  Where a jump goes is not always known (tables, parts of the function that lie elsewhere). Then only
-  a ``push`` will do, which no compiler puts into a loop, or a ``nop``.
+- No skipped instruction writes an argument register, the stack pointer or the frame pointer. So arguments
+  are in place, a return probe finds the return address, and the call has the same identity (its stack
+  pointer). Probes that do not read the stack can skip ``sub n, %rsp``.
+- No skipped instruction branches, traps, or reads memory at an address from the caller. So each call
+  reaches the site.
+- Nothing jumps behind the start and up to the site: no other symbol is there, and no branch of the
+  function leads there. Otherwise each iteration of a loop would count as a call. Targets of some jumps are
+  unknown (tables, parts of the function at other addresses). Then only a ``push``, which no compiler puts
+  into a loop, or a ``nop`` is used.
 
-In all other cases the probe is at the entry. Sites on arm64 are in ``arm64_sites.py``.
+Otherwise the probe is at the entry. Sites on arm64 are in ``arm64_sites.py``.
 """
 
 import os
@@ -35,16 +34,16 @@ from typing import NamedTuple
 
 from otel_gpu.limits.caches import remembered
 
-# A site is at most so many bytes behind the start of its function.
+# The largest offset of a site.
 SITE_BYTES = 24
-# Of a longer function it is not looked up where it jumps to.
+# Longer functions are not decoded.
 MAX_FUNCTION_BYTES = 4096
 _KEPT = 1024
 _CONDITIONS = (
     *("jo", "jno", "jb", "jae", "je", "jne", "jbe", "ja"),
     *("js", "jns", "jp", "jnp", "jl", "jge", "jle", "jg"),
 )
-# Without other prefixes, with which kernels do not.
+# Kernels emulate these only without further prefixes.
 _EMULATED = re.compile(
     rb"(?P<push>\x41?[\x50-\x57])"
     rb"|(?P<nop>\x66?\x90)"
@@ -53,15 +52,15 @@ _EMULATED = re.compile(
     rb"|(?P<condition>[\x70-\x7f]|\x0f[\x80-\x8f])"
     rb"|(?P<long_nop>\x66?\x0f\x1f)"
 )
-# Since then the kernel emulates nops of several bytes.
+# The first kernel that emulates nops of several bytes.
 _LONG_NOPS_SINCE = (6, 18)
 
 
 class SiteClass(StrEnum):
     """
-    What a probe costs at its site.
+    How the kernel executes the instruction at a site.
 
-    UNKNOWN: the instruction there is not decoded. REFUSED: kernels put no probe there, or do wrong.
+    UNKNOWN: the instruction is not decoded. REFUSED: kernels refuse a probe there, or execute it wrongly.
     """
 
     EMULATED = "emulated"
@@ -72,10 +71,10 @@ class SiteClass(StrEnum):
 
 class Site(NamedTuple):
     """
-    Where the probe of a function is.
+    The site of a function's probe.
 
-    ``offset`` is in bytes from the start of the function; ``instruction`` is the mnemonic of what is
-    there, empty if it is not decoded.
+    ``offset`` is in bytes from the start of the function; ``instruction`` is the mnemonic there, empty if
+    it is not decoded.
     """
 
     offset: int
@@ -91,16 +90,16 @@ def choose_site(
     code: bytes, later_starts: Collection[int] = (), *, reads_stack: bool = True
 ) -> Site:
     """
-    Choose the site in a function of x86-64, by nothing but its bytes.
+    Choose the site in a function of x86-64 by its bytes.
 
     Args:
-        code: The whole function; less of it: the probe stays at the entry.
-        later_starts: Where in it other symbols begin, in bytes from its start; hashable.
-        reads_stack: Whether the programs need the stack pointer of the entry.
+        code: The whole function; if incomplete, the site is the entry.
+        later_starts: Offsets of other symbols in it, in bytes; hashable.
+        reads_stack: Whether the BPF programs need the stack pointer of the entry.
     """
     if name := emulated(code):
         return Site(0, name, SiteClass.EMULATED)
-    # Of most libraries nothing has to be decoded, and the decoder takes memory and time.
+    # Most libraries need no decoder, which takes memory and time to import.
     from otel_gpu.capture.probes.prologues import read_prologue  # noqa: PLC0415
 
     first, found = read_prologue(code, reads_stack=reads_stack)
@@ -110,7 +109,7 @@ def choose_site(
 
 
 def emulated(code: bytes) -> str:
-    """Return the mnemonic of the instruction at the start of these bytes, if kernels emulate it."""
+    """Return the mnemonic of the first instruction if kernels emulate it, else an empty string."""
     found = _EMULATED.match(code)
     match found and found.lastgroup:
         case None:
@@ -125,6 +124,6 @@ def emulated(code: bytes) -> str:
 
 @cache
 def is_kernel_since(version: tuple[int, int]) -> bool:
-    """Say whether the running kernel is this version or a newer one."""
+    """Whether the running kernel has this version or a newer one."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return release is not None and (int(release[1]), int(release[2])) >= version

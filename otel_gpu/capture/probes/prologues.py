@@ -1,9 +1,9 @@
-"""Decodes what a function of x86-64 begins with; ``probe_sites.py`` says what for."""
+"""Decodes the first instructions of x86-64 functions, to find probe sites (``probe_sites.py``)."""
 
 from otel_gpu.capture.probes.probe_sites import SITE_BYTES, emulated
 from otel_gpu.lean_imports import hollow
 
-# What an instruction is called exactly, and which processors have it, is of no matter.
+# These large enumerations of iced_x86 are not needed.
 with hollow(*(f"iced_x86.{name}" for name in ("Code", "CpuidFeature", "MemorySize"))):
     from iced_x86 import (
         Decoder,
@@ -17,7 +17,7 @@ with hollow(*(f"iced_x86.{name}" for name in ("Code", "CpuidFeature", "MemorySiz
         RegisterInfo,
     )
 
-# What programs read there, and what finds the frame of the caller.
+# Registers of arguments, and those that lead to the caller's frame.
 _KEPT = {
     *(Register.RDI, Register.RSI, Register.RDX, Register.RCX, Register.R8, Register.R9),
     *(Register.RSP, Register.RBP),
@@ -31,10 +31,9 @@ _infos = InstructionInfoFactory()
 
 def read_prologue(code: bytes, *, reads_stack: bool) -> tuple[str, int]:
     """
-    Return the mnemonic of the first instruction, and where a site is if not there.
+    Return the mnemonic of the first instruction, and the offset of a site behind it.
 
-    The mnemonic is empty where some bytes are no instruction, the offset 0 where nothing behind the
-    start is a site.
+    The mnemonic is empty if the code cannot be decoded; the offset is 0 without a site.
     """
     instructions = list(Decoder(64, code, ip=0))
     if not instructions or not all(instructions):
@@ -53,7 +52,7 @@ def read_prologue(code: bytes, *, reads_stack: bool) -> tuple[str, int]:
 
 
 def _can_be_skipped(instruction: Instruction, *, reads_stack: bool) -> bool:
-    """Say whether a program behind an instruction sees what one before it sees."""
+    # Whether a BPF program behind the instruction sees the same state as one before it.
     if (
         instruction.flow_control != FlowControl.NEXT
         or instruction.is_privileged
@@ -61,21 +60,21 @@ def _can_be_skipped(instruction: Instruction, *, reads_stack: bool) -> bool:
         or instruction.has_repne_prefix
     ):
         return False
-    if not reads_stack and _makes_room(instruction):
+    if not reads_stack and _grows_stack(instruction):
         return True
     info = _infos.info(instruction)
     return all(
         used.access in _NO_WRITES or RegisterInfo(used.register).full_register not in _KEPT
         for used in info.used_registers()
     ) and all(
-        # At an address of the caller's it may fault.
+        # An address from the caller can fault.
         memory.base in _OWN_MEMORY and not memory.index
         for memory in info.used_memory()
     )
 
 
-def _makes_room(instruction: Instruction) -> bool:
-    """Say whether an instruction only grows the stack: by a number, or by a number pushed there."""
+def _grows_stack(instruction: Instruction) -> bool:
+    # By a constant, or by pushing a constant.
     if instruction.mnemonic == Mnemonic.PUSH:
         return instruction.op0_kind not in {OpKind.REGISTER, OpKind.MEMORY}
     return (instruction.mnemonic, instruction.op0_register) == (
@@ -85,20 +84,20 @@ def _makes_room(instruction: Instruction) -> bool:
 
 
 def _comes_back(instructions: list[Instruction], offset: int) -> bool:
-    """Say whether a branch leads behind the start, and not behind an offset."""
+    # Whether a branch leads behind the start and not behind the offset.
     return any(
         0 < one.near_branch_target <= offset for one in instructions if one.op0_kind in _NEAR
     )
 
 
 def _stays_inside(instructions: list[Instruction], size: int) -> bool:
-    """Say whether all that gets anywhere in the function comes from what is decoded."""
+    # Whether all branches into the function come from this code.
     for one in instructions:
         match one.flow_control:
-            # To a part of it that lies elsewhere.
+            # To a part of the function at another address.
             case FlowControl.CONDITIONAL_BRANCH if not 0 <= one.near_branch_target < size:
                 return False
-            # Through a register or a table: maybe back into it.
+            # Through a register or a table, maybe back into the function.
             case FlowControl.INDIRECT_BRANCH if (
                 one.op0_kind != OpKind.MEMORY
                 or one.memory_index

@@ -1,7 +1,7 @@
 """
-What was refused to programs that had their share already, so that reports can name them.
+Entries that were refused to programs whose share is used up, so that reports can name the programs.
 
-The losses themselves are counted where they happen, by reason. RECORD_STATUS says here whose they were.
+The losses themselves are counted where they happen, by reason. RECORD_STATUS has the programs and users.
 """
 
 import logging
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Refusal(NamedTuple):
-    """Entries of a bound that were refused to a program, or, with pid 0, to the programs of a user."""
+    """A bound, and the program to which entries were refused; pid 0: programs of a user."""
 
     bound: str
     holder: EntryOwner
@@ -29,11 +29,11 @@ class Refusal(NamedTuple):
 
 class Refusals:
     """
-    What was refused so far, and to whom.
+    Counts refused entries by program and user.
 
     Attributes:
-        named: The largest counts when they were last described, as RECORD_STATUS has them.
-        are_new: Whether something was added since.
+        named: The largest counts at the latest ``describe``, as in RECORD_STATUS.
+        are_new: Whether there were refusals since then.
     """
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class Refusals:
         self.are_new = False
 
     def add(self, bound: str, holder: EntryOwner, count: int = 1, *, name: str = "") -> None:
-        """Count entries that were refused; ``name``: that of the process, if it is known."""
+        """Count refused entries; ``name`` is the process's, if known."""
         self._counts[self._place(Refusal(bound, holder))] += count
         self._learn_name(holder.pid, name)
         self.are_new = True
 
     def add_at_least(self, bound: str, holder: EntryOwner, count: int) -> None:
-        """Note how many entries are refused now, which may have been refused before."""
+        """Set the count to at least ``count``, for refusals that can repeat earlier ones."""
         refusal = self._place(Refusal(bound, holder))
         self._counts[refusal] = max(self._counts[refusal], count)
         self._learn_name(holder.pid, "")
@@ -58,10 +58,10 @@ class Refusals:
 
     def describe(self, others: Iterable[tuple[str, EntryOwner, int, str]]) -> None:
         """
-        Find out what ``named`` returns: the largest counts. The first time, each is logged.
+        Update ``named``, and log each program or user the first time.
 
         Args:
-            others: (bound, holder, count, name of the process), of what is counted elsewhere.
+            others: (bound, holder, count, name of the process) that are counted elsewhere.
         """
         self.are_new = False
         counts = self._counts.copy()
@@ -89,7 +89,7 @@ class Refusals:
                 )
 
     def _place(self, refusal: Refusal) -> Refusal:
-        # Those of many programs of a user are counted together.
+        # Beyond the limit, programs of a user are counted together.
         if refusal in self._counts or len(self._counts) < _MAX_REMEMBERED:
             return refusal
         return Refusal(refusal.bound, EntryOwner(0, refusal.holder.uid))
@@ -98,5 +98,5 @@ class Refusals:
         if not pid or self._names.get(pid, ""):
             return
         if pid in self._names and not name:
-            return  # It was gone when it was first seen.
+            return  # It had ended when it was first seen.
         self._names[pid] = process_name(pid) or name
