@@ -104,6 +104,7 @@ struct signal_struct {
 		} head;
 	} wait_chldexit;
 	struct pid *pids[1];
+	unsigned int flags;
 	int leader;
 	struct tty_struct *tty;
 };

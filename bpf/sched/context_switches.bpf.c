@@ -39,6 +39,7 @@
 #define MAX_CPUS	   1024
 #define JOBCTL_TRAP_FREEZE (1UL << 23) /* the kernel's; since Linux 5.2 */
 #define STOPPED_STATES	   12	       /* the kernel's __TASK_STOPPED and __TASK_TRACED */
+#define SIGNAL_GROUP_EXIT  4	       /* the kernel's */
 
 /* CPU -> who runs there, each in a cache line of its own. */
 static struct {
@@ -267,6 +268,15 @@ int timer_ends(__u64 *ctx)
  * interrupt names whoever was interrupted: whether one is served is in a variable that not
  * every kernel lets us find.
  */
+/*
+ * Whether a task is woken only to end. The process that killed it is not what it waited for: the wait
+ * would have gone on.
+ */
+static __always_inline bool is_killed(struct task_struct *task)
+{
+	return READ_SELDOM(task, signal, flags) & SIGNAL_GROUP_EXIT;
+}
+
 SEC(TRACEPOINT "sched_waking")
 int sched_waking(__u64 *ctx)
 {
@@ -281,7 +291,7 @@ int sched_waking(__u64 *ctx)
 	thread->runnable_ktime_ns = bpf_ktime_get_ns();
 	waker = bpf_get_current_task_btf();
 	cpu = bpf_get_smp_processor_id() % MAX_CPUS;
-	if (!running[cpu].timers) {
+	if (!running[cpu].timers && !is_killed(task)) {
 		thread->waker_tid = tid_of(waker);
 		thread->waker_pid = pid_of(waker);
 		if (thread->waker_pid == settings.agent_pid)
