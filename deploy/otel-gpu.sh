@@ -2,8 +2,7 @@
 # The command otel-gpu: starts its Python without the variables that configure Python.
 #
 # PYTHONHOME, PYTHONPATH, PYTHONINSPECT and the others are for the command that otel-gpu runs, which
-# gets them as they are. A script that an installer makes for Python begins with Python, and is over
-# before it can ignore them.
+# gets them unchanged. The usual script of an installer starts Python, which reads them at once.
 program=$0
 if [ -L "$program" ]; then
 	program=$(readlink -f "$program")
@@ -13,11 +12,11 @@ python=$folder/python3
 if [ -x "$python" ] && [ -e "$folder/../pyvenv.cfg" ]; then
 	exec "$python" -E -P -m otel_gpu "$@"
 fi
-# Outside of a virtual environment it can be another Python that is there.
+# Outside of a virtual environment, the Python beside this file can be another one.
 for python in "$python" python3; do
 	if "$python" -E -P -c 'import otel_gpu' 2>/dev/null; then
 		exec "$python" -E -P -m otel_gpu "$@"
 	fi
 done
-# Where PYTHONPATH alone leads to it, the variables are for otel-gpu as well.
+# If only PYTHONPATH leads to the package, the variables are for otel-gpu as well.
 exec python3 -m otel_gpu "$@"
