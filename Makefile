@@ -1,4 +1,4 @@
-# Everything here works from a fresh clone: each target does the set-up that it needs.
+# All targets work from a fresh clone: each one does its own set-up.
 
 VENV   := .venv
 PYTHON_VENV := $(VENV)/bin/python
@@ -10,20 +10,20 @@ OBJECT := otel_gpu/_bpf/otel_gpu.$(ARCH).bpf.o
 CLANG_FORMAT := $(shell command -v clang-format || command -v clang-format-14 || echo clang-format)
 C_SOURCES = $(wildcard bpf/*.h bpf/*/*.[ch] tests/stubs/*.[ch] tests/workloads/*.[ch] tools/*.[ch] benchmarks/*.[ch] \
 	otel_gpu/demo/*.[ch] preload/*.[ch] tests/fuzz/*.[ch])
-# A process for each CPU and one more; the tests of a file stay together (see tests/turns.py).
+# One process per CPU and one more; the tests of a file run in one process (see tests/turns.py).
 IN_PARALLEL := -n auto --maxprocesses 8 --no-loadscope-reorder
-# bpftool is in a folder that not every user's PATH has.
+# bpftool is in a folder that is not in every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
-# Each of many processes would compile the packages that it imports.
+# Otherwise each of many processes would compile the packages that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all fuzz soak test-backends check format bpf bpf-host preload wire preload-tables semconv docs check-generated bench check-gpu golden wheel clean
 
-help: ## Say what can be made
+help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: $(STAMPS)/venv bpf-host preload ## Install what is needed, and leave .venv/bin/otel-gpu ready
+setup: $(STAMPS)/venv bpf-host preload ## Install what is needed, for .venv/bin/otel-gpu
 
 demo: setup ## Capture a real workload and send it to a real collector
 	@$(PYTHON_VENV) examples/demo.py
@@ -50,13 +50,13 @@ test-all: ## Run all tests: those of `test`, fuzzing for a minute, a short soak,
 	@$(MAKE) --no-print-directory soak MINUTES=2 PROCESSES=2000
 	@$(MAKE) --no-print-directory test-backends
 
-# GUIDED=1: by the coverage of the parsers, where `pip install atheris` was possible.
-fuzz: setup ## Fuzz the parsers of foreign bytes for MINUTES in all, or one TARGET
+# GUIDED=1: guided by coverage of the parsers, if `pip install atheris` is possible.
+fuzz: setup ## Fuzz the parsers of untrusted input for MINUTES in all, or one TARGET
 	$(PYTHON_VENV) -m tests.fuzz.driver --minutes $(MINUTES) $(addprefix --target ,$(TARGET)) $(if $(GUIDED),--guided)
 
 MINUTES ?= 30
 PROCESSES ?= 20000
-soak: setup $(STAMPS)/tests-system ## Play faults for MINUTES, and storms of so many PROCESSES
+soak: setup $(STAMPS)/tests-system ## Inject faults for MINUTES, and start storms of PROCESSES processes
 	@if [ "$$(id -u)" = 0 ] && bpftool prog show >/dev/null 2>&1; then OTEL_GPU_TEST_REQUIRE=kernel; fi; \
 	export OTEL_GPU_TEST_REQUIRE OTEL_GPU_SOAK_MINUTES=$(MINUTES) OTEL_GPU_SOAK_PROCESSES=$(PROCESSES) \
 		OTEL_GPU_TEST_PROCESSES=100000; \
@@ -84,7 +84,7 @@ format: setup ## Format everything
 	$(PYTHON_VENV) -m ruff format
 	$(CLANG_FORMAT) -i $(C_SOURCES)
 
-# Silent where there is nothing to do.
+# Silent if there is nothing to do.
 bpf: $(STAMPS)/system ## Compile the BPF programs for all kernels and machines
 	@$(MAKE) -sq -C bpf all || $(STEP) bpf "BPF programs for all machines" $(MAKE) $(JOBS) -C bpf all
 
@@ -97,7 +97,7 @@ preload: $(STAMPS)/system ## Compile the libraries that programs load, for this 
 wire: setup bpf ## Generate otel_gpu/wire/__init__.py from bpf/events.h and preload/layout.h
 	$(PYTHON_VENV) tools/generate_wire.py $(OBJECT)
 
-preload-tables: setup ## Generate what preload/calls.c has of the probe table and of histograms
+preload-tables: setup ## Generate the preload library's copies of the probe table and of histogram bounds
 	$(PYTHON_VENV) tools/generate_preload.py
 
 semconv: setup ## Generate the names of spans, metrics and attributes
@@ -117,25 +117,25 @@ check-generated: setup bpf
 bench: setup bpf ## Measure every bound that the design sets
 	$(PYTHON_VENV) -m benchmarks
 
-check-gpu: setup ## Run the tests that need a GPU, and fail where there is none
+check-gpu: setup ## Run the tests that need a GPU, and fail without one
 	OTEL_GPU_TEST_REQUIRE=kernel,gpu $(PYTHON_VENV) -m pytest -m gpu tests/gpu $(PYTEST_ARGS)
 
 BASE ?= HEAD
-golden: setup ## Compare what is printed of all recordings and examples with what commit BASE prints
+golden: setup ## Compare the output for all recordings and examples with that of commit BASE
 	rm -rf $(STAMPS)/golden
 	$(PYTHON_VENV) -m tests.golden $(STAMPS)/golden --base $(BASE)
 
-on-gpu-kit: setup bpf ## Put what `make on-gpu` needs into on-gpu-kit, for a machine that reaches no registry
+on-gpu-kit: setup bpf ## Fill the folder on-gpu-kit for `make on-gpu` on a machine without a registry
 	$(PYTHON_VENV) -m tools.on_gpu --kit
 
-# Whatever Python is there: the one for developers, or the machine's own and the kit.
+# With the developers' Python, or the machine's own and the kit.
 on-gpu: ## Check and measure on a GPU, within 8 minutes; on-gpu.json and on-gpu.log are in $OUT or on-gpu
 	$(or $(wildcard $(PYTHON_VENV)),python3) tools/on_gpu.py $(ON_GPU_ARGS)
 
 wheel: setup ## Build a wheel with the BPF objects inside
 	$(PYTHON_VENV) -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 
-clean: ## Remove what was built; .venv stays
+clean: ## Remove build outputs; .venv stays
 	-$(MAKE) --no-print-directory -C bpf clean
 	-$(MAKE) --no-print-directory -C preload clean
 	rm -rf $(STAMPS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The page about what is bounded: read from the compiled BPF object, and from where caches are made."""
+"""The page of bounds, read from the compiled BPF object and from the code that creates caches."""
 
 import ast
 import dataclasses

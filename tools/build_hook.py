@@ -1,13 +1,12 @@
 """
-What a wheel holds beside Python: BPF objects, what programs load of us, and a libbpf. Hatchling calls
-this when it builds one.
+Build hook of Hatchling that adds BPF objects, the libraries of ``preload/`` and libbpf to a wheel.
 
-The objects are compiled for all architectures, the libraries of ``preload/`` for this one. libbpf and what it needs are copies, byte by byte,
-of this machine's Debian packages, each with its licence and with where its source is. The wheel's
-tag names the architecture and the oldest glibc that all of them run with.
+The objects are compiled for all architectures, the libraries for this one. libbpf and its dependencies
+are exact copies from Debian packages of this machine, with their licences and the places of their
+sources. The wheel's tag names the architecture and the oldest glibc that all of them need.
 
-``OTEL_GPU_WHEEL_LIBBPF=none`` makes a wheel without libbpf, for distributions that have their own;
-it is the same on every architecture, and so without libraries: instrumented programs publish nothing.
+``OTEL_GPU_WHEEL_LIBBPF=none`` makes a wheel without libbpf, for distributions that have their own. It is
+for every architecture, so it has no libraries, and instrumented programs publish nothing.
 """
 
 import hashlib
@@ -29,10 +28,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 LIBBPF = "libbpf.so.1"
 VARIABLE = "OTEL_GPU_WHEEL_LIBBPF"
 ARCHITECTURES = {"x86_64": "x64", "aarch64": "AArch64"}
-# What every system with glibc has, and what nothing but the system may bring.
+# Libraries of glibc, which must come from the system.
 GLIBC = re.compile(r"^(ld-linux|lib(c|m|dl|rt|pthread)\.so)")
 COMMON_LICENCES = Path("/usr/share/common-licenses")
-# Debian's build machines: what the whole archive was at any time, sources included.
+# Snapshots of the whole Debian archive, with sources.
 SOURCE_URL = "https://snapshot.debian.org/package/{source}/{version}/"
 README = """\
 The libraries in this folder are unmodified copies from Debian packages, and are used on hosts that
@@ -52,7 +51,7 @@ class BpfBuildHook(BuildHookInterface[Any]):
             return
         subprocess.run(["make", "-C", str(Path(self.root) / "bpf")], check=True)
         build_data["artifacts"].append("/otel_gpu/_bpf/*.o")
-        # What `otel-gpu service install` installs; in a checkout it is found where it is.
+        # The files that `otel-gpu service install` installs; in a checkout they are in deploy/.
         units = Path(self.root) / "deploy" / "systemd"
         build_data["force_include"][str(units)] = "otel_gpu/cli/service/systemd"
         if os.environ.get(VARIABLE) == "none":
@@ -70,13 +69,13 @@ class BpfBuildHook(BuildHookInterface[Any]):
 
 def bundle(folder: Path) -> tuple[int, int]:
     """
-    Fill a folder with libbpf, what it needs, their licences and where they are from.
+    Fill a folder with libbpf, its dependencies, their licences and the places of their sources.
 
     Returns:
-        The version of glibc that they need.
+        The glibc version that they need.
 
     Raises:
-        SystemExit: This machine has no libbpf, or not from a Debian package.
+        SystemExit: libbpf is missing, or not from a Debian package.
     """
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "licences").mkdir(parents=True)
@@ -99,7 +98,7 @@ def bundle(folder: Path) -> tuple[int, int]:
 
 
 def find_libraries() -> dict[str, Path]:
-    """Return libbpf and everything that it needs of this machine, glibc excepted, by name."""
+    """Return libbpf and its dependencies on this machine, except glibc, by name."""
     listed = run("ldconfig", "-p")
     # ldconfig lists the libraries of other architectures too.
     places = [
@@ -119,13 +118,13 @@ def find_libraries() -> dict[str, Path]:
 
 
 def architecture(path: Path) -> str:
-    """Return the architecture of a library, in pyelftools' words."""
+    """Return the architecture of a library, as pyelftools names it."""
     with path.open("rb") as file:
         return str(ELFFile(file).get_machine_arch())
 
 
 def in_load_order(libraries: dict[str, Path]) -> Iterator[Path]:
-    """Yield the libraries, each after those that it needs."""
+    """Yield the libraries, each after its dependencies."""
     done: set[str] = set()
 
     def visit(name: str) -> Iterator[Path]:
@@ -140,7 +139,7 @@ def in_load_order(libraries: dict[str, Path]) -> Iterator[Path]:
 
 
 def needed_names(path: Path) -> list[str]:
-    """Return the names that a library's DT_NEEDED entries hold."""
+    """Return the names in a library's DT_NEEDED entries."""
     with path.open("rb") as file:
         return [
             str(tag.needed)  # type: ignore[attr-defined]  # pyelftools names it so
@@ -165,8 +164,8 @@ def glibc_versions(path: Path) -> list[tuple[int, int]]:
 
 
 def origin(path: Path) -> dict[str, str]:
-    """Return the Debian package of a file, and where its source is."""
-    # A merged /usr has two names for each file, of which the package lists one.
+    """Return the Debian package of a file, and the URL of its source."""
+    # With a merged /usr each file has two names, and the package lists one.
     merged = str(path).removeprefix("/usr")
     names = [f"/usr{merged}", merged]
     try:
@@ -189,7 +188,7 @@ def origin(path: Path) -> dict[str, str]:
 
 
 def copy_licences(package: str, folder: Path) -> None:
-    """Copy a package's licence, and the texts that it refers to instead of repeating them."""
+    """Copy a package's licence, and the common licences to which it refers."""
     text = (Path("/usr/share/doc") / package / "copyright").read_text(encoding="utf-8")
     (folder / f"{package}.copyright").write_text(text, encoding="utf-8")
     for name in sorted(set(re.findall(rf"{COMMON_LICENCES}/(L?GPL-[0-9.]*[0-9])", text))):
@@ -199,12 +198,12 @@ def copy_licences(package: str, folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the digest of a file, as the manifest has it."""
+    """Return the hexadecimal SHA-256 digest of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run(*command: str, check: bool = True) -> str:
-    """Return what a command prints; its tools may be in folders that PATH lacks."""
+    """Return the output of a command, also from folders that are not in PATH."""
     environment = os.environ | {
         "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
         "LC_ALL": "C",

@@ -101,32 +101,32 @@ end in `_ktime_ns` are CLOCK_MONOTONIC, both in nanoseconds. A unit in braces is
 
 
 def configuration_page() -> str:
-    """The page about the options."""
+    """Return the page of the options."""
     return "\n".join([_CONFIGURATION, *_section_tables()])
 
 
 def cli_page() -> str:
-    """The page about the verbs."""
+    """Return the page of the verbs."""
     return "\n".join([_CLI, *_verb_sections()])
 
 
 def schema_page() -> str:
-    """The page about the tables of a store."""
+    """Return the page of the tables of a store."""
     return "\n".join([_SCHEMA, *_schema_sections()])
 
 
 def support_page() -> str:
-    """The page about what is supported."""
+    """Return the page of supported versions."""
     return _page_of("support_page")
 
 
 def bounds_page() -> str:
-    """The page about what is bounded."""
+    """Return the page of bounds."""
     return _page_of("bounds_page")
 
 
 def _page_of(name: str) -> str:
-    # What these modules read is found from the root only.
+    # These modules read files relative to the root.
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
     text: str = importlib.import_module(f"tools.{name}").page(_NOTICE)

@@ -1,5 +1,5 @@
 """
-Generate what ``preload/calls.c`` has of the probe table and of the default histogram layout.
+Generate the probe table and the bounds of the default histogram layout for ``preload/calls.c``.
 
 ``--check`` compares instead of writing, and fails on any difference.
 """
@@ -50,14 +50,14 @@ _COLUMNS = (
 
 
 def wrapped_apis() -> list[Api]:
-    """Return the APIs that the preload library wraps, in the order of their names."""
+    """Return the APIs that the preload library wraps, by name."""
     layers = (wire.LAYER_RUNTIME, wire.LAYER_DRIVER)
     wrapped = (api for api in COUNTED_APIS if api.layer in layers)
     return sorted(wrapped, key=lambda api: api.name.encode())
 
 
 def wide_apis() -> frozenset[str]:
-    """Return the names of those whose wrappers pass on more than six words."""
+    """Return the names of APIs whose wrappers pass more than six words."""
     return _WIDE
 
 

@@ -91,7 +91,7 @@ _UPSTREAM = {"obi": "OBI", "semconv": "semconv"}
 
 
 def read_registry() -> Registry:
-    """Read the YAML, write out what it abbreviates, and check that it refers to what it defines."""
+    """Read the YAML, expand its abbreviations, and check that its references are defined."""
     registry: Registry = yaml.safe_load(REGISTRY.read_text())
     scopes = {
         prefix: name
@@ -121,7 +121,7 @@ def read_registry() -> Registry:
         for item in registry[section].values():
             named = item.get("attributes", ())
             written = [a for n in named for a in registry["groups"].get(n, [n])]
-            # Groups may have some in common.
+            # Groups can have attributes in common.
             item["attributes"] = list(dict.fromkeys(written))
     _check(registry)
     return registry
@@ -147,7 +147,7 @@ def _check(registry: Registry) -> None:
 
 
 def module_text(registry: Registry) -> str:
-    """Return the text of semconv.py, formatted as the rest of the code is."""
+    """Return the formatted text of semconv.py."""
     text = "\n".join(_module_lines(registry)) + "\n"
     command = [sys.executable, "-m", "ruff", "format", "--quiet", f"--stdin-filename={MODULE}", "-"]
     return subprocess.run(command, input=text, text=True, capture_output=True, check=True).stdout

@@ -1,10 +1,10 @@
 """
-Runs ``benchmarks.on_gpu`` where there is a GPU and no registry: ``make on-gpu``.
+Runs ``benchmarks.on_gpu`` on a machine with a GPU and without a registry: ``make on-gpu``.
 
-That needs a checkout, Python 3.11 or newer, a C compiler, and the folder that ``--kit`` makes on a machine
-with a registry (``make on-gpu-kit``): the wheel of this agent, the wheels that it needs, and the compiled programs of
-the benchmarks. Nothing is installed but into an environment in the checkout. Where this agent is installed
-for developers, no kit is needed. Other arguments are passed on.
+It needs a checkout, Python 3.11 or newer, a C compiler, and the folder that ``--kit`` makes on a machine
+with a registry (``make on-gpu-kit``): the wheels of this agent and of its dependencies, and the compiled
+programs of the benchmarks. It installs only into an environment in the checkout. A development
+installation of this agent needs no kit. Other arguments are passed on.
 """
 
 import os
@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "on-gpu-kit"
 ENVIRONMENT = ROOT / ".output" / "on-gpu-venv"
 PROGRAMS = Path(".output", "benchmarks", "programs.bpf.o")
-# What a wheel has and a checkout has not.
+# Files that are in a wheel but not in a checkout.
 BUILT = ("otel_gpu/_bpf/", "otel_gpu/_preload/", "otel_gpu/_lib/")
-# What tests and benchmarks need besides the wheel.
+# Packages that tests and benchmarks need besides the wheel.
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "pyelftools")
 PYTHON = os.environ.get("ON_GPU_PYTHON", "3.12")
 PLATFORMS = (
@@ -61,8 +61,8 @@ def make_kit() -> None:
 
 
 def unpack_kit() -> str:
-    """Return an interpreter that has the wheels and what this one has, and give the checkout what it lacks."""
-    # The agent does not look at PYTHONPATH.
+    """Install the wheels into an environment and copy built files into the checkout; return its Python."""
+    # The agent ignores PYTHONPATH.
     venv.create(ENVIRONMENT, clear=True, with_pip=False, symlinks=True)
     python = str(ENVIRONMENT / "bin" / "python")
     (own,) = ENVIRONMENT.glob("lib/python*/site-packages")
@@ -71,7 +71,7 @@ def unpack_kit() -> str:
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
     options = ["--no-compile", "--upgrade", "--root-user-action", "ignore"]
     subprocess.run([*install, *options, "--target", own, *wheels], check=True)
-    # The checkout's own modules are the ones that run.
+    # So that the checkout's own modules run.
     shutil.rmtree(own / "otel_gpu")
     (wheel_of_ours,) = KIT.glob("otel_gpu-*.whl")
     with zipfile.ZipFile(wheel_of_ours) as wheel:
@@ -79,7 +79,7 @@ def unpack_kit() -> str:
             if name.startswith(BUILT) and not (ROOT / name).exists():
                 wheel.extract(name, ROOT)
     (ROOT / PROGRAMS).parent.mkdir(parents=True, exist_ok=True)
-    # Newer than its source, or it would be compiled.
+    # Newer than its source, so that it is not compiled.
     shutil.copyfile(KIT / PROGRAMS.name, ROOT / PROGRAMS)
     return python
 

@@ -1,4 +1,4 @@
-"""The page about what is supported: read from the tests, the locked versions and the code."""
+"""The page of supported versions, read from the tests, the locked versions and the code."""
 
 import ast
 import re

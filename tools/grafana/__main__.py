@@ -2,7 +2,7 @@
 Writes the dashboards of deploy/grafana/dashboards.
 
     python -m tools.grafana            write them
-    python -m tools.grafana --check    fail where a file is not what would be written
+    python -m tools.grafana --check    fail if a file differs from what would be written
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What otel-gpu says about itself: what it lost, left out and cost."""
+"""The agent's own metrics: losses, sampling and cost."""
 
 from tools.grafana.model import Dashboard, Panel, Query, Row, red_above_zero, table
 from tools.grafana.promql import (

@@ -24,7 +24,7 @@ LAUNCHES = 'gpu_cuda_api=~"cu(da)?(Launch|Graph).*"'
 
 
 def stalled(by: str = "") -> str:
-    """Return the share of threads' time that is neither the GPU's nor work for it."""
+    """Return the share of threads' time that is neither waiting for the GPU nor working for it."""
     if not by:
         return share(total(of(rate(TIME, f'state=~"{STALLED}"'))), total(of(rate(TIME))))
     part, whole = rate(TIME, f'state=~"{STALLED}"'), rate(TIME)

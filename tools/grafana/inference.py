@@ -1,4 +1,4 @@
-"""Inference engines: what their users wait for, and beside it what holds up their CUDA work."""
+"""Inference engines: latencies of their users, beside the causes that delay their CUDA work."""
 
 from tools.grafana.chains import CAUSE, SEVERITY, SPANS
 from tools.grafana.fleet import TIME

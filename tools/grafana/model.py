@@ -1,8 +1,8 @@
 """
 Dashboards as Grafana's classic JSON, which every Grafana since 10 reads.
 
-A dashboard is rows of panels; where a panel lies follows from the widths. Data sources are
-variables, so that nothing in the JSON is of one installation.
+A dashboard is rows of panels; their positions follow from their widths. Data sources are variables, so
+the JSON works in every installation.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
-# What Grafana 11 writes. Newer ones migrate it when they load it.
+# The version that Grafana 11 writes. Newer versions migrate it when they load it.
 SCHEMA_VERSION = 39
 COLUMNS = 24
 TAG = "otel-gpu"
@@ -39,13 +39,13 @@ JAEGER: Json = {"type": "jaeger", "uid": "${jaeger}"}
 @dataclass(frozen=True)
 class Query:
     """
-    One question of a panel.
+    One query of a panel.
 
     Attributes:
-        text: PromQL, TraceQL, or the operation that Jaeger is asked for.
+        text: PromQL, TraceQL, or an operation name for Jaeger.
         legend: Names the series, with ``{{label}}`` for labels.
         source: The data source.
-        exemplars: Whether dots on the graph lead to traces.
+        exemplars: Whether the graph shows exemplars, which link to traces.
         more: Further fields of the target.
     """
 
@@ -62,17 +62,17 @@ class Panel:
     A panel.
 
     Attributes:
-        title: What is shown.
-        about: What it means, and what to do about it; shown at the title.
+        title: Its title.
+        about: The meaning, and what to do about it; shown at the title.
         unit: Grafana's id of the unit.
-        queries: What it asks.
+        queries: Its queries.
         kind: Grafana's id of the visualisation.
-        width: Of 24 columns.
+        width: In columns, of 24.
         height: In rows of 30 pixels.
-        stacked: ``normal``, ``percent``, or not at all.
-        options: Of the visualisation.
+        stacked: ``normal``, ``percent``, or empty.
+        options: Options of the visualisation.
         config: Further field configuration.
-        transformations: What is done to tables.
+        transformations: Transformations of tables.
     """
 
     title: str
@@ -149,7 +149,7 @@ _OPTIONS: Mapping[str, Json] = {
 
 @dataclass(frozen=True)
 class Row:
-    """Panels below a heading; they wrap where 24 columns are full."""
+    """Panels below a heading; they wrap after 24 columns."""
 
     title: str
     panels: Sequence[Panel]
@@ -213,7 +213,7 @@ class Dashboard:
 
 
 def red_above_zero(**more: Any) -> Json:  # noqa: ANN401 -- any field of the configuration
-    """Return a field configuration for what ought to be 0."""
+    """Return a field configuration that shows values above 0 in red."""
     steps = [{"color": "green", "value": None}, {"color": "red", "value": 0.000001}]
     return {"thresholds": {"mode": "absolute", "steps": steps}, **more}
 
@@ -228,7 +228,7 @@ def table(names: Mapping[str, str], hidden: Sequence[str] = ("Time",)) -> Sequen
 
 
 def link(title: str, uid: str, **variables: str) -> Json:
-    """Return a data link to another dashboard, at the time that is shown."""
+    """Return a data link to another dashboard, with the same time range."""
     chosen = "&".join(f"var-{name}={value}" for name, value in variables.items())
     kept = "${cluster:queryparam}&${prometheus:queryparam}&${__url_time_range}"
     return {"title": title, "url": f"/d/{uid}?{chosen}&{kept}"}
@@ -241,7 +241,7 @@ def traces_of(service: str) -> Json:
     asked = {"refId": "A", "datasource": source, "queryType": "traceql", "query": query}
     shown = {"from": "${__from}", "to": "${__to}"}
     pane = {"datasource": source["uid"], "queries": [asked], "range": shown}
-    # All is escaped but the variables, which Grafana puts in.
+    # Everything is escaped except the variables, which Grafana replaces.
     escaped = re.sub(r"%24%7B(.+?)%7D", _unescape, quote(json.dumps({"a": pane})))
     url = f"/explore?schemaVersion=1&panes={escaped}"
     return {"title": "Traces with causal chains", "url": url}

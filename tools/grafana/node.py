@@ -1,4 +1,4 @@
-"""One node: its processes, and what its scheduler did to them."""
+"""One node: its processes, and delays by its scheduler."""
 
 from tools.grafana.fleet import CALLS, TIME, stalled
 from tools.grafana.model import Dashboard, Panel, Query, Row, link, table, traces_of

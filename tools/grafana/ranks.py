@@ -1,4 +1,4 @@
-"""Ranks of jobs: who is missing, who comes last, and what it costs."""
+"""Ranks of jobs: missing ranks, late ranks, and their cost."""
 
 from tools.grafana.model import Dashboard, Panel, Query, Row, red_above_zero, table
 from tools.grafana.promql import (
@@ -21,7 +21,7 @@ COMM = "gpu_nccl_comm"
 CHOSEN = f'{COMM}=~"$comm"'
 CALLED = f'gpu_nccl_sequence{{{CHOSEN}, gpu_nccl_state="called"}}'
 WAITED = rate("gpu_nccl_wait_time_seconds_total", CHOSEN)
-# What a collective takes, by each rank's own clock.
+# Duration of a collective, by each rank's own clock.
 WAIT = f"{WAITED} / ({rate('gpu_nccl_completions_total', CHOSEN)} > 0)"
 RANK = "{{otel_gpu_job_name}}, rank {{gpu_nccl_rank}}"
 JOB = "otel_gpu_job_name"

@@ -1,4 +1,4 @@
-"""Variables of the dashboards: where data comes from, and what of it is shown."""
+"""Variables of the dashboards: data sources, and filters."""
 
 from tools.grafana.model import PROMETHEUS, Json
 
@@ -20,8 +20,8 @@ def choice(name: str, label: str, query: str, *, several: bool = True) -> Json:
     Return a variable whose values are those of a label.
 
     Args:
-        name: Of the variable.
-        label: What Grafana shows.
+        name: Name of the variable.
+        label: Label in Grafana.
         query: ``label_values(…)``.
         several: Whether more than one can be chosen, or all.
     """
@@ -55,5 +55,5 @@ INSTANCE = choice(
     "Instance",
     'label_values(gpu_cuda_thread_time_seconds_total{job=~"$service"}, instance)',
 )
-# Prometheus first: others are asked of it. All dashboards have these, so that links keep them.
+# Prometheus first, because other variables query it. All dashboards have these, so links keep them.
 PLACE = (source("prometheus"), CLUSTER, NODE, NAMESPACE)
