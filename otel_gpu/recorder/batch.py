@@ -1,4 +1,4 @@
-"""A batch: rows that are written at once, so that all of them are in the store, or none."""
+"""Batches: rows that are written in one transaction, all or none."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,12 @@ from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.events import EVENT_TABLES
 from otel_gpu.recorder.tables.tables import NUMBERED
 
-# What a row takes in the file, with its share of what is around it; generous.
+# Bytes of a row in the file, with its share of page overhead; an upper estimate.
 ROW_BYTES = 120
 
 
 class ChunkExtent(NamedTuple):
-    """Which numbers, of what time."""
+    """The first and last ``seq`` of a chunk or batch, and its time range in Unix time."""
 
     first_seq: int
     last_seq: int
@@ -24,7 +24,7 @@ class ChunkExtent(NamedTuple):
     end_unix_ns: int
 
 
-# What a row takes in the file beside its text; generous.
+# Bytes of a referred row in the file beside its text; an upper estimate.
 _REFERRED_BYTES = 160
 
 Kept = dict[str, dict[Any, Row]]
@@ -33,12 +33,12 @@ Kept = dict[str, dict[Any, Row]]
 
 class PendingRows:
     """
-    Holds rows that others refer to by table and key, of which the latest one counts.
+    Rows to write that other rows refer to, by table and key. A later row replaces one of the same key.
 
-    They are not given up as the others are: what refers to them may be written later. But they
-    can be large (a program's stack takes kilobytes), so how much waits is bounded, by bytes.
-    Beyond ``most_bytes`` the oldest rows of the table that takes most are dropped, and counted: they
-    are missed least. ``bytes`` is what all of them will take in the file, about.
+    If a batch is lost they are kept, because later rows can refer to them. They can be large (a
+    program's stack takes kilobytes), so their bytes are limited: above ``most_bytes`` the oldest rows
+    of the largest table are dropped and counted, as they are needed least. ``bytes`` is their
+    estimated size in the file.
     """
 
     def __init__(self, most_bytes: int, lost: Counter[str]) -> None:
@@ -54,7 +54,7 @@ class PendingRows:
                 yield table, key, row
 
     def add(self, table: str, key: Any, row: Row) -> None:  # noqa: ANN401 -- any key
-        """Add a row; one with the same key is replaced."""
+        """Add a row, or replace the one with the same key."""
         self._drop(table, key)
         self._rows.setdefault(table, {})[key] = row
         self._grow(table, _size_of(row))
@@ -64,12 +64,12 @@ class PendingRows:
             self._lost[NAMES_BUSY] += 1
 
     def merge(self, other: "PendingRows") -> None:
-        """Take over the rows of another one."""
+        """Add all rows of another instance."""
         for table, key, row in other:
             self.add(table, key, row)
 
     def part(self, most_bytes: int) -> tuple[Kept, int]:
-        """Return rows that take no more than this, but for the first, and what they take."""
+        """Return the first rows up to ``most_bytes``, but at least one, and their bytes."""
         part: Kept = {}
         part_bytes = 0
         for table, key, row in self:
@@ -81,13 +81,13 @@ class PendingRows:
         return part, part_bytes
 
     def remove(self, part: Kept) -> None:
-        """Let go of rows that were written."""
+        """Remove rows that were written."""
         for table, rows in part.items():
             for key in rows:
                 self._drop(table, key)
 
     def change(self, make: Callable[[str, Row], Row]) -> None:
-        """Put others in the place of all rows: what ``make`` makes of a table and a row."""
+        """Replace each row by the result of ``make`` for its table and itself."""
         for table, rows in self._rows.items():
             self._rows[table] = {key: make(table, row) for key, row in rows.items()}
 
@@ -107,14 +107,13 @@ def _size_of(row: Row) -> int:
 
 class RowBatch:
     """
-    Gathers rows of a chunk.
+    Collects rows of a chunk.
 
     Attributes:
-        rows: Numbered rows by table; ``count``: how many they are.
-        text_bytes: How much long text is in them.
-        pending: Rows that these refer to; what of them fails to be written is written with a
-            later batch. None: there are none.
-        lost: Rows that were lost so far, by reason.
+        rows: Numbered rows by table; ``count`` is their number.
+        text_bytes: Bytes of long text in them.
+        pending: Rows that these refer to. Those that cannot be written go into a later batch.
+        lost: Rows lost so far, by reason.
     """
 
     def __init__(self, chunk: int) -> None:
@@ -123,21 +122,21 @@ class RowBatch:
         self.pending: PendingRows | None = None
         self.lost: dict[str, int] = {}
         self.count = self.text_bytes = 0
-        # Numbers that were given, with their time, but for those of events.
+        # Assigned numbers with their times, except those of events.
         self._reached: list[tuple[int, int]] = []
 
     @property
     def bytes(self) -> int:
-        """What the rows will take in the file, at most."""
+        """Upper estimate of the bytes of the rows in the file."""
         return self.count * ROW_BYTES + self.text_bytes
 
     def add(self, table: str, row: Row, unix_ns: int, text_bytes: int = 0) -> None:
-        """Add a row with a number and a time of its own; ``text_bytes``: of long text in it."""
+        """Add a row with its own number and time; ``text_bytes`` of it are long text."""
         self.add_part(table, row, text_bytes)
         self.reach(row[0], unix_ns)
 
     def add_part(self, table: str, row: Row, text_bytes: int = 0) -> None:
-        """Add a row that has the number and the time of another one, or those of its event."""
+        """Add a row that shares the number and the time of another row or of its event."""
         self.rows[table].append(row)
         self.count += 1
         self.text_bytes += text_bytes
@@ -145,7 +144,7 @@ class RowBatch:
     def add_all(
         self, table: str, rows: Sequence[Row], extent: ChunkExtent, text_bytes: int
     ) -> None:
-        """Add rows that have numbers of their own and are of the same time."""
+        """Add rows with their own numbers, which share one time range."""
         self.rows[table] += rows
         self.count += len(rows)
         self.text_bytes += text_bytes
@@ -153,12 +152,12 @@ class RowBatch:
         self.reach(extent.last_seq, extent.end_unix_ns)
 
     def reach(self, seq: int, unix_ns: int) -> None:
-        """Take in that a number was given, at a time."""
+        """Note that a number was assigned, with its time."""
         self._reached.append((seq, unix_ns))
 
     @cached_property
     def extent(self) -> ChunkExtent:
-        """What the numbers reach over, once all are in; all 0 when none was given."""
+        """The extent of all numbers, cached at the first use; all 0 without numbers."""
         seqs = [seq for seq, _ in self._reached]
         times = [unix_ns for _, unix_ns in self._reached]
         for kind in EVENT_TABLES:
@@ -168,6 +167,6 @@ class RowBatch:
                 times += (min(ends), max(ends))
         if not seqs:
             return ChunkExtent(0, 0, 0, 0)
-        # What ends in three hundred years is from a broken record.
+        # A broken record can have a time that SQLite cannot hold.
         end_unix_ns = min(max(times), MAX_INTEGER)
         return ChunkExtent(min(seqs), max(seqs), min(*times, end_unix_ns), end_unix_ns)

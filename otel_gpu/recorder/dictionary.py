@@ -1,4 +1,4 @@
-"""What the numbers in rows refer to, read when it is asked for: the reader's side of names."""
+"""Lookup of the processes, devices, stacks and series that numbers in rows refer to."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,7 +22,7 @@ from otel_gpu.wire.probe_table import API_BY_NUMBER, LAYER_NAMES, Api, unknown_a
 from otel_gpu.wire.readings import SeriesKey
 
 MAX_KNOWN = 16_384
-# Numbers are given in order: whoever asks for one will ask for those after it.
+# Numbers are assigned in order, so a reader of one usually needs the next ones.
 _AHEAD = {"processes": 64, "series": 256, "waits": 64}
 _MAX_STACK_CHARACTERS = 32 << 20
 
@@ -32,11 +32,10 @@ _PLAIN = (str, bool, int, float)
 
 class Dictionary:
     """
-    Finds what numbers refer to; remembers the latest ones.
+    Finds what numbers refer to, and caches the latest results.
 
-    ``process``, ``device``, ``program_stack`` and ``series`` give None of what the store does not
-    know, ``stack`` gives no functions, and ``wait`` gives ``NO_WAIT``. An API that this version does not know has the name in
-    the store.
+    For unknown numbers, ``process``, ``device``, ``program_stack`` and ``series`` return None, ``stack``
+    an empty tuple, and ``wait`` ``NO_WAIT``. An API unknown to this version has its name in the store.
     """
 
     def __init__(self, pages: Pages) -> None:
@@ -90,7 +89,7 @@ class Dictionary:
         if row is None:
             return None
         document: str = row[-1]
-        # Only a made-up store has so many large ones: it is not for it to say what we hold.
+        # Only a forged store has more large stacks, and must not decide how much memory we use.
         self._stack_characters += len(document)
         if self._stack_characters > _MAX_STACK_CHARACTERS:
             self.stack.cache_clear()
@@ -108,13 +107,13 @@ class Dictionary:
         if row is None or process is None:
             return None
         _, _, _, metric, api, status, device, cuda_device, copy_kind, nested = row
-        image = (process.program_ktime_ns, process.pid)
-        key = SeriesKey(*image, status, device, metric, api, copy_kind, nested)
+        program = (process.program_ktime_ns, process.pid)
+        key = SeriesKey(*program, status, device, metric, api, copy_kind, nested)
         named = self.api(api) if metric == wire.METRIC_CALL_DURATION else None
         return Series(process, key, named, self.device(cuda_device), NOTHING)
 
     def _read_wait(self, number: int) -> Wait:
-        # Its time counts all the same.
+        # A time with an unknown wait still counts.
         row = self._one("waits", number) if number else None
         return NO_WAIT if row is None else read_wait(row[2:])
 
@@ -135,7 +134,7 @@ def _functions(document: str) -> tuple[str, ...]:
 
 
 def _attributes(text: str) -> dict[str, Any]:
-    """Return what resource attributes may be, of what is there."""
+    # Drops values that cannot be resource attributes.
     try:
         found = from_json(text, dict)
     except ValueError:

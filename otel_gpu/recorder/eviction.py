@@ -1,8 +1,8 @@
 """
-Eviction: the oldest chunks make room for the latest rows.
+Eviction of the oldest chunks, to free space for new rows.
 
-A chunk goes whole, from all tables, in one transaction. What nothing refers to any more
-goes with it. Pages that become free are used again, so that a full store keeps its size.
+A chunk is removed from all tables in one transaction, with the rows that only it referred to. Free
+pages are reused, so a full store keeps its size.
 """
 
 import sqlite3
@@ -10,24 +10,24 @@ import time
 from pathlib import Path
 
 from otel_gpu.recorder.limits import StoreLimits
-from otel_gpu.recorder.problems import READER, TOO_SMALL, NoRoomError
+from otel_gpu.recorder.problems import READER, TOO_SMALL, NoSpaceError
 from otel_gpu.recorder.tables.tables import NUMBERED
 
 _NS_PER_S = 1_000_000_000
-# Inner pages and pages that are not full, beside the content.
+# Inner pages and partly filled pages, beside the content.
 _SLACK_BYTES = 128 << 10
 _VACUUMED_PAGES = 512
 _FREE_SHARE = 4
 
-# A process that lives is asked about again, however long it did nothing.
+# A living process can have rows again, however long it had none.
 _ALIVE = (
     "SELECT process FROM processes WHERE end_unix_ns IS NULL "
     "AND capture = (SELECT max(capture) FROM captures)"
 )
-# Who somebody is was told once, and may be asked at any time: the latest stay.
+# An identity is recorded once and can be needed at any time, so the latest are kept.
 _IDENTITIES = 1_024
 _FIRST_IDENTITY = f"SELECT seq FROM identities ORDER BY seq DESC LIMIT 1 OFFSET {_IDENTITIES - 1}"
-_STOOD_AT = "SELECT wait FROM thread_time_totals WHERE chunk < :oldest"
+_TOTAL_WAITS = "SELECT wait FROM thread_time_totals WHERE chunk < :oldest"
 _HELD_ON = "SELECT cuda_device FROM memory_totals WHERE chunk < :oldest AND cuda_device IS NOT NULL"
 _RANKS_ON = (
     "SELECT cuda_device FROM communicator_totals WHERE chunk < :oldest AND cuda_device IS NOT NULL"
@@ -46,8 +46,7 @@ _FORGET = (
     "DELETE FROM buckets WHERE capture NOT IN (SELECT capture FROM captures)",
     "DELETE FROM identities WHERE seq <= :last_seq AND seq < (SELECT max(seq) FROM captures)",
     f"DELETE FROM identities WHERE seq <= :last_seq AND seq < ({_FIRST_IDENTITY})",
-    # A reader of a chunk needs what everything stood at when it began: the latest that is
-    # older.
+    # A reader of a chunk needs the totals at its start: the latest ones before it.
     *(
         f"DELETE FROM {table} AS t WHERE chunk < :oldest AND ({key} NOT IN (SELECT {key} FROM {owner}) "
         f"OR EXISTS (SELECT 1 FROM {table} AS later WHERE later.{key} = t.{key} "
@@ -62,12 +61,12 @@ _FORGET = (
     ),
     f"DELETE FROM devices WHERE last_chunk < :oldest AND cuda_device NOT IN ({_HELD_ON} UNION {_RANKS_ON})",
     f"DELETE FROM stacks WHERE last_chunk < :oldest AND stack NOT IN ({_HELD_AT})",
-    f"DELETE FROM waits WHERE last_chunk < :oldest AND wait NOT IN ({_STOOD_AT})",
+    f"DELETE FROM waits WHERE last_chunk < :oldest AND wait NOT IN ({_TOTAL_WAITS})",
 )
 
 
 class Eviction:
-    """Sees to it that the store of a writer's connection does not outgrow its limits."""
+    """Keeps the store of a writer's connection within its limits."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, limits: StoreLimits) -> None:
         self._connection = connection
@@ -75,24 +74,24 @@ class Eviction:
         self._limits = limits
         self._page_bytes = self._ask("page_size")
         most_pages = limits.file_bytes // self._page_bytes
-        # The engine's own limit, should all else fail.
+        # SQLite's own limit, as a last resort.
         connection.execute(f"PRAGMA max_page_count = {most_pages}")
 
     def used_bytes(self) -> int:
-        """Return what the content takes in the file."""
+        """Return the bytes of used pages in the file."""
         return (self._ask("page_count") - self._ask("freelist_count")) * self._page_bytes
 
-    def make(self, need_bytes: int, chunk: int) -> None:
+    def free(self, need_bytes: int, chunk: int) -> None:
         """
-        Remove what is too old, and what is in the way of so many bytes for a chunk, which stays.
+        Remove chunks that are too old, and further ones until ``need_bytes`` fit, but not ``chunk``.
 
-        Each chunk goes in a transaction of its own: all that it took passes through the log.
+        Each chunk is removed in its own transaction, because all its bytes pass through the log.
 
         Raises:
-            NoRoomError: There is nothing left to remove, or a reader keeps the log.
+            NoSpaceError: No chunk is left to remove, or a reader keeps the log from being emptied.
         """
         if self._log_is_full():
-            raise NoRoomError(READER)
+            raise NoSpaceError(READER)
         oldest_unix_ns = time.time_ns() - round(self._limits.max_age_s * _NS_PER_S)
         most_bytes = self._limits.file_bytes - need_bytes - _SLACK_BYTES
         oldest = (
@@ -107,12 +106,12 @@ class Eviction:
             self._remove(number, first_seq, last_seq)
             self._connection.execute("COMMIT")
         if self.used_bytes() > most_bytes:
-            raise NoRoomError(TOO_SMALL)
+            raise NoSpaceError(TOO_SMALL)
 
     def _log_is_full(self) -> bool:
         if self._log_bytes() <= self._limits.log_bytes:
             return False
-        # Without waiting for the reader.
+        # Do not wait for the reader.
         timeout_ms = self._ask("busy_timeout")
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
@@ -121,12 +120,12 @@ class Eviction:
             self._connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
         return self._log_bytes() > self._limits.log_bytes
 
-    def give_back(self) -> None:
-        """Let the file shrink a little, where much of it is free. Outside transactions."""
+    def shrink(self) -> None:
+        """Shrink the file by up to 512 pages if over a quarter is free. Call outside transactions."""
         free, pages = self._ask("freelist_count"), self._ask("page_count")
         most = min(_VACUUMED_PAGES, self._limits.emptied_bytes // self._page_bytes)
         if free > most and free > pages // _FREE_SHARE:
-            # It gives a row without columns for each page, of which execute() takes the first.
+            # It returns a row without columns per page; execute() would only fetch the first.
             self._connection.executescript(f"PRAGMA incremental_vacuum({most})")
 
     def _remove(self, chunk: int, first_seq: int, last_seq: int) -> None:

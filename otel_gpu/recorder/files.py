@@ -1,9 +1,9 @@
 """
-Files of stores: where they are, who may open them, and what is done about damage.
+Opening the files of stores, with checks of their owner, their schema and damage.
 
-A store that is damaged, or that an older otel-gpu wrote, is set aside: it gets a name of its
-own, ``NAME.corrupt-UNIXTIME`` or ``NAME.version-N-UNIXTIME``, and a new one is begun. Of each
-kind the latest is kept.
+A store that is damaged, or of an older version, is set aside: it is renamed to
+``NAME.corrupt-UNIXTIME`` or ``NAME.version-N-UNIXTIME``, and a new one is begun. Of each kind only the
+latest is kept.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _BUSY_TIMEOUT_S = 1.0
 _CACHE_KIB = 8192
 _MAX_CHECKED_BYTES = 64 << 20
 _MAX_READ_BYTES = 4 * MAX_JSON
-# No writer gets near it, and what follows it still fits SQLite.
+# No writer reaches it, and numbers after it still fit SQLite.
 _LARGEST_NUMBER = 1 << 62
 _OUR_FILES = ("", "-wal", "-shm")
 
@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _UnusableError(Exception):
-    """A store is damaged, or of an older version: why, what to do, and the mark to set it aside with."""
+    # A store is damaged, or of an older version. ``mark`` becomes part of its new name.
 
     def __init__(self, why: str, hint: str = _DAMAGED, mark: str = "corrupt") -> None:
         super().__init__(why)
@@ -58,14 +58,13 @@ def open_writing(
     path: Path, limits: StoreLimits, *, durable: bool
 ) -> tuple[sqlite3.Connection, Lock, Path]:
     """
-    Open a store, or begin one: the connection, the lock, and where the file is.
+    Open a store for writing, or create it. Returns the connection, the lock and the resolved path.
 
-    One that cannot be gone on with is set aside, with a warning. ``durable``: each batch is to
-    outlive a power cut.
+    An unusable store is set aside, with a warning. ``durable``: each batch survives a power cut.
 
     Raises:
-        StoreError: It is no store, of a later version or another owner, another process
-            writes it, or the place cannot be written.
+        StoreError: The file is not a store, or is of a later version or another owner; another
+            process writes it; or it cannot be written.
     """
     _make_folder(path)
     path = path.parent.resolve() / path.name
@@ -96,10 +95,10 @@ def open_writing(
 
 def open_reading(path: Path) -> sqlite3.Connection:
     """
-    Open a store so that nothing can be written to it.
+    Open a store read-only.
 
     Raises:
-        StoreError: There is none, it may not be read, or it is of another version.
+        StoreError: It does not exist, cannot be read, or is of another version.
     """
     with explained(path, "cannot be read", _OWNER):
         if not path.exists():
@@ -118,7 +117,7 @@ def open_reading(path: Path) -> sqlite3.Connection:
                 text = f"{path}: is not a store, or a damaged copy of one"
                 raise StoreError(text, hint="name another file") from error
             if _has_log(path) and not os.access(path.parent, os.W_OK):
-                # SQLite makes a file beside it to read that.
+                # SQLite creates a file beside the log to read it.
                 text = f"{path}: cannot be read: {problem_of(error).text}"
                 raise StoreError(text, hint=_COPY) from error
             raise
@@ -131,7 +130,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _check_files(path: Path) -> None:
-    # SQLite would take a log that somebody else put there for that of the store.
+    # SQLite would use a log that another user put there.
     for suffix in _OUR_FILES:
         file = path.with_name(path.name + suffix)
         with explained(file, "cannot be opened", _OWNER):
@@ -142,7 +141,7 @@ def _check_files(path: Path) -> None:
 
 
 def _is_foreign(path: Path, *, was_ours: bool) -> bool:
-    """Say whether a file is somebody else's; ``was_ours``: one of ours had this name."""
+    # Whether a file is not a store. ``was_ours``: a store had this name, so this is damage.
     with explained(path, "cannot be opened"):
         if not path.exists() or path.stat().st_size == 0:
             return False
@@ -186,7 +185,7 @@ def _begin(path: Path, limits: StoreLimits, *, durable: bool) -> sqlite3.Connect
             _configure(connection, limits, path, durable=durable)
             schema.create(connection, facts)
     except BaseException:
-        # Nothing is in it, and its name would be in the way.
+        # It is empty, and would block the next attempt.
         for suffix in _OUR_FILES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         raise
@@ -195,7 +194,7 @@ def _begin(path: Path, limits: StoreLimits, *, durable: bool) -> sqlite3.Connect
 
 @contextlib.contextmanager
 def _kept_open(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    """Connect; the connection is closed only when something goes wrong."""
+    # Closes the connection only on errors.
     connection = _connect(path, mode)
     try:
         yield connection
@@ -207,14 +206,14 @@ def _kept_open(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?mode={mode}"
     if mode == "ro" and not _has_log(path) and not os.access(path.parent, os.W_OK):
-        # Nothing but the file is there, and nobody may put a log beside it.
+        # Without a log, and without the right to create one.
         address += "&immutable=1"
     return sqlite3.connect(
         address,
         uri=True,
         timeout=_BUSY_TIMEOUT_S,
         isolation_level=None,
-        # A writer is made by one thread and used by another, never by both at once.
+        # One thread creates the writer, another one uses it, never both at once.
         check_same_thread=False,
     )
 
@@ -233,19 +232,18 @@ def _configure(
     if mode != "wal":
         text = f"{path}: this file system cannot be shared between programs"
         raise StoreError(text, hint="name a file on a local disk, with --store")
-    # NORMAL is for commits that outlive a crash of the program, FULL for those that
-    # outlive a crash of the machine.
+    # With NORMAL, commits survive a crash of the program; with FULL, one of the machine.
     execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     execute(f"PRAGMA wal_autocheckpoint = {limits.emptied_bytes // _PAGE_BYTES}")
     execute(f"PRAGMA journal_size_limit = {limits.emptied_bytes}")
     execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    # Some builds overwrite with zeros what is removed, which costs as much as writing it.
+    # Some builds overwrite removed content with zeros, which costs as much as writing it.
     execute("PRAGMA secure_delete = OFF")
     execute("PRAGMA cell_size_check = ON")
 
 
 def _check_place(connection: sqlite3.Connection, path: Path) -> None:
-    # SQLite follows a link that somebody puts there after the checks, and says where it led.
+    # SQLite follows a link created after the checks, and reports its target.
     connection.text_factory = bytes
     ((_, _, opened),) = connection.execute("PRAGMA database_list")
     connection.text_factory = str
@@ -268,12 +266,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_content(connection: sqlite3.Connection, path: Path, lock: Lock) -> None:
-    """
-    Look for damage.
-
-    A writer that ended in good order left none, and a file that is large would take
-    longer than anybody wants to wait.
-    """
+    # The full check is skipped if the last writer ended in order, and for large files, where it takes
+    # too long.
     if lock.last.found_damage:
         raise _UnusableError("is damaged, as its last writer found")
     for table in ("chunks", "batches", "meta", "losses", "captures", "processes"):
@@ -296,7 +290,7 @@ def _set_aside(path: Path, mark: str) -> Path:
         for older in list(_others_aside(path, mark)):
             older.unlink(missing_ok=True)
         path.with_name(path.name + "-shm").unlink(missing_ok=True)
-        # The log goes first: left alone, it would be taken for that of the next file.
+        # The log is renamed first: left behind, SQLite would use it for the next file.
         for suffix in reversed(_OUR_FILES[:2]):
             source = path.with_name(path.name + suffix)
             if source.exists():

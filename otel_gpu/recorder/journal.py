@@ -1,8 +1,8 @@
 """
-The journal: batches into the database, each in one transaction.
+The journal writes batches into the database, each in one transaction.
 
-Whatever the disk does, it raises nothing: what cannot be written is counted by reason,
-said once, and tried again with the next batch, since a disk that is full may be emptied.
+It raises no error of the disk. Rows that cannot be written are counted by reason, and the problem is
+logged once. The next batch is tried again, because a full disk can get free space.
 """
 
 import logging
@@ -22,8 +22,8 @@ from otel_gpu.recorder.eviction import Eviction
 from otel_gpu.recorder.limits import StoreLimits
 from otel_gpu.recorder.lock import Lock
 from otel_gpu.recorder.losses import FAILED
-from otel_gpu.recorder.problems import DAMAGED, FAILURES, NoRoomError, Problem, problem_of
-from otel_gpu.recorder.rows.events import mend
+from otel_gpu.recorder.problems import DAMAGED, FAILURES, NoSpaceError, Problem, problem_of
+from otel_gpu.recorder.rows.events import make_storable
 from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.tables.schema import TABLE_BY_NAME
 
@@ -42,10 +42,10 @@ _logger = logging.getLogger(__name__)
 
 class Journal:
     """
-    Writes batches in the caller's thread: a replay loses nothing, however slow the disk is.
+    Writes batches in the caller's thread, so a replay loses nothing on a slow disk.
 
-    The connection is used by one thread at a time; the lock is let go of at the end. ``lost``: rows
-    that could not be written, by reason.
+    One thread at a time uses the connection. The lock is released at the end. ``lost`` counts rows that
+    could not be written, by reason.
     """
 
     def __init__(
@@ -63,75 +63,75 @@ class Journal:
         self._path = path
         self._limits = limits
         self._writer, self._batch = first["writers"], first["batches"]
-        self._room = Eviction(connection, path, limits)
+        self._eviction = Eviction(connection, path, limits)
         self.lost: Counter[str] = Counter()
         self._pending = PendingRows(limits.pending_bytes, self.lost)
         self._before: Counter[str] = Counter(
             dict(connection.execute("SELECT reason, rows FROM losses"))
         )
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def is_ready(self) -> bool:
-        """Say whether a batch would be written at once."""
+        """Return whether a batch would be written at once."""
         return True
 
     def put(self, batch: RowBatch) -> None:
-        """Write a batch, or count why it could not be written."""
+        """Write a batch, or count its rows as lost."""
         try:
             if batch.pending is not None:
                 self._pending.merge(batch.pending)
             try:
                 self._try(batch)
             except (OverflowError, UnicodeEncodeError):
-                # A number or a name that SQLite cannot hold: from a broken record.
+                # A broken record has a number or a name that SQLite cannot hold.
                 self._roll_back()
                 for name, rows in batch.rows.items():
-                    batch.rows[name] = [_mend(name, row) for row in rows]
-                self._pending.change(_mend)
+                    batch.rows[name] = [_storable(name, row) for row in rows]
+                self._pending.change(_storable)
                 self._try(batch)
-        except (NoRoomError, *FAILURES) as error:
+        except (NoSpaceError, *FAILURES) as error:
             self._roll_back()
             self._lose(batch, problem_of(error))
-        except Exception as error:  # noqa: BLE001 -- the thread of the delivery must outlive it
+        except Exception as error:  # noqa: BLE001 -- the writing thread must survive it
             self._faults.add("store.journal", error)
             self._roll_back()
             self.lost[FAILED] += batch.count
         else:
-            self._said.clear()
+            self._logged.clear()
 
     def close(self, timeout_s: float) -> bool:  # noqa: ARG002 -- nothing waits here
-        """Say that the writer ended in good order, and let go of the file; False: rows were lost."""
+        """Record that the writer ended in order, and close the file. Return False if rows were lost."""
         ended = (
             "UPDATE writers SET ended_unix_ns = ?, last_chunk = (SELECT "
             "coalesce(max(chunk), last_chunk) FROM chunks) WHERE writer = ?"
         )
-        for let_go in (
+        for step in (
             partial(self._connection.execute, ended, (time.time_ns(), self._writer)),
             self._connection.close,
         ):
             try:
-                let_go()
+                step()
             except FAILURES as error:
-                self._say(problem_of(error))
+                self._log(problem_of(error))
         self._lock.close()
         return not self.lost.total()
 
     def _try(self, batch: RowBatch) -> None:
         most_bytes = 2 * self._limits.batch_bytes
-        # What piled up goes in pieces: each passes through the log.
+        # Accumulated rows are written in several transactions, because each passes through the log.
         while self._pending.bytes > most_bytes:
-            piece = RowBatch(batch.chunk)
-            piece.lost = batch.lost
-            self._transact(piece, most_bytes)
+            part = RowBatch(batch.chunk)
+            part.lost = batch.lost
+            self._transact(part, most_bytes)
         self._transact(batch, most_bytes)
-        self._room.give_back()
+        self._eviction.shrink()
 
     def _transact(self, batch: RowBatch, most_bytes: int) -> None:
         part, part_bytes = self._pending.part(most_bytes)
-        self._room.make(batch.bytes + part_bytes, batch.chunk)
-        # Whoever catches what goes wrong rolls back.
+        self._eviction.free(batch.bytes + part_bytes, batch.chunk)
+        # ``put`` rolls back after errors.
         self._connection.execute("BEGIN IMMEDIATE")
-        before_bytes = self._room.used_bytes()
+        before_bytes = self._eviction.used_bytes()
         lost = (self._before + Counter(batch.lost) + self.lost).items()
         losses = [(reason, min(count, MAX_INTEGER)) for reason, count in lost]
         replaced = {name: kept.values() for name, kept in part.items()} | {"losses": losses}
@@ -139,7 +139,7 @@ class Journal:
             for name, rows in tables.items():
                 self._connection.executemany(statements[name], rows)
         if batch.extent.first_seq:
-            self._keep_books(batch, self._room.used_bytes() - before_bytes)
+            self._keep_books(batch, self._eviction.used_bytes() - before_bytes)
         self._connection.execute("COMMIT")
         self._pending.remove(part)
 
@@ -160,20 +160,20 @@ class Journal:
     def _lose(self, batch: RowBatch, problem: Problem) -> None:
         self.lost[problem.reason] += batch.count
         if problem.reason == DAMAGED:
-            # It will not be looked through when it is large, so the next writer has to know.
-            self._lock.condemn()
-        self._say(problem)
+            # The next writer does not check a large file, so note the damage for it.
+            self._lock.mark_damaged()
+        self._log(problem)
 
-    def _say(self, problem: Problem) -> None:
-        if problem.reason not in self._said:
-            self._said.add(problem.reason)
+    def _log(self, problem: Problem) -> None:
+        if problem.reason not in self._logged:
+            self._logged.add(problem.reason)
             hint = problem.hint and f" ({problem.hint})"
-            said = "%s: cannot be written: %s; the capture goes on without it%s"
-            _logger.warning(said, self._path, problem.text, hint)
+            message = "%s: cannot be written: %s; the capture goes on without it%s"
+            _logger.warning(message, self._path, problem.text, hint)
 
 
 class Background(Journal):
-    """Writes in a thread of its own; one batch is written while the next is gathered."""
+    """Writes in its own thread: one batch is written while the next is collected."""
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 -- those of Journal
         super().__init__(*arguments)
@@ -182,15 +182,15 @@ class Background(Journal):
         self._thread.start()
 
     def is_ready(self) -> bool:
-        """Say whether the batch before is written."""
+        """Return whether the previous batch is written."""
         return not self._batches.unfinished_tasks
 
     def put(self, batch: RowBatch) -> None:
-        """Take a batch; the thread writes it."""
+        """Queue a batch for the thread."""
         self._batches.put(batch)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits within the time; False when not all was written."""
+        """Write queued batches within the time. Return False if rows were not written."""
         self._batches.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and not self.lost.total()
@@ -202,5 +202,5 @@ class Background(Journal):
         super().close(0)
 
 
-def _mend(table: str, row: Row) -> Row:
-    return mend(TABLE_BY_NAME[table].stored, row)
+def _storable(table: str, row: Row) -> Row:
+    return make_storable(TABLE_BY_NAME[table].stored, row)

@@ -1,4 +1,4 @@
-"""How much a store may hold, and how it is written."""
+"""Limits of a store's size, and of its batches and chunks."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,14 @@ class StoreLimits:
     The limits of a store.
 
     Attributes:
-        max_bytes: Of the file and its log together.
-        max_age_s: Chunks that were written longer ago are removed.
-        batch_rows: Rows that are written at once.
-        batch_interval_s: After how long fewer rows are written, while live.
-        waiting_rows: Most rows in memory while the disk is busy; more are lost, and
-            counted.
-        waiting_bytes: Likewise, of what they will take in the file.
+        max_bytes: Maximum size of the file and its log together.
+        max_age_s: Chunks written longer ago are removed.
+        batch_rows: Rows after which a batch is written.
+        batch_interval_s: Live, a batch with fewer rows is written after this time.
+        waiting_rows: Maximum rows in memory while the disk is busy; more are lost, and counted.
+        waiting_bytes: Maximum estimated bytes of these rows in the file.
         chunk_span_ns: Time that a chunk covers.
-        chunk_rows: Rows that end a chunk sooner.
+        chunk_rows: Rows after which a chunk ends earlier.
     """
 
     max_bytes: int = 1 << 30
@@ -36,30 +35,30 @@ class StoreLimits:
 
     @property
     def log_bytes(self) -> int:
-        """What the log may take, when a reader keeps it from being emptied."""
+        """Maximum size of the log, when a reader keeps it from being emptied."""
         return self.max_bytes // _LOG_SHARE
 
     @property
     def emptied_bytes(self) -> int:
-        """At what size the log is emptied into the file."""
+        """Size at which the log is emptied into the file."""
         return min(_MAX_EMPTIED_BYTES, self.log_bytes // 4)
 
     @property
     def file_bytes(self) -> int:
-        """What the file may take, so that there is room for the log."""
+        """Maximum size of the file, which leaves space for the log."""
         return self.max_bytes - self.log_bytes
 
     @property
     def chunk_bytes(self) -> int:
-        """Content that ends a chunk sooner: to remove it, it goes through the log."""
+        """Bytes after which a chunk ends earlier, because its removal passes through the log."""
         return self.log_bytes // 2
 
     @property
     def pending_bytes(self) -> int:
-        """Rows that others refer to and that wait for the disk to have room."""
+        """Maximum bytes of referred rows that wait to be written."""
         return min(_MAX_PENDING_BYTES, self.file_bytes // 4)
 
     @property
     def batch_bytes(self) -> int:
-        """Content that ends a batch sooner."""
+        """Bytes after which a batch is written earlier."""
         return min(_MIB, self.emptied_bytes // 2)

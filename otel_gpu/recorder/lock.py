@@ -1,13 +1,12 @@
 """
-The lock of a store: one writer at a time, and how far the last one got.
+The lock of a store, which allows one writer, and records how far the last one got.
 
-The lock is a file beside the store, ``NAME.lock``, with three numbers: the process that
-writes, its number as a writer, and a number that none of its rows has reached. The last
-one is raised by a few at a time, and what is written to a file outlives a process that is
-killed: so the next one can tell how many rows were lost with it, at most.
+The lock is a file beside the store, ``NAME.lock``, with three numbers: the pid of the writer, its
+writer number, and a ``seq`` above those of all its rows. That ``seq`` is raised in steps of 64. The
+file survives a killed writer, so the next one knows the maximum number of rows lost with it.
 
-SQLite's own file must not be opened by other means: closing it would drop the locks that
-SQLite has on it in this process.
+The store's own file must not be opened outside SQLite: closing it would drop the locks of SQLite in
+this process.
 """
 
 import contextlib
@@ -25,43 +24,43 @@ UNENDED = (
     "SELECT (SELECT coalesce(max(last_seq), 0) FROM chunks) FROM writers "
     "WHERE writer = (SELECT max(writer) FROM writers) AND writer = ? AND ended_unix_ns IS NULL"
 )
-"""The last row that was written, if this writer is the last one and did not say that it ended."""
+"""The last row that was written, if this writer is the last one and did not record its end."""
 _NUMBERS = struct.Struct("=QQQ")
 _STEP = 64
-_CONDEMNED = (1 << 64) - 1
+_DAMAGED = (1 << 64) - 1
 _MOST_LOST = 1 << 32
 _LARGEST = (1 << 63) - 1
 
 
 class LastWriter(NamedTuple):
-    """What the lock says of who wrote last; all 0 when nobody did."""
+    """The last writer, from the lock file; all 0: there was none."""
 
     pid: int
     writer: int
     unreached_seq: int
 
     def lost_rows(self, last_seq: int) -> int:
-        """Return how many rows it lost at most, when this was the last one it wrote."""
+        """Return the maximum number of rows that it lost, given the last row that it wrote."""
         lost = self.unreached_seq - 1 - last_seq
-        # More are in no writer's memory: what says so is not what we wrote.
+        # No writer holds more in memory, so a larger number is not ours.
         return lost if 0 < lost < _MOST_LOST else 0
 
     @property
     def found_damage(self) -> bool:
         """Whether it found the store damaged."""
-        return self.writer == _CONDEMNED
+        return self.writer == _DAMAGED
 
 
-_NOBODY = LastWriter(0, 0, 0)
+_NO_WRITER = LastWriter(0, 0, 0)
 
 
 class Lock:
     """
-    The lock of a store, held until it is closed, or its process ends.
+    The lock of a store, held until it is closed or the process ends.
 
     Raises:
-        StoreError: Another process writes the store, or the lock cannot be made or is another
-            user's.
+        StoreError: Another process writes the store, or the lock cannot be created or belongs to
+            another user.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,43 +81,43 @@ class Lock:
         self._unreached_seq = 0
 
     def forget_last(self) -> None:
-        """Drop what is known of the last writer: it wrote a store that is not in use any more."""
-        self.last = _NOBODY
+        """Forget the last writer, because its store was set aside."""
+        self.last = _NO_WRITER
 
     def sign(self, writer: int, next_seq: int) -> None:
-        """Say who holds the lock."""
+        """Write the number of the new writer, and its first ``seq``."""
         self._writer = writer
         self._write(next_seq)
 
     def reach(self, next_seq: int) -> int:
-        """Say how far the writer got: no row has this number yet; return up to where that is said."""
+        """Record that ``next_seq`` is still unused; return the ``seq`` that must be recorded next."""
         if next_seq > self._unreached_seq:
             self._write(next_seq + _STEP)
         return self._unreached_seq
 
-    def condemn(self) -> None:
-        """Say that the store is damaged."""
-        self._writer = _CONDEMNED
+    def mark_damaged(self) -> None:
+        """Record that the store is damaged, for the next writer."""
+        self._writer = _DAMAGED
         self._write(self._unreached_seq)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         os.close(self._fd)
 
     def _write(self, unreached_seq: int) -> None:
         self._unreached_seq = unreached_seq
-        # On a full disk nobody will know how much was lost; that is all.
+        # On a full disk only the number of lost rows stays unknown.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, _NUMBERS.pack(os.getpid(), self._writer, unreached_seq), 0)
 
 
 def lock_path(path: Path) -> Path:
-    """Return where the lock of a store is."""
+    """Return the path of the lock file of a store."""
     return path.with_name(f"{path.name}.lock")
 
 
 def read_lock(path: Path) -> LastWriter | None:
-    """Return who wrote last, if nobody writes now and it is known; else None."""
+    """Return the last writer. None: a process writes now, or it is unknown."""
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(lock_path(path), flags)
@@ -138,8 +137,8 @@ def read_lock(path: Path) -> LastWriter | None:
 def _read(fd: int) -> LastWriter:
     data = os.pread(fd, _NUMBERS.size, 0)
     if len(data) < _NUMBERS.size:
-        return _NOBODY
+        return _NO_WRITER
     last = LastWriter(*_NUMBERS.unpack(data))
-    # What SQLite cannot hold is no number of ours.
+    # Numbers that SQLite cannot hold are not ours.
     is_ours = max(last.pid, last.unreached_seq) <= _LARGEST
-    return last if is_ours and (last.writer <= _LARGEST or last.found_damage) else _NOBODY
+    return last if is_ours and (last.writer <= _LARGEST or last.found_damage) else _NO_WRITER

@@ -1,9 +1,9 @@
 """
-Numbers for what rows refer to: processes, devices, stacks, series.
+Numbers of processes, devices, stacks and series, to which rows refer.
 
-Each has a row of its own, which says the latest chunk that refers to it. That is brought
-up to date when a chunk refers to it for the first time, and costs nothing after that;
-and it is all that eviction needs to know which of them nobody refers to any more.
+Each has its own row with the latest chunk that refers to it. The row is updated when a chunk first
+refers to it; further references in the chunk cost nothing. Eviction removes the rows whose latest
+chunk is gone.
 """
 
 import math
@@ -37,19 +37,18 @@ from otel_gpu.state.time_accounting import MAX_TIMES
 from otel_gpu.wire.probe_table import API_BY_NUMBER, Api
 
 MAX_NAMES = 16_384
-"""Devices, stacks and unknown APIs that are remembered, of each: as many stacks as ``enrich`` does.
-What is forgotten gets another number next time, and with that a row of its own again. Of waits
-there are as many as entries of time accounts."""
+"""Devices, stacks and unknown APIs to remember, of each kind; ``enrich`` remembers as many stacks. A
+forgotten one later gets another number and another row. Waits have the limit of time accounts."""
 
 MAX_PENDING_BYTES = 16 << 20
-"""Rows that wait to be written, while a disk is busy."""
+"""Bytes of rows that wait to be written while a disk is busy."""
 
 _KEY_LENGTHS = {table.name: len(table.key) for table in TABLE_BY_NAME.values()}
 
 
 class _Numbers(dict[Any, int | None]):
-    # The numbers of what the current chunk refers to. Nearly all rows ask for some: what is here
-    # is found without a call of Python's. ``refer`` gives the number of anything else.
+    # Numbers that the current chunk refers to. Nearly all rows need some, so a hit runs no Python code.
+    # ``refer`` returns the number of anything else.
 
     def __init__(self, refer: Callable[[Any], int | None], most: int = 0) -> None:
         self._refer = refer
@@ -67,16 +66,16 @@ class _Numbers(dict[Any, int | None]):
 
 class StoredNames:
     """
-    Gives numbers, and gathers the rows that explain them.
+    Assigns numbers, and collects the rows that describe them.
 
     Attributes:
-        process: Gives the number of a process image.
-        device: Gives the number of a device; None of None.
-        stack: Gives the number of a kernel stack, as a tuple of functions; None: it has none.
-        kernel: Gives the number of the name of a kernel that was launched.
-        wait: Gives the number of a wait; 0 of ``NO_WAIT``.
-        known_apis: Numbers of APIs whose names the store knows.
-        pending: The rows that are to be written.
+        process: Returns the number of a program.
+        device: Returns the number of a device; None for None.
+        stack: Returns the number of a kernel stack, a tuple of functions; None for an empty one.
+        kernel: Returns the number of the name of a launched kernel.
+        wait: Returns the number of a wait; 0 for ``NO_WAIT``.
+        known_apis: Numbers of APIs whose names are in the store.
+        pending: Rows to write.
     """
 
     def __init__(self, first: Mapping[str, int], lost: Counter[str]) -> None:
@@ -86,7 +85,7 @@ class StoredNames:
         self._lost = lost
         self.pending = PendingRows(MAX_PENDING_BYTES, lost)
         self.processes = self._no_processes()
-        # The numbers of devices, stacks and waits; what no chunk referred to for longest comes first.
+        # Numbers of devices, stacks and waits.
         self._known: dict[str, Recent[Hashable, int]] = {
             "devices": Recent(MAX_NAMES),
             "stacks": Recent(MAX_NAMES),
@@ -103,16 +102,16 @@ class StoredNames:
         self.known_apis = set(API_BY_NUMBER)
 
     def take(self) -> PendingRows:
-        """Return the rows that are to be written, once."""
+        """Return the rows to write, and start with none."""
         pending, self.pending = self.pending, PendingRows(MAX_PENDING_BYTES, self._lost)
         return pending
 
     def keep(self, table: str, *row: Any) -> None:  # noqa: ANN401 -- whatever a column holds
-        """Add a row that is to be written; a later one with the same key takes its place."""
+        """Add a row to write; a later one with the same key replaces it."""
         self.pending.add(table, row[: _KEY_LENGTHS[table]], row)
 
     def begin_chunk(self, chunk: int) -> None:
-        """Take in that rows belong to another chunk from now on."""
+        """Start a chunk: later rows belong to it."""
         self.chunk = chunk
         for numbers in self._of_chunk:
             numbers.clear()
@@ -120,7 +119,7 @@ class StoredNames:
             self.keep("captures", self._capture, self.chunk, *self._capture_row)
 
     def begin_capture(self, seq: int, activity: CaptureActivity) -> None:
-        """Take in that a capture began: nothing in it is what had its name before."""
+        """Start a capture: its pids mean other processes than before."""
         self._capture = self._number("captures")
         self.processes = self._no_processes()
         info = activity.info
@@ -137,47 +136,47 @@ class StoredNames:
                 self.keep("buckets", self._capture, quantity, bucket, known)
 
     def add_probes(self, seq: int, unix_ns: int, info: str) -> None:
-        """Take in which symbols carry probes."""
+        """Add the row of the symbols that have probes."""
         self.keep("probes", self._number("probes"), self._capture, seq, unix_ns, info)
 
     def add_identity(self, seq: int, unix_ns: int, who: Who) -> None:
-        """Take in who somebody is."""
+        """Add the row of the names of a process or thread."""
         pid, tid, *names = who
         self.keep("identities", seq, unix_ns, pid, tid, *map(clean, names))
 
-    def follow(self, image: Program) -> StoredProcess:
-        """Return what is kept of a process image, which has a row from now on."""
-        process = self.processes.find(image)
-        if process.chunk != self.chunk or process.named is not image:
-            process.chunk, process.named = self.chunk, image
+    def follow(self, program: Program) -> StoredProcess:
+        """Return the state of a program; add or update its row if this chunk has none."""
+        process = self.processes.find(program)
+        if process.chunk != self.chunk or process.named is not program:
+            process.chunk, process.named = self.chunk, program
             self._keep_process(process)
         return process
 
-    def end_process(self, image: Program, end: End) -> int:
-        """Take in that a process image ended; return its number."""
-        process = self.follow(image)
+    def end_process(self, program: Program, end: End) -> int:
+        """Record the end of a program; return its number."""
+        process = self.follow(program)
         process.end = end
         self._keep_process(process)
-        self.processes.end((image.pid, image.program_ktime_ns))
+        self.processes.end((program.pid, program.program_ktime_ns))
         return process.number
 
     def program_stack(self, stack: CallStack | None) -> int | None:
-        """Return the number of a program's stack; None: there is none."""
+        """Return the number of a program's stack; None for None."""
         if stack is None:
             return None
-        # Equal stacks have equal ids, and frames are many.
+        # Compare ids, which are equal for equal stacks, not the many frames.
         number = self._program_stacks.get(stack.id)
         return self._program_stacks.add(stack.id, stack) if number is None else number
 
-    # As plain text, which SQLite binds without asking what it adapts to.
+    # Plain text, which SQLite binds without looking for an adapter.
     reason = staticmethod(str)
 
     def resource(self, resource: Resource | None) -> str | None:
-        """Return what a thread waited for as its row says it; None: it is not known."""
+        """Return a resource as the text in rows; None for None, or if it is too large."""
         return None if resource is None else resource_text(resource)
 
     def api(self, api: Api) -> None:
-        """See to it that the store knows the name of an API."""
+        """Add the row of an API if the store does not have it."""
         if api.number in self.known_apis:
             return
         if len(self.known_apis) >= len(API_BY_NUMBER) + MAX_NAMES:
@@ -186,7 +185,7 @@ class StoredNames:
         self.keep("apis", api.number, clean(api.name), api.layer_name, family_name(api.family))
 
     def series(self, process: StoredProcess, series: Series) -> int:
-        """Return the number of a series."""
+        """Return the number of a series of a process; add or update its row for this chunk."""
         key, device = series.key, self.device(series.device)
         known = process.numbers.get(key)
         if known is not None and known.chunk == self.chunk and known.device == device:
@@ -215,8 +214,8 @@ class StoredNames:
         self.keep(table, number, self.chunk, *columns)
         return number
 
-    def _process(self, image: Program | None) -> int | None:
-        return None if image is None else self.follow(image).number
+    def _process(self, program: Program | None) -> int | None:
+        return None if program is None else self.follow(program).number
 
     def _device(self, identity: DeviceIdentity | None) -> int | None:
         if identity is None:
@@ -239,8 +238,8 @@ class StoredNames:
         return 0 if wait == NO_WAIT else self._refer("waits", wait, *wait_columns(wait))
 
     def _keep_process(self, process: StoredProcess) -> None:
-        image = process.process
-        attributes = image.attributes
+        program = process.process
+        attributes = program.attributes
         arguments = attributes.get("process.command_args")
         command = " ".join(map(str, arguments)) if isinstance(arguments, list | tuple) else ""
         self.keep(
@@ -248,12 +247,12 @@ class StoredNames:
             process.number,
             self.chunk,
             self._capture,
-            image.pid,
-            image.program_ktime_ns,
-            clean(image.comm),
-            image.start_unix_ns,
+            program.pid,
+            program.program_ktime_ns,
+            clean(program.comm),
+            program.start_unix_ns,
             *process.end,
-            clean(attributes.get("service.name", image.comm)),
+            clean(attributes.get("service.name", program.comm)),
             clean(command),
             clean(attributes.get("container.id", "")),
             to_json(attributes) or "{}",

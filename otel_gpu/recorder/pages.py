@@ -1,9 +1,8 @@
 """
-Rows of a store, read page by page and looked at before anybody relies on them.
+Reads rows of a store page by page, and checks their types and bounds.
 
-Between two pages nothing is held: a reader that takes its time keeps the writer neither
-from writing nor from emptying its log. What a page shows may be gone with the next one,
-when its chunk was removed meanwhile.
+No transaction stays open between pages, so a slow reader does not keep the writer from writing or
+emptying its log. Rows can vanish between pages, when their chunk is removed.
 """
 
 import sqlite3
@@ -24,10 +23,9 @@ _TYPES = {"INTEGER": int, "REAL": float, "TEXT": str, "BLOB": bytes}
 
 class Pages:
     """
-    Reads tables; each method raises ``StoreError`` where the file cannot be read any further.
+    Reads tables. Each method raises ``StoreError`` if the file cannot be read further.
 
-    ``rejected`` counts rows that are not what their table holds, by table. Only a damaged or a
-    made-up store has any.
+    ``rejected`` counts invalid rows by table. Only a damaged or forged store has any.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -43,7 +41,7 @@ class Pages:
         limits = f"AND seq <= ? AND {condition} ORDER BY {order} LIMIT {PAGE_ROWS}"
         page = self.fetch(f"{where} seq >= ? {limits}", (first, last))
         while page:
-            yield from self._sound(table, page)
+            yield from self._valid(table, page)
             if len(page) < PAGE_ROWS:
                 return
             page = self.fetch(f"{where} {after} {limits}", (*page[-1][: len(key)], last))
@@ -51,25 +49,25 @@ class Pages:
     def where(self, table: str, condition: str, values: Sequence[Any] = ()) -> list[Row]:
         """Return the rows that meet a condition, in the order of the key."""
         query = f"{_QUERIES[table]} WHERE {condition} ORDER BY {_ORDERS[table]}"
-        return list(self._sound(table, self.fetch(query, values)))
+        return list(self._valid(table, self.fetch(query, values)))
 
     def fetch(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Return what a query of ours gives."""
+        """Return all rows of one of our queries, unchecked."""
         with explained(self._path, "cannot be read any further"):
             try:
                 return self._connection.execute(query, values).fetchall()
             except sqlite3.OperationalError as error:
                 if "decode" not in str(error) or self._connection.text_factory is _decode:
                     raise
-                # What is no UTF-8 is shown as such, and is no reason to stop.
+                # Text that is not UTF-8 gets replacement characters.
                 self._connection.text_factory = _decode
                 return self._connection.execute(query, values).fetchall()
 
     def reject(self, table: str) -> None:
-        """Count a row that turned out to be none."""
+        """Count an invalid row."""
         self.rejected[table] += 1
 
-    def _sound(self, table: str, rows: Sequence[Row]) -> Iterator[Row]:
+    def _valid(self, table: str, rows: Sequence[Row]) -> Iterator[Row]:
         known = self._known.setdefault(table, set())
         for row in rows:
             types = tuple(map(type, row))
@@ -85,7 +83,7 @@ class Pages:
 
 
 def _are_right(types: Sequence[type], columns: Sequence[Column]) -> bool:
-    # The last one says whether the others lie in their bounds: 0 or 1, NULL if nobody knows.
+    # The last value is 1 if the others are in their bounds; NULL: SQLite could not compare them.
     return types[-1] is int and all(
         found is _TYPES[column.kind.sql] or (column.optional and found is type(None))
         for found, column in zip(types[:-1], columns, strict=True)

@@ -1,9 +1,9 @@
 """
-Playback: the activities of a span, as they came, from the rows of a store.
+Playback of the activities of a span, in their order, from the rows of a store.
 
-What reads activities cannot tell a store from a recording, but for one thing: where a
-span begins in the middle of a capture, everything that had been counted by then comes
-first, as one reading. So what was usual before a window is known in it.
+Activities of a store equal those of a recording, with one exception: if a span begins in the middle
+of a capture, the counts until then come first, as one reading. So a window has the usual values from
+before it.
 """
 
 import heapq
@@ -53,11 +53,11 @@ from otel_gpu.wire.probe_table import APIS
 from otel_gpu.wire.readings import Aggregate
 
 MAX_ENDED = 4_096
-"""Series of processes that ended, which are still kept."""
+"""Series of ended processes to keep."""
 _MAX_COUNTERS = 65_536
 
-# Beside those of the window itself: the first call of each API, and all of allocators, which may
-# get slower and slower.
+# Calls to play from before the window: the first of each API, and all of allocators, which can get
+# ever slower.
 _ALLOCATORS = ", ".join(str(api.number) for api in APIS if api.family in ALLOCATOR_FAMILIES)
 _EARLY_CALLS = (
     "(api IN ({allocators}) OR seq IN (SELECT min(seq) FROM calls WHERE seq BETWEEN {first} AND {last} "
@@ -65,9 +65,9 @@ _EARLY_CALLS = (
 )
 
 _T = TypeVar("_T")
-# A number, the table that it is of, and what makes the activity of the row.
+# A seq, its table, the function that makes the activity, and its argument, usually the row.
 _Found = tuple[int, str, Callable[[Any], Activity | None], Any]
-# Read from the beginning of a span: what was usual before a window, and in whose spans it is.
+# Read from the beginning of a span: usual step times, and the spans that threads are in.
 _FROM_THE_BEGINNING = frozenset({"steps", "thread_contexts"})
 _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 
@@ -75,36 +75,36 @@ _NO_LAUNCH: Row = (MAX_INTEGER + 1, None)
 class Playback:
     """Plays a span once."""
 
-    def __init__(self, pages: Pages, directory: Dictionary, span: Span) -> None:
+    def __init__(self, pages: Pages, dictionary: Dictionary, span: Span) -> None:
         self._pages = pages
-        self._directory = directory
+        self._dictionary = dictionary
         self._span = span
         self._accounts = Accounts(
-            Account, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._give_up
+            Account, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._count_evicted
         )
         self._counters: dict[str, int] = {}
-        # By the number of the first row of each capture, the latest first.
+        # With the number of the first row of each capture, the latest first.
         self._ids = [(0, SpanIds(NO_SEED))]
         for row in span.captures:
             if capture := _capture(row):
                 self._ids.insert(0, (row[2], SpanIds(capture.seed)))
-        self._ranks = RankReader(directory)
+        self._ranks = RankReader(dictionary)
         make_context = next(
-            kind.activity_maker(directory, self._ids_at)
+            kind.activity_maker(dictionary, self._ids_at)
             for kind in EVENT_TABLES
             if kind.activity is ContextActivity
         )
-        self._ways: dict[str, Callable[[Row], Activity | None]] = {
-            **{kind.name: kind.activity_maker(directory, self._ids_at) for kind in EVENT_TABLES},
+        self._handlers: dict[str, Callable[[Row], Activity | None]] = {
+            **{kind.name: kind.activity_maker(dictionary, self._ids_at) for kind in EVENT_TABLES},
             "thread_contexts": partial(self._learn, make_context),
             "exits": self._exit,
             "connections": _connection,
             "identities": _identity,
             "memory_readings": lambda row: read_blocks(
-                directory, row, self._parts("memory_holders", row[0])
+                dictionary, row, self._parts("memory_holders", row[0])
             ),
             "out_of_memory": lambda row: read_failure(
-                directory,
+                dictionary,
                 self._ids_at(row[0]),
                 row,
                 self._parts("out_of_memory_stacks", row[0]),
@@ -118,10 +118,10 @@ class Playback:
         }
 
     def activities(self) -> Iterator[Activity]:
-        """Yield the activities in the order in which they were seen."""
+        """Yield the activities in the order of their observation."""
         if self._span.chunk:
-            yield from self._what_came_before()
-        begins = dict.fromkeys(self._ways, self._span.first_seq)
+            yield from self._earlier_state()
+        begins = dict.fromkeys(self._handlers, self._span.first_seq)
         begins |= {
             kind.name: self._span.lead_seq
             for kind in EVENT_TABLES
@@ -139,21 +139,21 @@ class Playback:
             self._traces(),
             *(self._activities_of(table, found) for table, found in rows.items()),
         ]
-        # Ids depend on what came before, so activities are made in the order of their numbers.
+        # Ids depend on earlier activities, so activities are made in the order of their numbers.
         for _, table, make, row in heapq.merge(*streams, key=itemgetter(0)):
             activity = make(row)
             if activity is None:
                 self._pages.reject(table)
                 continue
             if isinstance(activity, CaptureActivity):
-                # A new agent counts from nothing.
+                # Counters of a new agent start at 0.
                 self._counters.clear()
             yield activity
             if isinstance(activity, ExitActivity):
                 self._accounts.end(key_of(activity.process))
 
-    def _give_up(self, _: Account, has_ended: bool) -> None:
-        # No writer follows so many: a store of a stranger.
+    def _count_evicted(self, _: Account, has_ended: bool) -> None:
+        # No writer has more: the store is forged.
         if not has_ended:
             self._pages.reject("aggregates")
 
@@ -163,14 +163,14 @@ class Playback:
         return self._pages.between("calls", first, last, condition)
 
     def _activities_of(self, table: str, rows: Iterable[Row]) -> Iterator[_Found]:
-        make = self._ways[table]
+        make = self._handlers[table]
         return ((row[0], table, make, row) for row in rows)
 
     def _calls(self, rows: Iterable[Row], first_seq: int) -> Iterator[_Found]:
-        """Yield calls, with the kernels that they launched."""
+        # Calls with the kernels that they launched.
         launches = self._pages.between("launches", first_seq, self._span.last_seq)
         launched, kernel = next(launches, _NO_LAUNCH)
-        make = self._ways["calls"]
+        make = self._handlers["calls"]
         for row in rows:
             while launched < row[0]:
                 launched, kernel = next(launches, _NO_LAUNCH)
@@ -182,10 +182,10 @@ class Playback:
             )
 
     def _launch(self, kernel: int, row: Row) -> Activity | None:
-        activity = self._ways["calls"](row)
+        activity = self._handlers["calls"](row)
         if not isinstance(activity, CallActivity):
             return activity
-        (name, *_) = self._directory.stack(kernel) or ("",)
+        (name, *_) = self._dictionary.stack(kernel) or ("",)
         return activity._replace(kernel=name)
 
     def _learn(self, make: Callable[[Row], Activity | None], row: Row) -> Activity | None:
@@ -195,10 +195,10 @@ class Playback:
         return activity
 
     def _learn_before(self) -> None:
-        """Learn in which spans of their application threads were when the span begins."""
+        # Learn the application's spans that threads were in when the span begins.
         until = self._span.first_seq
         for row in self._pages.between("thread_contexts", max(0, until - MAX_AROUND), until - 1):
-            self._ways["thread_contexts"](row)
+            self._handlers["thread_contexts"](row)
 
     def _traces(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq
@@ -208,7 +208,7 @@ class Playback:
                 yield row[0], "device_traces", _itself, trace
             elif row[0] + row[-1] <= last:
                 self._pages.reject("device_traces")
-            # Else it is still being written.
+            # Otherwise it is still being written.
 
     def _captures(self) -> Iterator[_Found]:
         first, last = self._span.first_seq, self._span.last_seq
@@ -221,7 +221,7 @@ class Playback:
             if activity is not None:
                 yield seq, "captures", _itself, activity
 
-    def _what_came_before(self) -> Iterator[Activity]:
+    def _earlier_state(self) -> Iterator[Activity]:
         span = self._span
         if not span.captures:
             return
@@ -231,13 +231,13 @@ class Playback:
         )
         began = _capture(capture)
         if began is not None and span.start_unix_ns < span.chunk_unix_ns:
-            # Of this capture nothing is played from before its chunk, of older ones there is.
+            # Nothing of this capture from before its chunk is played, but older captures are.
             began = began._replace(unix_ns=max(began.unix_ns, span.chunk_unix_ns - 1))
         found: list[Activity | None] = [began, *map(_probes, probes)]
         for table in ("pressure", "device_readings", "fabric_readings"):
             latest = f"seq = (SELECT max(seq) FROM {table} WHERE seq < ? AND seq > ?)"
             before = self._pages.where(table, latest, (span.first_seq, capture[2]))
-            found += map(self._ways[table], before)
+            found += map(self._handlers[table], before)
         yield from (activity for activity in found if activity is not None)
         yield from map(_identity, self._pages.between("identities", capture[2], span.first_seq - 1))
         alive = (
@@ -256,7 +256,7 @@ class Playback:
             self._totals(table, "process", alive)
             for table in ("memory_totals", "memory_holder_totals")
         ]
-        for one in read_totals(self._directory, span.before_unix_ns, *held):
+        for one in read_totals(self._dictionary, span.before_unix_ns, *held):
             if one is not None:
                 yield one
         ranks = self._totals("communicator_totals", "process", alive)
@@ -275,11 +275,11 @@ class Playback:
         )
 
     def _exit(self, row: Row) -> Activity | None:
-        process = self._directory.process(row[1])
+        process = self._dictionary.process(row[1])
         return None if process is None else ExitActivity(process, row[2], row[3], bool(row[4]))
 
     def _ids_at(self, seq: int) -> SpanIds:
-        """Return what names the spans of the capture that a row is of."""
+        # The span ids of the capture that a row belongs to.
         latest_seq, latest = self._ids[0]
         if seq >= latest_seq:
             return latest
@@ -304,10 +304,10 @@ class Playback:
         return self._pages.between(table, seq, seq)
 
     def _add_all(self, rows: Iterable[Row]) -> Iterator[Series]:
-        """Add what rows say that was counted, from ``sum`` on, by the numbers of series."""
+        # Rows: number of the series, then the columns of ``aggregates`` from ``sum`` on.
         for number, *row in rows:
             try:
-                series = self._add(self._directory.series(number), read_aggregate(*row))
+                series = self._add(self._dictionary.series(number), read_aggregate(*row))
             except ValueError:
                 series = None
             if series is None:
@@ -324,10 +324,10 @@ class Playback:
         return series if self._accounts.put(account, series) else None
 
     def _account(self, rows: Iterable[Row]) -> tuple[ThreadTime, ...]:
-        """Add to the time account; all of it of the processes that it was about."""
+        # Adds rows to the time accounts; returns all times of the processes in these rows.
         touched: dict[ProcessKey, Account] = {}
         for number, state, context, reason, wait, time_ns, count, ended_ns in rows:
-            process = self._directory.process(number)
+            process = self._dictionary.process(number)
             if process is None:
                 self._pages.reject("thread_times")
                 continue
@@ -340,11 +340,11 @@ class Playback:
                 time_ns,
                 count,
                 ended_ns,
-                self._directory.wait(wait),
+                self._dictionary.wait(wait),
             )
             if known := account.times.get(time.kind):
                 time = time_with(time, known)
-            # Rows of a stranger can take away more than there was.
+            # Untrusted rows can subtract more than there was.
             time = time._replace(
                 time_ns=max(0, time.time_ns),
                 count=max(0, time.count),
@@ -352,7 +352,7 @@ class Playback:
             )
             if not self._accounts.put_time(account, time):
                 self._pages.reject("thread_times")
-        # A reading says all about each process that it is about.
+        # A reading contains all times of each of its processes.
         return tuple(time for _, one in sorted(touched.items()) for time in one.times.values())
 
 
@@ -372,7 +372,7 @@ def _connection(row: Row) -> ResourceActivity | None:
 def _informed(
     kind: Callable[[int, Mapping[str, Any]], _T], record: int
 ) -> Callable[[Row], _T | None]:
-    # Of a row with a moment and a document; those of captures have some columns between.
+    # For rows with a time and a document; rows of captures have further columns in between.
     def make(row: Row) -> _T | None:
         unix_ns = row[3] if kind is _capture_of else row[-2]
         try:

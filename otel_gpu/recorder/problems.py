@@ -1,4 +1,4 @@
-"""What the errors of SQLite and of files mean to an operator, and what can be done about them."""
+"""Explains errors of SQLite and of files, with a hint for the operator."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _PRIMARY = 0xFF
 
 
 class Problem(NamedTuple):
-    """Why something failed: a word to count it by, a sentence, and what to do."""
+    """Why something failed: a reason to count it by, a text, and a hint."""
 
     reason: str
     text: str
@@ -53,7 +53,7 @@ _PROBLEMS = {
     sqlite3.SQLITE_TOOBIG: Problem("too_large", "a value in it is too large", ""),
 }
 
-# A reader held on to what it saw, and the log could not be emptied.
+# A reader's transaction keeps the log from being emptied.
 READER = Problem("reader_in_the_way", "a reader keeps its log from being emptied", "")
 TOO_SMALL = Problem(
     "store_too_small",
@@ -62,8 +62,8 @@ TOO_SMALL = Problem(
 )
 
 
-class NoRoomError(Exception):
-    """A store cannot take a batch: what the problem is."""
+class NoSpaceError(Exception):
+    """A batch does not fit into the store; ``problem`` is why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.text)
@@ -71,15 +71,16 @@ class NoRoomError(Exception):
 
 
 FAILURES = (sqlite3.Error, UnicodeDecodeError, MemoryError)
-"""What a call into SQLite raises; the second where a damaged file is in the message, the third where a row claims to be larger than any memory."""
+"""Errors of calls into SQLite. UnicodeDecodeError: content of a damaged file is in the message.
+MemoryError: a row claims to be larger than memory."""
 
-# The code of the first is the one of any mistake in SQL, and the second has none.
+# Messages, because the first has the code of any SQL error, and the second has no code.
 _DAMAGE = ("malformed database schema", "Could not decode to UTF-8")
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return what an error means; what is not known is said in SQLite's words."""
-    if isinstance(error, NoRoomError):
+    """Return the problem of an error. Unknown ones have SQLite's own text."""
+    if isinstance(error, NoSpaceError):
         return error.problem
     if is_damage(error):
         return _DAMAGED
@@ -89,7 +90,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def is_damage(error: Exception) -> bool:
-    """Say whether an error shows that the file is not as it was written."""
+    """Return whether an error shows that the file is damaged."""
     if isinstance(error, UnicodeDecodeError | MemoryError) or str(error).startswith(_DAMAGE):
         return True
     code = getattr(error, "sqlite_errorcode", None) or 0
@@ -98,7 +99,7 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def explained(path: Path, what: str = "cannot be written", hint: str = "") -> Iterator[None]:
-    """Raise ``StoreError`` for what SQLite or the system says; ``hint``: what to do where it is a file's."""
+    """Turn errors of SQLite and of files into ``StoreError``; ``hint`` is for errors of files."""
     try:
         yield
     except FAILURES as error:

@@ -1,8 +1,8 @@
 """
-What a writer keeps of each process: its number, those of its series, and what they stand at.
+State of a writer for each process: its number, those of its series, and their totals.
 
-All of it is in one account of the ledger's, which is given up a while after the process ended, or
-when there are too many. What is left then is the number, for records that come late.
+It extends an account of the time accounting. Accounts are evicted some time after the process ended,
+or when there are too many. Then only the number is kept, for late records.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from otel_gpu.state.time_accounting import MAX_SERIES, Account, Accounts
 from otel_gpu.wire.readings import SeriesKey
 
 MAX_ENDED = 2_048
-"""Series that are followed of processes that ended."""
+"""Series of ended processes to keep."""
 MAX_NUMBERS = 4_096
-"""Numbers remembered of processes that are not followed any more."""
+"""Numbers of evicted processes to remember."""
 
 
 class End(NamedTuple):
-    """When a process ended, and how; None: it lives, or that is not known."""
+    """When a process ended, and its exit code; None: it lives, or that is unknown."""
 
     unix_ns: int | None = None
     exit_code: int | None = None
@@ -38,14 +38,14 @@ class Referred(NamedTuple):
 @dataclass(slots=True, eq=False, kw_only=True)
 class StoredProcess(Account):
     """
-    One process image.
+    The account of one program.
 
     Attributes:
-        number: In the store; ``numbers``: those of its series.
-        is_followed: False: it was given up once, so what it stands at is not known.
+        number: Its number in the store; ``numbers``: those of its series.
+        is_followed: False: it was evicted once, so its totals are unknown.
         chunk: The latest chunk that refers to it.
-        times_chunk: The latest chunk that added to its time account.
-        named: What the store knows of it.
+        times_chunk: The latest chunk that added to its thread times.
+        named: The program as last written to the store.
     """
 
     number: int
@@ -58,19 +58,19 @@ class StoredProcess(Account):
 
 
 class Processes(Accounts[StoredProcess]):
-    """The processes of one capture; ``next_number`` gives the number of a new one."""
+    """The processes of one capture; ``next_number`` returns the number for a new one."""
 
     def __init__(self, next_number: Callable[[], int]) -> None:
         super().__init__(self._open, most=MAX_SERIES, most_ended=MAX_ENDED, give_up=self._remember)
         self._next_number = next_number
         self._gone: Fifo[ProcessKey, tuple[int, End]] = Fifo(MAX_NUMBERS)
 
-    def _open(self, image: Program) -> StoredProcess:
-        gone = self._gone.pop(key_of(image), None)
+    def _open(self, program: Program) -> StoredProcess:
+        gone = self._gone.pop(key_of(program), None)
         if gone is None:
-            return StoredProcess(image, number=self._next_number(), is_followed=True, end=End())
-        # It counts from its beginning, and what it had counted by then is not known any more.
-        return StoredProcess(image, number=gone[0], is_followed=False, end=gone[1])
+            return StoredProcess(program, number=self._next_number(), is_followed=True, end=End())
+        # Its readings are totals since its start, and the previous total is forgotten.
+        return StoredProcess(program, number=gone[0], is_followed=False, end=gone[1])
 
     def _remember(self, process: StoredProcess, has_ended: bool) -> None:  # noqa: ARG002 -- as called
         process.is_followed = False

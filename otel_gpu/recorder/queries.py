@@ -1,10 +1,8 @@
 """
-Questions in SQL that can only be read.
+Read-only queries in SQL, from untrusted callers.
 
-Nobody's word is taken for it that a question is one. The file is opened read-only, the
-engine is set to refuse writing, an authorizer refuses everything but reading when the
-statement is prepared, and limits hold for its text, its values, its memory, its time and
-its answer.
+The file is opened read-only, SQLite is set to refuse writes, and an authorizer refuses all but reads
+when the statement is prepared. The text, the values, the memory, the time and the answer are limited.
 """
 
 import sqlite3
@@ -48,8 +46,8 @@ _ALLOWED = frozenset(
         sqlite3.SQLITE_RECURSIVE,
     }
 )
-# They do what no answer needs: reach outside, or take long for a single value, during
-# which nobody looks at the clock.
+# No query needs these. They reach outside, or take long for one value, during which the time limit is
+# not checked.
 _REFUSED_FUNCTIONS = frozenset(
     {
         *("load_extension", "fts3_tokenizer", "fts5", "fts5_source_id", "rtreecheck", "rtreenode"),
@@ -60,11 +58,11 @@ _REFUSED_FUNCTIONS = frozenset(
 
 
 class QueryError(StoreError):
-    """A question was refused, or could not be answered."""
+    """A query was refused, or failed."""
 
 
 class QueryLimits(NamedTuple):
-    """What an answer may cost: seconds, rows, and bytes of text; more are left out, and that is said."""
+    """Limits of an answer: seconds, rows and bytes. Further rows are left out, as ``Answer.cut`` states."""
 
     time_s: float = 30.0
     rows: int = 1_000
@@ -72,7 +70,7 @@ class QueryLimits(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a question; ``cut`` says why rows were left out, and is empty when none was."""
+    """The result of a query; ``cut`` is why rows were left out, or empty."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -81,11 +79,11 @@ class Answer(NamedTuple):
 
 def ask(path: Path, sql: str, limits: QueryLimits) -> Answer:
     """
-    Answer one question: a SELECT, VALUES or WITH statement.
+    Run one query: a SELECT, VALUES or WITH statement.
 
     Raises:
         StoreError: The store cannot be opened.
-        QueryError: It is no question, would change something, or goes beyond a limit.
+        QueryError: It is not a query, would write, or exceeds a limit.
     """
     with closing(open_reading(path)) as connection:
         _guard(connection, time.monotonic() + limits.time_s)
@@ -98,14 +96,14 @@ def ask(path: Path, sql: str, limits: QueryLimits) -> Answer:
 def _guard(connection: sqlite3.Connection, deadline_s: float) -> None:
     connection.text_factory = _decode
     execute = connection.execute
-    # The views are ours to the letter, and read JSON, which SQLite would not trust them with.
+    # The views are exactly ours. They read JSON, which SQLite allows only in trusted schemas.
     execute("PRAGMA trusted_schema = ON")
-    # Memory, where there is a limit, and no files beside the store.
+    # In memory, which is limited, not in files.
     execute("PRAGMA temp_store = MEMORY")
     execute(f"PRAGMA hard_heap_limit = {_MEMORY_BYTES}")
-    # What makes tables of JSON is set up at its first use, which looks like making a table.
+    # SQLite sets up the JSON tables at their first use, which the authorizer would refuse.
     execute("SELECT * FROM json_each('[]'), json_tree('[]')").fetchall()
-    # SQLite's own take the product of both lengths.
+    # SQLite's own functions take time proportional to the product of both lengths.
     connection.create_function("instr", 2, _instr, deterministic=True)
     connection.create_function("replace", 3, _replace, deterministic=True)
     for limit, value in _ENGINE_LIMITS.items():
@@ -146,7 +144,7 @@ def _answer(connection: sqlite3.Connection, sql: str, limits: QueryLimits) -> An
     rows: list[tuple[Any, ...]] = []
     size_bytes = 0
     most = min(limits.rows, MAX_ROWS)
-    # One at a time: one row can be a hundred megabytes.
+    # One at a time, as one row can have a hundred megabytes.
     for row in cursor:
         if len(rows) >= most:
             return Answer(columns, tuple(rows), f"only the first {most:,} rows are shown")

@@ -1,4 +1,4 @@
-"""The reader: what a store holds, for a window of time."""
+"""The reader of a store, by windows of time."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from otel_gpu.recorder.text import from_json, read_counts
 
 
 class StoreExtent(NamedTuple):
-    """How far a store reaches: its earliest moment, and the end of what was written last."""
+    """The earliest time in a store, the end of the last written chunk, and the number of rows."""
 
     start_unix_ns: int
     end_unix_ns: int
@@ -28,11 +28,11 @@ class StoreExtent(NamedTuple):
 
 class StoreReader:
     """
-    Reads a store, also while it is written; ``path`` is its file.
+    Reads a store, also while it is written.
 
     Raises:
-        StoreError: There is none, it may not be read, or it is of another version. The
-            methods raise it too, where the file cannot be read any further.
+        StoreError: The store does not exist, cannot be read, or is of another version. Methods raise
+            it if the file cannot be read further.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,39 +47,39 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """Rows that are not what their table holds, by table; only a damaged store has any."""
+        """Invalid rows by table; only a damaged store has any."""
         return self._pages.rejected
 
     def extent(self) -> StoreExtent | None:
-        """Return how far the store reaches; None: it is empty."""
+        """Return the time range of the store; None: it is empty."""
         chunks = self._pages.where("chunks", "1")
         if not chunks:
             return None
         start = min(row[3] for row in chunks)
-        # What was written last, also after a clock was set back: "the last minutes" are those.
+        # The last written chunk, also after a clock was set back: "the last minutes" means these.
         return StoreExtent(start, chunks[-1][4], sum(row[6] for row in chunks))
 
     def span(self, start_unix_ns: int | None = None, end_unix_ns: int | None = None) -> Span | None:
-        """Return which rows a window needs; None: there are none."""
+        """Return the rows that a window needs; None: there are none."""
         return find_span(self._pages, start_unix_ns, end_unix_ns)
 
     def activities(
         self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
     ) -> Iterator[Activity]:
-        """Yield the activities of a window, and of a little before and after it, in order."""
+        """Yield the activities of a window, and of margins before and after it, in order."""
         span = self.span(start_unix_ns, end_unix_ns)
         if span is not None:
-            # What a process is called may have become known since another window was read.
-            directory = Dictionary(self._pages)
-            yield from Playback(self._pages, directory, span).activities()
+            # A new one, because names of processes can be written after another window was read.
+            dictionary = Dictionary(self._pages)
+            yield from Playback(self._pages, dictionary, span).activities()
 
     def has_only_traces(self) -> bool:
-        """Say whether there are traces of devices, and nothing that was counted."""
+        """Return whether the store has device traces and no counts of a capture."""
         return bool(self._pages.where("device_traces", "1")) and not (
             self._pages.where("series", "series = (SELECT min(series) FROM series)")
         )
@@ -87,7 +87,7 @@ class StoreReader:
     def imports(
         self, start_unix_ns: int | None = None, end_unix_ns: int | None = None
     ) -> Iterator[tuple[list[str], dict[str, int]]]:
-        """Yield what is to be known of the imports in a window: sentences, and counts by reason."""
+        """Yield the notes of each import in a window, and its rejected records by reason."""
         span = self.span(start_unix_ns, end_unix_ns)
         if span is None:
             return
@@ -98,18 +98,18 @@ class StoreReader:
                 self._pages.reject("imports")
 
     def losses(self) -> dict[str, int]:
-        """Return what did not reach the store, by reason, over its whole life until now."""
+        """Return the rows that did not reach the store, by reason, over its whole life."""
         lost: Counter[str] = Counter(dict(self._pages.where("losses", "rows > 0")))
-        # Nobody holds the lock, so the last writer is gone.
+        # No process holds the lock, so the last writer has ended.
         if last := read_lock(self.path):
             for (written,) in self._pages.fetch(UNENDED, (last.writer,)):
                 lost[KILLED] += last.lost_rows(written) if isinstance(written, int) else 0
         return dict(+lost)
 
     def execute(self, sql: str, limits: QueryLimits | None = None) -> Answer:
-        """Answer a question in SQL, as ``queries.ask`` does."""
+        """Run a query in SQL, as ``queries.ask`` does."""
         return ask(self.path, sql, QueryLimits() if limits is None else limits)
 
     def describe(self) -> list[Row]:
-        """Return what tables, views and columns mean: name, column, meaning, unit."""
+        """Return tables, views and columns as rows of name, column, meaning, unit."""
         return [row[1:] for row in self._pages.where("schema_info", "1")]

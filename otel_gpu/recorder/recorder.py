@@ -1,4 +1,4 @@
-"""Opening the flight recorder: the one place that puts the parts of a writer together."""
+"""Opens the flight recorder for writing, and assembles the parts of a writer."""
 
 import logging
 import os
@@ -25,19 +25,19 @@ def open_writer(
     path: Path, limits: StoreLimits | None = None, *, live: bool, faults: Faults | None = None
 ) -> StoreWriter:
     """
-    Open a store, or begin one, to write what is observed.
+    Open a store for writing, or create it.
 
     Args:
-        path: Its file; folders above it are made. A store that is damaged, or of an older
-            version, is set aside with a warning, and a new one is begun.
-        limits: What it may hold.
-        live: True: a thread writes about once a second, so that the caller never waits
-            for a disk, and each batch outlives a power cut. False: batches are written by
-            the caller when they are full, and nothing is lost however slow the disk is.
-        faults: Counts errors that no disk explains.
+        path: Its file; folders above it are created. A damaged store, or one of an older version,
+            is set aside with a warning, and a new one is begun.
+        limits: Limits of its size.
+        live: True: a thread writes about once a second, so the caller never waits for a disk, and
+            each batch survives a power cut. False: the caller writes full batches, and a slow disk
+            loses no rows.
+        faults: Counts errors that the disk does not explain.
 
     Raises:
-        StoreError: As ``open_writing`` does.
+        StoreError: As in ``open_writing``.
     """
     limits = StoreLimits() if limits is None else limits
     connection, lock, path = open_writing(path, limits, durable=live)
@@ -45,11 +45,11 @@ def open_writer(
         undo.callback(lock.close)
         undo.callback(connection.close)
         first = first_numbers(connection)
-        if lost := _settle_last(connection, lock.last):
+        if lost := _record_lost_rows(connection, lock.last):
             _logger.warning(
                 "%s: its last writer was killed; rows lost with it, at most: %d", path, lost
             )
-        _sign(connection, first)
+        _add_writer(connection, first)
         lock.sign(first["writers"], first["seq"])
         kind = Background if live else Journal
         journal = kind(connection, path, limits, first, lock, faults or Faults())
@@ -57,8 +57,8 @@ def open_writer(
     return StoreWriter(journal, limits, first, live=live, reach=lock.reach)
 
 
-def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
-    """Say how many rows the writer before lost, if it was killed."""
+def _record_lost_rows(connection: sqlite3.Connection, last: LastWriter) -> int:
+    # Records and returns the rows that the previous writer lost, if it was killed.
     written = connection.execute(UNENDED, (last.writer,)).fetchone()
     if written is None:
         return 0
@@ -72,7 +72,7 @@ def _settle_last(connection: sqlite3.Connection, last: LastWriter) -> int:
     return lost
 
 
-def _sign(connection: sqlite3.Connection, first: dict[str, int]) -> None:
+def _add_writer(connection: sqlite3.Connection, first: dict[str, int]) -> None:
     connection.execute(
         "INSERT INTO writers (writer, last_chunk, began_unix_ns, version, pid) "
         "VALUES (?, ?, ?, ?, ?)",

@@ -1,16 +1,15 @@
 """
-Which rows a window of time needs.
+The span of rows that a window of time needs.
 
-What is known about a moment comes a little before and after it: stalls before the call
-that they were in, a reading of the counters after what it counted. So a span begins with
-the chunk that holds the moment half a minute before a window, and ends a few seconds
-after it. Of that lead, readings are few and all are read; of calls and what happened to
-threads only as much is as the first effects in the window lasted, and a little more.
+Rows about a time are stored a little before and after it: stalls before the call around them,
+readings of counters after the counted events. So a span begins with the chunk of the time 30 s before
+the window, and ends 10 s after it. Readings before the window are few, and all are read. Calls, stalls
+and gaps before it are read from 5 s before the first effects in the window.
 
-Several captures can be one story, when an agent was restarted. They cannot when the host
-was rebooted, since its clock began anew, or when their histograms have other buckets. Of
-those that a window touches, the story that was written last is played. Captures that were
-replayed into a store can be in any order of time.
+Several captures are continuous if the agent was restarted. They are not if the host was rebooted,
+because its clock restarted, or if their histograms have other buckets. Of the captures in a window, the
+continuous ones that were written last are played. Captures replayed into a store can be in any order of
+time.
 """
 
 from typing import NamedTuple
@@ -22,22 +21,22 @@ from otel_gpu.recorder.text import from_json
 BEFORE_NS = 30_000_000_000
 AFTER_NS = 10_000_000_000
 _LEAD_NS = 5_000_000_000
-# What can be an effect, and so needs what happened since it began; and when it was seen.
+# Tables of possible effects, which need rows since their start, and the column of their end.
 _EFFECTS = {"calls": "end_unix_ns", "gaps": "end_unix_ns", "open_calls": "seen_unix_ns"}
 
 
 class Span(NamedTuple):
     """
-    Rows to read.
+    The rows to read.
 
     Attributes:
-        last_seq: The last of them; less than the first when there is none.
-        lead_seq: Before this one, calls, stalls, gaps and forks are no part of it.
-        chunk: The chunk that the first is in; 0: the rows begin with a capture.
-        chunk_unix_ns: The earliest moment in that chunk.
-        start_unix_ns: The earliest moment in all rows.
-        captures: Rows of ``captures``: the one in force at the first row, then others.
-        left_out: When each capture in the window began that is another story.
+        last_seq: The last row; less than ``first_seq`` if there is none.
+        lead_seq: Calls, stalls, gaps and forks before it are not read.
+        chunk: The chunk of the first row; 0: the rows begin with a capture.
+        chunk_unix_ns: The earliest time in that chunk.
+        start_unix_ns: The earliest time in all rows.
+        captures: Rows of ``captures``: the current one at the first row, then later ones.
+        left_out: Start times of the captures in the window that are not continuous with these.
         is_whole: Whether this is a single capture from its beginning.
     """
 
@@ -53,13 +52,13 @@ class Span(NamedTuple):
 
     @property
     def before_unix_ns(self) -> int:
-        """Return the moment before the rows: what was counted by then is no part of what they say."""
-        # Other readings of its earliest moment may be in the chunk before.
+        """The time just before the rows; counts until then are not part of them."""
+        # The chunk before can have other readings of the earliest time.
         return max(0, self.start_unix_ns - 1)
 
 
 def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) -> Span | None:
-    """Return the rows that a window needs, which is open where it is None; None: there are none."""
+    """Return the rows that a window needs (None: an open end); None: there are none."""
     start = 0 if start_unix_ns is None else bounded(start_unix_ns - BEFORE_NS)
     values: tuple[int, ...] = (start,)
     before_end = ""
@@ -77,16 +76,16 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
         last_seq = max((row[3] for row in batches), default=last_seq)
     captures = pages.where("captures", "seq <= ?", (last_seq,))
     captures.sort(key=lambda row: row[2])
-    in_force = sum(row[2] <= first_seq for row in captures)
-    captures = captures[max(0, in_force - 1) :]
-    story = captures
+    begun = sum(row[2] <= first_seq for row in captures)
+    captures = captures[max(0, begun - 1) :]
+    played = captures
     for number in range(len(captures) - 1, 0, -1):
-        if _story_of(captures[number - 1]) != _story_of(captures[number]):
-            story = captures[number:]
-            first_seq, begin_unix_ns = story[0][2:4]
+        if _continuity_key(captures[number - 1]) != _continuity_key(captures[number]):
+            played = captures[number:]
+            first_seq, begin_unix_ns = played[0][2:4]
             chunks = [row for row in chunks if row[2] >= first_seq]
             break
-    begins = bool(story) and story[0][2] >= first_seq
+    begins = bool(played) and played[0][2] >= first_seq
     lead_seq = first_seq
     if start_unix_ns is not None:
         lead_seq = _find_lead(pages, first_seq, last_seq, start_unix_ns)
@@ -97,9 +96,9 @@ def find_span(pages: Pages, start_unix_ns: int | None, end_unix_ns: int | None) 
         0 if begins else chunk,
         begin_unix_ns,
         min([begin_unix_ns, *(row[3] for row in chunks if row[1] > first_seq)]),
-        tuple(story),
-        tuple(row[3] for row in captures[: -len(story)]) if story else (),
-        begins and len(story) == 1 and len(captures) == 1,
+        tuple(played),
+        tuple(row[3] for row in captures[: -len(played)]) if played else (),
+        begins and len(played) == 1 and len(captures) == 1,
     )
 
 
@@ -124,11 +123,11 @@ def _find_lead(pages: Pages, first_seq: int, last_seq: int, start_unix_ns: int) 
 
 
 def bounded(unix_ns: int) -> int:
-    """Return the nearest moment that a store can have: people name others."""
+    """Return the nearest Unix time that a store can hold."""
     return min(max(0, unix_ns), MAX_INTEGER)
 
 
-def _story_of(capture: Row) -> tuple[str, str, str]:
+def _continuity_key(capture: Row) -> tuple[str, str, str]:
     *_, host, boot_id, text = capture
     try:
         layout = from_json(text, dict).get("layout")

@@ -1,8 +1,8 @@
 """
-Text and JSON as a store keeps them: bounded, and always something that SQLite can hold.
+Converts text and JSON to what a store can hold: bounded, and valid for SQLite.
 
-Names come from other people's processes. Half a surrogate pair is a character to Python
-and none to SQLite; NaN is a number to Python and none to JSON.
+Names come from untrusted processes. Half a surrogate pair is a character in Python, but not in SQLite;
+NaN is a number in Python, but not in JSON.
 """
 
 import json
@@ -16,12 +16,12 @@ _MAX_DEPTH = 64
 
 
 def clean(text: object) -> str:
-    """Return a name as it can be kept."""
+    """Return a name as valid UTF-8 of at most ``MAX_TEXT`` characters."""
     return str(text)[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
 def to_json(value: Any) -> str | None:  # noqa: ANN401 -- whatever JSON can hold
-    """Return a document as it can be kept; None where it is too large or too deep."""
+    """Encode a document as JSON; None if it is too large or too deep."""
     try:
         try:
             text = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -34,14 +34,14 @@ def to_json(value: Any) -> str | None:  # noqa: ANN401 -- whatever JSON can hold
 
 def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON can hold
     """
-    Read a document back.
+    Decode a JSON document.
 
     Raises:
-        ValueError: It is invalid, or not of the kind that is expected.
+        ValueError: It is invalid, or not of the expected type.
     """
     try:
         value = _DECODER.decode(text)
-        # Only an escape can smuggle half of a surrogate pair past SQLite.
+        # Half a surrogate pair can only be in a store as an escape.
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
@@ -53,10 +53,10 @@ def from_json(text: str, kind: type) -> Any:  # noqa: ANN401 -- whatever JSON ca
 
 def read_counts(text: str) -> dict[str, int]:
     """
-    Read counts by name back; what is none is left out.
+    Decode counts by name; values that are not counts are left out.
 
     Raises:
-        ValueError: It is no JSON object.
+        ValueError: It is not a JSON object.
     """
     found = from_json(text, dict).items()
     return {name: n for name, n in found if type(n) is int and 0 <= n <= MAX_INTEGER}
@@ -66,7 +66,7 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-# Made once: it reads every series of every reading.
+# Made once, because it decodes every series of every reading.
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 

@@ -1,8 +1,8 @@
 """
-The writer: activities, chains and incidents in, batches of rows out.
+The writer turns activities, chains and incidents into batches of rows.
 
-It observes like the exports do, and never waits for a disk while live: the journal's thread
-does. What finds no room meanwhile is lost, and counted.
+Live, it never waits for a disk: the journal's thread does. Rows above the limits of memory are lost
+while the disk is busy, and counted.
 """
 
 import time
@@ -49,18 +49,18 @@ from otel_gpu.recorder.rows.resource_text import resource_text
 from otel_gpu.recorder.tables.events import EVENT_TABLES
 from otel_gpu.recorder.text import clean, to_json
 
-# Of the file. What is around a trace needs room, too.
+# Share of the file that a trace can take; other rows need space, too.
 _TRACE_SHARE = 0.8
 
 
 class StoreWriter:
     """
-    Writes a store; ``recorder.open_writer`` puts it together.
+    Writes a store; ``recorder.open_writer`` makes it.
 
     Args:
-        first: The first free number of ``seq`` and of each table that has numbers.
-        live: Whether a batch is written when it is old, and not only when it is full.
-        reach: Called with the next number when that has got as far as it returned last.
+        first: The first free number of ``seq`` and of each numbered table.
+        live: Whether to write a batch also when it is old, not only when it is full.
+        reach: Called with the next ``seq`` once that exceeds the result of the last call.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StoreWriter:
         self._reach = reach
         self._limits = limits
         self._batch_rows, self._batch_bytes = limits.batch_rows, limits.batch_bytes
-        self._piece_rows = max(1, min(limits.batch_rows, limits.batch_bytes // ROW_BYTES))
+        self._trace_rows = max(1, min(limits.batch_rows, limits.batch_bytes // ROW_BYTES))
         self._live = live
         self._seq = first["seq"]
         self._unreached_seq = 0
@@ -92,7 +92,7 @@ class StoreWriter:
         self._ranks = CommunicatorRows(self._names, self._lost)
         self._is_closed = False
         self._capture_unix_ns = 0
-        self._ways: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             AggregatesActivity: partial(self._observe_reading, "aggregates"),
             BlocksActivity: lambda one: self._memory.add(self._batch, self._next_seq(), one),
             CaptureActivity: self._observe_capture,
@@ -124,24 +124,24 @@ class StoreWriter:
         self.close()
 
     def observe(self, activity: Activity) -> None:
-        """Take in one activity, in the order of the stream."""
+        """Add an activity; call it in the order of the stream."""
         if event := self._events.get(type(activity)):
             table, make_row = event
             seq, batch = self._seq, self._batch
             self._seq = seq + 1
-            # As add_part(), for nearly all rows.
+            # Inlined add_part(), as nearly all rows come here.
             batch.rows[table].append(make_row(seq, activity))
             batch.count += 1
             if type(activity) is CallActivity and activity.kernel:
                 batch.add_part("launches", (seq, self._names.kernel(activity.kernel)))
         else:
-            self._ways[type(activity)](activity)
+            self._handlers[type(activity)](activity)
             batch = self._batch
         if self._seq > self._unreached_seq:
             self._unreached_seq = self._reach(self._seq)
         if (
             batch.count >= self._batch_rows
-            # As batch.bytes, which takes longer.
+            # Inlined batch.bytes, which takes longer.
             or batch.count * ROW_BYTES + batch.text_bytes + self._names.pending.bytes
             >= self._batch_bytes
             or (self._live and time.monotonic() >= self._due_s)
@@ -149,7 +149,7 @@ class StoreWriter:
             self._hand_over()
 
     def observe_chain(self, chain: Chain) -> None:
-        """Take in a causal chain that is kept, after the activities that it was made from."""
+        """Add a causal chain, after the activities that it was made from."""
         effect = chain.effect
         end_unix_ns = effect.start_unix_ns + effect.duration_ns
         seq = self._next_seq()
@@ -157,11 +157,11 @@ class StoreWriter:
         self._add_causes(seq, chain.causes)
 
     def limit_chains(self, reason: str, count: int) -> None:
-        """Count causal chains that are not kept."""
+        """Count causal chains that are not stored."""
         self._lost[CHAINS + reason] += count
 
     def observe_incident(self, incident: Incident) -> None:
-        """Take in an incident, after its chains."""
+        """Add an incident, after its chains."""
         seq = self._next_seq()
         self._batch.add("incidents", incident_row(seq, incident), incident.end_unix_ns)
         self._add_causes(seq, incident.causes)
@@ -171,18 +171,18 @@ class StoreWriter:
     def conclude_import(
         self, source: str, notes: Sequence[str], rejected: Mapping[str, int]
     ) -> None:
-        """Take in what is to be known of an import, at its end."""
+        """Add the row of an import, at its end."""
         texts = self._json(list(notes), "[]"), self._json(rejected)
         row = (self._next_seq(), self._capture_unix_ns, clean(source), *texts)
         self._batch.add("imports", row, self._capture_unix_ns, sum(map(len, texts)))
 
     def renew(self) -> "StoreWriter":
-        """Begin a chunk, after errors: it names everything again, and counts go on from where they were."""
+        """Start a chunk after errors: it writes all names again, and totals continue."""
         self._batch = RowBatch(self._put_last())
         return self
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Write what is left within the time, and end, once; False: rows were lost at the end."""
+        """Write remaining rows within the time, and close. Return False if rows were lost at the end."""
         if self._is_closed:
             return True
         self._is_closed = True
@@ -190,7 +190,7 @@ class StoreWriter:
         return self._journal.close(timeout_s)
 
     def lost(self) -> Mapping[str, int]:
-        """Return the rows that did not reach the store, by reason; only those that occurred."""
+        """Return the rows that did not reach the store, by reason."""
         return dict(self._lost + self._journal.lost.copy())
 
     def _add_causes(self, seq: int, causes: Sequence[Cause]) -> None:
@@ -208,7 +208,7 @@ class StoreWriter:
                 batch.count >= self._limits.waiting_rows
                 or batch.bytes >= self._limits.waiting_bytes
             ):
-                # What rows refer to is kept: later rows do so too.
+                # Referred rows are kept, because later rows refer to them too.
                 self._lost[BUSY] += batch.count
                 self._batch = RowBatch(batch.chunk)
             return
@@ -240,7 +240,7 @@ class StoreWriter:
         return chunk
 
     def _end_chunk(self) -> int:
-        """Keep what everything stands at, and begin the next chunk; its number."""
+        # Writes totals, starts the next chunk and returns its number.
         chunk = self._batch.chunk
         self._readings.end_chunk(chunk)
         self._memory.end_chunk(chunk)
@@ -257,7 +257,7 @@ class StoreWriter:
         self._batch.add("exits", row, activity.end_unix_ns)
 
     def _observe_capture(self, activity: CaptureActivity) -> None:
-        # Counts begin anew, so what was counted before is of another story.
+        # Counts restart, so earlier totals do not belong to this capture.
         if self._batch.count:
             self._hand_over()
         if self._chunk_rows:
@@ -282,18 +282,18 @@ class StoreWriter:
         if made.bytes > self._limits.file_bytes * _TRACE_SHARE:
             self._lost[TRACE_TOO_LARGE] += made.count
             return
-        # Whichever part of it a window touches, all of it is needed.
+        # All rows have the times of the whole trace, because any window in it needs all of them.
         times = made.start_unix_ns, activity.unix_ns
-        self._add_piece(made.head(), times)
-        for piece in made.pieces(self._piece_rows, self._batch_bytes):
-            self._add_piece(piece, times)
+        self._add_trace_rows(made.head(), times)
+        for rows in made.chunks(self._trace_rows, self._batch_bytes):
+            self._add_trace_rows(rows, times)
         for table, row, text_bytes in found_rows(activity.trace):
-            self._add_piece(RowChunk(table, [(self._seq, made.seq, *row)], text_bytes), times)
+            self._add_trace_rows(RowChunk(table, [(self._seq, made.seq, *row)], text_bytes), times)
 
-    def _add_piece(self, piece: RowChunk, times: tuple[int, int]) -> None:
-        last = self._seq + len(piece.rows) - 1
+    def _add_trace_rows(self, added: RowChunk, times: tuple[int, int]) -> None:
+        last = self._seq + len(added.rows) - 1
         extent = ChunkExtent(self._seq, last, *times)
-        self._batch.add_all(piece.table, piece.rows, extent, piece.text_bytes)
+        self._batch.add_all(added.table, added.rows, extent, added.text_bytes)
         self._seq = last + 1
         if self._batch.count >= self._batch_rows or self._batch.bytes >= self._batch_bytes:
             self._unreached_seq = self._reach(self._seq)

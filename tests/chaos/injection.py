@@ -22,7 +22,7 @@ UNEXPECTED = {
 _IN_SQLITE = (
     "otel_gpu.recorder.journal:Journal._transact",
     "otel_gpu.recorder.journal:Journal._keep_books",
-    "otel_gpu.recorder.eviction:Eviction.make",
+    "otel_gpu.recorder.eviction:Eviction.free",
 )
 
 

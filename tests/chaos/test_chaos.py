@@ -59,7 +59,7 @@ PLACES = {
     "otel_gpu.recorder.journal:Background.is_ready": STORE,
     "otel_gpu.recorder.journal:Background.put": STORE,
     "otel_gpu.recorder.journal:Journal._transact": STORE,
-    "otel_gpu.recorder.eviction:Eviction.make": STORE,
+    "otel_gpu.recorder.eviction:Eviction.free": STORE,
     "otel_gpu.recorder.journal:Journal._keep_books": STORE,
     "otel_gpu.export.exports:Exports.observe": {"export"},
     "otel_gpu.export.spans.activity_spans:SpanBuilder.spans": {"export"},

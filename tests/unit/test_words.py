@@ -81,14 +81,13 @@ PENDING_TEXTS = frozenset(
             "importers",
         ),
         *(
-            "recorder",
             "report",
             "stacks",
             "wire",
         ),
     }
 )
-PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation", "mcp"}
+PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation", "mcp", "recorder"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 

@@ -1,1 +1,1 @@
-"""Events and reports as rows, and back."""
+"""Conversion of activities and reports to rows, and back."""

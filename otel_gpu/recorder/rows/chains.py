@@ -9,14 +9,14 @@ from otel_gpu.recorder.tables.columns import Row
 from otel_gpu.recorder.text import clean, to_json
 
 MAX_CAUSES = 256
-"""Causes of one chain or incident, those of causes included."""
+"""Maximum causes of one chain or incident, including causes of causes."""
 
 Part = tuple[str, Row]
 """The name of a table, and a row for it."""
 
 
 def chain_row(seq: int, chain: Chain, names: StoredNames) -> Row:
-    """Return the row of a chain; its causes have rows of their own."""
+    """Return the row of a chain, without its causes."""
     effect = chain.effect
     return (
         seq,
@@ -38,7 +38,7 @@ def chain_row(seq: int, chain: Chain, names: StoredNames) -> Row:
 
 
 def incident_row(seq: int, incident: Incident) -> Row:
-    """Return the row of an incident; its causes have rows of their own."""
+    """Return the row of an incident, without its causes."""
     return (
         seq,
         clean(incident.id),
@@ -55,10 +55,10 @@ def incident_row(seq: int, incident: Incident) -> Row:
 
 
 def cause_rows(seq: int, causes: Sequence[Cause], names: StoredNames) -> Iterator[Part]:
-    """Yield the rows of causes, of their causes, and of the evidence, with their tables."""
+    """Yield tables and rows of causes, of their causes, and of the evidence."""
     waiting: list[tuple[int | None, Cause]] = [(None, cause) for cause in causes]
     number = 0
-    # Those of the effect itself come first, so that the one that cost most is number 0.
+    # Direct causes come first, so the most expensive one is number 0.
     while waiting and number < MAX_CAUSES:
         parent, cause = waiting.pop(0)
         yield (

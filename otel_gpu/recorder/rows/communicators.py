@@ -1,8 +1,8 @@
 """
-How far ranks are, as rows and back.
+Progress of ranks in collectives as rows, and back.
 
-A reading holds the calls since the one before, and in a chunk the first one holds all that are known.
-What all ranks stand at when a chunk ends is kept as well, so that a reader can begin at any chunk.
+A reading has the calls since the previous one; the first one in a chunk has all known calls. The state
+of changed ranks is also written at the end of a chunk, so a reader can begin at any chunk.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ from otel_gpu.recorder.text import from_json, to_json
 from otel_gpu.wire.communicators import MAX_SPLITS, Communicator, QueuedCollective, Signature
 
 MAX_PROCESSES: Final = 1_024
-"""Of which it is kept what they stand at."""
+"""Processes whose ranks are remembered."""
 MAX_RANKS: Final = 64
-"""Of one process, the same."""
+"""Ranks of one process to remember."""
 MAX_CALLS: Final = 64
-"""Of a rank, that a reader knows; an import has more of them than a reading of our own."""
+"""Calls of a rank that a reader keeps; an import has more than a reading of the agent."""
 
 _Handle = tuple[int, int]
 
 
 class CommunicatorRows:
-    """Turns readings of ranks into rows, and keeps what they all stand at."""
+    """Turns readings of ranks into rows, and remembers the state of all ranks."""
 
     def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
@@ -42,11 +42,11 @@ class CommunicatorRows:
             MAX_PROCESSES, evict=self._evict_process
         )
         self._touched: set[int] = set()
-        # Up to which number the calls of a rank are in rows of this chunk.
+        # The number of the last call of a rank that is in rows of this chunk.
         self._written: dict[tuple[int, _Handle], int] = {}
 
     def clear(self) -> None:
-        """Forget what is known: another capture begins."""
+        """Forget all ranks, because another capture begins."""
         self._known.clear()
         self._touched.clear()
         self._written.clear()
@@ -76,9 +76,9 @@ class CommunicatorRows:
             self._written.pop((process, handle), None)
 
     def end_chunk(self, chunk: int) -> None:
-        """Keep what everything stands at that the chunk added to, and let the next say all calls."""
+        """Write the state of ranks that changed in the chunk; the next chunk writes all calls again."""
         for process in sorted(self._touched & self._known.keys()):
-            # All of a process, so that a reader finds them in one place.
+            # All ranks of a process together, where a reader finds them.
             for handle, activity in self._known[process].items():
                 device = self._names.device(activity.device)
                 key = (process, chunk, *_handle(handle), device)
@@ -106,23 +106,23 @@ class CommunicatorRows:
 
 
 class RankReader:
-    """Makes activities of rows, in their order; each row has what is new of the calls."""
+    """Makes activities of rows, in their order, because a row has only new calls."""
 
-    def __init__(self, directory: Dictionary) -> None:
-        self._directory = directory
+    def __init__(self, dictionary: Dictionary) -> None:
+        self._dictionary = dictionary
         self._calls: Recent[tuple[int, _Handle], list[tuple[QueuedCollective, int]]] = Recent(
             MAX_PROCESSES
         )
 
     def read(self, row: Row) -> CommunicatorActivity | None:
-        """Return the reading of a row of ``communicator_readings``; None: it is none."""
+        """Return the reading of a row of ``communicator_readings``; None: it is invalid."""
         _, process, device, unix_ns, handle, generation, *figures = row
         return self._activity(process, device, unix_ns, (handle % WORDS, generation), figures)
 
     def read_totals(
         self, unix_ns: int, totals: Iterable[Row]
     ) -> Iterator[CommunicatorActivity | None]:
-        """Yield what was known at a moment, of rows of ``communicator_totals``."""
+        """Yield the state at a time, from rows of ``communicator_totals``; None for invalid rows."""
         for process, _, handle, generation, device, *figures in totals:
             yield self._activity(process, device, unix_ns, (handle % WORDS, generation), figures)
 
@@ -134,7 +134,7 @@ class RankReader:
         handle: _Handle,
         figures: Sequence[Any],
     ) -> CommunicatorActivity | None:
-        image = self._directory.process(process)
+        program = self._dictionary.process(process)
         *numbers, operations, completed_unix_ns, title, calls = figures
         try:
             made = _read_operations(from_json(operations, dict))
@@ -144,7 +144,7 @@ class RankReader:
             identity = int(numbers[0], 16)
         except (TypeError, ValueError, KeyError, IndexError):
             return None
-        if image is None or not 0 <= identity < WORDS:
+        if program is None or not 0 <= identity < WORDS:
             return None
         name = (process, handle)
         known = {one.number: (one, at) for one, at in (*self._calls.get(name, ()), *fresh)}
@@ -153,12 +153,12 @@ class RankReader:
         self._calls[name] = latest
         recent = tuple(one for one, _ in latest)
         values = (identity, *numbers[1:], made, recent, title)
-        stacks = tuple(self._directory.program_stack(one.stack or None) for one in recent)
+        stacks = tuple(self._dictionary.program_stack(one.stack or None) for one in recent)
         return CommunicatorActivity(
             unix_ns,
-            image,
+            program,
             handle,
-            self._directory.device(device),
+            self._dictionary.device(device),
             Communicator._make(values),
             tuple(at for _, at in latest),
             completed_unix_ns,
@@ -171,7 +171,7 @@ def _handle(handle: _Handle) -> _Handle:
 
 
 def _calls(calls: Sequence[tuple[QueuedCollective, int]], kept: int) -> dict[str, Any]:
-    """Return calls so that many that ask for the same take little room; ``kept``: of how many latest."""
+    # Each signature is stored once. ``kept``: how many latest calls the reading has in all.
     if not calls:
         return {}
     more = {"kept": kept} if kept > wire.RECENT_COLLECTIVES else {}

@@ -1,8 +1,8 @@
 """
-What devices did, as rows and back.
+Device traces as rows, and back.
 
-A trace is one activity, and can be millions of rows. They are made piece by piece, so that they take
-no memory beside the trace, and are given back only where all of them are there.
+A trace is one activity, and can be millions of rows. They are made in parts, which take no memory
+beside the trace. A trace is read back only if all its rows are there.
 """
 
 from array import array
@@ -29,13 +29,13 @@ from otel_gpu.wire.device_activity import (
 )
 
 MAX_PARTS: Final = 13_000_000
-"""Rows of a trace: more than importers take, of all tables together."""
+"""Maximum rows of a trace in all tables, more than importers accept."""
 MAX_THREADS: Final = 1 << 16
 PART_BYTES: Final = 50
-"""What a row takes in the file, about; measured, with some to spare."""
+"""Measured bytes of a row in the file, rounded up."""
 
 _UNKNOWN_THREAD = Thread(0, 0)
-# The columns of both tables, after those that say which row of which trace it is.
+# The columns of both tables after ``seq`` and ``trace``.
 _OF_ACTIVITIES = (
     "kinds", "devices", "streams", "starts_ns", "durations_ns", "names", "correlations",
     "sizes_bytes", "collectives", "occupancies", "blocks",
@@ -47,7 +47,7 @@ _Referred = Mapping[str, Sequence[int | None]]
 
 
 class RowChunk(NamedTuple):
-    """Rows of one table that are written at once, and how much text is in them."""
+    """Rows of one table to write together, and the bytes of text in them."""
 
     table: str
     rows: Sequence[Row]
@@ -55,8 +55,8 @@ class RowChunk(NamedTuple):
 
 
 class _Part(NamedTuple):
-    # A table of a trace: how many rows, and what gives the columns of those from one to another,
-    # without their numbers. ``texts`` are the rows themselves, where they are text.
+    # A table of a trace: its number of rows, and a function that returns the columns of a range of rows,
+    # without their numbers. ``texts`` are the rows themselves if they contain text.
     table: str
     length: int
     cut: Callable[[int, int], Iterable[Iterable[Any]]]
@@ -68,10 +68,10 @@ class TraceRows:
     The rows of one trace.
 
     Attributes:
-        seq: The number of the row of the trace; those of its parts follow.
-        start_unix_ns: When the first of it began.
-        count: How many rows it is.
-        bytes: What all of them take in the file, about.
+        seq: The number of the trace's row; those of its other rows follow.
+        start_unix_ns: Start of its first activity.
+        count: Number of its rows.
+        bytes: Estimated bytes of all rows in the file.
     """
 
     def __init__(self, seq: int, activity: DeviceTraceActivity) -> None:
@@ -99,8 +99,8 @@ class TraceRows:
         )
         return RowChunk(tables.TRACES, [row], len(rejected))
 
-    def pieces(self, most_rows: int, most_bytes: int) -> Iterator[RowChunk]:
-        """Yield the rows of its parts in order, no more at a time than that, and at least one."""
+    def chunks(self, most_rows: int, most_bytes: int) -> Iterator[RowChunk]:
+        """Yield its other rows in order, up to the limits at a time, but at least one."""
         seq = self.seq + 1
         for part in self._parts:
             at = 0
@@ -115,7 +115,7 @@ class TraceRows:
             seq += part.length
 
     def _texts(self, trace: DeviceTrace) -> Iterator[_Part]:
-        # Of an export with several processes, each uses some names of all.
+        # In an export with several processes, each trace uses some of the shared names.
         used = {*trace.activities.names, *trace.host.names} - {0}
         names = [trace.names[number] for number in sorted(used)]
         self._numbers.names = self._numbers.of(sorted(used), len(trace.names))
@@ -160,7 +160,7 @@ class TraceRows:
 
 @dataclass
 class _Numbers:
-    """Gives the numbers of rows that others refer to, in the order in which they are written."""
+    # Assigns the numbers of rows that other rows refer to, in the order in which they are written.
 
     last: int
     names: Sequence[int | None] = ()
@@ -169,7 +169,7 @@ class _Numbers:
     collectives: Sequence[int | None] = ()
 
     def of(self, used: Sequence[int], length: int) -> Sequence[int | None]:
-        """Return the numbers of rows by the numbers of what they hold; None: it has no row."""
+        # Numbers of rows by index in the trace; None: it has no row.
         found: list[int | None] = [None] * length
         for at, number in enumerate(used, self.last + 1):
             found[number] = at
@@ -177,11 +177,10 @@ class _Numbers:
         return found
 
     def take(self, rows: int) -> None:
-        """Leave so many numbers to rows that nothing refers to."""
+        # Skip numbers for rows that no other row refers to.
         self.last += rows
 
     def by_column(self) -> _Referred:
-        """Return them by the column that refers to them."""
         return {
             "names": self.names,
             "shapes": self.shapes,
@@ -211,7 +210,7 @@ def _of_columns(
 
 
 def _within(rows: Sequence[Row], first: int, end: int, most_bytes: int) -> tuple[int, int]:
-    """Return where rows end that have no more text, but for the first, and how much they have."""
+    # The end of the rows that fit into the bytes, but at least one row, and the bytes of their text.
     total = 0
     for number in range(first, end):
         size = sum(len(value) for value in rows[number] if isinstance(value, str))
@@ -223,7 +222,7 @@ def _within(rows: Sequence[Row], first: int, end: int, most_bytes: int) -> tuple
 
 @dataclass
 class _Read:
-    """What was read of the parts of a trace, and the numbers of rows by those in the store."""
+    # Rows of a trace read so far. ``numbers``: index in the trace by number of the row, for each column.
 
     count: int = 0
     names: Names = field(default_factory=Names)
@@ -237,7 +236,7 @@ class _Read:
     numbers: dict[str, dict[int | None, int]] = field(default_factory=dict)
 
     def put(self, table: str, rows: Sequence[Row]) -> None:
-        """Take rows of one table, in order."""
+        # Add rows of one table, in order.
         self.count += len(rows)
         columns = list(zip(*rows, strict=True))
         match table:
@@ -275,7 +274,7 @@ class _Read:
         for name, values in zip(names, columns, strict=True):
             column: array[Any] = getattr(into, name)
             if name in _REFERRED:
-                # What a row of a stranger refers to may be anywhere.
+                # Untrusted rows can refer to any number.
                 known = self.numbers.get(name, {})
                 column.extend([known.get(one, 0) for one in values])
             else:
@@ -287,7 +286,7 @@ _MOST_ROWS: Mapping[str, int] = {tables.THREADS: MAX_THREADS - 1}
 
 
 def read_trace(pages: Pages, row: Row) -> DeviceTraceActivity | None:
-    """Return the trace of a row of ``device_traces``; None: not all of it is there."""
+    """Return the trace of a row of ``device_traces``; None: rows are missing or invalid."""
     seq, unix_ns, _, source, tool, base_unix_ns, dated, rank, ranks, *more, rejected, parts = row
     if parts > MAX_PARTS:
         return None

@@ -1,4 +1,4 @@
-"""What was found in a trace, as rows: how each device was used, its steps, and why it was idle."""
+"""Results of analysing a trace as rows: the use of each device, its steps, and causes of idle time."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from otel_gpu.recorder.text import clean, to_json
 from otel_gpu.wire.device_activity import DeviceTrace
 
 MAX_WAITS: Final = 1_000
-"""Of a device; the others are added up by cause."""
+"""Rows of a device; further waits are added up by cause."""
 
 
 def found_rows(trace: DeviceTrace) -> Iterator[tuple[str, Row, int]]:
-    """Yield tables and their rows from the device on, and how much text is in each."""
-    # An agent that writes a store never meets a trace.
+    """Yield tables, rows from the column ``device`` on, and the bytes of text in each."""
+    # Live agents write no traces, and do not need this import.
     from otel_gpu.explain.traces.device_use import DeviceUse, examine  # noqa: PLC0415 -- see above
 
     def rows_of(use: DeviceUse) -> Iterator[tuple[str, Row]]:

@@ -1,10 +1,9 @@
 """
 Events as rows, and back: the fields of an event in their order.
 
-The kernel side counts in unsigned 64-bit numbers and SQLite in signed ones. What is a
-time, a size or a count never comes near the difference unless a record is broken, and is
-cut off at the largest number then. Addresses and ids use all their bits, and are kept as
-the signed number of the same bits.
+The kernel side has unsigned 64-bit numbers, SQLite signed ones. Times, sizes and counts are only that
+large in broken records, and are limited to the largest signed number. Addresses and ids use all bits,
+and are stored as the signed number of the same bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from otel_gpu.recorder.text import clean
 from otel_gpu.wire.events import CudaCall
 
 WORDS = 1 << 64
-"""How many numbers a word can be."""
+"""Number of values of a 64-bit word."""
 _new_tuple = tuple.__new__
 
 
@@ -26,14 +25,14 @@ _Restore = Callable[[Sequence[Any]], Any]
 
 
 def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the class of any event
-    """Return what makes the columns of an event of a kind, and an event of columns."""
+    """Return two functions for a class of events: event to columns, and columns to event."""
     places = tuple(at for at, column in enumerate(event_columns(event)) if column.kind is WORD)
-    # Two at least, so that the getter always gives a tuple.
+    # At least two, so that the getter always returns a tuple.
     words = itemgetter(*places, places[0]) if places else _no_words
     has_shape, gather = (True, _gather) if event is CudaCall else (False, tuple)
 
     def flatten(one: Any) -> Row:  # noqa: ANN401 -- an event of this kind
-        # Takes half as long as unpacking into a new one.
+        # Takes half as long as unpacking into a new tuple.
         values = one[:_GRID] + one.grid + one.block + one[_AFTER:] if has_shape else tuple(one)
         if max(words(values)) > MAX_INTEGER:
             changed = list(values)
@@ -48,7 +47,7 @@ def event_rows(event: Any) -> tuple[_Flatten, _Restore]:  # noqa: ANN401 -- the 
             for place in places:
                 changed[place] %= WORDS
             values = changed
-        # As event._make, which takes longer.
+        # Inlined event._make, which takes longer.
         return _new_tuple(event, gather(values))
 
     return flatten, restore
@@ -58,14 +57,14 @@ def _no_words(_: Sequence[Any]) -> Row:
     return (0,)
 
 
-def mend(columns: Sequence[Column], row: Row) -> Row:
-    """Return a row that SQLite refused as one that it takes; what is broken stays broken."""
-    return tuple(_mend(column, value) for column, value in zip(columns, row, strict=True))
+def make_storable(columns: Sequence[Column], row: Row) -> Row:
+    """Change values that SQLite refuses, so that a row can be written; it stays wrong."""
+    return tuple(_storable(column, value) for column, value in zip(columns, row, strict=True))
 
 
-def _mend(column: Column, value: Any) -> Any:  # noqa: ANN401 -- any value of a row
+def _storable(column: Column, value: Any) -> Any:  # noqa: ANN401 -- any value of a row
     if isinstance(value, str):
-        # Documents are plain ASCII as they are.
+        # JSON documents are ASCII already.
         return value if column.kind is JSON else clean(value)
     if isinstance(value, int):
         if column.kind is WORD:

@@ -1,8 +1,8 @@
 """
-What holds the memory of devices, as rows and back.
+Holders of device memory as rows, and back.
 
-A reading has a row of its own; its holders, which are those that changed, are its parts. What all
-of them stand at when a chunk ends is kept as well, so that a reader can begin at any chunk.
+A reading has a row, and a row for each holder that changed. The state of changed processes is also
+written at the end of a chunk, so a reader can begin at any chunk.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from otel_gpu.wire.blocks import Holder, MemoryTotals, OutOfMemory
 from otel_gpu.wire.probe_table import Api
 
 MAX_HOLDERS: Final = 16_384
-"""Holders of all processes of which it is kept what they stand at."""
+"""Holders of all processes to remember."""
 MAX_PROCESSES: Final = 1_024
 
 _NO_TOTALS = (None,) * len(MemoryTotals._fields)
@@ -32,14 +32,14 @@ _flatten, _restore = event_rows(OutOfMemory)
 
 
 class _Known(NamedTuple):
-    """What is known of the devices of one process: rows of both tables of totals, by their keys."""
+    # The devices of one process: rows of both tables of totals by their keys.
 
     devices: dict[int, Row]
     holders: dict[tuple[int, int], Row]
 
 
 class HeldMemory:
-    """Turns what is said of memory into rows, and keeps what it all stands at."""
+    """Turns readings of memory into rows, and remembers the state of all processes."""
 
     def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
@@ -49,7 +49,7 @@ class HeldMemory:
         self._count = 0
 
     def clear(self) -> None:
-        """Forget what is known: another capture begins."""
+        """Forget all processes, because another capture begins."""
         self._known.clear()
         self._touched.clear()
         self._count = 0
@@ -77,7 +77,7 @@ class HeldMemory:
             known.holders[name] = held[1:]
 
     def add_failure(self, batch: RowBatch, seq: int, activity: OutOfMemoryActivity) -> None:
-        """Add a request that failed, and the stacks of its map."""
+        """Add a failed request, and the stacks of its memory map."""
         names = self._names
         if activity.api is not None:
             names.api(activity.api)
@@ -99,11 +99,11 @@ class HeldMemory:
             batch.add_part("out_of_memory_stacks", part)
 
     def end_chunk(self, chunk: int) -> None:
-        """Keep what everything stands at that the chunk added to."""
+        """Write the state of processes that changed in the chunk."""
         keep = self._names.keep
         for process in sorted(self._touched & self._known.keys()):
             known = self._known[process]
-            # All of a process, so that a reader finds them in one place.
+            # All rows of a process together, where a reader finds them.
             for number, totals in known.devices.items():
                 keep("memory_totals", process, chunk, number, *totals)
             for (number, key), held in known.holders.items():
@@ -122,7 +122,7 @@ class HeldMemory:
 
 
 def _map_text(info: Mapping[str, Any]) -> str | None:
-    """Return a memory map as it can be kept: of one that is too large, half of the blocks, or less."""
+    # A map that is too large loses half of its blocks until it fits.
     text, blocks = to_json(info), info.get("blocks")
     while text is None and isinstance(blocks, list | tuple) and blocks:
         left, blocks = len(blocks), blocks[: len(blocks) // 2]
@@ -135,46 +135,46 @@ def _map_text(info: Mapping[str, Any]) -> str | None:
     return text
 
 
-def read_blocks(directory: Dictionary, row: Row, parts: Iterable[Row]) -> BlocksActivity | None:
-    """Return the reading of a row of ``memory_readings`` and of its holders; None: it is none."""
+def read_blocks(dictionary: Dictionary, row: Row, parts: Iterable[Row]) -> BlocksActivity | None:
+    """Return the reading of a row of ``memory_readings`` and its holders; None: it is invalid."""
     _, process, number, device, unix_ns, *totals = row
     held = ((key, number, figures) for _, _, key, number, *figures in parts)
-    return _blocks(directory, (process, number, device), unix_ns, totals, held)
+    return _blocks(dictionary, (process, number, device), unix_ns, totals, held)
 
 
 def read_totals(
-    directory: Dictionary, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
+    dictionary: Dictionary, unix_ns: int, devices: Iterable[Row], holders: Iterable[Row]
 ) -> Iterable[BlocksActivity | None]:
-    """Yield what was known at a moment, of rows of both tables of totals."""
+    """Yield the state at a time, from rows of both tables of totals; None for invalid rows."""
     held: dict[tuple[int, int], list[tuple[int, int | None, list[Any]]]] = {}
     for process, _, number, key, stack, *figures in holders:
         held.setdefault((process, number), []).append((key, stack, figures))
     for process, _, number, device, *totals in devices:
         found = held.pop((process, number), [])
-        yield _blocks(directory, (process, number, device), unix_ns, totals, found)
+        yield _blocks(dictionary, (process, number, device), unix_ns, totals, found)
 
 
 def read_failure(
-    directory: Dictionary, ids: SpanIds, row: Row, parts: Iterable[Row]
+    dictionary: Dictionary, ids: SpanIds, row: Row, parts: Iterable[Row]
 ) -> OutOfMemoryActivity | None:
-    """Return the request of a row of ``out_of_memory``, and of the stacks of its map."""
+    """Return the request of a row of ``out_of_memory`` and of its stacks; None: it is invalid."""
     _, process, device, stack, unix_ns, *columns, text = row
-    image = directory.process(process)
-    if image is None:
+    program = dictionary.process(process)
+    if program is None:
         return None
     event = _restore(columns)
-    api: Api | None = directory.api(event.api) if event.api else None
+    api: Api | None = dictionary.api(event.api) if event.api else None
     try:
         memory_map = None if text is None else from_json(text, dict)
     except ValueError:
         return None
-    find: Callable[[int | None], CallStack | None] = directory.program_stack
+    find: Callable[[int | None], CallStack | None] = dictionary.program_stack
     found = ((key % WORDS, find(number)) for _, key, number in parts)
     return OutOfMemoryActivity(
         unix_ns,
-        image,
+        program,
         event,
-        directory.device(device),
+        dictionary.device(device),
         api,
         find(stack),
         memory_map,
@@ -184,22 +184,22 @@ def read_failure(
 
 
 def _blocks(
-    directory: Dictionary,
+    dictionary: Dictionary,
     of: tuple[int, int, int | None],
     unix_ns: int,
     totals: list[Any],
     held: Iterable[tuple[int, int | None, list[Any]]],
 ) -> BlocksActivity | None:
     process, number, device = of
-    image: Program | None = directory.process(process)
-    if image is None:
+    program: Program | None = dictionary.process(process)
+    if program is None:
         return None
-    find = directory.program_stack
+    find = dictionary.program_stack
     return BlocksActivity(
         unix_ns,
-        image,
+        program,
         number,
-        directory.device(device),
+        dictionary.device(device),
         None if None in totals else MemoryTotals(*totals),
         tuple((key % WORDS, Holder(*figures), find(stack)) for key, stack, figures in held),
     )

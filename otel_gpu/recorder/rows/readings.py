@@ -1,8 +1,8 @@
 """
-Readings of what the kernel counts: series, the time account, counters.
+Readings of the kernel's series, thread times and counters as rows.
 
-A reading has a row of its own, so that it is known when it was made. Its parts say what it
-added, and come without one where that is nothing.
+A reading has a row with its time. Further rows have what each series, thread time or counter added
+since the previous reading, if that is not 0.
 """
 
 from collections import Counter
@@ -25,13 +25,13 @@ Reading = AggregatesActivity | CountersActivity | TimesActivity
 _Part = TypeVar("_Part", Series, ThreadTime)
 
 MAX_COUNTERS = 4_096
-"""Counters that are followed; the kernel side has some dozens."""
+"""Counters to remember; the kernel side has some dozens."""
 
 _NOTHING = (0, 0, 0)
 
 
 class Readings:
-    """Turns readings into rows; ``counters`` is what the chunk says of them."""
+    """Turns readings into rows; ``counters`` are the values written in this chunk."""
 
     def __init__(self, names: StoredNames, lost: Counter[str]) -> None:
         self._names = names
@@ -39,7 +39,7 @@ class Readings:
         self.counters: dict[str, int] = {}
 
     def add(self, batch: RowBatch, seq: int, activity: Reading) -> None:
-        """Add the parts of a reading."""
+        """Add the rows of a reading, except that with its time."""
         match activity:
             case AggregatesActivity():
                 self._add_aggregates(batch, seq, activity)
@@ -58,7 +58,7 @@ class Readings:
     def _add_aggregates(self, batch: RowBatch, seq: int, activity: AggregatesActivity) -> None:
         process: StoredProcess | None = None
         for series in activity.series:
-            # Those of one process come together.
+            # Series of one process are adjacent.
             if process is None or process.named is not series.process:
                 process = self._names.follow(series.process)
             known = process.series.get(series.key)
@@ -74,8 +74,8 @@ class Readings:
         read: dict[Program, list[ThreadTime]] = {}
         for time in activity.times:
             read.setdefault(time.process, []).append(time)
-        for image, times in read.items():
-            process = self._names.follow(image)
+        for program, times in read.items():
+            process = self._names.follow(program)
             compared = compare(process.read, times)
             changed = {time.kind: time for time in compared.changed}
             # Time moves from one reason to another when a stack becomes known.
@@ -94,12 +94,12 @@ class Readings:
                     row = (seq, process.number, *key, *map(sub, now, before))
                     batch.add_part("thread_times", row)
                 else:
-                    # It is new in the next one, too.
+                    # So that the next reading compares it as new again.
                     compared.now.pop(id(time), None)
             process.read = compared.now
 
     def end_chunk(self, chunk: int) -> None:
-        """Keep what everything stands at that the chunk added to, and let the next say all counters."""
+        """Write totals that changed in the chunk; the next chunk writes all counters again."""
         self.counters.clear()
         keep = self._names.keep
         for process in self._names.processes.values():
@@ -107,7 +107,7 @@ class Readings:
                 if referred.chunk == chunk:
                     total = total_row(process.series[key].aggregate)
                     keep("aggregate_totals", referred.number, chunk, *total)
-            # All of a process, so that a reader finds them in one place.
+            # All times of a process together, where a reader finds them.
             if process.times_chunk == chunk:
                 for kind, time in process.times.items():
                     if (figures := _figures(time)) != _NOTHING:

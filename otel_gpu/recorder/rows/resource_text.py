@@ -1,4 +1,4 @@
-"""What threads waited for, as text in the rows of their stalls; most of them share a few."""
+"""Resources that threads waited for as JSON text in rows, cached because few are different."""
 
 import functools
 
@@ -13,14 +13,14 @@ _REMEMBERED = 1024
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def resource_text(resource: Resource) -> str | None:
-    """Return a resource as a row says it."""
-    # As the body of a record, which is checked when it is read back. Its id means nothing here.
+    """Encode a resource for a row; None: it is too large."""
+    # In the form of a record's body, which is validated when read back. Its id has no meaning here.
     return to_json({"resource": 1, **resource._asdict()})
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def read_resource(text: str | None) -> Resource | None:
-    """Return the resource of a row; None: it says none, or nonsense."""
+    """Decode the resource of a row; None: there is none, or it is invalid."""
     if text is None:
         return None
     try:

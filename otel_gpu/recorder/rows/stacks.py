@@ -1,8 +1,8 @@
 """
 Stacks of programs as rows, and back.
 
-The document of a stack is the body of its record: one place says what a stack may be, and a
-file from anywhere is checked as a recording from anywhere is.
+The document of a stack has the form of its record's body. So one validation serves untrusted stores and
+untrusted recordings.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from otel_gpu.recorder.text import clean, to_json
 from otel_gpu.wire.bodies import MAX_FRAME_TEXT, MAX_FRAMES, parse_body
 from otel_gpu.wire.frames import Frame
 
-# As many as find room: three of the longest names there are do, however they are written.
+# Frames to try until they fit: three always do, also with the longest names.
 _FRAMES = (MAX_FRAMES, 64, 16, 3)
 
 
 def stack_columns(stack: CallStack) -> tuple[str, str, str]:
-    """Return the columns ``id``, ``place`` and ``frames``; a stack that is too large loses its middle."""
+    """Return the columns ``id``, ``place`` and ``frames``. A stack too large loses middle frames."""
     place = describe_place(stack.place) if stack.place else ""
     documents = (_document(stack, cut_frames(stack.frames, most)) for most in _FRAMES)
     document = next((text for text in documents if text is not None), "")
@@ -29,7 +29,7 @@ def stack_columns(stack: CallStack) -> tuple[str, str, str]:
 
 def read_stack(document: str) -> CallStack:
     """
-    Return the stack of a document; where in it the program was is looked for again.
+    Decode the stack of a document; its place is computed again.
 
     Raises:
         ValueError: It is invalid.
@@ -65,7 +65,7 @@ def _document(stack: CallStack, frames: Sequence[Frame]) -> str | None:
 
 
 def _fit(text: str) -> str:
-    # Nearly all are as they are to be.
+    # Nearly all need no change.
     if text.isascii() and len(text) <= MAX_FRAME_TEXT:
         return text
     return clean(text)[:MAX_FRAME_TEXT]

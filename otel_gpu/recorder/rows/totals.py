@@ -1,9 +1,9 @@
 """
-From what a series counted in all to what a reading added, and back.
+Conversion of totals of a series to increments of readings, and back.
 
-The kernel counts since a process began. A store keeps what each reading added, so that
-the counts of any span of time are a sum; and what each series stood at when a chunk
-ended, so that a reader can begin at any chunk.
+The kernel's totals begin with the process. A store has the increment of each reading, so the counts of
+any interval are a sum. It also has the total of each series at the end of a chunk, so a reader can begin
+at any chunk.
 """
 
 from itertools import compress
@@ -14,16 +14,16 @@ from otel_gpu.recorder.tables.columns import MAX_INTEGER, Row
 from otel_gpu.recorder.text import from_json
 from otel_gpu.wire.readings import Aggregate
 
-# The largest of the kernel's numbers, which also says that there was no smallest one yet.
+# The largest u64; as a minimum it means that there was no value yet.
 _MOST = (1 << 64) - 1
 NOTHING = Aggregate(0, _MOST, 0, 0, (0,) * wire.MAX_BUCKETS)
 
 
 def added_row(before: Aggregate | None, now: Aggregate) -> Row:
     """
-    Return the columns of ``aggregates`` from ``count`` on; None: the series is new.
+    Return the columns of ``aggregates`` from ``count`` on; ``before`` None: the series is new.
 
-    A series that stands lower than before was begun anew.
+    A series whose total decreased was restarted.
     """
     added = now
     if before is not None:
@@ -55,10 +55,10 @@ def read_aggregate(
     total: int, size_bytes: int, least: int | None, most: int | None, buckets: str
 ) -> Aggregate:
     """
-    Return what columns say that was counted.
+    Return the aggregate of these columns.
 
     Raises:
-        ValueError: The last one holds no buckets.
+        ValueError: ``buckets`` is invalid.
     """
     counts = [0] * wire.MAX_BUCKETS
     for number, count in from_json(buckets, dict).items():
@@ -72,7 +72,7 @@ def read_aggregate(
 
 
 def bounded(aggregate: Aggregate) -> Aggregate:
-    """Return what was counted, if it is in the bounds of the kernel's counters, or the nearest to it."""
+    """Return an aggregate with each count limited to 0 and the largest u64."""
     total, least, most, size_bytes, buckets = aggregate
     counts = (total, size_bytes, *buckets)
     if min(counts) >= 0 and max(counts) <= _MOST:
@@ -82,7 +82,7 @@ def bounded(aggregate: Aggregate) -> Aggregate:
 
 
 def _to_json(buckets: tuple[int, ...]) -> str:
-    # Most of them are empty; json takes four times as long.
+    # Most buckets are empty; json takes four times as long.
     counts = compress(enumerate(buckets), buckets)
     return "{" + ",".join([f'"{number}":{count}' for number, count in counts]) + "}"
 

@@ -1,4 +1,4 @@
-"""Who kept threads from going on, and what they waited for, as columns and back."""
+"""Culprits and waits as columns, and back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from otel_gpu.recorder.text import clean
 
 
 def who_columns(who: Culprit | None) -> Row:
-    """Return the columns of a pid, a tid and a comm."""
+    """Return the columns pid, tid and comm; None: all NULL."""
     return (None, None, None) if who is None else (who.pid, who.tid, clean(who.comm))
 
 
@@ -24,7 +24,7 @@ def wait_columns(wait: Wait) -> Row:
 
 
 def read_wait(columns: Sequence[Any]) -> Wait:
-    """Return the wait of these columns; what was waited for is None where they say nonsense."""
+    """Return the wait of these columns; an invalid resource becomes None."""
     api, *found, end_state, end_reason, resource = columns
     who, end = _read_who(*found[:3]), _read_who(*found[3:])
     return Wait(api, who, end, end_state, read_reason(end_reason), read_resource(resource))

@@ -1,8 +1,8 @@
 """
-Columns, tables and views: what is said about each, and the SQL that makes it.
+Columns, tables and views: their meanings, and the SQL that creates them.
 
-What a column may hold is written down once. SQLite checks the type when a row is
-written; a reader checks the range as well, since a file may come from anywhere.
+The range of a column is written once. SQLite checks the type when a row is written. A reader also checks
+the range, because the file is untrusted input.
 """
 
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ Row = tuple[Any, ...]
 """Values in the order of a table's columns."""
 
 MAX_TEXT = 4_096
-"""Characters of a name."""
+"""Maximum characters of a name."""
 MAX_JSON = 262_144
-"""Characters of a JSON document."""
+"""Maximum characters of a JSON document."""
 MAX_INTEGER = (1 << 63) - 1
-"""SQLite's integers are signed."""
+"""The largest integer of SQLite."""
 
 
 class ColumnKind(NamedTuple):
-    """What a column may hold: a type of SQLite, and bounds; of text, ``most`` is its length."""
+    """A type of SQLite with bounds; of text, ``most`` is its length."""
 
     sql: str
     least: int | None = None
@@ -31,11 +31,11 @@ U64 = ColumnKind("INTEGER", 0, MAX_INTEGER)
 U32 = ColumnKind("INTEGER", 0, (1 << 32) - 1)
 U16 = ColumnKind("INTEGER", 0, (1 << 16) - 1)
 U8 = ColumnKind("INTEGER", 0, (1 << 8) - 1)
-# Of a process or thread; negative: of an import that does not say it.
+# Id of a process or thread; negative: an import does not have it.
 PID = ColumnKind("INTEGER", -(1 << 31), (1 << 32) - 1)
 S64 = ColumnKind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
 S32 = ColumnKind("INTEGER", -(1 << 31), (1 << 31) - 1)
-# 64 bits that mean an address, a handle or an id: shown as a signed number.
+# 64 bits of an address, a handle or an id, as a signed number.
 WORD = ColumnKind("INTEGER", -MAX_INTEGER - 1, MAX_INTEGER)
 REAL = ColumnKind("REAL")
 TEXT = ColumnKind("TEXT", 0, MAX_TEXT)
@@ -49,10 +49,9 @@ class Column(NamedTuple):
     One column.
 
     Attributes:
-        meaning: What it says, for people and for programs that ask ``schema_info``. It may be
-            NULL where that says what NULL means.
-        unit: Of numbers that have one: ``ns``, ``bytes``.
-        made_of: The SQL that computes it from other columns; it takes no room.
+        meaning: Its meaning, also in ``schema_info``. If that explains NULL, the column can be NULL.
+        unit: Unit of numbers that have one: ``ns``, ``bytes``.
+        made_of: The SQL that computes it from other columns; such a column is not stored.
     """
 
     name: str
@@ -63,17 +62,17 @@ class Column(NamedTuple):
 
     @property
     def optional(self) -> bool:
-        """Whether it may be NULL."""
+        """Whether it can be NULL."""
         return "NULL" in self.meaning
 
     def sql(self) -> str:
-        """Return the definition."""
+        """Return the definition of the column."""
         if self.made_of:
             return f"{self.name} {self.kind.sql} GENERATED ALWAYS AS ({self.made_of}) VIRTUAL"
         return f"{self.name} {self.kind.sql}{'' if self.optional else ' NOT NULL'}"
 
     def is_sound(self) -> str:
-        """Return the SQL condition that a value lies in its bounds; empty if it has none."""
+        """Return the SQL condition that a value is in its bounds; empty without bounds."""
         if self.kind in (S64, REAL):
             return ""
         value = self.name if self.kind.sql == "INTEGER" else f"length({self.name})"
@@ -85,14 +84,14 @@ class Table:
     """
     One table; the first ``key_length`` columns are its primary key.
 
-    A key of a single integer is also where a row lies in the file.
+    A key of one integer is also the position of a row in the file.
 
     Attributes:
-        rows: Those of a table that never grows, which says what numbers or words mean.
-        stored: The columns that rows are written with.
-        key: The names of those that are its primary key.
-        select: The query for its rows, to which a condition can be added; the last value of each
-            row says whether the others lie in their bounds.
+        rows: Rows of a table that never changes.
+        stored: The columns that are written, without computed ones.
+        key: Names of the columns of its primary key.
+        select: The query of its rows, to which a condition can be added. The last value of each row is
+            1 if the others are in their bounds.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Table:
         self.select = f"SELECT {self._names}, {sound} FROM {name}"
 
     def sql(self) -> str:
-        """Return the statement that makes it."""
+        """Return the statement that creates the table."""
         columns = ", ".join(column.sql() for column in self.columns)
         if len(self.key) == 1 and self.columns[0].kind.sql == "INTEGER":
             columns = columns.replace(" NOT NULL", " PRIMARY KEY", 1)
@@ -120,18 +119,18 @@ class Table:
         return f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY ({key})) STRICT, WITHOUT ROWID"
 
     def insert(self, *, replace: bool = False) -> str:
-        """Return the statement that writes a row; ``replace``: also over an older one."""
+        """Return the statement that inserts a row; ``replace``: or replaces the one with its key."""
         places = ", ".join("?" * len(self.stored))
         verb = "INSERT OR REPLACE" if replace else "INSERT"
         return f"{verb} INTO {self.name} ({self._names}) VALUES ({places})"
 
 
 Meaning = str | tuple[str, str]
-"""What a column of a view says, and its unit if it has one."""
+"""Meaning of a column of a view, or meaning and unit."""
 
 
 class View:
-    """One view; ``columns`` are its meanings by name, where they are its own."""
+    """One view; ``columns`` are meanings that differ from ``views.MEANINGS``, by name."""
 
     def __init__(self, name: str, meaning: str, query: str, /, **columns: Meaning) -> None:
         self.name, self.meaning, self.query, self.columns = name, meaning, query, columns

@@ -1,4 +1,4 @@
-"""The tables and the views of how far ranks are with their collectives."""
+"""The tables and the views of the progress of ranks in collectives."""
 
 from otel_gpu.recorder.tables.columns import JSON, S32, TEXT, U32, U64, WORD, Column, Table, View
 from otel_gpu.recorder.tables.fields import DEVICE, PROCESS, SEQ, UNIX

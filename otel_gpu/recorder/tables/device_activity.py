@@ -1,9 +1,9 @@
 """
-The tables of what devices did, as traces of other tools have it.
+The tables of device activity from traces of other tools.
 
-A row of ``device_traces`` is followed by all rows of its trace, each with a number of its own: what
-others refer to comes first, and they refer to it by its number. So a trace of millions of rows can
-be written piece by piece, and goes as it came. Times of a trace are after its ``base_unix_ns``.
+A row of ``device_traces`` is followed by all rows of its trace, each with its own ``seq``. Referred rows
+come first, and others refer to them by ``seq``. So a trace of millions of rows is written and evicted in
+parts. Times of a trace are relative to its ``base_unix_ns``.
 """
 
 from otel_gpu.recorder.tables.columns import (
@@ -24,7 +24,7 @@ from otel_gpu.wire.device_activity import HostWork, Work
 
 MAX_TIME_NS = 1 << 62
 MAX_DURATION_NS = 10 * 86_400 * 10**9
-"""The longest that an importer takes for a duration."""
+"""The longest duration that an importer accepts."""
 
 _TIME = ColumnKind("INTEGER", 0, MAX_TIME_NS)
 _DURATION = ColumnKind("INTEGER", 0, MAX_DURATION_NS)
@@ -121,7 +121,7 @@ PARTS: tuple[Table, ...] = (
         Column("shapes", U64, "shapes of its inputs; see device_shapes. NULL: unknown"),
     ),
 )
-"""What a trace is made of, in the order in which it is written."""
+"""The tables of a trace's rows, in the order of writing."""
 
 _OF_DEVICE = (SEQ, _TRACE, _DEVICE)
 _PHASES = (
@@ -166,7 +166,7 @@ FOUND: tuple[Table, ...] = (
         *(*_OF_DEVICE, _CAUSE, _DID, _PYTHON, _ns("time_ns", "time of all gaps together")),
     ),
 )
-"""What was found in a trace when it was written; ``explain`` finds it again."""
+"""Results of analysing a trace when it was written; ``explain`` computes them again."""
 
 DEVICE_NUMBERED: tuple[Table, ...] = (
     Table(

@@ -1,8 +1,7 @@
 """
 The tables of events: calls, stalls, gaps, forks, open calls, samples, steps and the like.
 
-Each is described once. The schema, the rows that are written and the activities that are
-played back all follow from that.
+Each is described once. The schema, the rows to write and the activities of playback follow from that.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,10 +50,10 @@ _DURATION = _length("duration_ns", "duration", "end_ktime_ns - start_ktime_ns")
 
 class Reference(NamedTuple):
     """
-    A field that an activity has beside its event, and the column that refers to it.
+    A field of an activity beside its event, and its column.
 
-    ``method`` is that of ``StoredNames``, which gives the number of a thing, and of ``Dictionary``, which
-    gives the thing back. Empty: the row holds the field as it is.
+    ``method`` is the name of a method of ``StoredNames``, which returns the number of the field's value,
+    and of ``Dictionary``, which returns the value of a number. Empty: the column has the value itself.
     """
 
     field: str
@@ -64,18 +63,18 @@ class Reference(NamedTuple):
 
 class EventTable(NamedTuple):
     """
-    A table of events: ``seq``, the references, when it ended, the fields of the event.
+    A table of events: ``seq``, the references, the end, the fields of the event.
 
-    The other fields of an activity follow from its event: ``…api`` is what the event's field of
-    that name numbers, ``X_unix_ns`` is the moment of ``X_ktime_ns``, and ``…_id`` are the ids.
+    The other fields of an activity follow from its event: ``…api`` from the event's API number,
+    ``X_unix_ns`` from ``X_ktime_ns``, and ``…_id`` from ``ids``.
 
     Attributes:
-        event: The class of the events, of which the first field is when the event was sent.
-        ids: Gives the ids of an event, in the order of the activity's fields.
-        references: What the row says beside the event.
-        lengths: Columns that are computed from others.
-        end: When the event was sent, in Unix time.
-        elsewhere: Text fields of the activity that another table has; empty until they are read.
+        event: The class of the events. Their first field is the time when the event was sent.
+        ids: Returns the ids of an event, in the order of the activity's fields.
+        references: Columns beside the event.
+        lengths: Columns computed from others.
+        end: The column of the time when the event was sent, in Unix time.
+        elsewhere: Text fields of the activity from another table; empty until that is read.
     """
 
     name: str
@@ -90,9 +89,9 @@ class EventTable(NamedTuple):
 
     @property
     def table(self) -> Table:
-        """The description of the table."""
+        """The table of these events."""
         start = f"{self.end.name} + start_ktime_ns - {self.event._fields[0]}"
-        # A moment has no beginning.
+        # Events of a single time have no start.
         has_start = "start_ktime_ns" in self.event._fields
         return Table(
             self.name,
@@ -107,16 +106,16 @@ class EventTable(NamedTuple):
 
     @property
     def end_place(self) -> int:
-        """Where in a row its end is."""
+        """Index of the end in a row."""
         return 1 + len(self.references)
 
     @property
     def apis(self) -> list[str]:
-        """The fields of the activity that are APIs."""
+        """Names of the fields of the activity that are APIs."""
         return [name for name in self.activity._fields if name.endswith("api")]
 
     def row_maker(self, names: Any) -> Callable[[int, Any], Row]:  # noqa: ANN401 -- see Reference
-        """Return what makes the row of a number and an activity; ``names`` gives numbers."""
+        """Return a function from a seq and an activity to a row; ``names`` is a ``StoredNames``."""
         refer = [_method(names, reference) for reference in self.references]
         place_of = self.activity._fields.index
         fields = ("event", self.end.name, *(one.field for one in self.references))
@@ -137,19 +136,19 @@ class EventTable(NamedTuple):
 
     def activity_maker(
         self,
-        directory: Any,  # noqa: ANN401 -- see Reference
+        dictionary: Any,  # noqa: ANN401 -- see Reference
         ids_at: Callable[[int], SpanIds],
     ) -> Callable[[Row], Activity | None]:
         """
-        Return what makes the activity of a row; None: what it refers to is not known.
+        Return a function from a row to its activity; it returns None if a required reference is unknown.
 
-        ``ids_at`` gives what names the spans of the capture that a ``seq`` is in.
+        ``ids_at`` returns the span ids of the capture that a ``seq`` belongs to.
         """
-        find = [_method(directory, reference) for reference in self.references]
+        find = [_method(dictionary, reference) for reference in self.references]
         needed = _getter(
             [place for place, one in enumerate(self.references) if not one.column.optional]
         )
-        find_api = directory.api
+        find_api = dictionary.api
         fields, activity, ids_of = self.event._fields, self.activity, self.ids
         starts = [
             name for name in activity._fields if name.endswith("_unix_ns") and name != self.end.name
@@ -176,7 +175,7 @@ class EventTable(NamedTuple):
             event = restore(row[end + 1 :])
             times = [*map((end_unix_ns - event[0]).__add__, ktimes(event))]
             if times and (min(times) < 0 or max(times) > MAX_INTEGER):
-                # As ``enrich`` bounds what a broken record says.
+                # As ``enrich`` limits the times of broken records.
                 times = [min(max(0, unix_ns), MAX_INTEGER) for unix_ns in times]
             values = (
                 event,
@@ -187,7 +186,7 @@ class EventTable(NamedTuple):
                 *times,
                 *ids_of(ids_at(row[0]), event),
             )
-            # As activity(…), which takes three times as long.
+            # Inlined activity(…), which takes three times as long.
             one: Activity = _new_tuple(activity, arrange(values))
             return one
 
@@ -195,13 +194,13 @@ class EventTable(NamedTuple):
 
 
 def _method(owner: object, reference: Reference) -> Callable[[Any], Any]:
-    # Without a method it is text, of which str() makes nothing else.
+    # Without a method the value is text, which str() returns unchanged.
     method: Callable[[Any], Any] = getattr(owner, reference.method) if reference.method else str
     return method
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    # An itemgetter of one place gives no sequence, and one of no place cannot be made.
+    # An itemgetter of one index returns no sequence, and one of no index cannot be made.
     first = places[0] if places else 0
     return itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
 

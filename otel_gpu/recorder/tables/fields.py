@@ -1,8 +1,7 @@
 """
 The columns that tables share, and the fields of events as columns.
 
-A table of events has the fields of its event in their order, so that a row is read back
-as it is. Dimensions, which are three numbers, are three columns.
+A table of events has the fields of its event in their order. Dimensions are three columns each.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +40,7 @@ INFO = Column("info", JSON, "the complete reading, as a JSON object")
 
 DIMENSIONS = ("grid", "block")
 
-# By name; a name means the same wherever it is.
+# By name. A name has one meaning in all tables.
 _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
     "end_ktime_ns": (U64, "end, on CLOCK_MONOTONIC", "ns"),
     "ktime_ns": (U64, "time of the report, on CLOCK_MONOTONIC", "ns"),
@@ -149,7 +148,7 @@ _FIELDS: Mapping[str, tuple[ColumnKind, str, str]] = {
 
 
 def event_columns(event: Any) -> Iterator[Column]:  # noqa: ANN401 -- the class of any event
-    """Yield the columns of a kind of event, in the order of its fields."""
+    """Yield the columns of a class of events, in the order of its fields."""
     for name in event._fields:
         if name in DIMENSIONS:
             for axis in "xyz":
@@ -159,7 +158,7 @@ def event_columns(event: Any) -> Iterator[Column]:  # noqa: ANN401 -- the class 
 
 
 def who(name: str, meaning: str) -> tuple[Column, ...]:
-    """Return the columns that name a thread."""
+    """Return the columns pid, tid and comm of a thread, with a prefix."""
     kinds = {"pid": PID, "tid": PID, "comm": TEXT}
     return tuple(Column(f"{name}_{part}", kind, meaning) for part, kind in kinds.items())
 
@@ -168,4 +167,4 @@ TIME_KEY = (
     *(Column(name, *_FIELDS[name]) for name in ThreadTime._fields[1:4]),
     Column("wait", U64, "call and culprit; see waits. 0: unknown"),
 )
-"""What an entry of the time account is about, beside its process."""
+"""Key columns of a thread time, beside its process."""

@@ -1,4 +1,4 @@
-"""The lookup tables: what the numbers and words in the other tables mean."""
+"""The lookup tables: meanings of numbers and words in other tables."""
 
 from collections.abc import Mapping
 
@@ -82,12 +82,12 @@ _FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
 
 
 def family_name(number: int) -> str:
-    """Return the word for a family of APIs."""
+    """Return the name of a family of APIs; unknown numbers are ``other``."""
     return _FAMILIES.get(number, _FAMILIES[wire.FAMILY_OTHER])
 
 
 def family_number(name: str) -> int:
-    """Return the family that a word means."""
+    """Return the number of a family of APIs; unknown names are ``FAMILY_OTHER``."""
     return _FAMILY_NUMBERS.get(name, wire.FAMILY_OTHER)
 
 

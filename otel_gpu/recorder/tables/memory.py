@@ -1,4 +1,4 @@
-"""The tables of what holds the memory of devices."""
+"""The tables of device memory: figures of allocators, holders by stack, and failed requests."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ TOTALS_MEANINGS: Mapping[str, tuple[str, str]] = {
     "unsampled_bytes": ("handed out in blocks that were not sampled for a stack", "bytes"),
     "rate_limited_bytes": ("handed out in sampled blocks whose stack was rate-limited", "bytes"),
 }
-"""What columns of totals say, and their units."""
+"""Meanings and units of the columns of totals."""
 _NUMBER = Column("device", S32, "index as the process sees it")
 _KEY = Column(
     "place_key", WORD, "id of the stack in its process; 0: unknown. A signed 64-bit number"

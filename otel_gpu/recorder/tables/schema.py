@@ -1,8 +1,8 @@
 """
-The schema: what a store is made of, and which version of it this is.
+The schema of a store, and its version.
 
-A store is made whole and never altered. One of an older version is set aside when it would be
-written, and read by the otel-gpu that wrote it; one of a later version is refused.
+A store is created complete and never altered. A writer sets a store of an older version aside, and only
+the otel-gpu that wrote it reads it. A store of a later version is refused.
 """
 
 import sqlite3
@@ -18,9 +18,9 @@ from otel_gpu.recorder.tables.tables import NUMBERED
 from otel_gpu.recorder.views.views import VIEWS, meaning_of
 
 VERSION = 15
-"""Changes whenever the SQL does; ``tests/unit/recorder/tables/test_schema.py`` knows by what."""
+"""Changes with the SQL; ``tests/unit/recorder/tables/test_schema.py`` has the fingerprint."""
 APPLICATION_ID = 0x4F54_4750
-"""In the header of the file, where file(1) looks too: "OTGP"."""
+"""The application id in the header of the file, which file(1) reads: "OTGP"."""
 
 TABLES: tuple[Table, ...] = (
     *(*NUMBERED, *NAMES, *TOTALS, *MEMORY_TOTALS, *COMMUNICATOR_TOTALS, *LOOKUPS, *BOOKS),
@@ -33,7 +33,7 @@ _GIVE_NUMBERS = (
 
 
 def statements() -> Iterator[str]:
-    """Yield the statements that make tables and views."""
+    """Yield the statements that create tables and views."""
     for table in TABLES:
         yield table.sql()
     for view in VIEWS:
@@ -41,7 +41,7 @@ def statements() -> Iterator[str]:
 
 
 def fingerprint() -> str:
-    """Return what tells this schema from every other one."""
+    """Return a hash of the schema."""
     return sha256("\n".join(statements()).encode()).hexdigest()[:16]
 
 
@@ -58,7 +58,7 @@ def info_rows(connection: sqlite3.Connection) -> Iterator[tuple[str, str, str, s
 
 
 def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
-    """Make tables and views in an empty database, and fill in what does not change."""
+    """Create tables and views in an empty database, with the rows of tables that never change."""
     connection.execute("BEGIN IMMEDIATE")
     for statement in statements():
         connection.execute(statement)
@@ -74,7 +74,7 @@ def create(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
 
 
 def first_numbers(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the first free number of ``seq``, and of each table that gives numbers."""
+    """Return the first free number of ``seq`` and of each numbered table."""
     largest = {"seq": "SELECT max(last_seq) FROM chunks"}
     for name in _GIVE_NUMBERS:
         largest[name] = f"SELECT max({TABLE_BY_NAME[name].key[0]}) FROM {name}"
@@ -85,10 +85,10 @@ def first_numbers(connection: sqlite3.Connection) -> dict[str, int]:
 
 def is_ours(connection: sqlite3.Connection) -> bool:
     """
-    Return whether tables and views are the ones that ``create`` makes, to the letter.
+    Return whether tables and views have exactly the SQL that ``create`` uses.
 
-    A file may come from anywhere: what is no table of ours has other types than its
-    name promises, and what is no view of ours may compute for hours.
+    The file is untrusted input: another table can have other types, and another view can compute for
+    hours.
     """
     found = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
     return dict(found) == _SQL_BY_NAME

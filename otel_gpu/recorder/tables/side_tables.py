@@ -1,7 +1,7 @@
 """
-The tables beside the recorded rows: what those refer to, totals, and the store's books.
+The tables beside the recorded rows: referred rows, totals, and the store's own records.
 
-Rows that others refer to say the latest chunk that does. When that is gone, so are they.
+Referred rows have the latest chunk that refers to them, and are removed with it.
 """
 
 from otel_gpu.enrich.identity.identities import Who
@@ -176,8 +176,7 @@ NAMES: tuple[Table, ...] = (
     ),
 )
 
-# What every series and account stood at when a chunk ended; a reader of a later chunk
-# begins with these.
+# Totals at the end of a chunk, with which a reader of a later chunk begins.
 TOTALS: tuple[Table, ...] = (
     Table(
         "aggregate_totals",

@@ -1,10 +1,9 @@
 """
 The tables of a store.
 
-Everything that is recorded has a number, ``seq``, from one count over all tables: the
-order in which it was seen. A chunk is a range of such numbers, about a minute long, and
-because ``seq`` is also where a row lies in the file, a chunk is removed from every table
-by cutting off one end of it. Nothing else has an index, so that writing stays cheap.
+Each recorded row has a number, ``seq``, counted over all tables in the order of observation. A chunk is
+a range of these numbers, of about a minute. ``seq`` is also the position of a row in the file, so the
+removal of a chunk cuts one end off each table. Tables have no other index, which keeps writes cheap.
 """
 
 from otel_gpu.recorder.tables.columns import (

@@ -1,1 +1,1 @@
-"""The views of a store, for questions in SQL."""
+"""The views of a store, for queries in SQL."""

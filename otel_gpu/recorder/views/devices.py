@@ -1,4 +1,4 @@
-"""The views of what devices did, as traces of other tools have it; times are device time."""
+"""The views of device activity from traces of other tools; their times are device time."""
 
 from otel_gpu.recorder.tables.columns import View
 from otel_gpu.recorder.views.view_sql import ms, utc

@@ -1,4 +1,4 @@
-"""The views of device memory: what there is, who holds it, and when there was too little."""
+"""The views of device memory: figures of allocators, holders, and failed requests."""
 
 from otel_gpu.recorder.tables.columns import View
 from otel_gpu.recorder.tables.memory import TOTALS_MEANINGS

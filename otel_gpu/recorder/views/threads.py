@@ -1,4 +1,4 @@
-"""The views of what threads did and waited for."""
+"""The views of threads: stalls, gaps, forks, open calls, samples and times."""
 
 from otel_gpu import wire
 from otel_gpu.recorder.tables.columns import View

@@ -1,4 +1,4 @@
-"""The SQL that views have in common."""
+"""SQL expressions that several views use."""
 
 OWNER = "p.service_name AS service, p.pid AS pid"
 CHOICES = (
@@ -10,7 +10,7 @@ PROGRAM = "LEFT JOIN stacks u ON u.stack = e.program_stack"
 
 
 def utc(unix_ns: str) -> str:
-    """Return the SQL that writes a moment as ISO 8601, to the nanosecond."""
+    """Return the SQL that formats a Unix time as ISO 8601, with nanoseconds."""
     return (
         f"strftime('%Y-%m-%dT%H:%M:%S', {unix_ns} / 1000000000, 'unixepoch') || '.' || "
         f"substr('00000000' || ({unix_ns} % 1000000000), -9) || 'Z'"
@@ -18,5 +18,5 @@ def utc(unix_ns: str) -> str:
 
 
 def ms(ns: str) -> str:
-    """Return the SQL that makes milliseconds of nanoseconds."""
+    """Return the SQL that converts nanoseconds to milliseconds."""
     return f"round({ns} / 1e6, 6)"

@@ -1,8 +1,8 @@
 """
-The views: the tables with names instead of numbers, for people and their questions.
+The views of a store: tables with names instead of numbers, for queries of people.
 
-Durations are in milliseconds and begin with what is asked most. Every row keeps its
-``seq``, so that an answer can be cited.
+Durations are in milliseconds. The columns that are needed most come first. Every row has the ``seq`` of
+its source row, so an answer can cite it.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from otel_gpu.recorder.views.view_sql import ms as _ms
 from otel_gpu.recorder.views.view_sql import utc as _utc
 
 _ERROR = "CASE e.status WHEN 0 THEN '' ELSE coalesce(n.name, 'error ' || e.status) END"
-# What columns say whose names mean the same in every view.
+# Meanings of columns that are the same in every view.
 MEANINGS: Mapping[str, Meaning] = {
     "seq": "number of the source row; cite it",
     "time": "start, UTC",
@@ -56,12 +56,12 @@ MEANINGS: Mapping[str, Meaning] = {
 
 
 def meaning_of(view: View, column: str) -> tuple[str, str]:
-    """Return what a column of a view means, and its unit."""
+    """Return the meaning of a view's column, and its unit."""
     meaning = view.columns.get(column) or MEANINGS[column]
     return (meaning, "") if isinstance(meaning, str) else meaning
 
 
-# Sorting by one number takes a fifth of the time of sorting by two: hence "owner" below.
+# Sorting by one number takes a fifth of the time of sorting by two, hence "owner" below.
 VIEWS: tuple[View, ...] = (
     View(
         "v_counts",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.recorder.rows.events import event_rows, mend
+from otel_gpu.recorder.rows.events import event_rows, make_storable
 from otel_gpu.recorder.tables.columns import JSON, MAX_INTEGER, TEXT, U64, WORD, Column, Table
 from otel_gpu.recorder.tables.fields import DIMENSIONS, event_columns
 from otel_gpu.recorder.text import clean, from_json, to_json
@@ -79,7 +79,7 @@ def test_what_sqlite_cannot_hold_is_mended():
         Column("e", U64, "NULL: unknown"),
     )
 
-    row = mend(columns, (1 << 64, (1 << 64) - 1, "x\ud800", "{}", None))
+    row = make_storable(columns, (1 << 64, (1 << 64) - 1, "x\ud800", "{}", None))
 
     assert row == (MAX_INTEGER, -1, "x?", "{}", None)
 
