@@ -1,12 +1,12 @@
 """
-All that the program prints of each recording and example, in files to compare.
+Writes the output of all verbs for each recording and example into files, for comparison.
 
     python -m tests.golden FOLDER                        # as this checkout does
     python -m tests.golden FOLDER --program PROGRAM      # as another one does
     python -m tests.golden FOLDER --base REVISION        # both, and how they differ
 
-The program is only run, never imported, so that the outputs of a commit from before a rename
-can be compared with those from after it. What a change of structure changes here, it has to name.
+The program is only run, never imported, so outputs of commits before and after a rename can be compared.
+A refactoring must not change them without saying so.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _FEW_ROWS = 20
 
 class Artefact(NamedTuple):
     """
-    What a user has, and the verb that reads it.
+    A file of a user, and the verb that reads it.
 
     Attributes:
         kind: ``recording``, or a kind that ``otel-gpu import`` reads.

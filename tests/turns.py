@@ -1,16 +1,14 @@
 """
-Test processes beside each other, and tests that have this machine to themselves.
+Scheduling of tests over test processes, and of tests that need the machine alone.
 
-A test that is marked ``alone`` begins when no other test process has a test under way, and
-until it has ended none begins another one. With ``alone(among="kernel")`` this is so for tests
-that load BPF programs, and others go on; with ``alone(among="preload")``, for tests that are the agent
-of preloaded programs: one that watches everything would be so, too. Those that follow each other
-share a turn.
+A test marked ``alone`` begins when no other test process runs a test, and no other test begins before it
+has ended. ``alone(among="kernel")`` excludes only tests that load BPF programs; ``alone(among="preload")``
+only tests that are the agent of preloaded programs, as every agent that watches all processes is.
+Successive tests with the same mark share one turn.
 
-Tests that load BPF programs wait half of their time, and one that is alone among them makes the
-others wait. So there is a process more than CPUs, which takes unit tests meanwhile, and stands
-back where the others want the CPU. With two of them a run is a minute shorter where the CPUs are
-free, and where one is not, tests that compare times fail.
+Tests that load BPF programs wait half of their time, and one that is alone makes the others wait. So
+there is one process more than CPUs. It runs unit tests at a lower priority. A second such process would
+save a minute on free CPUs, but on busy CPUs tests that compare times would fail.
 """
 
 import fcntl
@@ -39,17 +37,17 @@ BEHIND = 5
 
 
 def processes() -> int:
-    """How many test processes there are."""
+    """Return the number of test processes."""
     return len(os.sched_getaffinity(0)) + STANDING_BACK
 
 
 class Place(NamedTuple):
     """
-    Where tests are while they run.
+    A lock that tests hold while they run.
 
     Attributes:
-        name: Of its files.
-        alone: Whether nobody else may be there.
+        name: Name of its files.
+        alone: Whether one test holds it exclusively.
     """
 
     name: str
@@ -57,7 +55,7 @@ class Place(NamedTuple):
 
 
 def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
-    """Where a test is, in the order of going in."""
+    """Return the locks that a test needs, in the order of locking."""
     if item is None:
         return ()
     alone = item.get_closest_marker("alone")
@@ -72,9 +70,9 @@ def places_of(item: pytest.Item | None) -> tuple[Place, ...]:
 
 def order(item: pytest.Item) -> tuple[int, bool, bool]:
     """
-    Sorts tests: alone, then what takes long, then the rest.
+    Sort tests: those that run alone, then long ones, then the rest.
 
-    Unit tests come last, where they are taken from both ends.
+    Unit tests come last, where processes take them from both ends.
     """
     alone = (PLACES.index(place.name) for place in places_of(item) if place.alone)
     return (
@@ -85,7 +83,7 @@ def order(item: pytest.Item) -> tuple[int, bool, bool]:
 
 
 class Groups(LoadScopeScheduling):
-    """Gives a test process a file at a time, as its tests share fixtures, or a folder."""
+    """Assigns tests to processes by file or by folder, because they share fixtures."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
@@ -98,13 +96,13 @@ class Groups(LoadScopeScheduling):
 
 
 def stands_back(worker: str, count: int) -> bool:
-    """Whether a test process is one of those that take what the others leave."""
+    """Return whether a test process has a lower priority, and runs unit tests."""
     last = range(max(1, count - STANDING_BACK), count)
     return worker in {f"gw{number}" for number in last}
 
 
 class Turns:
-    """The turns of this test process among those of this checkout."""
+    """The locks of this test process among those of this checkout."""
 
     def __init__(self) -> None:
         self._places: tuple[Place, ...] = ()
@@ -117,7 +115,7 @@ class Turns:
 
     @contextmanager
     def turn(self, item: pytest.Item, following: pytest.Item | None) -> Iterator[None]:
-        """Wait for a test's turn; the next one has its turn with it where both are alone."""
+        """Hold the locks of a test; the next test keeps them if both run alone."""
         places = places_of(item)
         if self._is_beside_others and self._places != places:
             self._held.close()

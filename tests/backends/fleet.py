@@ -25,7 +25,7 @@ from otel_gpu.wire.agent_records import (
 )
 from tests.activities import GPU
 from tests.replay.make_recordings import MS, S, aggregates, capture, counted, counters
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.synthetic import times_entry
 
 NODES = 8

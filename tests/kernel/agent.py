@@ -1,9 +1,8 @@
 """
-Runs the real command line as an operator would, and reads what the receiver got.
+Runs the real command line like an operator, and reads the receiver's data.
 
-``Agent`` is ``python -m otel_gpu run …`` as a process of its own, sending OTLP to an
-``OtlpReceiver``. Everything a test knows about the capture comes from that receiver,
-from the exit code, and from what the workload printed.
+``Agent`` is a process ``python -m otel_gpu run …`` that sends OTLP to an ``OtlpReceiver``. Tests use only
+data of that receiver, the exit code and the output of the workload.
 """
 
 import contextlib
@@ -59,12 +58,12 @@ def through(way: str) -> Iterator[None]:
 
 
 def at_sites() -> bool:
-    """Say whether probes are at sites, and not all at the entries."""
+    """Return whether probes are at sites, not all at entries."""
     return not _at_entries
 
 
 class Finished(NamedTuple):
-    """How a process ended and what it said."""
+    """Exit code and output of a process."""
 
     returncode: int
     stdout: str
@@ -78,7 +77,7 @@ class Finished(NamedTuple):
 
 class Agent:
     """
-    An agent that captures, as a context manager that never leaves a process behind.
+    A capturing agent as a context manager, which leaves no process behind.
 
     Args:
         receiver: Where it sends; None for no endpoint at all.
@@ -158,11 +157,11 @@ class Agent:
 
     @property
     def stderr(self) -> str:
-        """What the agent has said so far."""
+        """The agent's standard error so far."""
         return "".join(self._stderr)
 
     def next_line(self, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """Return what the workload's next line holds, which is JSON; waits for it."""
+        """Wait for the workload's next line, and return its JSON value."""
         try:
             return json.loads(self._lines.get(timeout=timeout_s))
         except queue.Empty:
@@ -194,7 +193,7 @@ class Agent:
 
 
 def open_files(pid: int) -> list[str]:
-    """What a process has open, as /proc names it."""
+    """Return the open files of a process, as /proc names them."""
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         # Others than those that are kept may be closed meanwhile.
@@ -230,7 +229,7 @@ def otel_gpu(
     timeout_s: float = END_TIMEOUT_S,
     inside: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run a verb to its end, without an endpoint, and return how it ended and what it said."""
+    """Run a verb to its end, without an endpoint; return its exit code and output."""
     return subprocess.run(
         [*inside, sys.executable, "-m", "otel_gpu", *map(str, arguments)],
         cwd=ROOT,
@@ -261,13 +260,13 @@ for name, environment, command in json.loads(sys.argv[1]):
 
 
 class Shared(NamedTuple):
-    """What one agent sent of several commands, and how each of them ended."""
+    """Telemetry of several commands under one agent, and the exit code of each."""
 
     receiver: OtlpReceiver
     finished: Mapping[str, Finished]
 
     def pid(self, name: str) -> int:
-        """The process that a command's first line is about."""
+        """The pid in the first line of a command."""
         line = self.finished[name].lines[0]
         return int(line["pid"] if isinstance(line, dict) else line)
 

@@ -1,4 +1,4 @@
-"""A file system with one file, which answers reads when it is asked to: FUSE without a library."""
+"""A FUSE file system with one file, which answers reads on demand; implemented without a library."""
 
 import contextlib
 import ctypes
@@ -37,15 +37,15 @@ class FileSystem:
     A mounted file system of FUSE, as a context manager.
 
     Args:
-        folder: Where it is mounted.
-        subtype: What it says that it is.
-        before_read: Is called with the pid that reads, before its read is answered.
-        user: Whose program serves it, as far as the kernel knows.
-        name: Of the file.
-        content: Of the file; None: it is large, and no part of it is kept by the kernel.
+        folder: The mount point.
+        subtype: The subtype that it reports.
+        before_read: Called with the pid of the reader, before its read is answered.
+        user: The uid of its server, as the kernel sees it.
+        name: Name of the file.
+        content: Content of the file; None: it is large, and the kernel caches no part of it.
 
     Attributes:
-        requests: The kinds of all requests so far for whose answer a process waits.
+        requests: The kinds of all requests so far that a process waits for.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class FileSystem:
         os.close(self._device)
 
     def detach(self) -> None:
-        """Unmount it lazily: who has a file of it keeps it."""
+        """Unmount it lazily: processes keep their open files."""
         _LIBC.umount2(str(self._folder).encode(), _DETACH)
 
     def fall_silent(self) -> None:
-        """Answer nothing for a long while."""
+        """Stop answering."""
         self._answers_from_s = time.monotonic() + _SILENT_FOR_S
 
     def answer(self) -> None:
-        """Answer what waits, and all that comes."""
+        """Answer waiting requests, and later ones."""
         self._is_ending.set()
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Programs that run on their own, and make as many calls of cudaStreamSynchronize as they are asked."""
+"""Programs that make a given number of cudaStreamSynchronize calls on demand."""
 
 import subprocess
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ _HIDDEN = (
 
 def hidden(stubs: StubLibraries, *namespaces: str) -> list[str]:
     """
-    The command of a meter of another user, in namespaces of its own.
+    Return the command of a meter of another user, in its own namespaces.
 
-    It and its library lie in a folder that is closed to others, on a file system that only it sees.
+    The program and its library are in a folder without access for others, on a private file system.
     """
     script = ("sh", "-c", _HIDDEN, "sh", OTHER_USER, workload("timed"), stubs.runtime)
     return list(map(str, ("unshare", "--mount", *namespaces, *script)))
@@ -56,14 +56,14 @@ class Meter:
         self.process.stdout.close()
 
     def make(self, calls: int) -> int:
-        """Make so many calls; returns when they were made."""
+        """Make this many calls, and return after the last."""
         assert self.process.stdin
         self.process.stdin.write(f"{calls}\n")
         assert self._answer() > 0
         return calls
 
     def end(self) -> None:
-        """Let it end, and wait for that."""
+        """End the program, and wait for its end."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -74,5 +74,5 @@ class Meter:
 
 
 def open_meter(stubs: StubLibraries) -> Meter:
-    """A meter of this user, which anybody can see."""
+    """Start a meter of this user, visible to all processes."""
     return Meter([workload("timed"), stubs.runtime])

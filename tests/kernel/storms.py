@@ -1,4 +1,4 @@
-"""Storms of short programs, and how many calls of theirs a receiver counted."""
+"""Storms of short programs, and the number of their calls that a receiver counted."""
 
 import subprocess
 from collections import Counter
@@ -11,18 +11,18 @@ from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries, workload
 
 API = "cudaMalloc"
-# An image that ends begins again at zero, so what was counted is the sum of the deltas.
+# Counts restart at zero after a program ends, so the total is the sum of the deltas.
 DELTA = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
 
 
 def storm(stubs: StubLibraries, *arguments: object) -> list[str]:
-    """The command of a storm; tests/workloads/storm.c says what its arguments are."""
+    """Return the command of a storm; tests/workloads/storm.c describes its arguments."""
     return [str(workload("storm")), str(stubs.runtime), *map(str, arguments)]
 
 
 @contextmanager
 def waiting_storm(command: list[str]) -> Iterator[Any]:
-    """A storm that begins when it gets a line; its first line has the pid of its parent."""
+    """Return the command of a storm that waits for a line of input; it prints its parent's pid first."""
     with subprocess.Popen(
         [*command, "wait"],
         stdin=subprocess.PIPE,
@@ -38,7 +38,7 @@ def waiting_storm(command: list[str]) -> Iterator[Any]:
 
 
 def counted(receiver: OtlpReceiver) -> Counter[int]:
-    """How many calls each process made, by the sum of the deltas."""
+    """Return the number of calls of each process, as the sum of the deltas."""
     found: Counter[int] = Counter()
     for key, point in receiver.points():
         if key.name == CALL_DURATION and key.pid and key.attribute("gpu.cuda.api") == API:

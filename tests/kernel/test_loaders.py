@@ -25,7 +25,7 @@ from otel_gpu.wire.frames import PYTHON
 from tests.hosts import required
 from tests.kernel.agent import Agent, calls, losses, spans
 from tests.kernel.btf_headers import make_headers
-from tests.kernel.told import Told
+from tests.kernel.recorded_events import RecordedEvents
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import WORKLOADS, StubLibraries, workload
 
@@ -79,13 +79,13 @@ def innermost(frames: Sequence[tuple[str, str]]) -> str | None:
     return next((function for kind, function in frames if kind == PYTHON), None)
 
 
-def without_kernel_stacks(told: Told) -> list[tuple[Any, ...]]:
-    return [(*wait[:KERNEL_STACK], *wait[KERNEL_STACK + 1 :]) for wait in told.long_waits()]
+def without_kernel_stacks(recorded: RecordedEvents) -> list[tuple[Any, ...]]:
+    return [(*wait[:KERNEL_STACK], *wait[KERNEL_STACK + 1 :]) for wait in recorded.long_waits()]
 
 
 def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_path: Path) -> None:
     """Counts are the same exactly, and so is all that events say but times, ids and addresses."""
-    told: dict[str, Told] = {}
+    recorded: dict[str, RecordedEvents] = {}
     for loader in LOADERS:
         recording = tmp_path / f"{loader}.otelgpu"
         flags = ("--record", str(recording), "--spans", "full", "--summary", "never")
@@ -95,8 +95,8 @@ def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_pat
             [SYSTEM_PYTHON, WORKLOADS / "everything.py", stubs.runtime],
             flags=flags,
         )
-        told[loader] = Told(recording)
-    one, other = told["libbpf"], told["bcc"]
+        recorded[loader] = RecordedEvents(recording)
+    one, other = recorded["libbpf"], recorded["bcc"]
 
     # The agent tells an end when there is time for it: after what came later, or before.
     assert sorted(map(repr, one.life())) == sorted(map(repr, other.life()))
@@ -104,7 +104,7 @@ def test_both_loaders_tell_the_same(stubs: StubLibraries, headers: Path, tmp_pat
     assert one.series() == other.series()
     assert one.counters() == other.counters()
     assert without_kernel_stacks(one) == without_kernel_stacks(other)
-    for loader in told.values():
+    for loader in recorded.values():
         walked = [functions for wait in loader.long_waits() if (functions := wait[KERNEL_STACK])]
         assert {functions[0] for functions in walked} == {"hrtimer_nanosleep"}
         assert len(set(walked)) == 1

@@ -15,7 +15,7 @@ import pytest
 from otel_gpu.wire.events import Exec
 from tests.kernel.agent import CALL_DURATION, Agent, calls, points, wait_until
 from tests.kernel.btf_headers import make_headers
-from tests.kernel.told import Told
+from tests.kernel.recorded_events import RecordedEvents
 from tests.receiver import OtlpReceiver
 from tests.stubs.build import StubLibraries
 
@@ -71,7 +71,11 @@ def test_an_exec_names_the_program_as_proc_does(tmp_path: Path, loader: str) -> 
     assert finished.returncode == 0, finished.stderr
     lines = map(json.loads, finished.stdout.splitlines())
     names = {pid: exe.removesuffix(" (deleted)") for pid, exe in lines}
-    execs = {event.pid: event.path for event in Told(recording).events if isinstance(event, Exec)}
+    execs = {
+        event.pid: event.path
+        for event in RecordedEvents(recording).events
+        if isinstance(event, Exec)
+    }
     told = {pid: execs[pid] for pid in names}
     assert len(names) == WAYS
     (deep,) = (pid for pid, name in names.items() if name.endswith("/deep"))

@@ -11,7 +11,7 @@ from otel_gpu.demo.loop import STEPS
 from tests.kernel.agent import FIRST, Agent
 from tests.profiles import read
 from tests.receiver import OtlpReceiver
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.scenarios.truth import read_truth
 
 pytestmark = pytest.mark.kernel

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from otel_gpu import cli
 from otel_gpu.capture.recording import RecordingWriter, read_recording
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 
 CORPUS = sorted((Path(__file__).parents[1] / "corpus" / "recordings").glob("*.otelgpu"))
 ORIGINALS = ("preemption", "lock", "memory-limit", "noisy-neighbour", "two-causes")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build
-from tests.scenarios.blame import Blame, capture, explain
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
+from tests.scenarios.explained_runs import ExplainedRun, capture, explain
 
 
 @pytest.fixture(scope="session")
-def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blame]:
+def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ExplainedRun]:
     """
     Run a scenario by name, and explain it.
 
@@ -23,13 +23,13 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Blam
     built: dict[tuple[bool, Path], list[str]] = {}
 
     @functools.cache
-    def run(name: str, _: int, way: str) -> Blame:
+    def run(name: str, _: int, way: str) -> ExplainedRun:
         scenario = SCENARIOS[name]
         needs = scenario.has_allocator, scenario.program
         if needs not in built:
             built[needs] = build(scenario, folder)
         recording: Path = folder / f"{way}-{scenario.recording.name}"
         truth = capture(scenario, [*built[needs][:-1], name], recording, way)
-        return Blame(truth, explain(recording))
+        return ExplainedRun(truth, explain(recording))
 
     return lambda name, number=0, way="probes": run(name, number, way)

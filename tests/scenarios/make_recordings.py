@@ -26,9 +26,9 @@ from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import FOLDER
 from otel_gpu.wire.agent_records import json_record
 from otel_gpu.wire.frames import Frame
-from tests.scenarios import more
-from tests.scenarios.blame import Blame, capture, explain, faults
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios import all_scenarios
+from tests.scenarios.all_scenarios import SCENARIOS
+from tests.scenarios.explained_runs import ExplainedRun, capture, explain, faults
 from tests.scenarios.test_memory import faults_of_churn, faults_of_memory
 from tests.scenarios.test_steady import faults_of
 
@@ -51,7 +51,7 @@ PATHS = {
     os.path.realpath(sys.executable): PYTHON,
     sysconfig.get_path("stdlib"): f"/usr/lib/python{sysconfig.get_python_version()}",
     str(FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
-    str(more.FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
+    str(all_scenarios.FOLDER): "/usr/lib/python3/dist-packages/otel_gpu/demo",
 }
 JSON_KINDS = {
     wire.RECORD_CAPTURE,
@@ -85,15 +85,15 @@ def main() -> None:
         for attempt in range(ATTEMPTS):
             path = BUILT / f"{name}-{attempt}.otelgpu"
             truth = capture(scenario, command, path)
-            blame = Blame(truth, explain(path))
-            wrong = [fault for effect in truth.effects for fault in faults(blame, effect)]
+            explained = ExplainedRun(truth, explain(path))
+            wrong = [fault for effect in truth.effects for fault in faults(explained, effect)]
             if scenario.has_allocator:
-                wrong += [*faults_of_memory(blame), *faults_of_churn(blame)]
+                wrong += [*faults_of_memory(explained), *faults_of_churn(explained)]
             else:
-                wrong += [fault for loss in truth.losses for fault in faults_of(blame, loss)]
+                wrong += [fault for loss in truth.losses for fault in faults_of(explained, loss)]
             # Nobody is to learn from what our own machine did meanwhile.
             done = len(truth.effects) + (truth.memory is not None)
-            noise = sum(chain["severity"] != "low" for chain in blame.chains) - done
+            noise = sum(chain["severity"] != "low" for chain in explained.chains) - done
             score = 100 * len(wrong) + max(0, noise)
             if best is None or score < best[0]:
                 best = score, path

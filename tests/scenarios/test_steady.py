@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.blame import RUNS, Blame, faults_of_place
-from tests.scenarios.more import SCENARIOS, STEADY
+from tests.scenarios.all_scenarios import SCENARIOS, STEADY
+from tests.scenarios.explained_runs import RUNS, ExplainedRun, faults_of_place
+from tests.scenarios.lost_time import nodes
 from tests.scenarios.truth import InjectedCause
-from tests.scenarios.where import nodes
 
 pytestmark = [pytest.mark.kernel, pytest.mark.alone]
 
@@ -21,9 +21,11 @@ MOST_UNKNOWN = 0.05
 WORK = ("host", "host_work")
 
 
-def process_of(blame: Blame) -> Mapping[str, Any]:
+def process_of(explained: ExplainedRun) -> Mapping[str, Any]:
     """What the document says of the process."""
-    (process,) = (one for one in blame.document["processes"] if one["pid"] == blame.truth.pid)
+    (process,) = (
+        one for one in explained.document["processes"] if one["pid"] == explained.truth.pid
+    )
     found: Mapping[str, Any] = process
     return found
 
@@ -32,19 +34,19 @@ def kind_of(cause: Mapping[str, Any]) -> str:
     return SAME.get(cause["kind"], cause["kind"])
 
 
-def chronic(blame: Blame) -> list[Mapping[str, Any]]:
+def chronic(explained: ExplainedRun) -> list[Mapping[str, Any]]:
     """What is always slow, and is of the scenario: that others of this machine take the CPU is not."""
-    asked = any(one.kind == "run_queue" for one in blame.truth.losses)
+    asked = any(one.kind == "run_queue" for one in explained.truth.losses)
     return [
         one
-        for one in blame.document["incidents"]
+        for one in explained.document["incidents"]
         if one["chronic"] and (asked or kind_of(one["causes"][0]) != "run_queue")
     ]
 
 
-def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
+def faults_of(explained: ExplainedRun, loss: InjectedCause) -> Iterator[str]:
     """Say in which ways a loss is not explained as it should be."""
-    incidents = chronic(blame)
+    incidents = chronic(explained)
     if not incidents:
         yield f"no chronic incident of {loss}"
         return
@@ -52,7 +54,7 @@ def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
         yield f"{incidents[0]['causes'][0]} comes first, and not {loss}"
     causes = [cause for one in incidents for cause in one["causes"] if kind_of(cause) == loss.kind]
     found_ns = sum(cause["time_ns"] for cause in causes)
-    found_ns += sum(taken_by_others(blame, loss.kind, causes))
+    found_ns += sum(taken_by_others(explained, loss.kind, causes))
     if abs(found_ns - loss.time_ns) > TOLERANCE * loss.time_ns:
         yield f"{found_ns / 1e6:.1f} ms instead of {loss.time_ns / 1e6:.1f} ms of {loss.kind}"
     culprits = {(cause["culprit"] or {"pid": 0})["pid"] for cause in causes}
@@ -72,13 +74,15 @@ def faults_of(blame: Blame, loss: InjectedCause) -> Iterator[str]:
         yield "there is no advice"
 
 
-def taken_by_others(blame: Blame, kind: str, causes: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+def taken_by_others(
+    explained: ExplainedRun, kind: str, causes: Sequence[Mapping[str, Any]]
+) -> Iterator[int]:
     """Yield how long those had the CPU whom nobody asked to: each takes too little to be a cause."""
     named = {(cause["culprit"] or {"pid": None})["pid"] for cause in causes}
     if None in named:
         # They are a cause together.
         return
-    for branch in process_of(blame)["time_tree"]["children"]:
+    for branch in process_of(explained)["time_tree"]["children"]:
         if kind == "run_queue" == branch["state"]:
             for node in branch["children"]:
                 if (node["who"] or {"pid": None})["pid"] not in named:
@@ -88,31 +92,31 @@ def taken_by_others(blame: Blame, kind: str, causes: Sequence[Mapping[str, Any]]
 @pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("name", SLOW)
 def test_what_every_step_loses_is_found(
-    run_scenario: Callable[[str, int], Blame],
+    run_scenario: Callable[[str, int], ExplainedRun],
     name: str,
     run: int,
 ) -> None:
     """The cause comes first, with its time, who it was and what for, and nearly all is known."""
-    blame = run_scenario(name, run)
+    explained = run_scenario(name, run)
 
-    assert blame.truth.losses
-    wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
+    assert explained.truth.losses
+    wrong = [fault for loss in explained.truth.losses for fault in faults_of(explained, loss)]
     assert not wrong
-    assert unknown_share(blame) < MOST_UNKNOWN
+    assert unknown_share(explained) < MOST_UNKNOWN
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_healthy_has_no_chronic_incident(
-    run_scenario: Callable[[str], Blame], name: str
+    run_scenario: Callable[[str], ExplainedRun], name: str
 ) -> None:
     """The device is waited for, or there is nothing to do: neither is anybody's fault."""
-    blame = run_scenario(name)
+    explained = run_scenario(name)
 
-    assert chronic(blame) == []
-    assert unknown_share(blame) < MOST_UNKNOWN
+    assert chronic(explained) == []
+    assert unknown_share(explained) < MOST_UNKNOWN
 
 
-def test_the_tree_sums_up(run_scenario: Callable[[str], Blame]) -> None:
+def test_the_tree_sums_up(run_scenario: Callable[[str], ExplainedRun]) -> None:
     """Each node is as long as what it is made of; the whole is all of the time."""
     tree = process_of(run_scenario("steady-loader"))["time_tree"]
 
@@ -122,16 +126,16 @@ def test_the_tree_sums_up(run_scenario: Callable[[str], Blame]) -> None:
             assert sum(child["time_ns"] for child in node["children"]) == node["time_ns"]
 
 
-def unknown_share(blame: Blame) -> float:
+def unknown_share(explained: ExplainedRun) -> float:
     """
     How much of the time nothing is known about.
 
     What else has the CPUs of this machine is no matter of a scenario that takes none away.
     """
-    injected = {loss.kind for loss in blame.truth.losses}
+    injected = {loss.kind for loss in explained.truth.losses}
     return sum(
         unknown_below(branch)
-        for branch in process_of(blame)["time_tree"]["children"]
+        for branch in process_of(explained)["time_tree"]["children"]
         if branch["state"] != "run_queue" or "run_queue" in injected
     )
 

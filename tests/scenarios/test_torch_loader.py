@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.demo.build import build
-from tests.scenarios.blame import Blame, capture, explain
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
+from tests.scenarios.explained_runs import ExplainedRun, capture, explain
+from tests.scenarios.lost_time import MOST_UNEXPLAINED, unexplained
 from tests.scenarios.test_steady import (
     MOST_UNKNOWN,
     chronic,
     faults_of,
     unknown_share,
 )
-from tests.scenarios.where import MOST_UNEXPLAINED, unexplained
 from tests.stubs.build import library
 
 PYTHON = os.environ.get("OTEL_GPU_TEST_TORCH", "")
@@ -31,39 +31,39 @@ pytestmark = [
 
 
 @pytest.fixture
-def blame_of(tmp_path: Path) -> Callable[..., Blame]:
+def explained_run(tmp_path: Path) -> Callable[..., ExplainedRun]:
     """Run the program, and explain it."""
 
-    def run(*arguments: object) -> Blame:
+    def run(*arguments: object) -> ExplainedRun:
         scenario = SCENARIOS["steady-loader"]
         *_, runtime, _ = build(scenario, tmp_path)
         recording = tmp_path / "torch.otelgpu"
         truth = capture(scenario, [PYTHON, str(PROGRAM), runtime, *map(str, arguments)], recording)
-        return Blame(truth, explain(recording))
+        return ExplainedRun(truth, explain(recording))
 
     return run
 
 
-def test_the_worker_of_a_data_loader_is_blamed(blame_of: Callable[..., Blame]) -> None:
+def test_the_worker_of_a_data_loader_is_blamed(explained_run: Callable[..., ExplainedRun]) -> None:
     """The main process waits for a thread of the worker, and that for what the worker computes."""
-    blame = blame_of()
+    explained = explained_run()
 
-    wrong = [fault for loss in blame.truth.losses for fault in faults_of(blame, loss)]
+    wrong = [fault for loss in explained.truth.losses for fault in faults_of(explained, loss)]
     assert not wrong
-    assert unknown_share(blame) < MOST_UNKNOWN
-    assert all(share <= MOST_UNEXPLAINED for _, share in unexplained(blame.document))
+    assert unknown_share(explained) < MOST_UNKNOWN
+    assert all(share <= MOST_UNEXPLAINED for _, share in unexplained(explained.document))
 
 
-def test_lines_of_the_worker_have_their_shares(blame_of: Callable[..., Blame]) -> None:
+def test_lines_of_the_worker_have_their_shares(explained_run: Callable[..., ExplainedRun]) -> None:
     """Each of the five within 3 percentage points, at the last hop of what the loop waited for."""
-    blame = blame_of(library("shares"), SECONDS)
+    explained = explained_run(library("shares"), SECONDS)
 
-    (loss,) = blame.truth.losses
-    assert not list(faults_of(blame, loss))
+    (loss,) = explained.truth.losses
+    assert not list(faults_of(explained, loss))
     assert loss.via
     assert loss.via.place
     # Of several of that kind, the worker is behind the first.
-    causes = [one for one in chronic(blame)[0]["causes"] if one["kind"] == loss.kind]
+    causes = [one for one in chronic(explained)[0]["causes"] if one["kind"] == loss.kind]
     lines = {line["line"]: line for line in causes[0]["via"][0]["lines"]}
     first = loss.via.place.first_line
     found = {share: lines[first + number]["share"] for number, share in enumerate(SHARES)}

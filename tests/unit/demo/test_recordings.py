@@ -10,10 +10,10 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.demo.truth import lines_of
-from tests.scenarios.more import LINES, SCENARIOS
+from tests.scenarios.all_scenarios import LINES, SCENARIOS
+from tests.scenarios.lost_time import MOST_UNEXPLAINED, faults_of_lines, nodes, unexplained
 from tests.scenarios.outcomes import OUTCOMES, faults_of_outcome
 from tests.scenarios.truth import InjectedPlace
-from tests.scenarios.where import MOST_UNEXPLAINED, faults_of_lines, nodes, unexplained
 
 Document = Mapping[str, Any]
 

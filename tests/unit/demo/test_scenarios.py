@@ -14,15 +14,17 @@ from otel_gpu.demo.scenarios import SCENARIOS as DEMO
 from otel_gpu.enrich.activities import SampleActivity
 from otel_gpu.enrich.enricher import Enricher
 from otel_gpu.wire.decoder import decode
-from tests.scenarios import busy, more
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios import all_scenarios, busy
+from tests.scenarios.all_scenarios import SCENARIOS
 
 
 def test_every_scenario_says_what_it_does() -> None:
     """The list that users choose from is made of the docstrings of what is done."""
     assert all(one.about and not one.about.endswith(".") for one in SCENARIOS.values())
     assert {path.stem for path in RECORDINGS.glob("*.otelgpu")} == set(DEMO)
-    assert {path.stem for path in more.RECORDINGS.glob("*.otelgpu")} == set(more.MORE)
+    assert {path.stem for path in all_scenarios.RECORDINGS.glob("*.otelgpu")} == set(
+        all_scenarios.MORE
+    )
 
 
 @pytest.mark.parametrize("name", DEMO)

@@ -1,4 +1,4 @@
-"""Streams of activities, as ``enrich`` makes them, for the tests of the explain room."""
+"""Streams of activities, as ``enrich`` makes them, for the tests of ``explain``."""
 
 from otel_gpu import wire
 from otel_gpu.enrich.activities import ForkActivity, GapActivity, PressureActivity, TimesActivity

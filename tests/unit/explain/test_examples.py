@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import cli
 from otel_gpu.explain.examples import Examples
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.schemas import REPORT
 from tests.unit.mcp import served
 

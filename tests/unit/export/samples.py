@@ -1,4 +1,4 @@
-"""Activities with every field filled in, for the tests of the export room."""
+"""Activities with every field filled in, for the tests of ``export``."""
 
 from opentelemetry.sdk.trace import SpanLimits
 

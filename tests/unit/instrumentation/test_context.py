@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from otel_gpu.instrumentation.context import PublishedContext
 from otel_gpu.instrumentation.thread_context import load_publisher
 from tests.pythons.interpreters import interpreter
-from tests.unit.instrumentation.reading import published
+from tests.unit.instrumentation.published_record import published
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from otel_gpu.instrumentation import ranges
 from otel_gpu.instrumentation.nvtx import NvtxInstrumentor
 from otel_gpu.instrumentation.nvtx_library import library_path
 from otel_gpu.instrumentation.published import publish_context, publish_span
-from tests.unit.instrumentation.reading import published
+from tests.unit.instrumentation.published_record import published
 from tests.unit.instrumentation.telemetry import Telemetry, installed
 
 FOLDER = Path(__file__).parents[2] / "workloads" / "instrumented"

@@ -1,8 +1,8 @@
 """
-Captures to ask: shipped recordings, stores of them, and one that a hostile program made.
+Captures for tests of MCP tools: shipped recordings, stores of them, and one of a hostile program.
 
-Shipped recordings are made anew whenever the format changes. What is expected of them is
-what their scenario does, or is read from their activities in plain Python.
+Shipped recordings are recorded again when the format changes. Expected values come from their scenario,
+or are computed from their activities in plain Python.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ HOSTILE = (
 def capture_of(
     path: Path | None, store: Path | None = None, baseline: Path | None = None
 ) -> ServedCapture:
-    """What ``otel-gpu mcp`` serves when it is told so."""
+    """Return the capture that ``otel-gpu mcp`` serves for these arguments."""
     config = Config()
     settings = dataclasses.replace(config.store, path=None if store is None else str(store))
     args = Namespace(recording=path, baseline=baseline)
@@ -64,7 +64,7 @@ def capture_of(
 
 
 def ask(capture: ServedCapture, tool: str, **arguments) -> dict:
-    """What a tool says; ``from_`` is from."""
+    """Return the answer of a tool; ``from_`` is its argument ``from``."""
     if "from_" in arguments:
         arguments["from"] = arguments.pop("from_")
     text, is_error = answer(capture, tool, arguments)
@@ -79,7 +79,7 @@ def store_of(recording: Path, path: Path) -> Path:
 
 
 def activities_of(recording: Path) -> list:
-    """All that a recording tells, in order."""
+    """Return the activities of a recording, in order."""
     found = []
     pipeline.process(read_recording(recording), Enricher(), [found.append], Counter())
     return found
@@ -94,7 +94,7 @@ def caller_of(recording: Path) -> int:
 
 
 def end_of(recording: Path) -> int:
-    """When the last that a recording tells of was over, in Unix nanoseconds."""
+    """Return the end of a recording's last activity, in Unix nanoseconds."""
     times = ("unix_ns", "end_unix_ns", "seen_unix_ns")
     return max(getattr(one, t, 0) for one in activities_of(recording) for t in times)
 

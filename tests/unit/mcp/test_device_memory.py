@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.mcp.answers import MAX_BYTES
 from otel_gpu.mcp.server import answer
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.torch_allocator import EXAMPLES, fragmentation
 from tests.unit.importers.snapshots import MIB, block, event, oom, segment, snapshot, stack, write
 from tests.unit.mcp import served

@@ -14,7 +14,7 @@ WHOLE = Window()
 
 
 def write(path: Path, activities, limits=None, *, blame=False) -> Path:
-    """Write activities, and on demand what they add up to, as a replay does."""
+    """Write activities, and optionally the chains and incidents made of them, as a replay does."""
     explainer = Explainer()
     with open_writer(path, limits, live=False) as writer:
         for activity in activities:
@@ -36,7 +36,7 @@ def hand_on(writer, explainer, chains):
 
 
 def read(path: Path, *window):
-    """All activities of a window; none of the rows may be unsound."""
+    """Return all activities of a window; fails for invalid rows."""
     with StoreReader(path) as reader:
         activities = list(reader.activities(*window))
         assert reader.rejected == {}
@@ -44,7 +44,7 @@ def read(path: Path, *window):
 
 
 def ask(path: Path, sql: str):
-    """The rows that answer a question."""
+    """Return the rows of a query."""
     with StoreReader(path) as reader:
         return list(reader.execute(sql).rows)
 
@@ -94,7 +94,7 @@ def as_kept(causes):
 
 
 def without_images(activity):
-    """An activity as something that can be compared: images have no equality."""
+    """Return an activity in a form that can be compared, because programs have no equality."""
     return tuple(map(_comparable, (type(activity).__name__, *activity)))
 
 
@@ -109,7 +109,7 @@ def _comparable(value):
 
 
 def report_of(activities, window=WHOLE):
-    """What a report says of a window, as a document, but for how much was remembered."""
+    """Return the report of a window as a document, without the sizes of caches."""
     collector = Collector(Explainer(), window=window)
     for activity in activities:
         collector.observe(activity)

@@ -54,7 +54,7 @@ from tests.activities import (
 )
 from tests.adapters import fabric, port
 from tests.replay.make_recordings import recording_path
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.unit.cli.commands import starved
 from tests.unit.recorder.stores import (
     MIB,

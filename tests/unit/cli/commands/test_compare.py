@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import cli
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.schemas import COMPARISON
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import call, host, kernel, step, trace, write

@@ -8,7 +8,7 @@ from otel_gpu.cli import main
 from otel_gpu.demo.build import build
 from otel_gpu.demo.scenarios import SCENARIOS as DEMO
 from otel_gpu.errors import OtelGpuError
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 
 
 def test_without_a_name_the_scenarios_are_listed(capfd: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from otel_gpu import cli
 from otel_gpu.report.timeline.timeline import MAX_ITEMS
 from tests.replay.make_recordings import recording_path
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.unit.cli.commands import busy, starved
 from tests.unit.importers.exports import Export
 from tests.unit.importers.traces import host, step, trace

@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 from otel_gpu import cli
 from otel_gpu.report.stacks.top_stacks import GRAPHS, MEASURES
 from tests.replay.make_recordings import recording_path
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.schemas import STACKS, STACKS_DIFF
 from tests.unit.cli.commands import busy
 

@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from otel_gpu.instrumentation.engines import plugins
-from tests.unit.instrumentation.reading import published
+from tests.unit.instrumentation.published_record import published
 from tests.unit.instrumentation.telemetry import installed
 
 STEP = "gpu.inference.step"

@@ -17,7 +17,7 @@ from opentelemetry.trace import TraceFlags
 
 from otel_gpu.instrumentation.engines import plugins
 from tests.unit.instrumentation.engines.conftest import ENGINES
-from tests.unit.instrumentation.reading import published
+from tests.unit.instrumentation.published_record import published
 from tests.unit.instrumentation.telemetry import Telemetry, installed
 
 STEP = "gpu.inference.step"
@@ -280,7 +280,7 @@ sys.path[:0] = sys.argv[1:]
 from vllm.plugins import load_general_plugins
 load_general_plugins()
 from vllm.v1.worker.gpu_worker import Worker
-from tests.unit.instrumentation.reading import published
+from tests.unit.instrumentation.published_record import published
 
 worker = Worker(lambda call: print(call, published()))
 for output in pickle.load(sys.stdin.buffer):

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from otel_gpu import cli
 from otel_gpu.report.render.text.fitting import FittedTable, TextColumn
-from tests.scenarios.more import SCENARIOS
+from tests.scenarios.all_scenarios import SCENARIOS
 from tests.unit.importers.traces import call, host, step, trace, write
 from tests.unit.report.devices.test_builder import launched
 from tests.unit.report.wording.test_short_names import PRODUCTS

@@ -1,4 +1,4 @@
-"""What a recording says, so that two recordings of the same program can be compared."""
+"""Events of a recording in a form in which two recordings of one program are equal."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,10 +11,10 @@ from otel_gpu.wire import events, readings, symbol_records
 from otel_gpu.wire.decoder import decode
 from otel_gpu.wire.probe_table import APIS
 
-# What a call says of itself whatever the machine's other work is.
+# Choices that do not depend on other work of the machine.
 STEADY_CHOICES = wire.CHOICE_FAILED | wire.CHOICE_FULL | wire.CHOICE_PARENT
 LONG_NS = 10_000_000
-# Losses where a page is not in memory, or a thread is stopped while it changes what is read.
+# Losses because a page is not in memory, or a thread is stopped while it changes what is read.
 UNSTEADY = {
     wire.COUNTER_LOST_PYTHON,
     wire.COUNTER_LOST_READ_FAULT,
@@ -24,41 +24,41 @@ UNSTEADY = {
 (SLEEPER,) = (api.number for api in APIS if api.name == "cudaStreamSynchronize")
 
 
-class Told:
-    """A recording's events, with what differs from run to run left out or renamed."""
+class RecordedEvents:
+    """The events of a recording; values that differ between runs are left out or renumbered."""
 
     def __init__(self, recording: Path) -> None:
         rejected: Counter[str] = Counter()
         records = (record for batch in read_recording(recording) for record in batch)
         self.events = list(decode(records, rejected))
         assert rejected == {}
-        self._images: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
         self.stacks = {e.stack: e for e in self.events if isinstance(e, symbol_records.UserStack)}
         self.kernel_stacks = {
             e.kernel_stack: e for e in self.events if isinstance(e, symbol_records.Stack)
         }
         for event in self.events:
             if isinstance(event, events.Fork):
-                self.image(event.pid, event.program_ktime_ns)
-                self.image(event.child_pid, event.child_program_ktime_ns)
+                self.program_number(event.pid, event.program_ktime_ns)
+                self.program_number(event.child_pid, event.child_program_ktime_ns)
             elif isinstance(event, events.Exec):
-                self.image(event.pid, event.program_ktime_ns)
+                self.program_number(event.pid, event.program_ktime_ns)
 
-    def image(self, pid: int, program_ktime_ns: int) -> int:
-        """Number images in the order of their appearance."""
-        return self._images.setdefault((pid, program_ktime_ns), len(self._images))
+    def program_number(self, pid: int, program_ktime_ns: int) -> int:
+        """Return the number of a program, in the order of appearance."""
+        return self._numbers.setdefault((pid, program_ktime_ns), len(self._numbers))
 
     def frames(self, stack: int) -> tuple[tuple[str, str], ...]:
-        """Functions of a user stack; code outside of Python's own is where it is."""
+        """Return the kinds and functions of the frames of a user stack."""
         found = self.stacks.get(stack)
         return tuple((frame.kind, frame.function) for frame in found.frames) if found else ()
 
     def calls(self) -> Iterator[tuple[Any, ...]]:
         for event in self.events:
             if isinstance(event, events.CudaCall):
-                image = self.image(event.pid, event.program_ktime_ns)
+                program = self.program_number(event.pid, event.program_ktime_ns)
                 yield (
-                    image,
+                    program,
                     event.api,
                     event.variant,
                     event.depth,
@@ -74,12 +74,12 @@ class Told:
                     event.choices & STEADY_CHOICES,
                     event.comm,
                     event.api == SLEEPER and event.blocked_ns > LONG_NS,
-                    # Of a child, the agent may not know the interpreter at once.
-                    self.frames(event.user_stack) if not image else (),
+                    # The agent can find the interpreter of a child later.
+                    self.frames(event.user_stack) if not program else (),
                 )
 
     def long_waits(self) -> Iterator[tuple[Any, ...]]:
-        """Yield waits of `SLEEPER`; the second last is None where the kernel's stack was not found."""
+        """Yield waits of `SLEEPER`; the second last field is None without a kernel stack."""
         for event in self.events:
             if (
                 isinstance(event, events.Stall)
@@ -101,34 +101,39 @@ class Told:
     def life(self) -> Iterator[tuple[Any, ...]]:
         for event in self.events:
             if isinstance(event, events.Fork):
-                child = self.image(event.child_pid, event.child_program_ktime_ns)
-                yield ("fork", self.image(event.pid, event.program_ktime_ns), child, event.comm)
+                child = self.program_number(event.child_pid, event.child_program_ktime_ns)
+                yield (
+                    "fork",
+                    self.program_number(event.pid, event.program_ktime_ns),
+                    child,
+                    event.comm,
+                )
             elif isinstance(event, events.Exec):
-                image = self.image(event.pid, event.program_ktime_ns)
+                program = self.program_number(event.pid, event.program_ktime_ns)
                 file = (event.device, event.inode)
-                yield ("exec", image, file, event.stopped, event.comm, event.path)
+                yield ("exec", program, file, event.stopped, event.comm, event.path)
             elif isinstance(event, events.Exit):
-                image = self.image(event.pid, event.program_ktime_ns)
-                yield ("exit", image, event.exit_code, event.comm, event.start_boot_ns > 0)
+                program = self.program_number(event.pid, event.program_ktime_ns)
+                yield ("exit", program, event.exit_code, event.comm, event.start_boot_ns > 0)
             elif isinstance(event, events.Library):
                 yield ("library", event.stopped, event.path)
 
     def series(self) -> Mapping[tuple[Any, ...], tuple[int, int]]:
-        """(calls, bytes) by series, of what is counted whatever the durations are."""
+        """Return (calls, bytes) by series, for metrics that do not depend on durations."""
         found: dict[tuple[Any, ...], tuple[int, int]] = {}
         exact = {wire.METRIC_CALL_DURATION, wire.METRIC_COPY_SIZE, wire.METRIC_FORK}
         for event in self.events:
             for key, value in event.series if isinstance(event, readings.Aggregates) else ():
                 if key.metric in exact:
-                    image = self.image(key.pid, key.program_ktime_ns)
-                    found[image, *key[2:]] = (value.counted, value.size_bytes)
+                    program = self.program_number(key.pid, key.program_ktime_ns)
+                    found[program, *key[2:]] = (value.counted, value.size_bytes)
         return found
 
     def unseen_waits(self) -> int:
         """
-        How many waits may be without a stack of the kernel.
+        Return how many waits can lack a kernel stack.
 
-        A walk interrupted another one on its CPU, or the kernel did not tell of the wait's end.
+        A walk interrupted another one on its CPU, or the kernel did not report the wait's end.
         """
         counters = self._last_counters().values
         return counters[wire.COUNTER_LOST_STACK] + counters[wire.COUNTER_SWITCHES_REPAIRED]
@@ -138,7 +143,7 @@ class Told:
         return last
 
     def counters(self) -> Mapping[str, int]:
-        """The losses that no other work of the machine causes, and the probes' hits."""
+        """Return losses that other work of the machine does not cause, and hits of probes."""
         last = self._last_counters()
         names = wire.COUNTER_NAMES
         exact = {wire.COUNTER_PROBE_ENTRIES, wire.COUNTER_PROBE_RETURNS}

@@ -1,4 +1,4 @@
-"""What readers outside the process see of the thread that asks."""
+"""The thread context record that readers outside the process see."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""What a document says of lost time: on which line it was, and how much of it nobody measured."""
+"""Checks of lost time in a document of ``explain``: its lines, and its unexplained share."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 
 
 def faults_of_lines(tree: Json, lines: Iterable[tuple[str, InjectedPlace]]) -> Iterator[str]:
-    """Say where a tree has what the loop lost time to in another place; of which lines 0 is any."""
+    """Yield nodes of a time tree whose line differs from the injected one; line 0 is any line."""
     for kind, place in lines:
         found = [
             node["where"]
@@ -37,14 +37,14 @@ def _is_at(where: Json, place: InjectedPlace) -> bool:
 
 
 def nodes(node: Json) -> Iterator[Json]:
-    """Yield a node and all that is under it."""
+    """Yield a node and its descendants."""
     yield node
     for child in node["children"]:
         yield from nodes(child)
 
 
 def unexplained(document: Json) -> Iterator[tuple[str, float]]:
-    """Yield how much of the lost time nobody measured: of all chains, and of all incidents."""
+    """Yield the unexplained share of the lost time, of all chains and of all incidents."""
     chains = [one for one in document["chains"] if one["effect"]["kind"] in _LOSSES]
     kinds = {one["id"]: one["effect"]["kind"] for one in document["chains"]}
     incidents = [
@@ -54,7 +54,7 @@ def unexplained(document: Json) -> Iterator[tuple[str, float]]:
     ]
     incidents_ns = sum(one["lost_ns"] for one in incidents)
     chains_ns = sum(one["effect"]["duration_ns"] for one in chains)
-    # A few short effects beside what is lost all the time are little of it.
+    # A few short effects are a small part of time that is lost in every step.
     for name, all_of, lost_ns in (
         ("chains", chains, max(chains_ns, incidents_ns)),
         ("incidents", incidents, incidents_ns),
@@ -64,7 +64,7 @@ def unexplained(document: Json) -> Iterator[tuple[str, float]]:
 
 
 def unseen_in(causes: Iterable[Json]) -> int:
-    """Return how much of the time of causes is unexplained."""
+    """Return the unexplained time of causes, in ns."""
     return sum(
         cause["time_ns"] if cause["kind"] == "unexplained" else unseen_in(cause.get("via") or ())
         for cause in causes

@@ -1,8 +1,8 @@
 """
-Runs a scenario under the real command line, and pairs what was explained with its truth.
+Runs a scenario under the real command line, and compares the explanation with the injected causes.
 
-Nothing here knows how blame is found: a scenario prints what it did, ``otel-gpu run``
-records it, and what ``otel-gpu explain --json`` writes is read as any program would read it.
+It uses no code of the explanation: a scenario prints what it did, ``otel-gpu run`` records it, and the
+document of ``otel-gpu explain --json`` is read as by any program.
 """
 
 import json
@@ -16,18 +16,18 @@ from otel_gpu.demo.scenarios import CAPTURE_ENVIRONMENT, CAPTURE_FLAGS, Scenario
 from tests.kernel.agent import FIRST, otel_gpu
 from tests.scenarios.truth import InjectedCause, InjectedEffect, Truth, read_truth
 
-# How often a test runs its scenario.
+# Number of runs of a scenario in a test.
 RUNS = 20 if os.environ.get("OTEL_GPU_TEST_LONG") else 1
 # A run takes about two seconds; the rest is room for a busy machine.
 TIMEOUT_S = 60.0
-# Blame is measured inside the probes, the truth outside of them.
+# The agent measures inside the probes, the scenario outside of them.
 SHARE_TOLERANCE = 0.10
 TIME_TOLERANCE = 0.10
 TIME_TOLERANCE_NS = 1_000_000
 
 
-class Blame(NamedTuple):
-    """A scenario's truth, and the document that explains its recording."""
+class ExplainedRun(NamedTuple):
+    """The injected causes of a scenario, and the document that explains its recording."""
 
     truth: Truth
     document: Mapping[str, Any]
@@ -92,9 +92,9 @@ def run_verb(*arguments: object, env: Mapping[str, str] | None = None) -> str:
     return done.stdout
 
 
-def faults(blame: Blame, effect: InjectedEffect) -> Iterator[str]:
-    """Say in which ways an injected effect is not explained as it should be."""
-    chain = blame.chain_of(effect)
+def faults(explained: ExplainedRun, effect: InjectedEffect) -> Iterator[str]:
+    """Yield the differences between an injected effect and its explanation."""
+    chain = explained.chain_of(effect)
     if chain is None:
         yield f"no chain for the {effect.kind} of {effect.duration_ns / 1e6:.1f} ms"
         return
@@ -106,7 +106,7 @@ def faults(blame: Blame, effect: InjectedEffect) -> Iterator[str]:
     if len(found) < len(effect.causes):
         yield f"causes {[cause['kind'] for cause in found]}"
     for cause, injected in zip(found, effect.causes, strict=False):
-        yield from _faults_of_cause(cause, injected, effect, blame.truth)
+        yield from _faults_of_cause(cause, injected, effect, explained.truth)
 
 
 def _faults_of_cause(
@@ -136,7 +136,7 @@ def _faults_of_cause(
 
 
 def faults_of_place(cause: Mapping[str, Any], injected: InjectedCause) -> Iterator[str]:
-    """Say whether a cause is in the wrong place: samples say in which lines somebody worked."""
+    """Yield the differences between an injected place and the place of a cause, from samples."""
     place = injected.place
     if place is None:
         return

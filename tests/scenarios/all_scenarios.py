@@ -1,4 +1,4 @@
-"""All scenarios: those of the demo, and more that only tests run."""
+"""All scenarios: those of the demo, and those that only tests run."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parent
 RECORDINGS = FOLDER / "recordings"
 
 
-class More(Scenario):
-    """A scenario that the package does not have."""
+class ExtraScenario(Scenario):
+    """A scenario that is not in the package."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ _OPTIONS: Mapping[Callable[[Trainer], None], dict[str, Any]] = {
 MORE: Mapping[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
-        More(*name_and_about(run), run, **options) for run, options in _OPTIONS.items()
+        ExtraScenario(*name_and_about(run), run, **options) for run, options in _OPTIONS.items()
     )
 }
 SCENARIOS: Mapping[str, Scenario] = {**DEMO, **MORE}
