@@ -90,7 +90,7 @@ class Lock:
         self._write(next_seq)
 
     def reach(self, next_seq: int) -> int:
-        """Record that ``next_seq`` is still unused; return the ``seq`` that must be recorded next."""
+        """Record a ``seq`` above ``next_seq`` if none is recorded yet; return the recorded one."""
         if next_seq > self._unreached_seq:
             self._write(next_seq + _STEP)
         return self._unreached_seq
