@@ -37,10 +37,10 @@ from otel_gpu.wire.thread_states import THREAD_STATES, ThreadState
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE
 _TRIES_OF_INTERPRETER = 5
-# A thread that runs is at another place at its next tick.
+# A running thread is at another place at its next tick.
 _MORE_DUMPS = 5
 _TICK_S = 0.01
-# So that we have just come to a CPU, which is what the scheduler's clock is known by.
+# Sleep before a dump, so that this thread was just scheduled, which shows the scheduler's clock.
 _NAP_S = 0.001
 _UNSEEN = (
     "it has just ended, is a thread of the kernel, or is in a pid namespace that is not seen here"
@@ -48,10 +48,10 @@ _UNSEEN = (
 
 
 def print_thread_dump(args: Namespace, config: Config, out: Output) -> int:
-    """Look once at all threads of the processes that are named, and write what they do; 0."""
+    """Dump all threads of the named processes once, and write the report; return 0."""
     if not args.pid:
         raise UsageError("--now needs a process", hint="name one with --pid PID")
-    # Of other options none has a meaning here.
+    # Other sources make no sense with --now.
     others = (args.command, args.cgroup, args.all, args.recording, args.store, args.record)
     if any(others) or args.duration is not None:
         raise UsageError("--now takes processes from --pid only: leave out the other sources")
@@ -67,14 +67,14 @@ def print_thread_dump(args: Namespace, config: Config, out: Output) -> int:
 
 def dump_threads(config: Config, pids: Sequence[int]) -> ThreadsReport:
     """
-    Look once at all threads of some processes.
+    Dump all threads of some processes once.
 
     Raises:
         HostError: This kernel or this user allows no thread dumps.
         OtelGpuError: One of them has no threads.
     """
-    with ThreadDumper(config) as onlooker:
-        return _DumpRound(onlooker, pids).report()
+    with ThreadDumper(config) as dumper:
+        return _DumpRound(dumper, pids).report()
 
 
 class _ResolvedThread(NamedTuple):
@@ -85,13 +85,13 @@ class _ResolvedThread(NamedTuple):
 
 
 class _DumpRound:
-    def __init__(self, onlooker: ThreadDumper, pids: Sequence[int]) -> None:
-        self._onlooker = onlooker
-        # Any number will do: no other image of these processes is seen.
+    def __init__(self, dumper: ThreadDumper, pids: Sequence[int]) -> None:
+        self._dumper = dumper
+        # Any number works, because only one program of each process is dumped.
         self._program_ktime_ns = kernel_clock.ktime_ns()
         self._pids = tuple(dict.fromkeys(pids))
         self._user_stacks = UserStacks(lambda _pid: self._program_ktime_ns)
-        self._kernel_stacks = KernelStacks(onlooker)
+        self._kernel_stacks = KernelStacks(dumper)
         self._functions: dict[int, tuple[str, ...]] = {}
         self._table = StackTable()
         self._notes: list[str] = []
@@ -99,19 +99,19 @@ class _DumpRound:
     def report(self) -> ThreadsReport:
         for pid in self._pids:
             self._prepare(pid)
-        whom = {(pid, WHOLE_PROCESS): self._program_ktime_ns for pid in self._pids}
+        wanted = {(pid, WHOLE_PROCESS): self._program_ktime_ns for pid in self._pids}
         time.sleep(_NAP_S)
         unix_ns, begin_ns = time.time_ns(), kernel_clock.ktime_ns()
-        found = self._dump(whom)
+        found = self._dump(wanted)
         for pid in self._pids:
             if not any(key[0] == pid for key in found):
                 raise OtelGpuError(f"process {pid} has no visible thread", hint=_UNSEEN)
-        # What runs may have been on its way from one place to another.
+        # The stack of a running thread can be incomplete, so dump it again.
         for _ in range(_MORE_DUMPS):
             doubtful = {
                 key: self._program_ktime_ns
-                for key, looked in found.items()
-                if looked.dump.is_late and looked.dump.sample and not looked.complete
+                for key, resolved in found.items()
+                if resolved.dump.is_late and resolved.dump.sample and not resolved.complete
             }
             if not doubtful:
                 break
@@ -119,7 +119,7 @@ class _DumpRound:
             found |= self._dump(doubtful)
         names = {pid: process_name(pid) for pid in self._pids}
         took_ns = kernel_clock.ktime_ns() - begin_ns
-        threads = [self._thread(looked) for looked in found.values()]
+        threads = [self._thread(resolved) for resolved in found.values()]
         self._user_stacks.close()
         return ThreadsReport(names, unix_ns, took_ns, threads, self._notes)
 
@@ -130,7 +130,7 @@ class _DumpRound:
                 f"what process {pid} maps cannot be read, so its functions have no names: "
                 "run as root, or grant CAP_SYS_PTRACE"
             )
-        interpreters = Interpreters(self._onlooker)
+        interpreters = Interpreters(self._dumper)
         for _ in range(_TRIES_OF_INTERPRETER):
             interpreters.examine(pid, self._program_ktime_ns, mapped)
             if not interpreters.reasons:
@@ -141,8 +141,8 @@ class _DumpRound:
         ]
         self._user_stacks.processes.learn((pid, self._program_ktime_ns), mapped)
 
-    def _dump(self, whom: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
-        dumps, codes = self._onlooker.take(whom)
+    def _dump(self, wanted: WantedThreads) -> dict[tuple[int, int], _ResolvedThread]:
+        dumps, codes = self._dumper.take(wanted)
         for code in codes:
             self._user_stacks.take(code)
         return {(dump.pid, dump.tid): self._resolve(dump) for dump in dumps}
@@ -158,8 +158,8 @@ class _DumpRound:
         names = tuple((API_BY_NUMBER.get(call.api) or unknown_api(call.api)).name for call in calls)
         return _ResolvedThread(dump, resolved.stack, resolved.complete, names)
 
-    def _thread(self, looked: _ResolvedThread) -> ThreadNow:
-        dump = looked.dump
+    def _thread(self, resolved: _ResolvedThread) -> ThreadNow:
+        dump = resolved.dump
         state = THREAD_STATES[dump.state]
         for event in decode(self._kernel_stacks.describe(dump.kernel_stack), Counter()):
             if isinstance(event, Stack):
@@ -169,7 +169,7 @@ class _DumpRound:
         if state == ThreadState.BLOCKED:
             flags = wire.STALL_FAULT if dump.system_call < 0 else 0
             kernels = find_reason(functions, dump.system_call, flags, platform.machine())
-            reason = refine_reason(kernels, self._table.rules_of(looked.stack))
+            reason = refine_reason(kernels, self._table.rules_of(resolved.stack))
         return ThreadNow(
             dump.pid,
             dump.tid,
@@ -179,7 +179,7 @@ class _DumpRound:
             not dump.task_state & _UNINTERRUPTIBLE,
             dump.ktime_ns - dump.since_ktime_ns if dump.since_ktime_ns else None,
             dump.is_late,
-            looked.calls,
-            self._table.find(looked.stack),
+            resolved.calls,
+            self._table.find(resolved.stack),
             functions,
         )
