@@ -1,4 +1,4 @@
-"""Activities as ``enrich`` makes them, from the values that matter to a test."""
+"""Activities as ``enrich`` makes them; a test gives only the values that it needs."""
 
 from bisect import bisect_left
 
@@ -52,14 +52,14 @@ MAIN_FRAME = Frame("cpython", "<module>", "/app/train.py", 102)
 
 
 def call_stack(number=0x9C1FB4E17D2A6B03, frames=None, *, complete=True):
-    """Where a program was: at line 74 of train.py, in cudaMalloc, if not said otherwise."""
+    """A call stack; by default at line 74 of train.py, in cudaMalloc."""
     if frames is None:
         frames = (MALLOC_FRAME, EMPTY_FRAME, PATTERN_FRAME, MAIN_FRAME)
     return CallStack(number, frames, complete, "eh_frame", "ok", find_place(frames))
 
 
 def image(pid=42, program_ktime_ns=5 * SECOND, name="trainer", parent_pid=None):
-    """A process image that began five seconds after ktime 0."""
+    """A program that started five seconds after ktime 0."""
     attributes = {
         "service.name": name,
         "service.instance.id": f"{pid}-{program_ktime_ns}",
@@ -86,7 +86,7 @@ IDS = SpanIds(capture().seed)
 
 
 def aggregate(values, *, size_bytes=0, bounds=None):
-    """What the kernel side would hold after counting these values."""
+    """The kernel side's aggregate of these values."""
     bounds = duration_bounds_ns(EXPONENTIAL) if bounds is None else bounds
     buckets = [0] * wire.MAX_BUCKETS
     for value in values:
@@ -149,7 +149,7 @@ def snapshot(at_s, *all_series):
 
 
 def counters(at_s, **values):
-    """The kernel side's counters by the names that ``enrich`` gives them; 0 if not named."""
+    """The kernel side's counters, by their names in ``enrich``; others are 0."""
     named = dict.fromkeys(list(wire.COUNTER_NAMES.values())[: wire.COUNTER_COUNT], 0)
     return CountersActivity(
         T0 + round(at_s * SECOND), named | {f"counter_{name}": n for name, n in values.items()}
@@ -162,19 +162,19 @@ def status(at_s, **info):
 
 
 def probes(at_s, library, symbols, exported, counted=0):
-    """Symbols of one library that carry probes."""
+    """Symbols of one library that have probes."""
     info = {"library": library, "device": 1, "inode": 2, "symbols": symbols, "exported": exported}
     info["preload"] = counted
     return ProbesActivity(T0 + round(at_s * SECOND), info)
 
 
 def ended(process, at_s, exit_code=0):
-    """The end of a process image."""
+    """The end of a program."""
     return ExitActivity(process, T0 + round(at_s * SECOND), exit_code)
 
 
 def replaced(process, at_s):
-    """An exec: the process goes on as another program."""
+    """An exec: the process continues as another program."""
     return ExitActivity(process, T0 + round(at_s * SECOND), 0, is_replaced=True)
 
 
@@ -208,12 +208,12 @@ GPU = {
 
 
 def devices(at_s, **info):
-    """What the devices of the host say."""
+    """A reading of the host's devices."""
     return DevicesActivity(T0 + round(at_s * SECOND), info)
 
 
 def step(process, number, start_ktime_ns, duration_ns, **event):
-    """A step of training that the program tells, of the process's first thread."""
+    """A training step that the program reports, on the process's first thread."""
     end_ktime_ns = start_ktime_ns + duration_ns
     values = {
         "end_ktime_ns": end_ktime_ns,
@@ -237,7 +237,7 @@ def step(process, number, start_ktime_ns, duration_ns, **event):
 
 
 def marked_range(process, name, start_ktime_ns, duration_ns, **event):
-    """A range of NVTX that the program's first thread pushed."""
+    """An NVTX range that the program's first thread pushed."""
     end_ktime_ns = start_ktime_ns + duration_ns
     values = {
         "end_ktime_ns": end_ktime_ns,
@@ -261,7 +261,7 @@ def marked_range(process, name, start_ktime_ns, duration_ns, **event):
 
 
 def call(process, api, start_ktime_ns, duration_ns, *, device=None, stack=None, kernel="", **event):
-    """A chosen call."""
+    """A recorded call."""
     end_ktime_ns = start_ktime_ns + duration_ns
     values = dict.fromkeys(CudaCall._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
@@ -373,7 +373,7 @@ def sample(
     in_call=None,
     **event,
 ):
-    """A thread on a CPU, between CUDA calls, or inside of one: its API is ``in_call``."""
+    """A sample of a thread on a CPU, between CUDA calls or inside the API ``in_call``."""
     values = dict.fromkeys(CpuSample._fields, 0) | {
         "ktime_ns": ktime_ns,
         "program_ktime_ns": process.program_ktime_ns,
@@ -393,7 +393,7 @@ def sample(
 
 
 def lines_at(*counts, work="", lost=0, file="/app/pictures.py", complete=True):
-    """Lines from function, line number and how many samples each; ``lost`` have no line."""
+    """Lines from functions, line numbers and sample counts; ``lost`` samples have no line."""
     sums = LineSums()
     for number, (function, line, count) in enumerate(counts, 1):
         frames = (Frame("cpython", function, file, line), MAIN_FRAME)
@@ -406,7 +406,7 @@ def lines_at(*counts, work="", lost=0, file="/app/pictures.py", complete=True):
 
 
 def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device=None, **event):
-    """A chosen gap between two calls."""
+    """A recorded gap between two calls."""
     values = dict.fromkeys(Gap._fields, 0) | {
         "end_ktime_ns": end_ktime_ns,
         "program_ktime_ns": process.program_ktime_ns,
@@ -433,7 +433,7 @@ def gap(process, previous_api, next_api, start_ktime_ns, end_ktime_ns, *, device
 
 
 def times(at_s, *thread_times):
-    """The time account, read ``at_s`` seconds after ktime 0."""
+    """Thread times, read ``at_s`` seconds after ktime 0."""
     return TimesActivity(T0 + round(at_s * SECOND), tuple(thread_times))
 
 
@@ -443,7 +443,7 @@ def thread_time(process, state, context, time_ns, *, reason="", count=1, ended_n
 
 
 def fork(parent, child, start_ktime_ns, end_ktime_ns):
-    """A process made another."""
+    """A fork."""
     event = Fork(
         end_ktime_ns=end_ktime_ns,
         program_ktime_ns=parent.program_ktime_ns,
@@ -462,7 +462,7 @@ def fork(parent, child, start_ktime_ns, end_ktime_ns):
 
 
 def totals(allocated_bytes, reserved_bytes=None, **values):
-    """What an allocator said of a device; all of it was seen to be allocated, if not said otherwise."""
+    """Totals of an allocator on a device; by default all allocations were observed."""
     reserved_bytes = allocated_bytes if reserved_bytes is None else reserved_bytes
     known = dict.fromkeys(MemoryTotals._fields, 0) | {
         "allocated_bytes": allocated_bytes,
@@ -476,7 +476,7 @@ def totals(allocated_bytes, reserved_bytes=None, **values):
 
 
 def holder(live_bytes, live_blocks=1, allocated_bytes=None, allocated_blocks=None):
-    """What the blocks of one stack hold."""
+    """The blocks of one stack."""
     return Holder(
         live_bytes,
         live_blocks,
@@ -493,12 +493,12 @@ def blocks(process, at_s, said=None, holders=(), *, number=0, device=H100):
 
 
 def line_stack(line, function="step", file="/app/train.py"):
-    """Where blocks were allocated: in a line of a program."""
+    """The stack of an allocation, in a line of a program."""
     return call_stack(0xB10C0000 + line, (Frame("cpython", function, file, line), MAIN_FRAME))
 
 
 def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=None, **event):  # noqa: A002
-    """A request that failed; by a framework, if not said otherwise."""
+    """A failed memory request; by default of a framework."""
     ktime_ns = round(at_s * SECOND)
     values = dict.fromkeys(OutOfMemory._fields, 0) | {
         "ktime_ns": ktime_ns,
@@ -525,7 +525,7 @@ def out_of_memory(process, at_s, asked_bytes, *, stack=None, map=None, stacks=No
 
 
 def device_fault(at_s, xid=79, *, process=None, bus_id="0000:4e:00", **event):
-    """An error of a device, of a process or of nobody."""
+    """An error of a device, with or without a process."""
     ktime_ns = round(at_s * SECOND)
     key = (process.program_ktime_ns, process.pid) if process else (0, 0)
     said = {"told_by": "kernel_log", "xid": xid, "bus_id": bus_id, "said_pid": key[1]}

@@ -1,10 +1,9 @@
 """
-A fleet: what the agents of eight nodes recorded of five jobs, of which four are in trouble.
+A fleet: recordings of eight nodes with five jobs, four of them in trouble.
 
-All of it is recordings, which are replayed. Healthy ranks are made here record by record. Those that are
-late for a reason of their own are real captures of the demo, with another host and another environment.
-
-Each is replayed twice, as it was a minute ago and as it is now, as only then there are rates.
+Healthy ranks are synthetic, record by record. Late ranks are real captures of the demo, with another host
+and another environment. Each recording is replayed twice, as of a minute ago and as of now, because rates
+need two points.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A backend as a process of its own, on loopback, whose end is never forgotten."""
+"""A backend as a separate process on loopback, which always ends with the test."""
 
 import json
 import socket
@@ -83,7 +83,7 @@ class Backend:
         return _answers(self._ready)
 
     def stop(self) -> None:
-        """End it as an operator would, which lets it send what it holds."""
+        """Stop it with SIGTERM, so that it sends pending data."""
         self._process.terminate()
         try:
             self._process.wait(self.end_timeout_s)
@@ -93,7 +93,7 @@ class Backend:
 
     @property
     def log(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def get(self, path: str, **query: str) -> Any:

@@ -1,4 +1,4 @@
-"""Recordings for backends that take only what is new, or that a test has to know wholly."""
+"""Recordings moved to the present, for backends that refuse old data, and small synthetic ones."""
 
 import time
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 """
-What a recording says, read without any of the code that exports it.
+Calls and stalls of a recording, read without any code of the exporters.
 
 ``otel-gpu parse`` prints the records as they are; the times of spans follow from them by
 arithmetic that is written out here.
@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 class Stall(NamedTuple):
-    """A stretch in which a thread was off the CPU, in its parts; None where there was none."""
+    """An interval off the CPU, with its parts; None for a missing part."""
 
     tid: int
     comm: str
@@ -67,7 +67,7 @@ class Truth(NamedTuple):
         return [call for call in self.calls if call.api == api]
 
     def stalls_in(self, call: Call) -> list[Stall]:
-        """What kept a call's own thread off the CPU during it."""
+        """Return the stalls of a call's thread during the call."""
         return [
             stall
             for stall in self.stalls
@@ -77,7 +77,7 @@ class Truth(NamedTuple):
 
 @cache
 def truth_of(scenario: str) -> Truth:
-    """Read one of the recordings that the demo comes with."""
+    """Read one of the recordings of the demo."""
     return read_truth(RECORDINGS / f"{scenario}.otelgpu")
 
 

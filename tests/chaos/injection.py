@@ -1,4 +1,4 @@
-"""A layer that makes the agent's own functions fail when it is told to."""
+"""Makes functions of the agent fail on demand."""
 
 import errno
 import functools
@@ -9,7 +9,7 @@ from collections import Counter
 
 from otel_gpu.errors import BpfError
 
-# What nobody expects anywhere: each must be counted, under a place of the function.
+# Errors that no code expects: each must be counted, under a place of the function.
 UNEXPECTED = {
     "runtime": lambda: RuntimeError("injected"),
     "key": lambda: KeyError("injected"),

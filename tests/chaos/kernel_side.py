@@ -1,8 +1,8 @@
 """
-A stand-in for the kernel side, scripted: programs that make calls, and what the maps then hold.
+A scripted replacement of the kernel side: programs that make calls, and the contents of maps.
 
-It answers as ``Programs`` does. Calls are counted in series as the kernel counts them, and sent as
-records through a ring that can be full; everything else is real.
+It has the interface of ``Programs``. Calls are counted in series like in the kernel, and sent as records
+through a ring that can be full. All other code is real.
 """
 
 import os
@@ -51,7 +51,7 @@ class Ring:
 
     @property
     def fill(self):
-        """Which part of its room is taken."""
+        """The used share of the ring, 0 to 1."""
         return len(self._records) / self._room
 
     def read(self, until=None):
@@ -64,7 +64,7 @@ class Ring:
 
 
 class Probes:
-    """The loaded object, as far as probes go."""
+    """The part of the loaded object that places probes."""
 
     def attach_uprobes(self, program, path, probes, *, on_return=False):
         return []
@@ -190,7 +190,7 @@ class KernelSide:
 
     Attributes:
         made: Calls by process image, exact.
-        sent: Records of calls that found room in the ring.
+        sent: Records of calls that fit into the ring.
     """
 
     def __init__(self, room=64):
@@ -241,7 +241,7 @@ class KernelSide:
         return list(self._alive)
 
     def call(self, pid, count=1):
-        """A process makes so many calls: each is counted, and sent if there is room."""
+        """A process makes this many calls: each is counted, and sent if it fits."""
         image = (pid, self._alive[pid])
         for _ in range(count):
             self.now_ktime_ns += 2 * _CALL_NS

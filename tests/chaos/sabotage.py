@@ -14,7 +14,7 @@ from otel_gpu import cli
 
 
 class SabotageError(RuntimeError):
-    """What no code expects."""
+    """An error that no code expects."""
 
 
 def fail_at(place: str) -> None:

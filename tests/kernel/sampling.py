@@ -1,8 +1,8 @@
 """
-A capture without the agent: the programs, probes on a library, and the records as they are.
+A capture without the agent: the BPF programs, probes on a library, and raw records.
 
-Samples and code objects never leave the agent, so what the kernel side makes of them can
-only be seen here. The interpreter's layout is what the agent would find.
+Samples and code objects do not leave the agent, so only here tests see those of the kernel side. The
+interpreter's layout is the one that the agent would find.
 """
 
 import itertools
@@ -54,8 +54,8 @@ class Sample(NamedTuple):
     """
     A RECORD_SAMPLE.
 
-    ``returns`` are by the stack address that each was at. ``shims`` are the addresses of
-    those that are between frames, each with the number of frames before it.
+    ``returns`` are return addresses by stack address. ``shims`` are addresses of shim frames, each with
+    the number of frames before it.
     """
 
     token: int
@@ -70,7 +70,7 @@ class Sample(NamedTuple):
     stack: bytes
 
     def word(self, address: int) -> int:
-        """Return what the stack holds at an address."""
+        """Return the word of the stack at an address."""
         (word,) = struct.unpack_from("<Q", self.stack, address - self.stack_pointer)
         return int(word)
 
@@ -124,7 +124,7 @@ class Subject:
         return self._read()
 
     def wait(self) -> None:
-        """Wait for the end that it has been asked for."""
+        """Wait for its end, after it was asked to end."""
         self._process.wait(30)
 
     def read(self, address: int, size_bytes: int) -> bytes:
@@ -172,11 +172,11 @@ class Capture:
         self.programs.close()
 
     def watch(self, subject: Subject) -> int:
-        """Watch a program, whose calls are all chosen; return its program_ktime_ns."""
+        """Watch a program and record all its calls; return its program_ktime_ns."""
         return self.programs.processes.watch(subject.pid, wire.PROCESS_FULL)
 
     def watch_python(self, subject: Subject) -> None:
-        """Watch a Python program, and tell where its frames are."""
+        """Watch a Python program, with the layout of its frames."""
         runtime, version_hex = subject.about["runtime"], subject.about["version"]
         layout = layout_of(version_hex, subject.read(runtime, OFFSETS_BYTES))
         self.set_interpreter(subject, self.watch(subject), runtime, layout)
@@ -184,14 +184,14 @@ class Capture:
     def set_interpreter(
         self, subject: Subject, program_ktime_ns: int, runtime: int, layout: Sequence[int]
     ) -> None:
-        """Tell what is said about an interpreter."""
+        """Set the layout of an interpreter."""
         self.programs.bpf.map("interpreters").update(
             _PID.pack(subject.pid),
             wire.INTERPRETER.pack(program_ktime_ns, runtime, runtime + 1, *layout),
         )
 
     def read(self) -> list[Code | Sample | Call | Stall]:
-        """Return what has come, oldest first."""
+        """Return the records so far, oldest first."""
         return list(self._parse())
 
     def counters(self) -> dict[str, int]:
@@ -221,7 +221,7 @@ class Capture:
 
 
 class Observed:
-    """A Python program and what is seen of it."""
+    """A Python program, and its records."""
 
     def __init__(self, capture: Capture, subject: Subject) -> None:
         self.capture = capture
@@ -232,7 +232,7 @@ class Observed:
 
     @property
     def lost_python(self) -> int:
-        """How many walks have ended in a frame that could not be."""
+        """Return how many walks ended in an impossible frame."""
         return self.capture.counters().get("COUNTER_LOST_PYTHON", 0)
 
     @property
@@ -246,7 +246,7 @@ class Observed:
         return int(self.subject.about["version"] >> 16 & 0xFF)
 
     def ask(self, scenario: str) -> tuple[list[Mapping[str, Any]], list[Sample]]:
-        """Return what the program says of its stacks, and the samples of its calls."""
+        """Return the program's own description of its stacks, and the samples of its calls."""
         said = self.subject.ask(scenario)
         return said, self.take()
 
@@ -276,7 +276,7 @@ class Observed:
 
 
 def samples_of_calls(records: Sequence[Code | Sample | Call | Stall]) -> list[Sample]:
-    """Return the samples that calls have; a thread that lost its CPU for long has its own."""
+    """Return the samples of calls, without those of long waits for a CPU."""
     calls = {found.token for found in records if isinstance(found, Call)}
     return [found for found in records if isinstance(found, Sample) and found.token in calls]
 
@@ -305,7 +305,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def parse_sample(record: bytes) -> Sample:
-    """Return what is in a RECORD_SAMPLE, or in the map of samples of waits."""
+    """Parse a RECORD_SAMPLE, or an entry of the map of samples of waits."""
     arrays_bytes = (
         wire.MAX_PYTHON_FRAMES * wire.PYTHON_FRAME.size + wire.MAX_RETURNS * wire.SAVED_RETURN.size
     )

@@ -1,8 +1,8 @@
 """
-A program beside the one that is watched: it hogs a CPU, asks a server, or is one far away.
+A program beside the watched one: it hogs a CPU, is a client of it, or is a server on another network.
 
-What a capture watches, it watches with all descendants, so this one is started before the
-capture. The scenario asks it to begin; it ends with the scenario's connection.
+A capture watches a program with all descendants, so this one is started before the capture. The scenario
+tells it when to begin; it ends with the scenario's connection.
 
 Run as ``neighbour.py SOCKET``, a listening Unix socket's file descriptor.
 """
@@ -33,7 +33,7 @@ _REQUEST_EVERY_S = 0.15
 
 
 class Neighbour:
-    """The scenario's side: asks for something, and says when it is to begin."""
+    """The scenario's end of the connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Whether a document says of a scenario what bounds it, whose fault that is, and what to do first."""
+"""Checks of a document's outcome for a scenario: the verdict, the culprit, and the first advice."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,11 +1,11 @@
-"""What a scenario says that it did, which is what an explanation has to find."""
+"""The injected causes that a scenario prints, which an explanation has to find."""
 
 import json
 from typing import Any, NamedTuple
 
 
 class InjectedPlace(NamedTuple):
-    """Where somebody worked: in one of these lines, both included."""
+    """The lines in which the culprit worked, both ends included."""
 
     function: str
     file: str

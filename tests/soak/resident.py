@@ -1,4 +1,4 @@
-"""How much memory the agent takes meanwhile."""
+"""Watches the agent's resident memory during a soak."""
 
 import threading
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Watch:
         return [median(self.rss_bytes[at * size : (at + 1) * size or None]) for at in range(3)]
 
     def judge(self, *, is_long: bool) -> None:
-        """Hold the bounds: small, and flat where it was long enough for all that is kept to be met."""
+        """Check the memory: below the limit, and flat if the soak was long enough to fill all caches."""
         assert self.rss_bytes
         assert max(self.rss_bytes) < MAX_RSS_BYTES, self.describe()
         if is_long:
