@@ -87,7 +87,7 @@ PENDING_TEXTS = frozenset(
         ),
     }
 )
-PENDING_NAMES = PENDING_TEXTS | {"", "cli", "export", "instrumentation", "mcp", "recorder"}
+PENDING_NAMES = PENDING_TEXTS | {"cli", "export", "instrumentation", "mcp", "recorder"}
 PACKAGES = sorted({"", *(path.parent.name for path in PACKAGE.glob("*/__init__.py"))})
 
 
