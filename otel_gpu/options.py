@@ -122,7 +122,7 @@ class CaptureConfig:
     open_call_limit_s: float = _option(10.0, bounds=(0.1, 86_400.0))
     snapshot_interval_s: float = _option(1.0, bounds=(0.1, 3_600.0))
     discovery_interval_s: float = _option(2.0, bounds=(0.1, 3_600.0))
-    cache_bytes: int = _option(12_582_912, bounds=(1_048_576, 17_179_869_184))
+    cache_bytes: int = _option(16_777_216, bounds=(1_048_576, 17_179_869_184))
     environment: str = _option("all", choices=("all", "otel", "none"))
     probe_sites: bool = _option(default=True)
     foreign_probes: str = _option("safe", choices=("safe", "all"))

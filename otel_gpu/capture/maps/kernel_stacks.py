@@ -33,8 +33,8 @@ class KernelStacks:
         self._sent: set[int] = set()
         self._symbols = symbols or KernelSymbols()
         # By the functions, and by the addresses.
-        self._of_ticks: Recent[tuple[str, ...], int] = Recent(_MAX_OF_TICKS, cache="tick_stacks")
-        self._known_ticks: Recent[bytes, int] = Recent(_MAX_OF_TICKS, cache="tick_stacks")
+        self._of_ticks: Recent[tuple[str, ...], int] = Recent(_MAX_OF_TICKS)
+        self._known_ticks: Recent[bytes, int] = Recent(_MAX_OF_TICKS)
         self._ticks = 0
 
     def prepare(self) -> None:
